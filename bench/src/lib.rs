@@ -1,0 +1,1 @@
+//! Measurements against peers, as ratios of one run.

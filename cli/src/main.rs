@@ -1,0 +1,2 @@
+//! The command `sluice`.
+fn main() {}

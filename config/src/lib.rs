@@ -1,0 +1,1 @@
+//! The contract between Sluice's operator and its sidecars.

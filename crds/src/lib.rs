@@ -1,0 +1,1 @@
+//! The Kubernetes API types of Sluice, their validation and compilation.

@@ -1,0 +1,1 @@
+//! The controller, admission and distribution of Sluice.

@@ -1,0 +1,287 @@
+//! Counters in this process: shards of a compact table, locked in order, so that a check over several of them is
+//! atomic and cannot deadlock. No lock is held across an await: there is none here.
+//!
+//! Memory is bounded. Every check looks at a few entries of its shard and drops those that expired; beyond
+//! `max_keys` new keys of a limit share one overflow counter, and keys already known keep theirs.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::check::{Answer, Counter, KeyHash, Records, decide};
+use crate::clock::Clock;
+
+const SHARDS: usize = 16;
+const SWEPT_PER_CHECK: usize = 2;
+
+/// The memory store.
+pub struct MemoryStore {
+    shards: [Mutex<Shard>; SHARDS],
+    max_keys_per_shard: usize,
+    scopes: foldhash::fast::FixedState,
+    clock: Clock,
+}
+
+/// One shard: entries side by side, so that a sweep can walk them, and where to find each.
+#[derive(Default)]
+struct Shard {
+    entries: Vec<Entry>,
+    index: std::collections::HashMap<u128, u32, foldhash::fast::RandomState>,
+    swept: usize,
+}
+
+struct Entry {
+    id: u128,
+    records: Records,
+}
+
+impl MemoryStore {
+    /// A store of at most about `max_keys` keys (spread over 16 shards; overflow counters come on top).
+    #[must_use]
+    pub fn new(max_keys: usize, clock: Clock) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            max_keys_per_shard: max_keys.div_ceil(SHARDS),
+            scopes: foldhash::fast::FixedState::with_seed(0x51u64),
+            clock,
+        }
+    }
+
+    /// Decides a check now.
+    #[must_use]
+    pub fn check(&self, check: &[Counter]) -> Answer {
+        self.check_at(check, self.clock.now())
+    }
+
+    /// How many keys are held.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        (0..SHARDS).map(|shard| self.lock(shard).entries.len()).sum()
+    }
+
+    fn check_at(&self, check: &[Counter], now: u64) -> Answer {
+        let mut ids: SmallVec<[u128; 2]> =
+            check.iter().map(|counter| self.id(counter, counter.key)).collect();
+        loop {
+            let mut locked: SmallVec<[(usize, MutexGuard<'_, Shard>); 2]> = SmallVec::new();
+            let mut order: SmallVec<[usize; 2]> = ids.iter().map(|&id| shard_of(id)).collect();
+            order.sort_unstable();
+            order.dedup();
+            for shard in order {
+                locked.push((shard, self.lock(shard)));
+            }
+            let mut overflowed = false;
+            for (id, counter) in ids.iter_mut().zip(check) {
+                let overflow = self.id(counter, KeyHash(0));
+                if let Some((_, shard)) = locked.iter_mut().find(|(n, _)| *n == shard_of(*id)) {
+                    shard.sweep(now);
+                    let full = shard.entries.len() >= self.max_keys_per_shard;
+                    if full && *id != overflow && !shard.index.contains_key(id) {
+                        *id = overflow;
+                        overflowed = true;
+                    }
+                }
+            }
+            if overflowed {
+                // The overflow counter may live in a shard that is not locked: begin again with all of them.
+                continue;
+            }
+            let mut records: SmallVec<[Records; 2]> = ids.iter().map(|&id| find(&locked, id)).collect();
+            let answer = decide(check, &mut records, now);
+            if answer.admitted {
+                for (id, records) in ids.iter().zip(records) {
+                    if let Some((_, shard)) = locked.iter_mut().find(|(n, _)| *n == shard_of(*id)) {
+                        shard.put(*id, records);
+                    }
+                }
+            }
+            return answer;
+        }
+    }
+
+    /// Keys are hashes with a secret already; the scope only has to move them apart.
+    fn id(&self, counter: &Counter, key: KeyHash) -> u128 {
+        let mut hasher = self.scopes.build_hasher();
+        hasher.write(counter.limit.scope.as_bytes());
+        let low = hasher.finish();
+        hasher.write_u8(1);
+        key.0 ^ (u128::from(hasher.finish()) << 64 | u128::from(low))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        // A shard is consistent between any two statements that can panic.
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shard_of(id: u128) -> usize {
+    (id >> 124) as usize
+}
+
+fn find(locked: &[(usize, MutexGuard<'_, Shard>)], id: u128) -> Records {
+    locked
+        .iter()
+        .find(|(n, _)| *n == shard_of(id))
+        .and_then(|(_, shard)| Some(shard.entries[*shard.index.get(&id)? as usize].records.clone()))
+        .unwrap_or_default()
+}
+
+impl Shard {
+    /// Looks at the next few entries and drops those that expired.
+    fn sweep(&mut self, now: u64) {
+        for _ in 0..SWEPT_PER_CHECK.min(self.entries.len()) {
+            if self.swept >= self.entries.len() {
+                self.swept = 0;
+            }
+            if self.entries[self.swept].records.iter().all(|record| record.expires_at() <= now) {
+                let gone = self.entries.swap_remove(self.swept);
+                self.index.remove(&gone.id);
+                if let Some(moved) = self.entries.get(self.swept) {
+                    self.index.insert(moved.id, self.swept as u32);
+                }
+                if self.entries.is_empty() {
+                    return;
+                }
+            } else {
+                self.swept += 1;
+            }
+        }
+    }
+
+    fn put(&mut self, id: u128, records: Records) {
+        if let Some(&at) = self.index.get(&id) {
+            let entry = &mut self.entries[at as usize];
+            // A record of another period stays until it expires: during a roll-out both are in use.
+            let kept =
+                entry.records.iter().filter(|old| !records.iter().any(|new| new.tag == old.tag)).copied();
+            let kept: Records = kept
+                .filter(|old| records.iter().any(|new| old.expires_at() > new.slot * new.tag.slot_millis()))
+                .collect();
+            entry.records = records;
+            entry.records.extend(kept.into_iter().take(crate::check::MAX_RATES));
+        } else {
+            self.index.insert(id, self.entries.len() as u32);
+            self.entries.push(Entry { id, records });
+        }
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("max_keys_per_shard", &self.max_keys_per_shard)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluice_limiter::{Algorithm, Period, Rate, Requests};
+
+    use super::*;
+    use crate::check::LimitSpec;
+
+    fn limit(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
+        let rate = Rate {
+            requests: Requests::new(requests).unwrap(),
+            period: Period::from_millis(period).unwrap(),
+            algorithm: Algorithm::SlidingWindowCounter,
+        };
+        Arc::new(LimitSpec { scope: scope.into(), rates: vec![rate] })
+    }
+
+    fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
+        // Spread the small numbers of a test over the shards, as a hash would.
+        let key = KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+        Counter { limit: limit.clone(), key, cost: 1 }
+    }
+
+    #[test]
+    fn store_admits_exactly_the_number_and_again_after_the_window() {
+        let clock = Clock::manual(60_000_000);
+        let store = MemoryStore::new(100, clock.clone());
+        let limit = limit("ns/p/l", 5, 60_000);
+        let admitted = |key| (0..20).filter(|_| store.check(&[counter(&limit, key)]).admitted).count();
+        assert_eq!(admitted(1), 5);
+        assert_eq!(admitted(2), 5);
+        clock.advance(120_000);
+        assert_eq!(admitted(1), 5);
+    }
+
+    #[test]
+    fn store_takes_nothing_when_one_of_several_denies() {
+        let store = MemoryStore::new(100, Clock::manual(60_000_000));
+        let (wide, narrow) = (limit("ns/p/wide", 100, 60_000), limit("ns/p/narrow", 1, 60_000));
+        let both = [counter(&wide, 1), counter(&narrow, 1)];
+        assert!(store.check(&both).admitted);
+        for _ in 0..10 {
+            let answer = store.check(&both);
+            assert!(!answer.admitted && answer.decisions[0].admitted && !answer.decisions[1].admitted);
+        }
+        assert_eq!(store.check(&[counter(&wide, 1)]).decisions[0].remaining, 98);
+    }
+
+    #[test]
+    fn store_forgets_idle_keys() {
+        let clock = Clock::manual(60_000_000);
+        let store = MemoryStore::new(10_000, clock.clone());
+        let limit = limit("ns/p/l", 5, 1_000);
+        for key in 0..1_000 {
+            assert!(store.check(&[counter(&limit, key)]).admitted);
+        }
+        assert_eq!(store.keys(), 1_000);
+        clock.advance(10_000);
+        for key in 0..1_000 {
+            let _ = store.check(&[counter(&limit, key % 64)]);
+        }
+        assert!(store.keys() <= 64, "{} keys left", store.keys());
+    }
+
+    #[test]
+    fn store_shares_one_counter_among_new_keys_beyond_its_maximum() {
+        let store = MemoryStore::new(16, Clock::manual(60_000_000));
+        let limit = limit("ns/p/l", 2, 3_600_000);
+        assert!(store.check(&[counter(&limit, 0)]).admitted);
+        let flood = (1..5_000).filter(|&key| store.check(&[counter(&limit, key)]).admitted).count();
+        assert!(flood <= 2 + 64, "{flood} of a flood were admitted");
+        assert!(store.keys() <= 32);
+        let known = store.check(&[counter(&limit, 0)]);
+        assert!(known.admitted && known.decisions[0].remaining == 0, "a known key keeps its own counter");
+    }
+
+    #[test]
+    fn store_keeps_counts_when_a_number_is_edited() {
+        let store = MemoryStore::new(100, Clock::manual(60_000_000));
+        let (five, three, eight) =
+            (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 3, 60_000), limit("ns/p/l", 8, 60_000));
+        assert_eq!((0..4).filter(|_| store.check(&[counter(&five, 1)]).admitted).count(), 4);
+        assert!(!store.check(&[counter(&three, 1)]).admitted);
+        assert_eq!((0..9).filter(|_| store.check(&[counter(&eight, 1)]).admitted).count(), 4);
+    }
+
+    #[test]
+    fn store_is_atomic_across_shards_from_many_threads() {
+        let store = MemoryStore::new(1_000, Clock::manual(60_000_000));
+        let limits: Vec<_> = (0..32).map(|n| limit(&format!("ns/p/{n}"), 100, 60_000)).collect();
+        let total: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|n| {
+                    let (store, limits) = (&store, &limits);
+                    scope.spawn(move || {
+                        let mut check: Vec<_> = limits.iter().map(|limit| counter(limit, 7)).collect();
+                        check.rotate_left(n * 4);
+                        (0..200).filter(|_| store.check(&check).admitted).count()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(total, 100);
+        for limit in &limits {
+            assert!(!store.check(&[counter(limit, 7)]).admitted);
+        }
+    }
+}

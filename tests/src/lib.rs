@@ -1,0 +1,1 @@
+//! What needs several rooms: Redis, a real API server, a real node.
