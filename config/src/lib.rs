@@ -1,1 +1,28 @@
-//! The contract between Sluice's operator and its sidecars.
+//! The contract between the operator, which compiles policies, and the sidecars, which enforce them. No Kubernetes
+//! and no I/O.
+//!
+//! - [`policy`]: a compiled policy as it travels, and its hash.
+//! - [`prepared`]: the same, made ready to be asked about requests; a policy that cannot be is refused with a reason.
+//! - [`path`], [`matcher`]: which requests a limit is about.
+//! - [`client_address`], [`key`]: whose request it is.
+//! - [`message`]: what is said on the stream and in reports.
+
+pub mod client_address;
+pub mod key;
+pub mod matcher;
+pub mod message;
+pub mod path;
+pub mod policy;
+pub mod prepared;
+
+pub use key::KeySecret;
+pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};
+pub use prepared::{PreparedLimit, PreparedPolicy, Refusal, Request};
+
+/// Where a captured port listens in the sidecar: the first port; each further captured port the next but one that
+/// is free.
+pub const PROXY_PORT: u16 = 8790;
+/// The sidecar's admin port.
+pub const ADMIN_PORT: u16 = 8791;
+/// The audience of the tokens that sidecars show to the operator.
+pub const TOKEN_AUDIENCE: &str = "sluice.dev";

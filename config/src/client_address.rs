@@ -1,0 +1,102 @@
+//! A client's address. It is the peer's, unless the peer is a trusted proxy: then what that proxy says counts, and
+//! so on from right to left, because each proxy appends the peer that it saw and only the last word is not the
+//! client's own.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderMap;
+use http::header::{FORWARDED, HeaderName};
+
+use crate::policy::{AddressHeader, ClientAddress};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// How many addresses of a header are looked at: longer chains are no chains of proxies.
+const MOST: usize = 64;
+
+/// The address that a request counts for.
+#[must_use]
+pub fn of(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    let mut address = peer.to_canonical();
+    let Some(config) = config else { return address };
+    let trusted = |ip: IpAddr| config.trusted_proxies.iter().any(|net| net.contains(&ip));
+    let name = match config.header {
+        AddressHeader::XForwardedFor => X_FORWARDED_FOR,
+        AddressHeader::Forwarded => FORWARDED,
+    };
+    let mut left = MOST;
+    for value in headers.get_all(name).iter().rev() {
+        let Ok(value) = value.to_str() else { return address };
+        for element in value.rsplit(',') {
+            if left == 0 || !trusted(address) {
+                return address;
+            }
+            left -= 1;
+            let said = match config.header {
+                AddressHeader::XForwardedFor => parse(element.trim()),
+                AddressHeader::Forwarded => forwarded_for(element).and_then(parse),
+            };
+            // What cannot be read ends the chain at the last proxy that could be.
+            let Some(said) = said else { return address };
+            address = said;
+        }
+    }
+    address
+}
+
+/// The `for` of one element of `Forwarded`.
+fn forwarded_for(element: &str) -> Option<&str> {
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("for").then(|| value.trim().trim_matches('"'))
+    })
+}
+
+/// An address with or without a port, in brackets or not.
+fn parse(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>()
+        .ok()
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
+        .or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok())
+        .map(|ip| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(header: AddressHeader, peer: &str, values: &[&str]) -> String {
+        let config = ClientAddress {
+            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            header,
+        };
+        let name = if header == AddressHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
+        let headers = values.iter().map(|value| (name.clone(), value.parse().unwrap())).collect();
+        of(Some(&config), peer.parse().unwrap(), &headers).to_string()
+    }
+
+    #[test]
+    fn a_stranger_is_not_believed() {
+        assert_eq!(address(AddressHeader::XForwardedFor, "192.0.2.1", &["198.51.100.7"]), "192.0.2.1");
+    }
+
+    #[test]
+    fn the_last_untrusted_address_counts() {
+        let xff = |values: &[&str]| address(AddressHeader::XForwardedFor, "10.0.0.1", values);
+        assert_eq!(xff(&["203.0.113.9, 198.51.100.7, 10.2.3.4"]), "198.51.100.7");
+        assert_eq!(xff(&["203.0.113.9", "198.51.100.7"]), "198.51.100.7");
+        assert_eq!(xff(&["198.51.100.7:4711"]), "198.51.100.7");
+        assert_eq!(xff(&["::ffff:198.51.100.7"]), "198.51.100.7");
+        assert_eq!(xff(&["10.1.1.1, 10.1.1.2"]), "10.1.1.1");
+        assert_eq!(xff(&[]), "10.0.0.1");
+        assert_eq!(xff(&["203.0.113.9, nonsense, 10.2.3.4"]), "10.2.3.4");
+    }
+
+    #[test]
+    fn forwarded_is_read_as_rfc_7239_writes_it() {
+        let forwarded = |value| address(AddressHeader::Forwarded, "fd00::1", &[value]);
+        assert_eq!(forwarded("for=192.0.2.43;proto=https"), "192.0.2.43");
+        assert_eq!(forwarded("proto=https;For=\"[2001:db8:cafe::17]:4711\""), "2001:db8:cafe::17");
+        assert_eq!(forwarded("for=192.0.2.43, for=_hidden"), "fd00::1");
+    }
+}

@@ -1,0 +1,192 @@
+//! A compiled policy made ready to be asked about requests: once a snapshot, so that nothing is parsed a request.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method};
+use serde::Deserialize as _;
+use sluice_limiter::{Algorithm, Period, Rate, Requests};
+
+use crate::client_address;
+use crate::key::{Identity, KeyBuilder, KeySecret};
+use crate::matcher::Matcher;
+use crate::path::normalize;
+use crate::policy::{
+    ClientAddress, CompiledLimit, CompiledPolicy, Mode, OnStoreFailure, PolicyHash, RateAlgorithm,
+};
+
+/// Why a policy cannot be enforced by this sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+/// What limits look at in a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The path, as written, without the query.
+    pub path: &'a str,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The address of whoever opened the connection.
+    pub peer: IpAddr,
+}
+
+/// A policy, ready.
+#[derive(Debug)]
+pub struct PreparedPolicy {
+    /// Its hash.
+    pub hash: PolicyHash,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What to do when the store cannot answer.
+    pub on_store_failure: OnStoreFailure,
+    /// Its limits.
+    pub limits: Vec<PreparedLimit>,
+    client_address: Option<ClientAddress>,
+}
+
+/// A limit, ready.
+#[derive(Debug)]
+pub struct PreparedLimit {
+    /// Its name.
+    pub name: String,
+    /// `NAMESPACE/POLICY/LIMIT`: names its counters in a store.
+    pub scope: String,
+    /// What to do with a denial.
+    pub mode: Mode,
+    /// The rates.
+    pub rates: Vec<Rate>,
+    matches: Vec<Matcher>,
+    key: KeyBuilder,
+}
+
+impl PreparedPolicy {
+    /// Reads a policy as it travels.
+    pub fn from_json(json: &str) -> Result<Self, Refusal> {
+        let mut from = serde_json::Deserializer::from_str(json);
+        let policy = CompiledPolicy::deserialize(&mut from).and_then(|policy| from.end().map(|()| policy));
+        let policy = policy.map_err(|error| Refusal(format!("this sidecar does not know it: {error}")))?;
+        Self::new(policy, PolicyHash::of(json))
+    }
+
+    fn new(policy: CompiledPolicy, hash: PolicyHash) -> Result<Self, Refusal> {
+        let limits = policy.limits.iter().map(|limit| {
+            PreparedLimit::new(&policy.namespace, &policy.name, limit)
+                .map_err(|refusal| Refusal(format!("limit {}: {refusal}", limit.name)))
+        });
+        Ok(Self {
+            limits: limits.collect::<Result<_, _>>()?,
+            hash,
+            namespace: policy.namespace,
+            name: policy.name,
+            on_store_failure: policy.on_store_failure,
+            client_address: policy.client_address,
+        })
+    }
+
+    /// The limits that are about a request, with whose request it is. Those that skip it are left out.
+    pub fn identify<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        path: &'a str,
+        secret: &'a KeySecret,
+    ) -> impl Iterator<Item = (usize, Identity)> + 'a {
+        let mut address = None;
+        self.limits.iter().enumerate().filter_map(move |(index, limit)| {
+            if !limit.matches(request, path) {
+                return None;
+            }
+            let address = if limit.key.needs_address() {
+                *address.get_or_insert_with(|| {
+                    client_address::of(self.client_address.as_ref(), request.peer, request.headers)
+                })
+            } else {
+                request.peer
+            };
+            match limit.key.identify(secret, request.headers, address) {
+                Identity::Skip => None,
+                identity => Some((index, identity)),
+            }
+        })
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The path as limits see it; done once a request, whatever the number of limits.
+    #[must_use]
+    pub fn normal_path(&self) -> std::borrow::Cow<'a, str> {
+        normalize(self.path)
+    }
+}
+
+impl PreparedLimit {
+    fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Refusal> {
+        let rates = limit.rates.iter().map(|rate| {
+            let out_of_range = |error: sluice_limiter::OutOfRange| Refusal(error.to_string());
+            Ok(Rate {
+                requests: Requests::new(rate.requests).map_err(out_of_range)?,
+                period: Period::from_millis(rate.period_millis).map_err(out_of_range)?,
+                algorithm: match rate.algorithm {
+                    RateAlgorithm::SlidingWindowCounter => Algorithm::SlidingWindowCounter,
+                    RateAlgorithm::FixedWindow => Algorithm::FixedWindow,
+                },
+            })
+        });
+        let rates = rates.collect::<Result<Vec<_>, Refusal>>()?;
+        let repeated =
+            rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
+        if rates.is_empty() || rates.len() > 8 || repeated {
+            return Err(Refusal("1 to 8 rates of different periods are needed".into()));
+        }
+        Ok(Self {
+            name: limit.name.clone(),
+            scope: format!("{namespace}/{policy}/{}", limit.name),
+            mode: limit.mode,
+            rates,
+            matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
+            key: KeyBuilder::new(&limit.key, limit.on_missing)?,
+        })
+    }
+
+    fn matches(&self, request: &Request<'_>, path: &str) -> bool {
+        self.matches.is_empty()
+            || self.matches.iter().any(|m| m.matches(request.method, path, request.headers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(extra: &str, rates: &str) -> String {
+        format!(
+            r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow"{extra},
+            "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","rates":[{rates}]}}]}}"#
+        )
+    }
+
+    const RATE: &str = r#"{"requests":1,"periodMillis":1000,"algorithm":"fixedWindow"}"#;
+
+    #[test]
+    fn an_unknown_field_is_ignored_and_an_unknown_kind_refused() {
+        assert!(PreparedPolicy::from_json(&json(r#","later":1"#, RATE)).is_ok());
+        let refusal =
+            PreparedPolicy::from_json(&json("", &RATE.replace("fixedWindow", "magic"))).unwrap_err();
+        assert!(refusal.0.contains("magic"), "{refusal}");
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_place() {
+        for (rates, word) in [
+            (RATE.replace(":1000", ":0"), "out of range"),
+            (String::new(), "1 to 8 rates"),
+            (format!("{RATE},{RATE}"), "different periods"),
+        ] {
+            let refusal = PreparedPolicy::from_json(&json("", &rates)).unwrap_err();
+            assert!(refusal.0.contains(word) && refusal.0.starts_with("limit l"), "{refusal}");
+        }
+    }
+}
