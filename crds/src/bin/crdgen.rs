@@ -1,0 +1,12 @@
+//! Writes the CRDs into the folders given: `crds/yaml` and the chart's.
+
+use std::path::PathBuf;
+
+fn main() -> std::io::Result<()> {
+    for folder in std::env::args_os().skip(1).map(PathBuf::from) {
+        for (name, text) in sluice_crds::crd_files() {
+            std::fs::write(folder.join(name), text)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Durations as Kubernetes' Gateway API writes them (GEP-2257): one to four parts of up to five digits and a unit
+//! (h, m, s, ms), such as `1h30m`.
+
+use sluice_limiter::Period;
+
+/// Reads a duration into a period, or says what is wrong with it.
+pub fn period(text: &str) -> Result<Period, String> {
+    let millis = millis(text).ok_or_else(|| {
+        format!("{text:?} is no duration: write up to four parts of up to five digits and a unit (h, m, s, ms), such as 1h30m")
+    })?;
+    Period::from_millis(millis).map_err(|_| format!("{text} is out of range: 1ms to 8784h are allowed"))
+}
+
+fn millis(text: &str) -> Option<u64> {
+    let (mut rest, mut parts, mut total) = (text, 0, 0u64);
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if digits == 0 || digits > 5 || parts == 4 {
+            return None;
+        }
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let (unit, length) = match rest {
+            r if r.starts_with("ms") => (1, 2),
+            r if r.starts_with('h') => (3_600_000, 1),
+            r if r.starts_with('m') => (60_000, 1),
+            r if r.starts_with('s') => (1_000, 1),
+            _ => return None,
+        };
+        total += number * unit;
+        rest = &rest[length..];
+        parts += 1;
+    }
+    (parts > 0).then_some(total)
+}
+
+/// Writes a period the shortest way.
+#[must_use]
+pub fn format(mut millis: u64) -> String {
+    let mut text = String::new();
+    for (unit, name) in [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")] {
+        if millis >= unit {
+            text.push_str(&format!("{}{name}", millis / unit));
+            millis %= unit;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_are_read_as_gep_2257_writes_them() {
+        for (text, expected) in [
+            ("1m", 60_000),
+            ("1h30m", 5_400_000),
+            ("500ms", 500),
+            ("1s1ms", 1_001),
+            ("8784h", 31_622_400_000),
+        ] {
+            assert_eq!(period(text).map(Period::millis), Ok(expected), "{text}");
+        }
+        for text in ["", "1", "m", "1.5h", "-1s", "1d", "123456s", "1h1h1h1h1h", "1 h", "1H"] {
+            assert!(period(text).unwrap_err().contains("no duration"), "{text}");
+        }
+        for text in ["0s", "0ms", "8785h", "99999h"] {
+            assert!(period(text).unwrap_err().contains("out of range"), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_period_reads_the_same(millis in 1u64..=sluice_limiter::MAX_PERIOD_MS) {
+            prop_assert_eq!(period(&format(millis)).map(Period::millis), Ok(millis));
+        }
+    }
+}

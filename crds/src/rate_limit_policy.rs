@@ -1,0 +1,322 @@
+//! The object `RateLimitPolicy`. The doc comments are what `kubectl explain` prints.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Rate limits for the requests that reach the pods of this namespace.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "sluice.dev",
+    version = "v1alpha1",
+    kind = "RateLimitPolicy",
+    plural = "ratelimitpolicies",
+    shortname = "slp",
+    category = "sluice",
+    namespaced,
+    status = "RateLimitPolicyStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "Rate limits for the requests that reach pods of this namespace.",
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Programmed",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Programmed")].status"#
+    ),
+    printcolumn(
+        name = "Pods",
+        type_ = "string",
+        description = "Pods that confirmed this policy, of all that it selects.",
+        json_path = ".status.pods.summary"
+    ),
+    printcolumn(
+        name = "Store",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="StoreHealthy")].reason"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        priority = 1,
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
+    ),
+    printcolumn(name = "Limits", type_ = "string", priority = 1, json_path = ".status.limits")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimitPolicySpec {
+    /// Which pods of this namespace. Absent: all of them. Several policies may select a pod: their limits add up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    /// Enforce rejects requests over a limit; Shadow decides and reports, and never rejects.
+    #[serde(default)]
+    pub mode: Mode,
+    /// What to do with a request when the store of counters cannot answer in time.
+    #[serde(default)]
+    pub on_store_failure: OnStoreFailure,
+    /// Where a client's address comes from. Absent: from the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<ClientAddress>,
+    /// The limits. All that match a request must hold.
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub limits: Vec<Limit>,
+}
+
+/// Whether to reject.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Reject requests over a limit.
+    #[default]
+    Enforce,
+    /// Decide and report, never reject.
+    Shadow,
+}
+
+/// What to do when the store cannot answer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Let requests pass.
+    #[default]
+    Allow,
+    /// Reject requests.
+    Deny,
+}
+
+/// Where a client's address comes from when the peer is a trusted proxy.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientAddress {
+    /// Networks (CIDR) of the proxies whose word counts. They are passed over from right to left.
+    #[schemars(length(min = 1, max = 64), inner(length(max = 64)))]
+    pub trusted_proxies: Vec<String>,
+    /// The header in which they say it.
+    #[serde(default)]
+    pub header: AddressHeader,
+}
+
+/// A header that names client addresses.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressHeader {
+    /// X-Forwarded-For.
+    #[default]
+    XForwardedFor,
+    /// Forwarded (RFC 7239).
+    Forwarded,
+}
+
+/// One limit: what it matches, how it tells clients apart, and its rates.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Limit {
+    /// Its name, unique in this policy. Counters and metrics carry it.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Overrides the policy's mode for this limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Which requests: those that any entry matches. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub matches: Vec<Match>,
+    /// How clients are told apart. Absent: one counter for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+    /// How many requests. All rates must hold.
+    #[schemars(length(min = 1, max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub rates: Vec<Rate>,
+    /// How they are counted. Absent: slidingWindowCounter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<Algorithm>,
+}
+
+/// What a request must have: everything that is said here.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Match {
+    /// Its path, without the query, with percent-encoding and dot segments resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathMatch>,
+    /// Its method: one of these. Absent: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 32), regex(pattern = "^[A-Z][A-Z-]*$")))]
+    pub methods: Vec<String>,
+    /// Its headers: all of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub headers: Vec<HeaderMatch>,
+}
+
+/// A test of the path: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.exact), has(self.prefix), has(self.regex)].filter(x, x).size() == 1").message("exactly one of exact, prefix, regex is needed"))]
+pub struct PathMatch {
+    /// The whole path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
+    pub exact: Option<String>,
+    /// Whole segments at its beginning: /v1 matches /v1 and /v1/x, not /v10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
+    pub prefix: Option<String>,
+    /// A regular expression (RE2 syntax) that the whole path must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub regex: Option<String>,
+}
+
+/// A test of a header: its name and exactly one of the other fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.exact), has(self.regex), has(self.present)].filter(x, x).size() == 1").message("exactly one of exact, regex, present is needed"))]
+pub struct HeaderMatch {
+    /// The header's name, in any case.
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    pub name: String,
+    /// The whole value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub exact: Option<String>,
+    /// A regular expression (RE2 syntax) that the whole value must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub regex: Option<String>,
+    /// true: the header is there. false: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub present: Option<bool>,
+}
+
+/// How clients are told apart.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Key {
+    /// The parts of the key: clients that differ in any have counters of their own.
+    #[schemars(length(min = 1, max = 8))]
+    pub parts: Vec<KeyPart>,
+    /// What to do with a request that lacks a part. A header that is empty, or there twice, counts as lacking.
+    #[serde(default)]
+    pub on_missing: OnMissing,
+}
+
+/// A part of a key: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP)].filter(x, x).size() == 1").message("exactly one of header, clientIP is needed"))]
+pub struct KeyPart {
+    /// The value of a header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<HeaderKey>,
+    /// The client's address.
+    #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<ClientIpKey>,
+}
+
+/// A header as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderKey {
+    /// The header's name, in any case.
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    pub name: String,
+}
+
+/// The client's address as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientIpKey {
+    /// Bits kept of an IPv4 address: clients of one network share a counter. Default 32.
+    #[serde(default, rename = "ipv4Prefix", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 32))]
+    pub ipv4_prefix: Option<i32>,
+    /// Bits kept of an IPv6 address. Default 64: a customer usually has a whole /64.
+    #[serde(default, rename = "ipv6Prefix", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub ipv6_prefix: Option<i32>,
+}
+
+/// What to do with a request that lacks a part of the key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissing {
+    /// One counter for all that lack one.
+    #[default]
+    Shared,
+    /// The limit is not about them.
+    Skip,
+    /// Reject them.
+    Deny,
+}
+
+/// So many requests per period.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// How many requests; 0 denies all.
+    #[schemars(range(min = 0, max = 1_099_511_627_776i64))]
+    pub requests: i64,
+    /// Per how long: a duration such as 500ms, 10s, 1m, 1h30m; from 1ms to 8784h.
+    #[schemars(length(min = 2, max = 32), regex(pattern = "^([0-9]{1,5}(h|m|s|ms)){1,4}$"))]
+    pub per: String,
+}
+
+/// How requests are counted: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow is needed"))]
+pub struct Algorithm {
+    /// The current window, and the previous one by the share of it that the last period still overlaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sliding_window_counter: Option<SlidingWindowCounter>,
+    /// Windows aligned to the clock (UTC). Up to twice the number may pass within a period across their edge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_window: Option<FixedWindow>,
+}
+
+/// Has no settings yet: `{}`.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct SlidingWindowCounter {}
+
+/// Has no settings yet: `{}`.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct FixedWindow {}
+
+/// What is known of a policy.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimitPolicyStatus {
+    /// The generation that the rest is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Accepted, Programmed, Captured, StoreHealthy and Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Pods that the policy selects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<PodCounts>,
+    /// The limits in short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<String>,
+}
+
+/// How many pods. Counted are those that run, are not being deleted, not opted out and not on the host's network.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodCounts {
+    /// Pods that the policy selects.
+    pub selected: i32,
+    /// Those with a sidecar.
+    pub injected: i32,
+    /// Those whose sidecar confirmed this very policy.
+    pub programmed: i32,
+    /// programmed/selected.
+    pub summary: String,
+}

@@ -1,0 +1,148 @@
+//! An object against the very schema that the API server has: the CRD's. What the API server would refuse, `sluice
+//! check` refuses in the same words, and unknown fields too, which the API server only prunes.
+
+use std::sync::OnceLock;
+
+use kube::CustomResourceExt as _;
+use regex::Regex;
+use serde_json::Value;
+
+use crate::RateLimitPolicy;
+use crate::validate::Violation;
+
+/// The schema of the whole object `RateLimitPolicy`.
+fn schema() -> &'static Value {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        let crd = serde_json::to_value(RateLimitPolicy::crd()).unwrap_or_default();
+        crd.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default()
+    })
+}
+
+/// Everything in `spec` that is not as the schema says.
+#[must_use]
+pub fn violations(object: &Value) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let spec = schema().pointer("/properties/spec").unwrap_or(&Value::Null);
+    match object.get("spec") {
+        None | Some(Value::Null) => found.push(Violation::new("spec", "is required")),
+        Some(value) => walk("spec", value, spec, &mut found),
+    }
+    found
+}
+
+fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
+    let mut wrong = |message: String| found.push(Violation::new(path, message));
+    let expected = schema["type"].as_str().unwrap_or("object");
+    if !has_type(value, expected) {
+        return wrong(format!("must be {}, not {}", article(expected), article(type_of(value))));
+    }
+    match value {
+        Value::String(text) => {
+            let length = text.chars().count() as u64;
+            if schema["minLength"].as_u64().is_some_and(|min| length < min) {
+                wrong(if length == 0 {
+                    "must not be empty".into()
+                } else {
+                    format!("is too short: {} characters at least", schema["minLength"])
+                });
+            } else if schema["maxLength"].as_u64().is_some_and(|max| length > max) {
+                wrong(format!("is too long: {length} characters, {} at most", schema["maxLength"]));
+            } else if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
+                let allowed: Vec<_> = values.iter().filter_map(Value::as_str).collect();
+                wrong(format!("{text:?} is not allowed: one of {}", allowed.join(", ")));
+            } else if let Some(pattern) = schema["pattern"].as_str() {
+                if !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text)) {
+                    wrong(format!("{text:?} must match {pattern}"));
+                }
+            }
+        }
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or(f64::NAN);
+            let (min, max) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
+            if min.is_some_and(|min| number < min) || max.is_some_and(|max| number > max) {
+                let bound = |bound: Option<f64>| bound.map_or("any".into(), |b| format!("{b:.0}"));
+                wrong(format!("{value} is out of range: {} to {} are allowed", bound(min), bound(max)));
+            }
+        }
+        Value::Array(items) => {
+            let length = items.len() as u64;
+            if schema["minItems"].as_u64().is_some_and(|min| length < min) {
+                wrong(format!("needs {} entries at least", schema["minItems"]));
+            } else if schema["maxItems"].as_u64().is_some_and(|max| length > max) {
+                wrong(format!("has {length} entries, {} at most are allowed", schema["maxItems"]));
+            }
+            for (n, item) in items.iter().enumerate() {
+                walk(&format!("{path}[{n}]"), item, &schema["items"], found);
+            }
+            if let Some(key) = schema.pointer("/x-kubernetes-list-map-keys/0").and_then(Value::as_str) {
+                for (n, item) in items.iter().enumerate() {
+                    if let Some(first) =
+                        items[..n].iter().position(|other| !item[key].is_null() && other[key] == item[key])
+                    {
+                        found.push(Violation::new(
+                            format!("{path}[{n}].{key}"),
+                            format!("{} stands already in {path}[{first}]", item[key]),
+                        ));
+                    }
+                }
+            }
+        }
+        Value::Object(fields) => {
+            let additional = &schema["additionalProperties"];
+            for (name, value) in fields {
+                let path = format!("{path}.{name}");
+                match schema["properties"].get(name) {
+                    Some(_) if value.is_null() => {}
+                    Some(schema) => walk(&path, value, schema, found),
+                    None if additional.is_object() => walk(&path, value, additional, found),
+                    None => {
+                        let known: Vec<_> = schema["properties"]
+                            .as_object()
+                            .into_iter()
+                            .flat_map(|p| p.keys().map(String::as_str))
+                            .collect();
+                        let known = if known.is_empty() { "no fields".into() } else { known.join(", ") };
+                        found.push(Violation::new(path, format!("unknown field; known here: {known}")));
+                    }
+                }
+            }
+            for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                if fields.get(name).is_none_or(Value::is_null) {
+                    found.push(Violation::new(format!("{path}.{name}"), "is required"));
+                }
+            }
+        }
+        Value::Bool(_) | Value::Null => {}
+    }
+}
+
+fn has_type(value: &Value, expected: &str) -> bool {
+    match expected {
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        other => type_of(value) == other,
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn article(kind: &str) -> String {
+    match kind {
+        "null" => "empty".into(),
+        "array" => "a list".into(),
+        "integer" => "an integer".into(),
+        "object" => "an object".into(),
+        other => format!("a {other}"),
+    }
+}

@@ -1,0 +1,222 @@
+//! All of what makes a policy valid. Admission, the controller and `sluice check` call this and nothing else, so that
+//! they cannot disagree.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use serde_json::Value;
+use sluice_config::matcher::whole_regex;
+
+use crate::rate_limit_policy::{Algorithm, HeaderMatch, KeyPart, Limit, PathMatch, Rate, RateLimitPolicy};
+use crate::{duration, schema};
+
+/// Something wrong with a policy: where, and what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The field, such as `spec.limits[0].rates[1].per`.
+    pub path: String,
+    /// What is wrong with it, and what is allowed.
+    pub message: String,
+}
+
+impl Violation {
+    /// Says what is wrong with a field.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// A policy without violations.
+#[derive(Debug, Clone)]
+pub struct ValidPolicy {
+    pub(crate) policy: RateLimitPolicy,
+    /// What is legal and probably wrong.
+    pub warnings: Vec<Violation>,
+}
+
+/// Validates an object as JSON: first against the schema, then what a schema cannot say.
+pub fn validate(object: &Value) -> Result<ValidPolicy, Vec<Violation>> {
+    let violations = schema::violations(object);
+    if !violations.is_empty() {
+        return Err(violations);
+    }
+    let policy: RateLimitPolicy = serde_json::from_value(object.clone())
+        .map_err(|error| vec![Violation::new("spec", error.to_string())])?;
+    let mut found = Found::default();
+    found.policy(&policy);
+    if found.violations.is_empty() {
+        let warnings = warnings(&policy);
+        Ok(ValidPolicy { policy, warnings })
+    } else {
+        Err(found.violations)
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    violations: Vec<Violation>,
+}
+
+impl Found {
+    fn wrong(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.violations.push(Violation::new(path, message));
+    }
+
+    fn policy(&mut self, policy: &RateLimitPolicy) {
+        let spec = &policy.spec;
+        if let Some(selector) = &spec.selector {
+            if let Err(error) = kube::core::Selector::try_from(selector.clone()) {
+                self.wrong("spec.selector", error.to_string());
+            }
+        }
+        if let Some(address) = &spec.client_address {
+            for (n, net) in address.trusted_proxies.iter().enumerate() {
+                if net.parse::<IpNet>().is_err() {
+                    self.wrong(
+                        format!("spec.clientAddress.trustedProxies[{n}]"),
+                        format!("{net:?} is no network: write it as 10.0.0.0/8 or 2001:db8::/32"),
+                    );
+                }
+            }
+        }
+        for (n, limit) in spec.limits.iter().enumerate() {
+            self.limit(&format!("spec.limits[{n}]"), limit);
+        }
+    }
+
+    fn limit(&mut self, path: &str, limit: &Limit) {
+        for (n, entry) in limit.matches.iter().enumerate() {
+            let path = format!("{path}.matches[{n}]");
+            if entry.path.is_none() && entry.methods.is_empty() && entry.headers.is_empty() {
+                self.wrong(&path, "says nothing: at least one of path, methods, headers is needed; for all requests leave `matches` out");
+            }
+            if let Some(test) = &entry.path {
+                self.path_match(&format!("{path}.path"), test);
+            }
+            for (n, test) in entry.headers.iter().enumerate() {
+                self.header_match(&format!("{path}.headers[{n}]"), test);
+            }
+        }
+        for (n, part) in limit.key.iter().flat_map(|key| &key.parts).enumerate() {
+            let KeyPart { header, client_ip } = part;
+            self.exactly_one(
+                &format!("{path}.key.parts[{n}]"),
+                &[("header", header.is_some()), ("clientIP", client_ip.is_some())],
+            );
+        }
+        self.rates(path, &limit.rates);
+        if let Some(Algorithm { sliding_window_counter, fixed_window }) = &limit.algorithm {
+            self.exactly_one(
+                &format!("{path}.algorithm"),
+                &[
+                    ("slidingWindowCounter", sliding_window_counter.is_some()),
+                    ("fixedWindow", fixed_window.is_some()),
+                ],
+            );
+        }
+    }
+
+    fn rates(&mut self, path: &str, rates: &[Rate]) {
+        let mut seen = Vec::new();
+        for (n, rate) in rates.iter().enumerate() {
+            let path = format!("{path}.rates[{n}].per");
+            match duration::period(&rate.per) {
+                Err(message) => self.wrong(path, message),
+                Ok(period) => match seen.iter().find(|(_, other)| *other == period) {
+                    Some((first, _)) => self.wrong(
+                        path,
+                        format!("rates[{first}] has the same period: the lower number alone would do, keep one of them"),
+                    ),
+                    None => seen.push((n, period)),
+                },
+            }
+        }
+    }
+
+    fn path_match(&mut self, path: &str, test: &PathMatch) {
+        let PathMatch { exact, prefix, regex } = test;
+        self.exactly_one(
+            path,
+            &[("exact", exact.is_some()), ("prefix", prefix.is_some()), ("regex", regex.is_some())],
+        );
+        self.regex(path, regex.as_deref());
+        for (name, said) in [("exact", exact), ("prefix", prefix)] {
+            if let Some(said) = said {
+                let normal = sluice_config::path::normalize(said);
+                if normal != *said {
+                    self.wrong(
+                        format!("{path}.{name}"),
+                        format!("{said:?} would never match: paths are compared decoded and without dot segments, write {normal:?}"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn header_match(&mut self, path: &str, test: &HeaderMatch) {
+        let HeaderMatch { name: _, exact, regex, present } = test;
+        self.exactly_one(
+            path,
+            &[("exact", exact.is_some()), ("regex", regex.is_some()), ("present", present.is_some())],
+        );
+        self.regex(path, regex.as_deref());
+    }
+
+    fn regex(&mut self, path: &str, pattern: Option<&str>) {
+        if let Some(Err(error)) = pattern.map(whole_regex) {
+            self.wrong(format!("{path}.regex"), format!("is no regular expression: {error}"));
+        }
+    }
+
+    fn exactly_one(&mut self, path: &str, members: &[(&str, bool)]) {
+        let said: Vec<_> = members.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
+        if said.len() != 1 {
+            let all: Vec<_> = members.iter().map(|(name, _)| *name).collect();
+            let got = if said.is_empty() {
+                "none is there".into()
+            } else {
+                format!("there are {}", said.join(" and "))
+            };
+            self.wrong(path, format!("exactly one of {} is needed, {got}", all.join(", ")));
+        }
+    }
+}
+
+fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
+    let mut warnings = Vec::new();
+    let has_ip_limit = policy.spec.limits.iter().any(|limit| {
+        limit.key.as_ref().is_none_or(|key| key.parts.iter().any(|part| part.client_ip.is_some()))
+    });
+    for (l, limit) in policy.spec.limits.iter().enumerate() {
+        let periods: Vec<_> =
+            limit.rates.iter().map(|rate| duration::period(&rate.per).map_or(0, |p| p.millis())).collect();
+        for (n, rate) in limit.rates.iter().enumerate() {
+            let stricter =
+                limit.rates.iter().enumerate().find(|(m, other)| {
+                    *m != n && other.requests <= rate.requests && periods[*m] > periods[n]
+                });
+            if let Some((m, _)) = stricter {
+                warnings.push(Violation::new(
+                    format!("spec.limits[{l}].rates[{n}]"),
+                    format!("can never bind: rates[{m}] admits no more in a longer period"),
+                ));
+            }
+        }
+        let only_headers =
+            limit.key.as_ref().is_some_and(|key| key.parts.iter().all(|part| part.header.is_some()));
+        if only_headers && !has_ip_limit {
+            warnings.push(Violation::new(
+                format!("spec.limits[{l}].key"),
+                "a client that changes the header has a new counter each time: unless something before this pod \
+                 verifies it, add a limit by clientIP",
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,217 @@
+//! What `sluice check` says about a file: where, what is wrong, what is allowed.
+
+use sluice_crds::manifest::{Loaded, load};
+
+fn manifest(spec: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n{spec}"
+    )
+}
+
+fn errors(text: &str) -> Vec<String> {
+    load(text).expect_err("this must be refused").iter().map(ToString::to_string).collect()
+}
+
+fn one(text: &str) -> Loaded {
+    load(text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+}
+
+#[test]
+fn check_names_the_line_the_field_and_what_is_allowed() {
+    let text = manifest(
+        "  limits:\n  - name: a\n    rates:\n    - {requests: 1, per: 1m}\n    - requests: 2\n      per: 1d\n",
+    );
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].starts_with("10: spec.limits[0].rates[1].per: \"1d\" must match"), "{errors:?}");
+}
+
+#[test]
+fn check_refuses_bad_input_with_its_path() {
+    let limit = |body: &str| {
+        manifest(&format!("  limits:\n  - name: a\n    rates: [{{requests: 1, per: 1m}}]\n{body}"))
+    };
+    for (text, path, word) in [
+        (manifest("  limits: []\n"), "spec.limits", "1 entries at least"),
+        (manifest("  limits: 3\n"), "spec.limits", "must be a list, not an integer"),
+        (manifest("  {}\n"), "spec.limits", "is required"),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: -1, per: 1m}]}]\n"),
+            "spec.limits[0].rates[0].requests",
+            "out of range",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 1099511627777, per: 1m}]}]\n"),
+            "spec.limits[0].rates[0].requests",
+            "out of range",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 99999999999999999999, per: 1m}]}]\n"),
+            "spec.limits[0].rates[0].requests",
+            "",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: '5', per: 1m}]}]\n"),
+            "spec.limits[0].rates[0].requests",
+            "must be an integer, not a string",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 1.5, per: 1m}]}]\n"),
+            "spec.limits[0].rates[0].requests",
+            "must be an integer",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 1, per: 8785h}]}]\n"),
+            "spec.limits[0].rates[0].per",
+            "out of range",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 1, per: 0s}]}]\n"),
+            "spec.limits[0].rates[0].per",
+            "out of range",
+        ),
+        (
+            manifest("  limits: [{name: a, rates: [{requests: 1, per: 60s}, {requests: 2, per: 1m}]}]\n"),
+            "spec.limits[0].rates[1].per",
+            "same period",
+        ),
+        (
+            manifest("  limits: [{name: A, rates: [{requests: 1, per: 1m}]}]\n"),
+            "spec.limits[0].name",
+            "must match",
+        ),
+        (
+            manifest("  limits: [{name: '', rates: [{requests: 1, per: 1m}]}]\n"),
+            "spec.limits[0].name",
+            "must not be empty",
+        ),
+        (
+            manifest(
+                "  limits: [{name: a, rates: [{requests: 1, per: 1m}]}, {name: a, rates: [{requests: 1, per: 1m}]}]\n",
+            ),
+            "spec.limits[1].name",
+            "stands already in spec.limits[0]",
+        ),
+        (
+            manifest("  mode: Loud\n  limits: [{name: a, rates: [{requests: 1, per: 1m}]}]\n"),
+            "spec.mode",
+            "one of Enforce, Shadow",
+        ),
+        (limit("    key: {parts: []}\n"), "spec.limits[0].key.parts", "1 entries at least"),
+        (
+            limit("    key: {parts: [{}]}\n"),
+            "spec.limits[0].key.parts[0]",
+            "exactly one of header, clientIP is needed, none is there",
+        ),
+        (
+            limit("    key: {parts: [{header: {name: x}, clientIP: {}}]}\n"),
+            "spec.limits[0].key.parts[0]",
+            "there are header and clientIP",
+        ),
+        (
+            limit("    key: {parts: [{header: {name: 'a b'}}]}\n"),
+            "spec.limits[0].key.parts[0].header.name",
+            "must match",
+        ),
+        (
+            limit("    key: {parts: [{clientIP: {ipv4Prefix: 33}}]}\n"),
+            "spec.limits[0].key.parts[0].clientIP.ipv4Prefix",
+            "1 to 32",
+        ),
+        (
+            limit("    algorithm: {fixedWindow: {}, slidingWindowCounter: {}}\n"),
+            "spec.limits[0].algorithm",
+            "exactly one",
+        ),
+        (
+            limit("    algorithm: {magic: {}}\n"),
+            "spec.limits[0].algorithm.magic",
+            "unknown field; known here: fixedWindow, slidingWindowCounter",
+        ),
+        (limit("    matches: [{}]\n"), "spec.limits[0].matches[0]", "says nothing"),
+        (
+            limit("    matches: [{path: {regex: '('}}]\n"),
+            "spec.limits[0].matches[0].path.regex",
+            "is no regular expression",
+        ),
+        (
+            limit("    matches: [{path: {prefix: v1}}]\n"),
+            "spec.limits[0].matches[0].path.prefix",
+            "must match ^/",
+        ),
+        (
+            limit("    matches: [{path: {exact: /a/../b}}]\n"),
+            "spec.limits[0].matches[0].path.exact",
+            "write \"/b\"",
+        ),
+        (limit("    matches: [{methods: [get]}]\n"), "spec.limits[0].matches[0].methods[0]", "must match"),
+        (
+            limit("    matches: [{headers: [{name: a, exact: b, present: true}]}]\n"),
+            "spec.limits[0].matches[0].headers[0]",
+            "there are exact and present",
+        ),
+        (
+            limit("  clientAddress: {trustedProxies: [10.0.0.0/33]}\n"),
+            "spec.clientAddress.trustedProxies[0]",
+            "is no network",
+        ),
+        (limit("  selector: {matchExpressions: [{key: a, operator: Near}]}\n"), "spec.selector", ""),
+        (limit("  limts: 1\n"), "spec.limts", "unknown field"),
+    ] {
+        let errors = errors(&text);
+        assert!(
+            errors.iter().any(|e| e.contains(&format!(": {path}: ")) && e.contains(word)),
+            "{path}: {word}\n{errors:?}\n{text}"
+        );
+    }
+}
+
+#[test]
+fn check_refuses_what_is_no_policy() {
+    for (text, word) in [
+        ("a: [", "no valid YAML"),
+        ("", "there is no RateLimitPolicy"),
+        ("- 1\n- 2\n", "a Kubernetes object is needed"),
+        ("kind: RateLimitPolicy\n", "apiVersion: is required"),
+        ("apiVersion: sluice.dev/v9\nkind: RateLimitPolicy\n", "not known"),
+        ("apiVersion: v1\nkind: Pod\n", "there is no RateLimitPolicy"),
+        ("apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nspec: {}\n", "metadata.name: is required"),
+        ("a: 1\na: 2\n", "no valid YAML"),
+    ] {
+        let errors = errors(text);
+        assert!(errors.iter().any(|e| e.contains(word)), "{word}: {errors:?}");
+    }
+}
+
+#[test]
+fn check_reads_several_documents_and_lists() {
+    let policy = manifest("  limits: [{name: a, rates: [{requests: 1, per: 1m}]}]\n");
+    let text = format!(
+        "---\n{policy}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n---\n{}",
+        policy.replace("name: p", "name: q")
+    );
+    assert_eq!(load(&text).unwrap().len(), 2);
+    assert!(errors(&format!("{policy}---\n{policy}"))[0].contains("stands already"));
+    let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: sluice.dev/v1alpha1\n  kind: RateLimitPolicy\n  metadata: {name: p}\n  spec: {limits: [{name: a, rates: [{requests: 1, per: 1x}]}]}\n";
+    assert!(errors(list)[0].starts_with("7: spec.limits[0].rates[0].per"), "{:?}", errors(list));
+}
+
+#[test]
+fn check_warns_of_what_is_legal_and_probably_wrong() {
+    let loaded = one(&manifest(
+        "  limits:\n  - name: a\n    key: {parts: [{header: {name: x-user}}]}\n    rates: [{requests: 100, per: 1m}, {requests: 10, per: 1h}]\n",
+    ));
+    let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert!(warnings.iter().any(|w| w.contains("rates[0]: can never bind")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|w| w.contains("limits[0].key: a client that changes the header")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn equal_policies_compile_to_equal_hashes() {
+    let text = manifest("  limits: [{name: a, rates: [{requests: 1, per: 1m}]}]\n");
+    let other = text.replace("per: 1m", "per: 60s").replace("  limits", "  mode: Enforce\n  limits");
+    assert_eq!(one(&text).compiled.to_json(), one(&other).compiled.to_json());
+}
