@@ -64,7 +64,7 @@ fn compile_limit(policy_mode: api::Mode, limit: &api::Limit) -> CompiledLimit {
             .iter()
             .map(|rate| CompiledRate {
                 requests: u64::try_from(rate.requests).unwrap_or(0),
-                period_millis: duration::period(&rate.per).map_or(1, |period| period.millis()),
+                period_millis: duration::period(&rate.per).map_or(1, sluice_limiter::Period::millis),
                 algorithm,
             })
             .collect(),

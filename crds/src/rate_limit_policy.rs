@@ -19,35 +19,13 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     derive = "PartialEq",
     doc = "Rate limits for the requests that reach pods of this namespace.",
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(
-        name = "Programmed",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Programmed")].status"#
-    ),
-    printcolumn(
-        name = "Pods",
-        type_ = "string",
-        description = "Pods that confirmed this policy, of all that it selects.",
-        json_path = ".status.pods.summary"
-    ),
-    printcolumn(
-        name = "Store",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="StoreHealthy")].reason"#
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        priority = 1,
-        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
-    ),
-    printcolumn(name = "Limits", type_ = "string", priority = 1, json_path = ".status.limits")
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Programmed","type":"string","jsonPath":".status.conditions[?(@.type==\"Programmed\")].status"}"#,
+    printcolumn = r#"{"name":"Pods","type":"string","jsonPath":".status.pods.summary","description":"Pods that confirmed this policy, of all that it selects."}"#,
+    printcolumn = r#"{"name":"Store","type":"string","jsonPath":".status.conditions[?(@.type==\"StoreHealthy\")].reason"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","priority":1}"#,
+    printcolumn = r#"{"name":"Limits","type":"string","jsonPath":".status.limits","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimitPolicySpec {

@@ -51,10 +51,10 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
             } else if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
                 let allowed: Vec<_> = values.iter().filter_map(Value::as_str).collect();
                 wrong(format!("{text:?} is not allowed: one of {}", allowed.join(", ")));
-            } else if let Some(pattern) = schema["pattern"].as_str() {
-                if !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text)) {
-                    wrong(format!("{text:?} must match {pattern}"));
-                }
+            } else if let Some(pattern) = schema["pattern"].as_str()
+                && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
+            {
+                wrong(format!("{text:?} must match {pattern}"));
             }
         }
         Value::Number(number) => {

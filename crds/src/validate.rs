@@ -40,6 +40,15 @@ pub struct ValidPolicy {
     pub warnings: Vec<Violation>,
 }
 
+impl ValidPolicy {
+    /// Which pods of the namespace it is about.
+    #[must_use]
+    pub fn selector(&self) -> kube::core::Selector {
+        // A selector that does not convert is a violation: here it does.
+        self.policy.spec.selector.clone().and_then(|selector| selector.try_into().ok()).unwrap_or_default()
+    }
+}
+
 /// Validates an object as JSON: first against the schema, then what a schema cannot say.
 pub fn validate(object: &Value) -> Result<ValidPolicy, Vec<Violation>> {
     let violations = schema::violations(object);
@@ -70,10 +79,10 @@ impl Found {
 
     fn policy(&mut self, policy: &RateLimitPolicy) {
         let spec = &policy.spec;
-        if let Some(selector) = &spec.selector {
-            if let Err(error) = kube::core::Selector::try_from(selector.clone()) {
-                self.wrong("spec.selector", error.to_string());
-            }
+        if let Some(selector) = &spec.selector
+            && let Err(error) = kube::core::Selector::try_from(selector.clone())
+        {
+            self.wrong("spec.selector", error.to_string());
         }
         if let Some(address) = &spec.client_address {
             for (n, net) in address.trusted_proxies.iter().enumerate() {
@@ -194,8 +203,11 @@ fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
         limit.key.as_ref().is_none_or(|key| key.parts.iter().any(|part| part.client_ip.is_some()))
     });
     for (l, limit) in policy.spec.limits.iter().enumerate() {
-        let periods: Vec<_> =
-            limit.rates.iter().map(|rate| duration::period(&rate.per).map_or(0, |p| p.millis())).collect();
+        let periods: Vec<_> = limit
+            .rates
+            .iter()
+            .map(|rate| duration::period(&rate.per).map_or(0, sluice_limiter::Period::millis))
+            .collect();
         for (n, rate) in limit.rates.iter().enumerate() {
             let stricter =
                 limit.rates.iter().enumerate().find(|(m, other)| {

@@ -1,0 +1,13 @@
+//! The stream to sidecars and their reports.
+//!
+//! - [`identity`]: who asks: a token, reviewed, and the pod that it belongs to.
+//! - [`hub`]: what is published, who listens, and what they have said.
+//! - [`stream`]: one sidecar's stream: debounced changes, one pending at most.
+//! - [`serve`]: the two endpoints.
+
+pub mod hub;
+pub mod identity;
+pub mod serve;
+pub mod stream;
+
+pub use hub::{Confirmation, Hub, StoreVoice};

@@ -1,0 +1,43 @@
+//! Writes the status by server-side apply, with the version that it was made from, and only if something changed.
+
+use anyhow::Context as _;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use serde_json::json;
+use sluice_crds::RateLimitPolicyStatus;
+
+use crate::context::Context;
+use crate::policy::queue::PolicyKey;
+use crate::policy::watch::api;
+
+/// The status that an object has.
+#[must_use]
+pub fn previous(object: &DynamicObject) -> Option<RateLimitPolicyStatus> {
+    serde_json::from_value(object.data.get("status")?.clone()).ok()
+}
+
+/// Writes a status.
+pub async fn write(
+    context: &Context,
+    key: &PolicyKey,
+    object: &DynamicObject,
+    previous: Option<&RateLimitPolicyStatus>,
+    status: &RateLimitPolicyStatus,
+) -> anyhow::Result<()> {
+    if previous == Some(status) {
+        return Ok(());
+    }
+    let patch = json!({
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "RateLimitPolicy",
+        "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": object.metadata.resource_version},
+        "status": status,
+    });
+    let params = PatchParams::apply("sluice-operator").force();
+    let api = api(context.client.clone(), Some(&key.namespace));
+    match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
+        Ok(_) => Ok(()),
+        // It was edited or deleted meanwhile: the watch brings it again.
+        Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
+        Err(error) => Err(error).context("the status cannot be written"),
+    }
+}

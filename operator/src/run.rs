@@ -1,0 +1,223 @@
+//! How the parts start and stop. Every replica serves admission; the one with the lease serves streams and writes
+//! status. SIGTERM gives the lease back and ends what is in flight; a lost lease ends the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum_server::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::Args;
+use crate::admin::Readiness;
+use crate::admission::inject::{InjectConfig, resources};
+use crate::certificates::Certificates;
+use crate::cluster::follow::Change;
+use crate::cluster::namespaces::Namespaces;
+use crate::cluster::{Pods, Services};
+use crate::context::Context;
+use crate::distribution::Hub;
+use crate::leadership::{Leadership, take_endpoint};
+use crate::metrics::Metrics;
+use crate::policy::queue::Queue;
+use crate::policy::{reconcile, watch};
+use crate::{admin, admission, distribution, store, trust};
+
+/// How often Secrets are read again.
+const REFRESH: Duration = Duration::from_secs(30);
+/// How long requests in flight may take after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The first Kubernetes whose Services see the named ports of native sidecars.
+const NATIVE_SINCE: (u32, u32) = (1, 32);
+
+/// Runs the operator until SIGTERM or SIGINT.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no way to the API server: neither in a cluster nor a kubeconfig")?;
+    let version = client.apiserver_version().await.context("the API server does not answer")?;
+    let config = InjectConfig {
+        image: args.sidecar_image.clone(),
+        pull_policy: args.sidecar_image_pull_policy.clone(),
+        resources: resources(&args.sidecar_resources)?,
+        control_url: args.control_url(),
+        native: is_native(&version.major, &version.minor),
+    };
+    tracing::info!(version = version.git_version, native_sidecars = config.native, "API server");
+
+    store::make_secrets(client.clone(), &args).await?;
+    let certificates = Certificates::load(client.clone(), &args.namespace, args.dns_names()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let queue = Arc::new(Queue::default());
+    let hub = Arc::new(Hub::new(queue.clone()));
+    let readiness = Arc::new(Readiness::default());
+    let handle = Handle::new();
+
+    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
+        .handle(handle.clone())
+        .serve(admission::serve::router(config, metrics.clone()).into_make_service());
+    let admin = axum_server::bind(args.admin_listen)
+        .handle(handle.clone())
+        .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
+    let mut servers = tokio::task::JoinSet::new();
+    servers.spawn(webhook);
+    servers.spawn(admin);
+    readiness.set(true);
+
+    let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
+    let lead = lead(
+        args.clone(),
+        client.clone(),
+        certificates.clone(),
+        metrics,
+        queue,
+        hub,
+        handle.clone(),
+        leadership.clone(),
+    );
+    let follow = async {
+        loop {
+            tokio::time::sleep(REFRESH).await;
+            if let Err(error) = certificates.refresh(false).await {
+                tracing::warn!("certificates: {error:#}");
+            }
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = lead => outcome,
+        () = follow => Ok(()),
+        ended = servers.join_next() => match ended {
+            Some(Ok(Err(error))) => Err(error).context("a port cannot be listened on"),
+            _ => Err(anyhow::anyhow!("a server has ended")),
+        },
+        () = stopped() => Ok(()),
+    };
+    readiness.set(false);
+    handle.graceful_shutdown(Some(DRAIN));
+    if outcome.is_ok() && !args.no_lease {
+        leadership.release().await;
+    }
+    while servers.join_next().await.is_some() {}
+    outcome
+}
+
+/// Waits for the lease and leads until it is lost.
+#[expect(clippy::too_many_arguments, reason = "called once; a struct would only repeat the names")]
+async fn lead(
+    args: Args,
+    client: kube::Client,
+    certificates: Certificates,
+    metrics: Arc<Metrics>,
+    queue: Arc<Queue>,
+    hub: Arc<Hub>,
+    handle: Handle<std::net::SocketAddr>,
+    leadership: Arc<Leadership>,
+) -> anyhow::Result<()> {
+    if !args.no_lease {
+        leadership.acquire().await;
+    }
+    tracing::info!("leading");
+    metrics.leads();
+    certificates.refresh(true).await?;
+    hub.set_access(store::access(client.clone(), &args).await?);
+    let context = Arc::new(Context {
+        policies: watch::PolicyTable::default(),
+        pods: Pods::new(client.clone()),
+        services: Services::default(),
+        namespaces: Namespaces::default(),
+        leads_since: Instant::now(),
+        client: client.clone(),
+        hub: hub.clone(),
+        queue,
+        metrics: metrics.clone(),
+    });
+    let control = distribution::serve::router(client.clone(), hub.clone(), metrics);
+    let control = axum_server::bind_rustls(args.control_listen, certificates.tls.clone())
+        .handle(handle)
+        .serve(control.into_make_service());
+    if !args.no_lease {
+        let port = args.control_listen.port();
+        take_endpoint(client.clone(), &args.namespace, &args.control_service, args.pod_ip, port).await?;
+    }
+    let hold = async { if args.no_lease { std::future::pending().await } else { leadership.hold().await } };
+    tokio::select! {
+        error = hold => Err(error),
+        ended = control => ended.context("the control port"),
+        () = watch_cluster(&context) => Ok(()),
+        () = reconcile::run(context.clone()) => Ok(()),
+        () = refresh(&args, &client, &certificates, &hub) => Ok(()),
+        () = tell(&args, &context, &certificates) => Ok(()),
+    }
+}
+
+/// Follows all watches, and queues the policies that a change may concern.
+async fn watch_cluster(context: &Arc<Context>) {
+    let touched = |namespace: &str| context.queue.add_all(context.policies.of(namespace));
+    let pods = context.pods.watch(|change| match change {
+        Change::Applied(pod) => {
+            if pod.labels.get(sluice_crds::INJECT_LABEL).is_some_and(|value| value == "true") {
+                context.namespaces.asked(&pod.namespace);
+            }
+            context.hub.pod_labels(&pod.uid, &pod.labels);
+            touched(&pod.namespace);
+        }
+        Change::Gone { namespace, uid, .. } => {
+            context.hub.pod_gone(&uid);
+            touched(&namespace);
+        }
+        Change::Synced => {}
+    });
+    let services =
+        context.services.watch(context.client.clone(), |namespace| namespace.into_iter().for_each(touched));
+    let namespaces = context.namespaces.watch(context.client.clone(), touched);
+    tokio::join!(watch::watch(context), pods, services, namespaces);
+}
+
+/// Reads the Secrets of the certificates and the store again, from time to time.
+async fn refresh(args: &Args, client: &kube::Client, certificates: &Certificates, hub: &Hub) {
+    loop {
+        tokio::time::sleep(REFRESH).await;
+        if let Err(error) = certificates.refresh(true).await {
+            tracing::warn!("certificates: {error:#}");
+        }
+        match store::access(client.clone(), args).await {
+            Ok(access) => hub.set_access(access),
+            Err(error) => tracing::warn!("access to the store stays as it was: {error:#}"),
+        }
+    }
+}
+
+/// Keeps everybody told of the operator's authority.
+async fn tell(args: &Args, context: &Context, certificates: &Certificates) {
+    let mut trusted = certificates.trusted();
+    loop {
+        let now = trusted.borrow_and_update().clone();
+        if let Err(error) = trust::tell_api_server(&context.client, &args.webhook_configuration, &now).await {
+            tracing::warn!("the webhook configurations: {error:#}");
+        }
+        trust::tell_namespaces(&context.client, &context.namespaces.all(), &now).await;
+        tokio::select! {
+            _ = trusted.changed() => {}
+            () = context.namespaces.changed() => {}
+            // Somebody may have changed what was written.
+            () = tokio::time::sleep(REFRESH) => {}
+        }
+    }
+}
+
+fn is_native(major: &str, minor: &str) -> bool {
+    let number =
+        |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
+    (number(major), number(minor)) >= NATIVE_SINCE
+}
+
+async fn stopped() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        }
+        _ => std::future::pending().await,
+    }
+    tracing::info!("stopping");
+}
