@@ -13,20 +13,22 @@ pub mod check;
 pub mod clock;
 pub mod failure;
 pub mod memory;
-//R pub mod redis;
+pub mod redis;
 
 pub use check::{Answer, Check, Counter, KeyHash, LimitSpec, MAX_COUNTERS};
 pub use clock::Clock;
 pub use failure::{StoreError, StoreHealth};
 pub use memory::MemoryStore;
-//R pub use redis::{RedisOptions, RedisStore};
+pub use redis::{RedisOptions, RedisStore};
 
 /// One of the stores.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a process has a few of them, and none is moved about")]
 pub enum Store {
     /// Counters of this process.
     Memory(MemoryStore),
-    //R Redis(RedisStore),
+    /// Counters shared with other processes.
+    Redis(RedisStore),
 }
 
 impl Store {
@@ -34,6 +36,7 @@ impl Store {
     pub async fn check(&self, check: Check) -> Result<Answer, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.check(&check)),
+            Self::Redis(store) => store.check(check).await,
         }
     }
 
@@ -42,6 +45,7 @@ impl Store {
     pub fn health(&self) -> StoreHealth {
         match self {
             Self::Memory(_) => StoreHealth::Healthy,
+            Self::Redis(store) => store.health(),
         }
     }
 }

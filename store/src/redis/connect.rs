@@ -1,0 +1,139 @@
+//! A connection that was seen to work, or what is wrong; and how long to wait before the next attempt.
+//!
+//! [`redis::aio::ConnectionManager`] is not used: during an outage its callers wait for it to reconnect, and nothing
+//! bounds how many of them do.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
+use tokio::time::{Instant, timeout};
+
+use super::fault::classify;
+use super::options::Target;
+use super::reply::Reply;
+use super::script::{Request, Script, pack, send};
+use crate::failure::StoreFault;
+
+/// How long the first attempt may take, and with the handshake of TLS. Nobody waits for one while the circuit is open,
+/// so later ones may take longer: a slow name server must not keep the store away for ever.
+const ATTEMPT: Duration = Duration::from_millis(100);
+const ATTEMPT_TLS: Duration = Duration::from_secs(1);
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
+
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// The server's clock, as last heard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerClock {
+    millis: u64,
+    heard: Instant,
+}
+
+impl ServerClock {
+    pub(super) fn new(millis: u64) -> Self {
+        Self { millis, heard: Instant::now() }
+    }
+
+    /// What the server's clock shows at an instant to come; it may show more by then, never less, as the reply was on
+    /// its way for some time.
+    pub(super) fn at(&self, instant: Instant) -> u64 {
+        self.millis + instant.saturating_duration_since(self.heard).as_millis() as u64
+    }
+}
+
+/// Connects, and sees that the script runs. If `key` is given, a counter's key that the last connection failed over,
+/// also that it can be written: a replica or a full server must not look healthy until the next check. `failed` counts
+/// the attempts before.
+pub(super) async fn connect(
+    target: &Target,
+    script: &Script,
+    key: Option<&str>,
+    budget: Duration,
+    failed: u32,
+) -> Result<(MultiplexedConnection, ServerClock), StoreFault> {
+    let attempt = if target.tls { ATTEMPT_TLS } else { ATTEMPT };
+    let attempt = attempt.saturating_mul(1 << failed.min(16)).min(LONGEST_ATTEMPT);
+    // Timeouts are ours: those of the crate would race with them.
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(attempt)).set_response_timeout(None);
+    let connecting = target.client.get_multiplexed_async_connection_with_config(&config);
+    let mut connection = match timeout(attempt, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            tracing::debug!(address = target.address, %error, "cannot connect to Redis");
+            return Err(classify(&error));
+        }
+        Err(_) => return Err(StoreFault::Unreachable),
+    };
+    let clock = probe(&mut connection, script, budget.max(ATTEMPT)).await?;
+    if let Some(key) = key {
+        // Writes nothing, but is refused wherever a write would be.
+        let mut write = redis::cmd("SETRANGE");
+        write.arg(key).arg(0).arg("");
+        match timeout(budget.max(ATTEMPT), send(&mut connection, &write)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) if error.code() == Some("WRONGTYPE") => {}
+            Ok(Err(error)) => return Err(classify(&error)),
+            Err(_) => return Err(StoreFault::Slow),
+        }
+    }
+    Ok((connection, clock))
+}
+
+/// Calls the script with no check at all: it answers its time.
+pub(super) async fn probe(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    within: Duration,
+) -> Result<ServerClock, StoreFault> {
+    let nothing = Request { keys: Vec::new(), payload: pack(&[u64::from(u32::MAX) << 20]) };
+    match timeout(within, script.call(connection, &nothing)).await {
+        Ok(Ok(value)) => {
+            Reply::read(value).map(|reply| ServerClock::new(reply.now)).map_err(|_| StoreFault::Nonsense)
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "Redis does not run the script");
+            Err(classify(&error))
+        }
+        Err(_) => Err(StoreFault::Slow),
+    }
+}
+
+/// Warns of a server that may evict counters: a client would start anew. Says nothing if the user has no right to ask.
+pub(super) async fn warn_of_eviction(connection: &mut MultiplexedConnection, address: &str) {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    if let Ok(Ok(Value::BulkString(text))) = timeout(ATTEMPT, send(connection, &info)).await {
+        let text = String::from_utf8_lossy(&text);
+        let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim);
+        if let Some(policy) = policy.filter(|&policy| policy != "noeviction") {
+            tracing::warn!(
+                address,
+                policy,
+                "Redis may evict counters, and then their clients start anew: set maxmemory-policy noeviction"
+            );
+        }
+    }
+}
+
+/// How long to wait before the next attempt, after so many that failed: any time up to a bound that doubles ("full
+/// jitter", AWS Architecture Blog, "Exponential Backoff And Jitter", 2015).
+pub(super) fn backoff(failed: u32) -> Duration {
+    let bound = FIRST_WAIT.saturating_mul(1 << failed.min(16)).min(LONGEST_WAIT);
+    rand::random_range(Duration::ZERO..=bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_bound() {
+        for failed in 0..40 {
+            let bound = Duration::from_millis(20 << failed.min(8)).min(LONGEST_WAIT);
+            assert!((0..100).all(|_| backoff(failed) <= bound));
+        }
+    }
+}

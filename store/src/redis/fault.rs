@@ -1,0 +1,79 @@
+//! What an error of Redis means. Some errors come wrapped by the script engine, differently in each release, so their
+//! words are looked for wherever they stand.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::failure::StoreFault;
+
+/// Sorts an error into the few faults that a store can have.
+pub(super) fn classify(error: &RedisError) -> StoreFault {
+    let text = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    match error.kind() {
+        ErrorKind::Io if is_tls(error) => StoreFault::Refused,
+        ErrorKind::Io => StoreFault::Unreachable,
+        ErrorKind::AuthenticationFailed => StoreFault::Refused,
+        _ if says(&["NOAUTH", "WRONGPASS", "NOPERM", "ACL failure", "DENIED", "can't run this command"]) => {
+            StoreFault::Refused
+        }
+        _ if says(&["OOM ", "READONLY", "MISCONF", "NOREPLICAS"]) => StoreFault::ReadOnly,
+        _ if says(&["LOADING", "MASTERDOWN", "CLUSTERDOWN", "max number of clients"]) => {
+            StoreFault::Unreachable
+        }
+        _ if says(&["BUSY "]) => StoreFault::Slow,
+        _ => StoreFault::Nonsense,
+    }
+}
+
+/// Whether the other side's certificate, or ours, was not accepted.
+fn is_tls(error: &RedisError) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if current.is::<rustls::Error>() {
+            return true;
+        }
+        // An I/O error and an `Arc` hide from `source` what they are made of.
+        cause = if let Some(shared) = current.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+            Some(&**shared)
+        } else if let Some(inner) = current.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner)
+        } else {
+            current.source()
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_sorted_by_what_they_mean() {
+        let server = |code: &str, detail: &str| redis::make_extension_error(code.into(), Some(detail.into()));
+        for (error, fault) in [
+            (server("WRONGPASS", "invalid username-password pair"), StoreFault::Refused),
+            (server("NOAUTH", "Authentication required."), StoreFault::Refused),
+            (server("NOPERM", "this user has no permissions"), StoreFault::Refused),
+            (server("ERR", "ACL failure in script: User x has no permissions"), StoreFault::Refused),
+            (server("OOM", "command not allowed"), StoreFault::ReadOnly),
+            (server("ERR", "Error running script: -OOM command not allowed"), StoreFault::ReadOnly),
+            (server("READONLY", "You can't write against a read only replica."), StoreFault::ReadOnly),
+            (server("MISCONF", "Redis is configured to save RDB snapshots"), StoreFault::ReadOnly),
+            (server("LOADING", "Redis is loading the dataset in memory"), StoreFault::Unreachable),
+            (server("BUSY", "Redis is busy running a script"), StoreFault::Slow),
+            (server("ERR", "unknown command 'EVALSHA'"), StoreFault::Nonsense),
+            (io::Error::from(io::ErrorKind::ConnectionRefused).into(), StoreFault::Unreachable),
+            (
+                io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError).into(),
+                StoreFault::Refused,
+            ),
+        ] {
+            assert_eq!(classify(&error), fault, "{error}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What happened, in numbers, and how the store is doing: atomics that the task writes and anybody reads.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::failure::{StoreFault, StoreHealth};
+
+/// Upper bounds of the latency histogram in microseconds; one more bucket holds what is above the last.
+pub const LATENCY_BOUNDS_US: [u64; 10] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000];
+
+/// A snapshot of the store's counters since its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedisMetrics {
+    /// Calls sent that carried checks.
+    pub calls: u64,
+    /// Checks sent.
+    pub checks: u64,
+    /// Checks sent as a repetition of an equal one in the same call.
+    pub merged: u64,
+    /// Calls that were not answered within the latency budget.
+    pub timeouts: u64,
+    /// Calls that the server took up after their deadline, and so did not obey.
+    pub late: u64,
+    /// Checks dropped unsent, because their callers had gone or were about to.
+    pub expired: u64,
+    /// Calls that failed with an error.
+    pub errors: u64,
+    /// Connections made after the first.
+    pub reconnects: u64,
+    /// Whether the circuit is open.
+    pub circuit_open: bool,
+    /// Answered calls by how long they took; the bounds are [`LATENCY_BOUNDS_US`]. Not cumulative.
+    pub latency_buckets: [u64; LATENCY_BOUNDS_US.len() + 1],
+    /// The sum of what answered calls took, in microseconds.
+    pub latency_sum_us: u64,
+}
+
+/// What the task tells everybody else.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// 0: starting, 1: healthy, 2 and up: failing with a fault of [`FAULTS`].
+    health: AtomicU8,
+    pub(super) calls: AtomicU64,
+    pub(super) checks: AtomicU64,
+    pub(super) merged: AtomicU64,
+    pub(super) timeouts: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) expired: AtomicU64,
+    pub(super) errors: AtomicU64,
+    pub(super) reconnects: AtomicU64,
+    latency_buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
+    latency_sum_us: AtomicU64,
+}
+
+const FAULTS: [StoreFault; 6] = [
+    StoreFault::Unreachable,
+    StoreFault::Slow,
+    StoreFault::Refused,
+    StoreFault::ReadOnly,
+    StoreFault::Nonsense,
+    StoreFault::WrongType,
+];
+
+/// Adds to a counter.
+pub(super) fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Relaxed);
+}
+
+impl Shared {
+    pub(super) fn health(&self) -> StoreHealth {
+        match self.health.load(Relaxed) {
+            0 => StoreHealth::Starting,
+            1 => StoreHealth::Healthy,
+            n => StoreHealth::Failing(
+                FAULTS.get(usize::from(n) - 2).copied().unwrap_or(StoreFault::Unreachable),
+            ),
+        }
+    }
+
+    pub(super) fn set_health(&self, health: StoreHealth) {
+        let n = match health {
+            StoreHealth::Starting => 0,
+            StoreHealth::Healthy => 1,
+            StoreHealth::Failing(fault) => {
+                2 + FAULTS.iter().position(|&known| known == fault).unwrap_or(0) as u8
+            }
+        };
+        self.health.store(n, Relaxed);
+    }
+
+    pub(super) fn took(&self, latency: Duration) {
+        let micros = latency.as_micros() as u64;
+        let bucket = LATENCY_BOUNDS_US.partition_point(|&bound| bound < micros);
+        self.latency_buckets[bucket].fetch_add(1, Relaxed);
+        self.latency_sum_us.fetch_add(micros, Relaxed);
+    }
+
+    pub(super) fn metrics(&self) -> RedisMetrics {
+        RedisMetrics {
+            calls: self.calls.load(Relaxed),
+            checks: self.checks.load(Relaxed),
+            merged: self.merged.load(Relaxed),
+            timeouts: self.timeouts.load(Relaxed),
+            late: self.late.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            reconnects: self.reconnects.load(Relaxed),
+            circuit_open: matches!(self.health(), StoreHealth::Failing(_)),
+            latency_buckets: std::array::from_fn(|n| self.latency_buckets[n].load(Relaxed)),
+            latency_sum_us: self.latency_sum_us.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_survives_its_byte() {
+        let shared = Shared::default();
+        assert_eq!(shared.health(), StoreHealth::Starting);
+        for fault in FAULTS {
+            shared.set_health(StoreHealth::Failing(fault));
+            assert_eq!(shared.health(), StoreHealth::Failing(fault));
+        }
+        shared.set_health(StoreHealth::Healthy);
+        assert_eq!(shared.health(), StoreHealth::Healthy);
+    }
+
+    #[test]
+    fn a_latency_falls_into_the_bucket_of_its_bound() {
+        let shared = Shared::default();
+        for micros in [0, 100, 101, 100_000, 100_001, 9_000_000] {
+            shared.took(Duration::from_micros(micros));
+        }
+        assert_eq!(shared.metrics().latency_buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    }
+}
