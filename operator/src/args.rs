@@ -37,6 +37,9 @@ pub struct Args {
     /// The name of both webhook configurations, whose `caBundle` the operator keeps.
     #[arg(long, env = "SLUICE_WEBHOOK_CONFIGURATION", default_value = "sluice")]
     pub webhook_configuration: String,
+    /// Further names or addresses in the serving certificate, for whoever reaches the operator by those.
+    #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
+    pub certificate_name: Vec<String>,
 
     /// The image of the sidecar.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE", default_value = "sluice-sidecar:0.1.0")]
@@ -112,6 +115,7 @@ impl Args {
                 let base = format!("{service}.{}", self.namespace);
                 [base.clone(), format!("{base}.svc"), format!("{base}.svc.cluster.local")]
             })
+            .chain(self.certificate_name.iter().cloned())
             .collect()
     }
 

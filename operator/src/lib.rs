@@ -1,6 +1,6 @@
 //! The operator of Sluice: from `RateLimitPolicy` objects to sidecars that enforce them, and back to status.
 //!
-//! - [`args`], [`context`], [`run`]: what it is told, what its parts share, how they start and stop.
+//! - [`args`], [`context`], [`mod@run`]: what it is told, what its parts share, how they start and stop.
 //! - [`policy`]: a policy's way: watch, dereference, validate, publish, report.
 //! - [`cluster`]: what is known of pods, Services and namespaces, from watches.
 //! - [`admission`]: the webhook: pods get their sidecar, bad policies are refused.

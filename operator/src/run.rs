@@ -95,7 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     readiness.set(false);
     handle.graceful_shutdown(Some(DRAIN));
-    if outcome.is_ok() && !args.no_lease {
+    if !args.no_lease {
         leadership.release().await;
     }
     while servers.join_next().await.is_some() {}

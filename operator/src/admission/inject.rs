@@ -251,6 +251,8 @@ pub fn resources(json: &str) -> anyhow::Result<ResourceRequirements> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Borrow as _;
+
     use super::*;
     use serde_json::json;
 

@@ -1,0 +1,185 @@
+//! What tests make on an API server without a kubelet: namespaces, pods that are Running because we say so, policies,
+//! and tokens bound to pods.
+
+use std::path::Path;
+
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Client, CustomResourceExt as _, ResourceExt as _};
+use serde_json::{Value, json};
+use sluice_crds::RateLimitPolicy;
+
+use crate::wait::until;
+
+/// Installs the CRDs and waits until they are served.
+///
+/// # Panics
+/// When the API server refuses them.
+pub async fn install_crds(client: &Client) {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams::apply("test").force();
+    let crd = RateLimitPolicy::crd();
+    api.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("the API server takes the CRD");
+    let policies: Api<RateLimitPolicy> = Api::all(client.clone());
+    until("the CRD is served", async || policies.list(&Default::default()).await.ok()).await;
+}
+
+/// A namespace for one test.
+#[derive(Clone)]
+pub struct TestNamespace {
+    /// A client with all rights.
+    pub client: Client,
+    /// Its name.
+    pub name: String,
+}
+
+impl TestNamespace {
+    /// Makes one, with injection on and a service account `default`.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub async fn create(client: Client, prefix: &str) -> Self {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace = serde_json::from_value(
+            json!({"metadata": {"generateName": format!("{prefix}-"), "labels": {"sluice.dev/injection": "enabled"}}}),
+        );
+        let made = namespaces
+            .create(&PostParams::default(), &namespace.expect("a namespace"))
+            .await
+            .expect("a namespace");
+        let this = Self { client, name: made.name_any() };
+        let account =
+            serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("a service account");
+        this.api::<ServiceAccount>()
+            .create(&PostParams::default(), &account)
+            .await
+            .expect("a service account");
+        this
+    }
+
+    /// The API of one kind in this namespace.
+    #[must_use]
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    /// Makes a pod with a port `http`, with or without a sidecar, and says that it runs.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub async fn pod(&self, name: &str, injected: bool, labels: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "serviceAccountName": "default",
+                "nodeName": "nowhere",
+                "containers": [{"name": "app", "image": "app", "ports": [{"name": "http", "containerPort": 8080}]}],
+            },
+        });
+        if injected {
+            pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 8080}]);
+            pod["spec"]["initContainers"] = json!([{
+                "name": "sluice-sidecar", "image": "sidecar", "restartPolicy": "Always",
+                "args": ["--proxy=0.0.0.0:8790=127.0.0.1:8080"],
+                "ports": [{"name": "http", "containerPort": 8790}],
+            }]);
+        }
+        let api = self.api::<Pod>();
+        api.create(&PostParams::default(), &serde_json::from_value(pod).expect("a pod"))
+            .await
+            .expect("a pod");
+        let running = json!({"status": {"phase": "Running", "podIP": "127.0.0.1"}});
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.expect("the pod runs")
+    }
+
+    /// Ends a pod at once.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub async fn delete_pod(&self, name: &str) {
+        let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        self.api::<Pod>().delete(name, &params).await.expect("the pod is deleted");
+    }
+
+    /// A Service of port 80 that leads to `target`, a name or a number.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub async fn service(&self, name: &str, selector: Value, target: Value) {
+        let service = json!({"metadata": {"name": name}, "spec": {"selector": selector, "ports": [{"port": 80, "targetPort": target}]}});
+        let params = PatchParams::apply("test").force();
+        let service: Service = serde_json::from_value(service).expect("a Service");
+        self.api::<Service>().patch(name, &params, &Patch::Apply(&service)).await.expect("a Service");
+    }
+
+    /// Applies a policy as kubectl does.
+    pub async fn apply(&self, name: &str, spec: Value) -> kube::Result<RateLimitPolicy> {
+        let policy = json!({"apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": name}, "spec": spec});
+        let params = PatchParams {
+            field_validation: Some(kube::api::ValidationDirective::Strict),
+            ..PatchParams::apply("test").force()
+        };
+        self.api::<RateLimitPolicy>().patch(name, &params, &Patch::Apply(&policy)).await
+    }
+
+    /// The status and reason of one condition of a policy, such as `False NotInjected`, and its message.
+    pub async fn condition(&self, policy: &str, kind: &str) -> Option<(String, String)> {
+        let policy = self.api::<RateLimitPolicy>().get(policy).await.ok()?;
+        let generation = policy.metadata.generation;
+        let condition = policy.status?.conditions.into_iter().find(|condition| condition.type_ == kind)?;
+        let current = condition.observed_generation == generation;
+        current.then(|| (format!("{} {}", condition.status, condition.reason), condition.message))
+    }
+
+    /// Waits until a condition is as expected; returns its message.
+    pub async fn wait_for(&self, policy: &str, kind: &str, expected: &str) -> String {
+        let last = std::cell::RefCell::new(None);
+        let what = format!("{policy}: {kind} is {expected}");
+        let found = until(&what, async || {
+            let found = self.condition(policy, kind).await;
+            if last.borrow().as_ref() != Some(&found) {
+                eprintln!("{policy} {kind}: {found:?}");
+                last.replace(Some(found.clone()));
+            }
+            found.filter(|(status, _)| status == expected)
+        });
+        found.await.1
+    }
+
+    /// A token bound to a pod, with the given audience.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub async fn token(&self, pod: &Pod, audience: &str) -> String {
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: vec![audience.into()],
+                expiration_seconds: Some(3600),
+                bound_object_ref: Some(BoundObjectReference {
+                    kind: Some("Pod".into()),
+                    api_version: Some("v1".into()),
+                    name: Some(pod.name_any()),
+                    uid: pod.uid(),
+                }),
+            },
+            ..TokenRequest::default()
+        };
+        let made = self
+            .api::<ServiceAccount>()
+            .create_token_request("default", &PostParams::default(), &request)
+            .await;
+        made.expect("a token").status.expect("a token").token
+    }
+}
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}

@@ -1,0 +1,128 @@
+//! A sidecar's side of the stream, by hand: for sidecars that refuse, hang or lie.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use sluice_config::message::{Policies, PolicyReport, Report, STREAM_HEADER, StoreReport, VERSION};
+
+/// One stream.
+pub struct Stream {
+    control: Control,
+    body: Incoming,
+    buffer: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A way to the control port.
+#[derive(Clone)]
+pub struct Control {
+    address: String,
+    tls: Arc<rustls::ClientConfig>,
+}
+
+impl Control {
+    /// To a control port, trusting one authority.
+    ///
+    /// # Panics
+    /// When the authority is no certificate.
+    #[must_use]
+    pub fn new(url: &str, authority: &Path) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(authority).expect("the authority's file") {
+            roots.add(certificate.expect("a certificate")).expect("an authority");
+        }
+        let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        Self { address: url.trim_start_matches("https://").to_owned(), tls: Arc::new(tls) }
+    }
+
+    /// Sends a request on a connection of its own.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        let tcp = tokio::net::TcpStream::connect(&self.address).await.expect("the control port listens");
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await.expect("TLS");
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.expect("HTTP");
+        tokio::spawn(connection);
+        sender.send_request(request).await.expect("an answer")
+    }
+
+    /// Asks for a stream.
+    pub async fn connect(&self, token: &str, last_event_id: Option<&str>) -> Result<Stream, StatusCode> {
+        let mut request = Request::get("/v1/stream")
+            .header("host", "control")
+            .header("authorization", format!("Bearer {token}"));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = self.send(request.body(Full::default()).expect("a request")).await;
+        if response.status() != StatusCode::OK {
+            return Err(response.status());
+        }
+        let name = response.headers()[STREAM_HEADER].to_str().expect("the stream's name").to_owned();
+        Ok(Stream { control: self.clone(), body: response.into_body(), buffer: String::new(), name })
+    }
+}
+
+impl Stream {
+    /// The next event; nothing when the stream has ended.
+    pub async fn event(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.buffer.find("\n\n") {
+                let event: String = self.buffer.drain(..end + 2).collect();
+                if event.starts_with(':') {
+                    continue;
+                }
+                return Some(event);
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.buffer.push_str(std::str::from_utf8(frame.data_ref()?).ok()?);
+        }
+    }
+
+    /// The next event of policies, and its id.
+    ///
+    /// # Panics
+    /// When the stream ends.
+    pub async fn policies(&mut self) -> (Policies, String) {
+        loop {
+            let event = self.event().await.expect("the stream goes on");
+            if let Some(policies) = sluice_operator::distribution::stream::policies_of_event(&event) {
+                let id = event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default();
+                return (policies, id.to_owned());
+            }
+        }
+    }
+
+    /// Reports.
+    ///
+    /// # Panics
+    /// When the operator does not take it.
+    pub async fn report(
+        &self,
+        policies: impl IntoIterator<Item = (String, PolicyReport)>,
+        store: StoreReport,
+    ) {
+        let report = Report {
+            version: VERSION,
+            stream: self.name.clone(),
+            policies: policies.into_iter().collect(),
+            store,
+        };
+        let body = serde_json::to_vec(&report).expect("JSON");
+        let request =
+            Request::post("/v1/reports").header("host", "control").header("content-type", "application/json");
+        let response = self.control.send(request.body(Full::from(body)).expect("a request")).await;
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    }
+}
