@@ -29,11 +29,20 @@ impl Operator {
     /// # Panics
     /// When it does not start.
     pub async fn start(plane: &ControlPlane, namespace: &str, store: &str) -> Self {
+        Self::start_at(plane, namespace, store, &format!("https://127.0.0.1:{}", free_port())).await
+    }
+
+    /// Starts one whose control port is at a given place.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_at(plane: &ControlPlane, namespace: &str, store: &str, control: &str) -> Self {
+        let control: u16 = control.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let client = plane.client().await;
         let made = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("a namespace");
         let _ = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &made).await;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let [webhook, control, admin] = [free_port(), free_port(), free_port()];
+        let [webhook, admin] = [free_port(), free_port()];
         let arguments = [
             format!("--namespace={namespace}"),
             format!("--webhook-listen=127.0.0.1:{webhook}"),

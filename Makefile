@@ -1,0 +1,60 @@
+# Everything a contributor types. `make` alone lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: ## See it work in a minute: no cluster, no Redis
+	@$(CARGO) build -q -p sluice --bin sluice
+	@$(CARGO) run -q -p sluice --example demo
+
+.PHONY: build
+build: ## Build all binaries
+	$(CARGO) build --workspace --bins
+
+# KUBEBUILDER_ASSETS is honoured when set: a folder with kube-apiserver, etcd and kubectl.
+.PHONY: test
+test: ## All tests that need no privilege (installs Redis and etcd, builds kube-apiserver once)
+	tests/node/apt.sh test
+	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && set -x && \
+	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace
+
+.PHONY: e2e
+e2e: ## End-to-end tests on a real Kubernetes node (root)
+	tests/node/apt.sh node
+	tests/e2e.sh
+
+.PHONY: node
+node: ## Start a real Kubernetes node with Sluice installed, to play with (root)
+	tests/node/apt.sh node
+	tests/e2e.sh --keep
+
+.PHONY: node-down
+node-down: ## Remove every trace of that node
+	tests/node/node.sh down
+
+.PHONY: images
+images: ## Build the container images into images/
+	hack/images.sh
+
+.PHONY: bench
+bench: ## Measure against peers: ratios of one run
+	bench/run.sh
+
+.PHONY: generate
+generate: ## Write the CRDs from the types
+	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+.PHONY: lint
+lint: ## Formatting, clippy, licences and sources of dependencies, shell scripts
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	hack/deny.sh

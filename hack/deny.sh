@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Checks licences, bans and sources of all dependencies with cargo-deny, which is installed if it is not there.
+# Advisories need a database from the network: run `cargo deny check advisories` where there is one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=0.20.2
+root=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/cargo-deny-$version
+if [ ! -x "$root/bin/cargo-deny" ]; then
+  echo "installing cargo-deny $version (once)" >&2
+  cargo install --quiet --locked --root "$root" cargo-deny --version "$version"
+fi
+"$root/bin/cargo-deny" --all-features check --hide-inclusion-graph bans licenses sources

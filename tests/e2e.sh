@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# End-to-end tests: images, a real node, Sluice by Helm, tests. With --keep the node stays, with Sluice installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tag=e2e
+hack/images.sh "$tag"
+assets=$(tests/node/assets.sh node)
+keep=${1:-}
+
+down() {
+  code=$?
+  if [ "$code" -ne 0 ] && [ -d .node ]; then
+    export KUBECONFIG="${KUBECONFIG:-}"
+    "$assets/kubectl" get pods -A -o wide 2>/dev/null | tail -40 || true
+    "$assets/kubectl" -n sluice-system logs -l app.kubernetes.io/component=operator --tail=40 --prefix 2>/dev/null || true
+  fi
+  [ "$keep" = --keep ] && [ "$code" -eq 0 ] || tests/node/node.sh down
+  exit "$code"
+}
+trap down EXIT
+
+tests/node/node.sh up 1
+eval "$(tests/node/node.sh env)"
+tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar
+
+export SLUICE_E2E_TAG=$tag
+if [ "$keep" = --keep ]; then
+  cargo test -q -p sluice-tests --features e2e --test e2e_install -- --nocapture
+  printf '\nA node with Sluice. In your shell:\n  %s\nTry:\n  kubectl get pods -A\n  kubectl apply -f examples/\nEnd it: make node-down\n' 'eval "$(tests/node/node.sh env)"'
+else
+  cargo test -p sluice-tests --features e2e --test e2e_install
+  cargo test -p sluice-tests --features e2e --test e2e_limits
+  cargo test -p sluice-tests --features e2e --test e2e_uninstall
+fi

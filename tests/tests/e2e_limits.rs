@@ -1,0 +1,238 @@
+//! The whole path on a real node: policies by kubectl, requests through a Service, counters in Redis.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use sluice_config::KeySecret;
+use sluice_config::key::{Identity, KeyBuilder};
+use sluice_config::policy::{KeyPart, OnMissing};
+use sluice_limiter::Record;
+use sluice_tests::load::{get, many};
+use sluice_tests::node::{SYSTEM, Shop, applied, apply, install, kubectl};
+use sluice_tests::wait::until;
+
+/// A field of a Secret of the installation.
+fn secret(name: &str, field: &str) -> String {
+    let text = kubectl(&format!("-n {SYSTEM} get secret {name} -o jsonpath={{.data.{field}}}"));
+    String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text.trim()).unwrap()).unwrap()
+}
+
+/// What Redis has counted in this hour for one value of `x-client`.
+async fn counted(scope: &str, client: &str) -> u64 {
+    let key_secret = KeySecret::try_from(secret("sluice-store-key", "key")).unwrap();
+    let builder = KeyBuilder::new(&[KeyPart::Header("x-client".into())], OnMissing::Shared).unwrap();
+    let headers =
+        [(http::HeaderName::from_static("x-client"), client.parse().unwrap())].into_iter().collect();
+    let Identity::Key(hash) = builder.identify(&key_secret, &headers, "127.0.0.1".parse().unwrap()) else {
+        unreachable!()
+    };
+    let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
+    let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
+    let redis = redis::Client::open(format!("redis://{user}:{password}@{}:6379", address.trim())).unwrap();
+    let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
+    let name = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash.to_be_bytes());
+    let key = format!("sluice:{scope}:{{{}}}:{name}", hash % 64);
+    let value: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
+    let records = Record::decode_all(&value).unwrap();
+    assert_eq!(records.len(), 1, "{key} holds {value:?}");
+    records[0].current
+}
+
+/// Clear of the hour's edge: no test here takes ten minutes. Nodes and Redis share this machine's clock.
+async fn clear_of_the_edge() {
+    until("the hour has begun", async || {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 3600;
+        (seconds < 3480).then_some(())
+    })
+    .await;
+}
+
+async fn fallbacks(shop: &Shop, app: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for pod in shop.pods(app) {
+        let metrics = get(&format!("{pod}:8791"), "/metrics", &[]).await;
+        assert_eq!(metrics.status, 200);
+        assert!(metrics.body.contains("sluice_decisions"), "{}", metrics.body);
+        lines.extend(metrics.body.lines().filter(|l| l.starts_with("sluice_fallback")).map(str::to_owned));
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_exactly_n_of_3n_concurrent_requests_over_three_pods() {
+    const N: usize = 300;
+    install();
+    let shop = Shop::open("shop");
+    shop.deploy("checkout", 3);
+    shop.limit("checkout", "checkout", N as u32);
+    shop.wait_for("checkout", "Ready", "True Ready").await;
+    let address = shop.address("checkout");
+    clear_of_the_edge().await;
+
+    let outcome = many(&address, 3 * N, 60, &[("x-client", "alice")]).await;
+    println!("{outcome:?}");
+    assert_eq!((outcome.count(200), outcome.count(429)), (N, 2 * N), "{outcome:?}");
+    assert_eq!(outcome.by_pod.len(), 3, "{outcome:?}");
+    assert!(outcome.by_pod.values().all(|&admitted| admitted >= N / 10), "{outcome:?}");
+    let fallbacks = fallbacks(&shop, "checkout").await;
+    assert!(fallbacks.iter().all(|line| line.ends_with(" 0")), "{fallbacks:?}");
+    assert_eq!(counted("shop/checkout/per-client", "alice").await, N as u64);
+
+    let denied = get(&address, "/", &[("x-client", "alice")]).await;
+    assert_eq!(denied.status, 429);
+    assert!(denied.header("retry-after").is_some() && denied.body.contains("per-client"), "{denied:?}");
+    let other = get(&address, "/", &[("x-client", "bob")]).await;
+    assert_eq!((other.status, other.header("x-ratelimit-remaining")), (200, Some("299")), "{other:?}");
+
+    let table = kubectl("-n shop get ratelimitpolicies.sluice.dev");
+    let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..5], ["checkout", "True", "True", "3/3", "Healthy"], "{table}");
+    kubectl("-n shop describe ratelimitpolicies.sluice.dev checkout");
+
+    // An edit takes effect on all pods without a restart and without losing counts.
+    let before = kubectl(
+        "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
+    );
+    shop.limit("checkout", "checkout", N as u32 + 50);
+    shop.wait_for("checkout", "Ready", "True Ready").await;
+    let outcome = many(&address, 150, 30, &[("x-client", "alice")]).await;
+    assert_eq!((outcome.count(200), outcome.count(429)), (50, 100), "{outcome:?}");
+    let after = kubectl(
+        "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
+    );
+    assert_eq!(before, after);
+
+    kubectl("-n shop delete ratelimitpolicies.sluice.dev checkout");
+    until("deletion lifts the limit", async || {
+        let outcome = many(&address, 30, 10, &[("x-client", "alice")]).await;
+        (outcome.count(200) == 30).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn e2e_a_service_with_a_numeric_target_port_is_named() {
+    install();
+    let shop = Shop::open("numeric");
+    shop.deploy("web", 1);
+    shop.limit("p", "web", 5);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    applied(
+        "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: 8080}]}}",
+    );
+    let message = shop.wait_for("p", "Captured", "False BypassedByService").await;
+    assert!(
+        message.contains("Service legacy port 81") && message.contains("set its targetPort to \"http\""),
+        "{message}"
+    );
+    shop.wait_for("p", "Ready", "False BypassedByService").await;
+    applied(
+        "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: http}]}}",
+    );
+    shop.wait_for("p", "Ready", "True Ready").await;
+}
+
+#[tokio::test]
+async fn e2e_a_pod_from_before_the_label_is_reported_with_the_command_that_mends_it() {
+    install();
+    applied("{apiVersion: v1, kind: Namespace, metadata: {name: early}}");
+    let shop = Shop { namespace: "early".into() };
+    shop.deploy("web", 2);
+    shop.limit("p", "web", 5);
+    let message = shop.wait_for("p", "Programmed", "False NotInjected").await;
+    let [label, restart] =
+        ["label namespace early sluice.dev/injection=enabled", "-n early rollout restart deployment/web"];
+    assert_eq!(message, format!("2 of 2 pods carry no sidecar: kubectl {label}, then kubectl {restart}."));
+    kubectl(label);
+    kubectl(restart);
+    shop.rolled_out("web");
+    shop.wait_for("p", "Ready", "True Ready").await;
+}
+
+#[tokio::test]
+async fn e2e_a_sidecar_that_hangs_keeps_programmed_false() {
+    install();
+    let shop = Shop::open("hang");
+    shop.deploy("web", 1);
+    shop.limit("p", "web", 5);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    // By hand, and it never asks for a stream. The webhook lets it be: it has a sidecar.
+    applied(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: fake, namespace: hang, labels: {app: web}}
+spec:
+  containers:
+  - {name: app, image: 'sluice.local/toolbox:test', args: [serve], ports: [{containerPort: 8080}]}
+  - {name: sluice-sidecar, image: 'sluice.local/toolbox:test', args: [sleep, 1h]}
+",
+    );
+    let message = shop.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
+    assert!(
+        message.contains("1 of 2 pods") && message.contains("fake (its sidecar has no stream)"),
+        "{message}"
+    );
+    kubectl("-n hang delete pod fake --grace-period=0 --force");
+    shop.wait_for("p", "Ready", "True Ready").await;
+}
+
+#[tokio::test]
+async fn e2e_nonsense_is_refused_by_the_api_server_with_the_field_s_path() {
+    install();
+    let shop = Shop::open("nonsense");
+    let policy = |limits: &str| {
+        apply(&format!(
+            "{{apiVersion: sluice.dev/v1alpha1, kind: RateLimitPolicy, metadata: {{name: p, namespace: {}}}, spec: {{limits: {limits}}}}}",
+            shop.namespace
+        ))
+    };
+    for (limits, word) in [
+        (
+            "[{name: a, rates: [{requests: 1, per: 9000h}]}]",
+            "spec.limits[0].rates[0].per: 9000h is out of range",
+        ),
+        (
+            "[{name: a, rates: [{requests: 1, per: 1m}, {requests: 2, per: 60s}]}]",
+            "spec.limits[0].rates[1].per: rates[0] has the same period",
+        ),
+        ("[{name: a, rates: [{requests: -5, per: 1m}]}]", "spec.limits[0].rates[0].requests"),
+        (
+            "[{name: a, rates: [{requests: 1, per: 1m}], matches: [{path: {regex: '('}}]}]",
+            "spec.limits[0].matches[0].path.regex",
+        ),
+        (
+            "[{name: a, rates: [{requests: 1, per: 1m}], colour: red}]",
+            "unknown field \"spec.limits[0].colour\"",
+        ),
+    ] {
+        let (ok, text) = policy(limits);
+        assert!(!ok && text.contains(word), "{limits}: {text}");
+    }
+    let (ok, text) = policy("[{name: a, rates: [{requests: 9, per: 1m}, {requests: 9, per: 1h}]}]");
+    assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: can never bind"), "{text}");
+}
+
+/// Rolling an application over loses no request: endpoints spread before ports close.
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_a_roll_out_under_load_loses_no_request() {
+    install();
+    let shop = Shop::open("rollout");
+    shop.deploy("web", 2);
+    let address = shop.address("web");
+    let load = tokio::spawn({
+        let address = address.clone();
+        async move {
+            let mut outcome = Vec::new();
+            for _ in 0..150 {
+                outcome.push(get(&address, "/", &[]).await.status);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            outcome
+        }
+    });
+    kubectl("-n rollout rollout restart deployment/web");
+    shop.rolled_out("web");
+    let outcome = load.await.unwrap();
+    assert!(outcome.iter().all(|&status| status == 200), "{outcome:?}");
+}

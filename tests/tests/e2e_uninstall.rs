@@ -1,0 +1,36 @@
+//! `helm uninstall` leaves pods serving.
+
+use sluice_tests::load::get;
+use sluice_tests::node::{SYSTEM, Shop, install, kubectl, run};
+use sluice_tests::wait::until;
+
+#[tokio::test]
+async fn e2e_uninstall_leaves_pods_serving() {
+    install();
+    let shop = Shop::open("leave");
+    shop.deploy("web", 2);
+    shop.limit("p", "web", 3);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let address = shop.address("web");
+    assert_eq!(get(&address, "/", &[("x-client", "a")]).await.status, 200);
+
+    assert!(run("helm", &["uninstall", "sluice", "--namespace", SYSTEM, "--wait"], "").0);
+    until("the operator and Redis are gone", async || {
+        let (ok, pods) = run("kubectl", &["-n", SYSTEM, "get", "pods", "-o", "name"], "");
+        (ok && pods.trim().lines().all(|line| !line.starts_with("pod/"))).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(get(&address, "/", &[("x-client", "b")]).await.status, 200);
+    }
+    // New pods start as if Sluice had never been there.
+    kubectl("-n leave rollout restart deployment/web");
+    shop.rolled_out("web");
+    let pods = kubectl("-n leave get pods -l app=web -o jsonpath={.items[*].spec.initContainers[*].name}");
+    assert!(!pods.contains("sluice-sidecar"), "{pods}");
+    assert_eq!(get(&address, "/", &[]).await.status, 200);
+    assert!(
+        run("kubectl", &["get", "crd", "ratelimitpolicies.sluice.dev"], "").0,
+        "policies outlive an uninstall"
+    );
+}
