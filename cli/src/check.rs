@@ -25,7 +25,8 @@ pub fn check(files: &[PathBuf]) -> ExitCode {
 fn check_one(file: &Path) -> Result<Vec<String>, Vec<String>> {
     let name = if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = read(file).map_err(|error| vec![format!("{name}: {error}")])?;
-    let loaded = load(&text).map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
+    let loaded = load(&text)
+        .map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
     let mut lines = Vec::new();
     for policy in loaded {
         lines.extend(policy.warnings.iter().map(|warning| format!("{name}:{warning} (warning)")));

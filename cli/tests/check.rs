@@ -1,5 +1,7 @@
 //! `sluice check` as a user types it.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use assert_cmd::Command;
 
 fn sluice_check(text: &[u8]) -> (bool, String, String) {
@@ -7,7 +9,9 @@ fn sluice_check(text: &[u8]) -> (bool, String, String) {
     let file = folder.path().join("policy.yaml");
     std::fs::write(&file, text).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_sluice")).arg("check").arg(&file).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&format!("{}", file.display()), "policy.yaml");
+    let text = |bytes: Vec<u8>| {
+        String::from_utf8(bytes).unwrap().replace(&format!("{}", file.display()), "policy.yaml")
+    };
     (output.status.success(), text(output.stdout), text(output.stderr))
 }
 
@@ -27,14 +31,20 @@ spec:
 
 #[test]
 fn check_says_that_a_valid_file_is_valid() {
-    assert_eq!(sluice_check(GOOD.as_bytes()), (true, "policy.yaml: shop/checkout is valid\n".into(), String::new()));
+    assert_eq!(
+        sluice_check(GOOD.as_bytes()),
+        (true, "policy.yaml: shop/checkout is valid\n".into(), String::new())
+    );
 }
 
 #[test]
 fn check_prints_file_line_field_and_exits_with_1() {
     let (ok, out, err) = sluice_check(GOOD.replace("per: 1h", "per: 9999h").as_bytes());
     assert!(!ok && out.is_empty());
-    assert_eq!(err, "policy.yaml:12: spec.limits[0].rates[1].per: 9999h is out of range: 1ms to 8784h are allowed\n");
+    assert_eq!(
+        err,
+        "policy.yaml:12: spec.limits[0].rates[1].per: 9999h is out of range: 1ms to 8784h are allowed\n"
+    );
 }
 
 #[test]
@@ -48,6 +58,8 @@ fn check_survives_files_that_are_no_text_and_no_files() {
 fn check_accepts_every_example() {
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let files: Vec<_> = std::fs::read_dir(examples).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let policies = files.iter().filter(|f| std::fs::read_to_string(f).is_ok_and(|t| t.contains("kind: RateLimitPolicy")));
+    let policies = files
+        .iter()
+        .filter(|f| std::fs::read_to_string(f).is_ok_and(|t| t.contains("kind: RateLimitPolicy")));
     Command::new(env!("CARGO_BIN_EXE_sluice")).arg("check").args(policies).assert().success();
 }

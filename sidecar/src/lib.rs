@@ -1,1 +1,50 @@
-//! The data plane of Sluice.
+//! The data plane of Sluice: a proxy before one application that admits or rejects each request by the policies in
+//! force. It knows nothing of Kubernetes.
+//!
+//! The way of a request:
+//! - [`mod@accept`]: a connection is taken; [`wire`] tells its protocol, [`framing`] watches it for ambiguity.
+//! - [`proxy`]: the way itself, as a table of contents.
+//! - [`guard`]: what cannot be served is refused.
+//! - [`identify`]: which limits match, and whose request it is.
+//! - [`decide`]: the store is asked; the decision is recorded in [`record`].
+//! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`].
+//! - [`respond`], [`reject`]: what the client is told.
+//!
+//! The way of a policy:
+//! - [`subscribe`]: from the operator; [`last_good`] keeps it for a restart.
+//! - [`snapshot`]: made ready and swapped in; [`stores`] holds the store that counts.
+//!
+//! The process: [`args`], [`logging`], [`cpus`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
+
+mod accept;
+mod admin;
+pub mod args;
+mod body;
+mod cpus;
+mod decide;
+mod drain;
+mod forward;
+mod framing;
+mod guard;
+mod hop;
+mod identify;
+mod last_good;
+pub mod logging;
+mod pool;
+mod proxy;
+mod record;
+mod reject;
+mod respond;
+pub mod run;
+mod sidecar;
+mod snapshot;
+mod store_metrics;
+mod stores;
+pub mod subscribe;
+mod wire;
+mod worker;
+
+pub use pool::{NoUpstream, Upstream};
+pub use sidecar::{Bound, Options, Route, Sidecar, StartError};
+pub use snapshot::Publisher;
+pub use stores::{StoreChoice, StoreState};

@@ -139,6 +139,9 @@ fn sidecar(captured: &[CapturedPort], config: &InjectConfig) -> Container {
         format!("--ca-file={IDENTITY}/{CONFIG_MAP_KEY}"),
         format!("--token-file={IDENTITY}/token"),
         format!("--state-dir={STATE}"),
+        // A native sidecar is ended after the application, when endpoints have long spread; an ordinary one with it.
+        format!("--drain-delay={}s", if config.native { 0 } else { 2 * PRE_STOP_SECONDS }),
+        "--drain-timeout=15s".to_owned(),
     ]);
     let port = |name: &str, number: u16| ContainerPort {
         name: Some(name.into()),

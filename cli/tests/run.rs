@@ -1,0 +1,204 @@
+//! `sluice run` as a process: how it begins, how it follows its file, how it ends.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, ChildStderr, Command};
+
+const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+
+fn policy(requests: &str) -> String {
+    include_str!("../../examples/demo.yaml").replace("requests: 5", &format!("requests: {requests}"))
+}
+
+/// `sluice run` with a policy's file, before an application that only says yes.
+struct Run {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    address: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Run {
+    async fn start(file: &Path, arguments: &[&str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let application = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut request = [0; 1024];
+                    while stream.read(&mut request).await.is_ok_and(|n| n > 0) {
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                    }
+                });
+            }
+        });
+        let mut child = Command::new(SLUICE)
+            .args(["run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["--upstream", &format!("http://{application}"), "--policy"])
+            .arg(file)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next_line().await.unwrap().unwrap();
+        let mut addresses = line
+            .split(' ')
+            .filter_map(|word| word.strip_prefix("http://")?.trim_end_matches(',').parse().ok());
+        let (address, _application) = (addresses.next().unwrap(), addresses.next());
+        let admin = addresses.next().unwrap();
+        Self { child, log, address, admin }
+    }
+
+    /// Waits for a line of the log.
+    async fn logged(&mut self, part: &str) -> String {
+        loop {
+            let line =
+                self.log.next_line().await.unwrap().unwrap_or_else(|| panic!("ended without {part:?}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// The number of requests that the policy in force admits.
+    async fn limit(&self) -> String {
+        let answer = get(self.address, "/").await;
+        let limit = answer.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
+        limit.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    async fn end(mut self) {
+        let id = self.child.id().unwrap();
+        Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
+        assert!(self.child.wait().await.unwrap().success());
+    }
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn an_edit_takes_effect_and_a_bad_one_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    std::fs::write(&file, policy("5")).unwrap();
+    let mut run = Run::start(&file, &[]).await;
+    run.logged("in force").await;
+    assert_eq!(run.limit().await, "5");
+
+    std::fs::write(&file, policy("6")).unwrap();
+    run.logged("in force").await;
+    assert_eq!(run.limit().await, "6");
+
+    std::fs::write(&file, policy("-7")).unwrap();
+    let line = run.logged("policy.yaml:").await;
+    assert!(line.contains("policy.yaml:13: spec.limits[0].rates[0].requests: "), "{line}");
+    run.logged("stay in force").await;
+    assert_eq!(run.limit().await, "6");
+
+    std::fs::remove_file(&file).unwrap();
+    run.logged("stay in force").await;
+    assert_eq!(run.limit().await, "6");
+
+    // As editors write: another file takes the name.
+    let other = directory.path().join(".policy.yaml.swp");
+    std::fs::write(&other, policy("8")).unwrap();
+    std::fs::rename(&other, &file).unwrap();
+    run.logged("in force").await;
+    assert_eq!(run.limit().await, "8");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_file_behind_swapped_links_is_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { directory.path().join(name) };
+    // As the kubelet writes a ConfigMap: policy.yaml -> ..data/policy.yaml, ..data -> a directory of a version.
+    for (version, requests) in [("..v1", "5"), ("..v2", "9")] {
+        std::fs::create_dir(path(version)).unwrap();
+        std::fs::write(path(version).join("policy.yaml"), policy(requests)).unwrap();
+    }
+    std::os::unix::fs::symlink("..v1", path("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/policy.yaml", path("policy.yaml")).unwrap();
+    let mut run = Run::start(&path("policy.yaml"), &[]).await;
+    run.logged("in force").await;
+    assert_eq!(run.limit().await, "5");
+    std::os::unix::fs::symlink("..v2", path("..data_tmp")).unwrap();
+    std::fs::rename(path("..data_tmp"), path("..data")).unwrap();
+    run.logged("in force").await;
+    assert_eq!(run.limit().await, "9");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn the_admin_port_answers_and_a_store_that_is_gone_is_said_without_its_password() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    std::fs::write(&file, policy("5")).unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let store = format!("redis://:s3cret@{gone}");
+    let mut run = Run::start(&file, &["--store", &store, "--log", "debug", "--latency-budget", "5s"]).await;
+    run.logged("in force").await;
+    assert!(get(run.admin, "/readyz").await.starts_with("HTTP/1.1 200"));
+    assert!(get(run.address, "/").await.contains("x-sluice-store-failure: unreachable"));
+    assert!(get(run.admin, "/metrics").await.contains("sluice_store_healthy 0"));
+    let id = run.child.id().unwrap();
+    Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
+    while let Some(line) = run.log.next_line().await.unwrap() {
+        assert!(!line.contains("s3cret"), "{line}");
+    }
+    assert!(run.child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (good, bad) = (directory.path().join("good.yaml"), directory.path().join("bad.yaml"));
+    std::fs::write(&good, policy("5")).unwrap();
+    std::fs::write(&bad, policy("lots")).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let (good, bad) = (good.to_str().unwrap(), bad.to_str().unwrap());
+    for (arguments, said) in [
+        (
+            vec!["--policy", bad, "--upstream", "http://127.0.0.1:1"],
+            "bad.yaml:13: spec.limits[0].rates[0].requests: ",
+        ),
+        (
+            vec!["--policy", "/nowhere.yaml", "--upstream", "http://127.0.0.1:1"],
+            "/nowhere.yaml: No such file",
+        ),
+        (vec!["--policy", good, "--upstream", "https://127.0.0.1:1"], "no TLS"),
+        (
+            vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "redis://:s3cret@:x"],
+            "--store",
+        ),
+        (vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--listen", &taken], "cannot listen on"),
+    ] {
+        let output = Command::new(SLUICE)
+            .args(["run", "--admin", "127.0.0.1:0"])
+            .args(if arguments.contains(&"--listen") { vec![] } else { vec!["--listen", "127.0.0.1:0"] })
+            .args(&arguments)
+            .output()
+            .await
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The decision: one check for everything that is enforced, one beside it for each limit that only watches, and what
+//! to do when the store does not answer. Every decision is recorded here, where it is made.
+
+use std::sync::Arc;
+
+use futures::future::{join, join_all};
+use sluice_config::policy::OnStoreFailure;
+use sluice_limiter::Decision;
+use sluice_store::{Answer, Check, Counter, Store, StoreError};
+use smallvec::{SmallVec, smallvec};
+
+use crate::identify::Asked;
+use crate::snapshot::{LimitAt, Snapshot};
+use crate::stores::UNCONFIGURED;
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// No enforced limit is about it.
+    Free,
+    /// Every limit has room, and was charged.
+    Admitted(Standing),
+    /// At least one has not; none was charged.
+    Denied(Standing),
+    /// It lacks what identifies its client.
+    Missing(LimitAt),
+    /// The store did not answer.
+    Unchecked {
+        /// Why, in a word.
+        fault: &'static str,
+        /// Whether a policy says to reject then.
+        deny: bool,
+    },
+}
+
+/// How a request's limits stand.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) limits: SmallVec<[LimitAt; 2]>,
+    pub(crate) answer: Answer,
+}
+
+impl Standing {
+    /// Each limit with what its rates say.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (LimitAt, &[Decision])> {
+        let mut rest = &self.answer.decisions[..];
+        self.limits.iter().map(move |&at| {
+            let rates = self.snapshot.limit(at).spec.rates.len().min(rest.len());
+            let (mine, others) = rest.split_at(rates);
+            rest = others;
+            (at, mine)
+        })
+    }
+}
+
+/// Asks the store, and records what it says.
+pub(crate) async fn decide(snapshot: Arc<Snapshot>, asked: Asked) -> Verdict {
+    if let Some(at) = asked.missing {
+        snapshot.limit(at).metrics.denied.inc();
+        return Verdict::Missing(at);
+    }
+    for &at in &asked.shadow_missing {
+        snapshot.limit(at).metrics.shadow_denied.inc();
+    }
+    let store = snapshot.store.as_deref();
+    let answer = if asked.shadows.is_empty() {
+        enforce(store, asked.check).await
+    } else {
+        let shadows = asked.shadows.into_iter().map(|(at, counter)| watch(&snapshot, store, at, counter));
+        join(enforce(store, asked.check), join_all(shadows)).await.0
+    };
+    let Some(answer) = answer else { return Verdict::Free };
+    match answer {
+        Ok(answer) => {
+            let standing = Standing { limits: asked.enforced, answer, snapshot };
+            record(&standing);
+            if standing.answer.admitted { Verdict::Admitted(standing) } else { Verdict::Denied(standing) }
+        }
+        Err(fault) => unchecked(&snapshot, &asked.enforced, fault),
+    }
+}
+
+async fn ask(store: Option<&Store>, check: Check) -> Result<Answer, &'static str> {
+    match store {
+        None => Err(UNCONFIGURED),
+        Some(store) => store.check(check).await.map_err(|error| match error {
+            StoreError::Timeout => "timeout",
+            StoreError::Overloaded => "overloaded",
+            StoreError::Unavailable(fault) => fault.as_str(),
+        }),
+    }
+}
+
+async fn enforce(store: Option<&Store>, check: Check) -> Option<Result<Answer, &'static str>> {
+    if check.is_empty() { None } else { Some(ask(store, check).await) }
+}
+
+async fn watch(snapshot: &Snapshot, store: Option<&Store>, at: LimitAt, counter: Counter) {
+    let metrics = &snapshot.limit(at).metrics;
+    match ask(store, smallvec![counter]).await {
+        Ok(answer) if answer.admitted => metrics.admitted.inc(),
+        Ok(_) => metrics.shadow_denied.inc(),
+        Err(_) => metrics.fallback_admitted.inc(),
+    };
+}
+
+fn record(standing: &Standing) {
+    for (at, decisions) in standing.each() {
+        let metrics = &standing.snapshot.limit(at).metrics;
+        if standing.answer.admitted {
+            metrics.admitted.inc();
+        } else if decisions.iter().any(|decision| !decision.admitted) {
+            metrics.denied.inc();
+        }
+    }
+}
+
+fn unchecked(snapshot: &Snapshot, limits: &[LimitAt], fault: &'static str) -> Verdict {
+    let deny = limits.iter().any(|at| {
+        snapshot.policies[usize::from(at.policy)].prepared.on_store_failure == OnStoreFailure::Deny
+    });
+    for &at in limits {
+        let metrics = &snapshot.limit(at).metrics;
+        if deny {
+            metrics.fallback_denied.inc()
+        } else {
+            metrics.fallback_admitted.inc()
+        };
+    }
+    Verdict::Unchecked { fault, deny }
+}

@@ -1,0 +1,67 @@
+//! Which limits are about a request, and whose request it is: the question to the store.
+
+use std::net::IpAddr;
+
+use http::Request;
+use sluice_config::key::Identity;
+use sluice_config::policy::Mode;
+use sluice_store::{Check, Counter, KeyHash};
+use smallvec::SmallVec;
+
+use crate::snapshot::{LimitAt, Snapshot};
+
+/// What a request costs.
+const COST: u64 = 1;
+
+/// The question.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// The limits that are enforced, in the order of `check`.
+    pub(crate) enforced: SmallVec<[LimitAt; 2]>,
+    /// All of their counters: admitted or denied together.
+    pub(crate) check: Check,
+    /// The limits that only watch. Each is asked by itself: its denial must not keep an enforced one from counting.
+    pub(crate) shadows: SmallVec<[(LimitAt, Counter); 1]>,
+    /// Limits that only watch and would deny for want of a key.
+    pub(crate) shadow_missing: SmallVec<[LimitAt; 1]>,
+    /// An enforced limit that denies because the request lacks what identifies its client.
+    pub(crate) missing: Option<LimitAt>,
+}
+
+impl Asked {
+    /// Asks all policies about a request.
+    pub(crate) fn about<B>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
+        let mut asked = Self::default();
+        if snapshot.policies.is_empty() {
+            return asked;
+        }
+        let request = sluice_config::Request {
+            method: request.method(),
+            path: request.uri().path(),
+            headers: request.headers(),
+            peer,
+        };
+        let path = request.normal_path();
+        for (p, policy) in snapshot.policies.iter().enumerate() {
+            for (l, identity) in policy.prepared.identify(&request, &path, &snapshot.secret) {
+                let at = LimitAt { policy: p as u16, limit: l as u16 };
+                let limit = &policy.limits[l];
+                match (identity, limit.mode) {
+                    (Identity::Skip, _) => {}
+                    (Identity::Key(key), mode) => {
+                        let counter = Counter { limit: limit.spec.clone(), key: KeyHash(key), cost: COST };
+                        if mode == Mode::Enforce {
+                            asked.enforced.push(at);
+                            asked.check.push(counter);
+                        } else {
+                            asked.shadows.push((at, counter));
+                        }
+                    }
+                    (Identity::Deny, Mode::Enforce) => asked.missing = asked.missing.or(Some(at)),
+                    (Identity::Deny, Mode::Shadow) => asked.shadow_missing.push(at),
+                }
+            }
+        }
+        asked
+    }
+}

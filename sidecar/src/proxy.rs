@@ -1,0 +1,142 @@
+//! The way of a request, from top to bottom: guard, identify, decide, then forward or reject.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+
+use crate::accept::Permit;
+use crate::body::Reply;
+use crate::decide::{Verdict, decide};
+use crate::drain::Watch;
+use crate::forward::{self, Failed};
+use crate::guard::{self, Bad};
+use crate::identify::Asked;
+use crate::pool::Pool;
+use crate::record::Metrics;
+use crate::reject::{Asker, STORE_FAILURE};
+use crate::respond::describe;
+use crate::snapshot::Publisher;
+use crate::wire::{Protocol, Suspicion};
+
+/// How much of a rejected request's body is read so that its connection can go on, and for how long.
+const DRAINED: u64 = 256 * 1024;
+const DRAINING: Duration = Duration::from_secs(5);
+
+/// One worker's way from one listener to one application.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) publisher: Publisher,
+    pub(crate) metrics: Metrics,
+    pub(crate) watch: Watch,
+}
+
+/// What requests of one connection have in common.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) peer: IpAddr,
+    pub(crate) protocol: Protocol,
+    pub(crate) suspicion: Arc<Suspicion>,
+    /// Requests so far.
+    pub(crate) requests: AtomicU32,
+    pub(crate) permit: Arc<Permit>,
+}
+
+impl Connection {
+    /// Answers a request.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Reply> {
+        let mut response = self.decided(request).await;
+        if self.protocol == Protocol::Http2 {
+            response.headers_mut().remove(CONNECTION);
+        } else if self.proxy.watch.is_closing() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn decided(&self, mut request: Request<Incoming>) -> Response<Reply> {
+        let asker = Asker::of(&request);
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        if let Err(bad) = guard::check(&mut request, self.protocol, self.suspicion.about(number)) {
+            return self.bad(asker, bad);
+        }
+        let snapshot = self.proxy.publisher.current();
+        let asked = Asked::about(&snapshot, &request, self.peer);
+        match decide(snapshot.clone(), asked).await {
+            Verdict::Free => self.forward(asker, request).await,
+            Verdict::Admitted(standing) => {
+                let mut response = self.forward(asker, request).await;
+                describe(&standing, response.headers_mut());
+                response
+            }
+            Verdict::Unchecked { fault, deny: false } => {
+                let mut response = self.forward(asker, request).await;
+                response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
+                response
+            }
+            Verdict::Unchecked { fault, deny: true } => self.reject(request, asker.unchecked(fault)),
+            Verdict::Denied(standing) => self.reject(request, asker.denied(&standing)),
+            Verdict::Missing(at) => self.reject(request, asker.missing(snapshot.limit(at))),
+        }
+    }
+
+    async fn forward(&self, asker: Asker, request: Request<Incoming>) -> Response<Reply> {
+        let pool = &self.proxy.pool;
+        let forwarded = match self.protocol {
+            Protocol::Http1 => forward::http1(pool, request, &self.permit).await,
+            Protocol::Http2 => forward::http2(pool, request).await,
+        };
+        forwarded.unwrap_or_else(|failed| {
+            self.proxy.metrics.upstream_error(failed.reason());
+            let upstream = &pool.upstream;
+            match failed {
+                Failed::BrokenRequest => self.bad(asker, Bad::Body),
+                Failed::Unreachable(error) => {
+                    tracing::debug!(%upstream, %error, "the application cannot be reached");
+                    asker.unanswered(&format!("The application at {upstream} cannot be reached: {error}."))
+                }
+                Failed::NoAnswer(error) => {
+                    tracing::debug!(%upstream, %error, "the application did not answer");
+                    asker.unanswered(&format!("The application at {upstream} did not answer: {error}."))
+                }
+            }
+        })
+    }
+
+    fn bad(&self, asker: Asker, bad: Bad) -> Response<Reply> {
+        self.proxy.metrics.refused_request(bad.reason());
+        asker.bad(bad)
+    }
+
+    /// Answers without the application. What the client still sends is read away, within bounds, so that its next
+    /// request on this connection is understood; beyond them the connection ends.
+    fn reject(&self, request: Request<Incoming>, mut response: Response<Reply>) -> Response<Reply> {
+        if self.protocol == Protocol::Http1 && !request.body().is_end_stream() {
+            if request.headers().contains_key(EXPECT) {
+                // A client that waits for 100 may or may not send its body now: nobody could tell which.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            } else {
+                tokio::spawn(tokio::time::timeout(DRAINING, discard(request.into_body())));
+            }
+        }
+        response
+    }
+}
+
+async fn discard(mut body: Incoming) {
+    let mut left = DRAINED;
+    while let Some(Ok(frame)) = body.frame().await {
+        let size = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;
+        if size > left {
+            return;
+        }
+        left -= size;
+    }
+}

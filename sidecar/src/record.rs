@@ -1,0 +1,139 @@
+//! What is counted, and the one place where metrics are named. Never labelled by client.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sluice_config::PreparedPolicy;
+
+use crate::store_metrics::StoreMetrics;
+use crate::stores::CurrentStore;
+
+/// Which limit, and what became of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Decided {
+    /// `NAMESPACE/NAME`.
+    policy: String,
+    limit: String,
+    outcome: &'static str,
+}
+
+/// A policy in force.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InForce {
+    policy: String,
+    uid: String,
+    hash: String,
+}
+
+/// Why the application did not answer, or a request was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+/// Everything that is counted. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    decisions: Family<Decided, Counter>,
+    fallbacks: Family<Decided, Counter>,
+    policies: Family<InForce, Gauge>,
+    upstream_errors: Family<Reason, Counter>,
+    refused_requests: Family<Reason, Counter>,
+    /// 1 while no policies have been put into force and so everything passes.
+    pub(crate) unlimited: Gauge,
+    /// Clients' connections.
+    pub(crate) connections: Gauge,
+    registry: Arc<Registry>,
+}
+
+/// The counters of one limit.
+#[derive(Debug, Clone)]
+pub(crate) struct LimitMetrics {
+    pub(crate) admitted: Counter,
+    pub(crate) denied: Counter,
+    pub(crate) shadow_denied: Counter,
+    /// Let through because the store did not answer.
+    pub(crate) fallback_admitted: Counter,
+    /// Rejected because the store did not answer.
+    pub(crate) fallback_denied: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(store: CurrentStore) -> Self {
+        let mut registry = Registry::with_prefix("sluice");
+        let decisions = Family::default();
+        registry.register("decisions", "Decisions by policy, limit and outcome", decisions.clone());
+        let fallbacks = Family::default();
+        registry.register("fallback", "Requests decided by onStoreFailure", fallbacks.clone());
+        let policies = Family::default();
+        registry.register("policy_info", "Policies in force, with their hash", policies.clone());
+        let upstream_errors = Family::default();
+        registry.register("upstream_errors", "Requests that got no answer", upstream_errors.clone());
+        let refused_requests = Family::default();
+        registry.register("refused_requests", "Requests that cannot be served", refused_requests.clone());
+        let unlimited = Gauge::default();
+        registry.register("sidecar_unlimited", "1: no policies known, everything passes", unlimited.clone());
+        let connections = Gauge::default();
+        registry.register("open_connections", "Connections of clients", connections.clone());
+        registry.register_collector(Box::new(StoreMetrics(store)));
+        let registry = Arc::new(registry);
+        Self {
+            decisions,
+            fallbacks,
+            policies,
+            upstream_errors,
+            refused_requests,
+            unlimited,
+            connections,
+            registry,
+        }
+    }
+
+    /// The counters of a limit; made once a snapshot.
+    pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &str) -> LimitMetrics {
+        let of = |family: &Family<Decided, Counter>, outcome| {
+            let policy = format!("{}/{}", policy.namespace, policy.name);
+            family.get_or_create_owned(&Decided { policy, limit: limit.to_owned(), outcome })
+        };
+        LimitMetrics {
+            admitted: of(&self.decisions, "admitted"),
+            denied: of(&self.decisions, "denied"),
+            shadow_denied: of(&self.decisions, "shadow_denied"),
+            fallback_admitted: of(&self.fallbacks, "admitted"),
+            fallback_denied: of(&self.fallbacks, "denied"),
+        }
+    }
+
+    /// Says which policies are in force, and no others.
+    pub(crate) fn in_force<'a>(&self, policies: impl Iterator<Item = (&'a str, &'a PreparedPolicy)>) {
+        self.policies.clear();
+        for (uid, policy) in policies {
+            let labels = InForce {
+                policy: format!("{}/{}", policy.namespace, policy.name),
+                uid: uid.to_owned(),
+                hash: policy.hash.to_string(),
+            };
+            self.policies.get_or_create(&labels).set(1);
+        }
+    }
+
+    pub(crate) fn upstream_error(&self, reason: &'static str) {
+        self.upstream_errors.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn refused_request(&self, reason: &'static str) {
+        self.refused_requests.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,141 @@
+//! What a client is told: headers about its limits, and why it is rejected.
+//!
+//! `RateLimit` and `RateLimit-Policy` are those of draft-ietf-httpapi-ratelimit-headers-10, and the problem type of
+//! a denial is the draft's; `X-RateLimit-*` are what older clients read.
+
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sluice_limiter::{Decision, Rate};
+
+use crate::decide::Standing;
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// The names of a limit's rates, as they stand in headers; made once a snapshot.
+#[derive(Debug)]
+pub(crate) struct RateNames {
+    /// `"per-client"`, or `"per-client/1m"` where there are several rates.
+    items: Vec<String>,
+    /// `"per-client";q=5;w=60`
+    policies: Vec<String>,
+    /// `per-client`
+    pub(crate) plain: String,
+}
+
+impl RateNames {
+    pub(crate) fn new(limit: &str, rates: &[Rate]) -> Self {
+        let plain: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
+        let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
+        let items: Vec<String> = match rates {
+            [_] => vec![format!("\"{quoted}\"")],
+            _ => rates.iter().map(|rate| format!("\"{quoted}/{}\"", period(rate.period.millis()))).collect(),
+        };
+        let policies = items.iter().zip(rates).map(|(item, rate)| {
+            let millis = rate.period.millis();
+            // `w` counts whole seconds; a window that has none is left out.
+            let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
+            format!("{item};q={}{window}", rate.requests.get())
+        });
+        Self { policies: policies.collect(), items, plain }
+    }
+}
+
+/// A period in its largest whole unit.
+pub(crate) fn period(millis: u64) -> String {
+    match millis {
+        m if m % 3_600_000 == 0 => format!("{}h", m / 3_600_000),
+        m if m % 60_000 == 0 => format!("{}m", m / 60_000),
+        m if m % 1_000 == 0 => format!("{}s", m / 1_000),
+        m => format!("{m}ms"),
+    }
+}
+
+/// Says how a request's limits stand.
+pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
+    let mut text = BytesMut::with_capacity(192);
+    let mut tightest: Option<Decision> = None;
+    for (at, decisions) in standing.each() {
+        for (policy, decision) in standing.snapshot.limit(at).names.policies.iter().zip(decisions) {
+            separate(&mut text);
+            text.extend_from_slice(policy.as_bytes());
+            let strictness = |d: &Decision| (d.remaining, std::cmp::Reverse(d.reset));
+            if tightest.is_none_or(|before| strictness(decision) < strictness(&before)) {
+                tightest = Some(*decision);
+            }
+        }
+    }
+    put(headers, RATE_LIMIT_POLICY, &mut text);
+    for (at, decisions) in standing.each() {
+        for (item, decision) in standing.snapshot.limit(at).names.items.iter().zip(decisions) {
+            separate(&mut text);
+            text.extend_from_slice(item.as_bytes());
+            text.extend_from_slice(b";r=");
+            number(&mut text, decision.remaining);
+            text.extend_from_slice(b";t=");
+            number(&mut text, decision.reset.div_ceil(1000));
+        }
+    }
+    put(headers, RATE_LIMIT, &mut text);
+    if let Some(tightest) = tightest {
+        for (name, value) in [
+            (X_LIMIT, tightest.limit),
+            (X_REMAINING, tightest.remaining),
+            (X_RESET, tightest.reset.div_ceil(1000)),
+        ] {
+            number(&mut text, value);
+            put(headers, name, &mut text);
+        }
+    }
+}
+
+fn separate(text: &mut BytesMut) {
+    if !text.is_empty() {
+        text.extend_from_slice(b", ");
+    }
+}
+
+fn number(text: &mut BytesMut, value: u64) {
+    text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Names are visible ASCII and the rest are digits: there is no value that could be refused.
+fn put(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
+    if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
+        headers.insert(name, value);
+    }
+}
+
+/// Seconds after which a denied request would be admitted; `None`: no wait helps.
+pub(crate) fn retry_after(standing: &Standing) -> Option<u64> {
+    let mut longest = 1;
+    for decision in standing.answer.decisions.iter().filter(|decision| !decision.admitted) {
+        longest = longest.max(decision.retry_after?.div_ceil(1000));
+    }
+    Some(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_limiter::{Algorithm, Period, Requests};
+
+    fn rate(requests: u64, millis: u64) -> Rate {
+        Rate {
+            requests: Requests::new(requests).unwrap(),
+            period: Period::from_millis(millis).unwrap(),
+            algorithm: Algorithm::FixedWindow,
+        }
+    }
+
+    #[test]
+    fn rates_are_named_by_their_limit_and_where_needed_by_their_period() {
+        let one = RateNames::new("per-client", &[rate(5, 60_000)]);
+        assert_eq!(one.policies, ["\"per-client\";q=5;w=60"]);
+        let two = RateNames::new("a\"b\u{e9}", &[rate(1, 1_500), rate(9, 7_200_000)]);
+        assert_eq!(two.policies, ["\"a\\\"b_/1500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
+    }
+}

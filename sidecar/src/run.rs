@@ -1,0 +1,105 @@
+//! A sidecar as a process: from its arguments to its end by a signal.
+
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::Args;
+use crate::cpus;
+use crate::logging::{self, BadFilter};
+use crate::sidecar::{Options, Sidecar, StartError};
+use crate::subscribe::{NoOperator, Operator, Subscriber};
+
+/// Why a process could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The log filter is wrong.
+    #[error(transparent)]
+    Filter(#[from] BadFilter),
+    /// The operator's URL is wrong.
+    #[error(transparent)]
+    Operator(#[from] NoOperator),
+    /// The sidecar does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No runtime, or no signals.
+    #[error("the system refuses: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs a sidecar until a signal ends it.
+pub fn run(args: Args) -> Result<(), RunError> {
+    logging::init(args.log_format, &args.log)?;
+    runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<(), RunError> {
+    let Args {
+        proxies,
+        admin,
+        operator,
+        ca_file,
+        token_file,
+        state_dir,
+        startup_wait,
+        drain_delay,
+        drain_timeout,
+        workers,
+        max_connections,
+        log_format: _,
+        log: _,
+    } = args;
+    let operator = Operator::new(&operator, ca_file, token_file)?;
+    let mut signals = Signals::new()?;
+    let mut options = Options::new(proxies);
+    options.admin = Some(admin);
+    options.workers = workers.map_or_else(cpus::workers, usize::from);
+    options.max_connections = max_connections as usize;
+    options.startup_wait = startup_wait;
+    let workers = options.workers;
+    let bound = Sidecar::bind(options)?;
+    // What was in force before a restart is in force before the first request.
+    let subscriber = Subscriber::new(operator, bound.publisher(), state_dir);
+    let sidecar = bound.serve();
+    let listen: Vec<String> = sidecar.addresses().iter().map(ToString::to_string).collect();
+    let admin = sidecar.admin().unwrap_or(admin);
+    tracing::info!(listen = listen.join(","), %admin, workers, "listening");
+    let subscribing = tokio::spawn(subscriber.run());
+    signals.next().await;
+    // Policies still change while it drains.
+    end(sidecar, &mut signals, drain_delay, drain_timeout).await;
+    subscribing.abort();
+    Ok(())
+}
+
+/// Ends a sidecar gracefully; a second signal ends it at once.
+pub async fn end(sidecar: Sidecar, signals: &mut Signals, delay: Duration, grace: Duration) {
+    tracing::info!(?delay, ?grace, "draining");
+    tokio::select! {
+        () = sidecar.shutdown(delay, grace) => tracing::info!("drained"),
+        () = signals.next() => tracing::warn!("ended at once by a second signal"),
+    }
+}
+
+/// The signals that end a process.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From now on they end nothing by themselves.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

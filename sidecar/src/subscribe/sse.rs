@@ -1,0 +1,174 @@
+//! Server-sent events (WHATWG HTML, 9.2), as far as the stream uses them. A line and an event are bounded: an
+//! operator gone mad must not take the pod with it.
+
+/// The longest line, and the most data of one event, in bytes.
+const LONGEST: usize = 32 << 20;
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Its kind.
+    pub(crate) kind: String,
+    /// Its data.
+    pub(crate) data: String,
+    /// The newest id so far.
+    pub(crate) id: Option<String>,
+}
+
+/// Why a stream cannot be read on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadStream {
+    #[error("an event of the stream is longer than {LONGEST} bytes")]
+    TooLong,
+    #[error("the stream is not UTF-8")]
+    NotText,
+}
+
+/// Reads a stream, in whatever pieces it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// A line that has not ended yet.
+    line: Vec<u8>,
+    /// Whether the last byte was a carriage return: a line feed after it ends no second line.
+    returned: bool,
+    kind: String,
+    data: Vec<u8>,
+    id: Option<String>,
+}
+
+impl Parser {
+    /// Reads on, and appends the events that are complete.
+    pub(crate) fn read(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), BadStream> {
+        while let Some(&first) = bytes.first() {
+            if std::mem::take(&mut self.returned) && first == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let end = memchr::memchr2(b'\r', b'\n', bytes);
+            let part = &bytes[..end.unwrap_or(bytes.len())];
+            if self.line.len() + part.len() > LONGEST {
+                return Err(BadStream::TooLong);
+            }
+            self.line.extend_from_slice(part);
+            let Some(end) = end else { return Ok(()) };
+            self.returned = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            self.line(&line, events)?;
+            self.line = line;
+            self.line.clear();
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8], events: &mut Vec<Event>) -> Result<(), BadStream> {
+        if line.is_empty() {
+            return self.dispatch(events);
+        }
+        let colon = memchr::memchr(b':', line);
+        let (field, value) = match colon {
+            Some(at) => (&line[..at], &line[at + 1..]),
+            None => (line, &[][..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"event" => self.kind = text(value)?,
+            b"id" if !value.contains(&0) => self.id = Some(text(value)?),
+            b"data" => {
+                if self.data.len() + value.len() > LONGEST {
+                    return Err(BadStream::TooLong);
+                }
+                self.data.extend_from_slice(value);
+                self.data.push(b'\n');
+            }
+            // Comments keep the connection alive; what else there is, is ignored.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, events: &mut Vec<Event>) -> Result<(), BadStream> {
+        let (kind, mut data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
+        if data.pop().is_some() {
+            let data = String::from_utf8(data).map_err(|_| BadStream::NotText)?;
+            events.push(Event { kind, data, id: self.id.clone() });
+        }
+        Ok(())
+    }
+}
+
+fn text(value: &[u8]) -> Result<String, BadStream> {
+    String::from_utf8(value.to_vec()).map_err(|_| BadStream::NotText)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn events(pieces: &[&[u8]]) -> Result<Vec<Event>, BadStream> {
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        for piece in pieces {
+            parser.read(piece, &mut events)?;
+        }
+        Ok(events)
+    }
+
+    fn event(kind: &str, data: &str, id: Option<&str>) -> Event {
+        Event { kind: kind.into(), data: data.into(), id: id.map(Into::into) }
+    }
+
+    #[test]
+    fn events_are_read_as_the_standard_says() {
+        let text = ": hello\n\nevent: policies\nid: 7\ndata: {\"a\":\ndata:1}\n\nid\n\nnonsense\nevent:credentials\r\n\
+            data:  two spaces\r\n\r\ndata\r\revent: cut off\ndata: x\n";
+        assert_eq!(
+            events(&[text.as_bytes()]).unwrap(),
+            [
+                event("policies", "{\"a\":\n1}", Some("7")),
+                event("credentials", " two spaces", Some("")),
+                event("", "", Some("")),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_line_without_end_is_given_up() {
+        let piece = vec![b'x'; LONGEST / 2 + 1];
+        assert_eq!(events(&[b"data:", &piece, &piece]), Err(BadStream::TooLong));
+        assert_eq!(events(&[b"data:", &piece, b"\ndata:", &piece, b"\n"]), Err(BadStream::TooLong));
+        assert_eq!(events(&[b"data: \xff\n\n"]), Err(BadStream::NotText));
+    }
+
+    proptest! {
+        /// Bytes may arrive in any pieces, and lines may end in any of the three ways.
+        #[test]
+        fn pieces_make_no_difference(
+            wanted in proptest::collection::vec(("[a-z]{1,6}", "[a-z{}: \u{e9}]{1,9}(\n[a-z: ]{1,9})?", "[0-9]{1,3}"), 0..6),
+            ends in proptest::sample::select(vec!["\n", "\r", "\r\n"]),
+            mut cuts in proptest::collection::vec(0usize..400, 0..12),
+        ) {
+            let mut text = String::new();
+            for (kind, data, id) in &wanted {
+                let data = data.replace('\n', &format!("{ends}data: "));
+                text += &format!(":{ends}event: {kind}{ends}id: {id}{ends}data: {data}{ends}{ends}");
+            }
+            cuts.sort_unstable();
+            let (mut pieces, mut from) = (Vec::new(), 0);
+            for cut in cuts.into_iter().chain([text.len()]) {
+                let to = cut.clamp(from, text.len());
+                pieces.push(&text.as_bytes()[from..to]);
+                from = to;
+            }
+            let wanted: Vec<_> = wanted.iter().map(|(kind, data, id)| event(kind, data, Some(id))).collect();
+            prop_assert_eq!(events(&pieces).unwrap(), wanted);
+        }
+
+        #[test]
+        fn garbage_never_panics(pieces: Vec<Vec<u8>>) {
+            let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+            let _ = events(&pieces);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Workers: threads with a runtime and listeners of their own, which share nothing with each other on the way of a
+//! request but the snapshot and the store.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::accept::accept;
+use crate::drain::Watch;
+use crate::pool::{Pool, Upstream};
+use crate::proxy::Proxy;
+use crate::record::Metrics;
+use crate::snapshot::Publisher;
+
+/// How often idle connections to the application are looked at.
+const SWEEP: Duration = Duration::from_secs(2);
+
+/// A running worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// Its runtime: the first worker's also runs the store's task.
+    pub(crate) runtime: Handle,
+    work: mpsc::Sender<Work>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// What a worker works on.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) listeners: Vec<(TcpListener, Upstream)>,
+    pub(crate) publisher: Publisher,
+    pub(crate) metrics: Metrics,
+    pub(crate) watch: Watch,
+    pub(crate) max_connections: usize,
+    pub(crate) patience: Duration,
+}
+
+impl Worker {
+    /// Starts a thread that waits for work.
+    pub(crate) fn start(number: usize) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (work, given) = mpsc::channel::<Work>();
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new().name(format!("sluice-worker-{number}")).spawn(move || {
+            if let Ok(work) = given.recv() {
+                runtime.block_on(work.run());
+            }
+            runtime.shutdown_background();
+            let _ = end.send(());
+        })?;
+        Ok(Self { runtime: handle, work, ended })
+    }
+
+    /// Gives it its work, once.
+    pub(crate) fn work(&self, work: Work) {
+        // A worker ends only after its work.
+        let _ = self.work.send(work);
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(self) {
+        let _ = self.ended.await;
+    }
+}
+
+impl Work {
+    async fn run(self) {
+        let Self { listeners, publisher, metrics, mut watch, max_connections, patience } = self;
+        let slots = Arc::new(Semaphore::new(max_connections));
+        let mut accepting = Vec::new();
+        for (listener, upstream) in listeners {
+            let pool = Pool::new(upstream);
+            tokio::spawn(sweep(pool.clone()));
+            let (publisher, metrics, watch) = (publisher.clone(), metrics.clone(), watch.clone());
+            let proxy = Arc::new(Proxy { pool, publisher, metrics, watch });
+            accepting.push(tokio::spawn(accept(listener, proxy, slots.clone(), patience)));
+        }
+        let deadline = watch.stopped().await;
+        let end = async {
+            for accepting in accepting {
+                if let Ok(Err(error)) = accepting.await {
+                    tracing::error!(%error, "a listener failed");
+                }
+            }
+            // All slots are free when the last connection has ended.
+            let _ = slots.acquire_many(u32::try_from(max_connections).unwrap_or(u32::MAX)).await;
+        };
+        if tokio::time::timeout_at(deadline, end).await.is_err() {
+            let left = max_connections - slots.available_permits();
+            tracing::warn!(connections = left, "the grace period is over, connections are cut");
+        }
+    }
+}
+
+async fn sweep(pool: Arc<Pool>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        pool.sweep();
+    }
+}

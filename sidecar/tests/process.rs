@@ -1,0 +1,117 @@
+//! The sidecar as a process: from its arguments, by an operator's stream, to its end by a signal.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use support::operator::Operator;
+use support::*;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStderr, Command};
+
+struct Process {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    address: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Process {
+    async fn start(operator: &Operator, application: SocketAddr, arguments: &[&str]) -> Self {
+        let file = |name| operator.files.path().join(name).to_str().unwrap().to_owned();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"))
+            .args(["--proxy", &format!("127.0.0.1:0={application}"), "--admin", "127.0.0.1:0"])
+            .args(["--operator", &operator.url, "--state-dir", &file("")])
+            .args(["--ca-file", &file("ca.crt"), "--token-file", &file("token"), "--workers", "2"])
+            .args(["--log-format", "json"])
+            .args(arguments)
+            .env("SLUICE_DRAIN_DELAY", "0s")
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line: serde_json::Value = loop {
+            let line = log.next_line().await.unwrap().unwrap();
+            if line.contains("\"listen\"") {
+                break serde_json::from_str(&line).unwrap();
+            }
+        };
+        let address = |name: &str| line[name].as_str().unwrap().parse().unwrap();
+        Self { child, log, address: address("listen"), admin: address("admin") }
+    }
+
+    async fn signal(&self, signal: &str) {
+        let id = self.child.id().unwrap();
+        let status = Command::new("sh").args(["-c", &format!("kill -{signal} {id}")]).status().await;
+        assert!(status.unwrap().success());
+    }
+
+    async fn logged(&mut self, part: &str) {
+        while !self.log.next_line().await.unwrap().unwrap().contains(part) {}
+    }
+}
+
+#[tokio::test]
+async fn a_process_enforces_what_the_stream_says_and_ends_on_sigterm() {
+    let application = Application::start().await;
+    let mut operator = Operator::start().await;
+    let mut process = Process::start(&operator, application.address, &[]).await;
+    assert_eq!(page(process.admin, "/startupz").await.status, 503);
+    let stream = operator.stream().await;
+    stream.credentials("1");
+    stream.policies("2", &[("uid-a", &policy_json("a", "Allow", &[limit("l", 1, "")]))]);
+    operator.report().await;
+    assert_eq!(page(process.admin, "/startupz").await.status, 200);
+    assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 200);
+    assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 429, "workers share what they count");
+    process.signal("TERM").await;
+    process.logged("drained").await;
+    assert!(process.child.wait().await.unwrap().success());
+
+    // The operator is gone; the next start enforces all the same.
+    drop(stream);
+    let url = operator.url.clone();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    operator.url = format!("https://{gone}");
+    let process = Process::start(&operator, application.address, &[]).await;
+    operator.url = url;
+    let answer = get(process.address, "x-api-key: b\r\n").await;
+    assert_eq!(answer.header("x-ratelimit-limit"), "1");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_a_process_that_still_waits() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let operator = Operator::start().await;
+    let arguments = ["--drain-timeout", "1h"];
+    let mut process = Process::start(&operator, listener.local_addr().unwrap(), &arguments).await;
+    let mut client = Client::connect(process.address).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let _never_answered = listener.accept().await.unwrap();
+    process.signal("TERM").await;
+    process.logged("draining").await;
+    process.signal("INT").await;
+    process.logged("ended at once").await;
+    assert!(process.child.wait().await.unwrap().success());
+    client.closed().await;
+}
+
+#[tokio::test]
+async fn arguments_that_make_no_sense_are_named() {
+    for (arguments, said) in [
+        (&["--proxy", "127.0.0.1:0=a"][..], "HOST:PORT"),
+        (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--operator", "http://a"], "https://HOST:PORT"),
+        (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--drain-delay", "soon"], "no duration"),
+        (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--log", "=x="], "log filter"),
+        (&["--proxy", "192.0.2.1:80=127.0.0.1:1", "--admin", "127.0.0.1:0"], "cannot listen on 192.0.2.1:80"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
+        let output = command.args(arguments).output().await.unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+    }
+}

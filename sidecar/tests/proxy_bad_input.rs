@@ -1,0 +1,156 @@
+//! Bytes that are no decent request, sent raw: refused, never a panic, never passed on in another shape.
+
+mod support;
+
+use support::*;
+
+/// What comes back for raw bytes, and how often the application was asked.
+async fn sent(bytes: &[u8]) -> (Answer, Application) {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    client.send(bytes).await;
+    let answer = client.answer().await;
+    client.closed().await;
+    // Still serving.
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
+    (answer, application)
+}
+
+async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> Answer {
+    let (answer, application) = sent(bytes.as_ref()).await;
+    assert_eq!(answer.status, status, "{answer:?}");
+    assert_eq!(application.count(), 1, "only the request after it reached the application");
+    answer
+}
+
+#[tokio::test]
+async fn a_content_length_beside_a_transfer_encoding_is_refused_and_the_connection_ended() {
+    for headers in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        "transfer-encoding: Chunked\r\nx: y\r\ncontent-length: 0\r\n",
+    ] {
+        let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
+        let request = format!("POST / HTTP/1.1\r\nhost: a\r\n{headers}\r\n{hidden}");
+        let answer = refused(request, 400).await;
+        assert_eq!(answer.header("connection"), "close");
+        assert!(answer.json()["detail"].as_str().unwrap().contains("ambiguous"));
+    }
+}
+
+#[tokio::test]
+async fn ambiguity_is_found_behind_a_decent_request_on_the_same_connection() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    let body = "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n";
+    let decent = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    client.send(decent.repeat(3)).await;
+    for _ in 0..3 {
+        assert_eq!(client.answer().await.body, body, "a body is not a head");
+    }
+    client
+        .send("POST / HTTP/1.1\r\nhost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
+    assert_eq!(client.answer().await.status, 400);
+    client.closed().await;
+    assert_eq!(application.count(), 3);
+}
+
+#[tokio::test]
+async fn lengths_that_contradict_each_other_or_are_none_are_refused() {
+    for length in ["5\r\ncontent-length: 6", "-1", "5x", "5, 5", "99999999999999999999999", "+5"] {
+        refused(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\nhello"), 400).await;
+    }
+}
+
+#[tokio::test]
+async fn a_coding_that_would_be_lost_is_not_implemented() {
+    for coding in ["gzip, chunked", "chunked, chunked", "chunked\r\ntransfer-encoding: chunked"] {
+        let request = format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
+        refused(request, 501).await;
+    }
+    refused("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 400).await;
+    refused("POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400).await;
+}
+
+#[tokio::test]
+async fn exactly_one_host_is_needed() {
+    for hosts in ["", "host: a\r\nhost: a\r\n", "host: a\r\nHOST: b\r\n", "host: a b\r\n", "host: u@a\r\n"] {
+        let answer = refused(format!("GET / HTTP/1.1\r\n{hosts}\r\n"), 400).await;
+        assert!(answer.json()["detail"].as_str().unwrap().contains("Host"));
+    }
+}
+
+#[tokio::test]
+async fn tunnels_and_targets_without_a_path_are_refused() {
+    refused("CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501).await;
+    for target in ["a:443", "*", "http://u@a/", "a"] {
+        refused(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"), 400).await;
+    }
+}
+
+#[tokio::test]
+async fn heads_beyond_measure_are_refused() {
+    let many: String = (0..101).map(|n| format!("x-{n}: y\r\n")).collect();
+    refused(format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), 431).await;
+    let huge = "x".repeat(100_000);
+    refused(format!("GET / HTTP/1.1\r\nhost: a\r\nx: {huge}\r\n\r\n"), 431).await;
+}
+
+#[tokio::test]
+async fn garbage_is_refused() {
+    for garbage in [
+        "\u{1}\u{2}\r\n\r\n",
+        "GET / HTTP/3.0\r\nhost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\n bad: fold\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: \u{0}\r\n\r\n",
+        "GET /\u{7f} HTTP/1.1\r\nhost: a\r\n\r\n",
+        "PRI * HTTP/1.1\r\nhost: a\r\nx y\r\n\r\n",
+    ] {
+        refused(garbage, 400).await;
+    }
+}
+
+#[tokio::test]
+async fn a_broken_chunk_is_the_clients_fault_and_reaches_nobody_elses_counter() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 3, "")])]);
+    let address = sidecar.addresses()[0];
+    for broken in
+        ["zz\r\nhello\r\n", "5\r\nhelloworld\r\n", "-5\r\n", "5;a\nb\r\nhello\r\n", "ffffffffffffffffff\r\n"]
+    {
+        let mut client = Client::connect(address).await;
+        let head = "POST / HTTP/1.1\r\nhost: a\r\nx-api-key: mallory\r\ntransfer-encoding: chunked\r\n\r\n";
+        client.send(format!("{head}{broken}")).await;
+        let answer = client.answer().await;
+        // Each counts for the one who sent it, until there is no room.
+        assert!(answer.status == 400 || answer.status == 429, "{broken:?}: {answer:?}");
+        client.closed().await;
+    }
+    let metrics = sidecar.metrics();
+    assert_eq!(metric(&metrics, "sluice_refused_requests_total{reason=\"body\"}"), 3);
+    assert_eq!(metric(&metrics, "sluice_upstream_errors_total{reason=\"closed\"}"), 0);
+    assert_eq!(get(address, "x-api-key: alice\r\n").await.header("x-ratelimit-remaining"), "2");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_harms_nobody() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let address = sidecar.addresses()[0];
+    for part in [
+        "",
+        "P",
+        "PRI * HTTP/2.0",
+        "POST / HT",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nhalf",
+    ] {
+        let mut client = Client::connect(address).await;
+        client.send(part).await;
+        drop(client);
+    }
+    assert_eq!(get(address, "").await.status, 200);
+}

@@ -1,0 +1,146 @@
+//! How a sidecar begins and ends, and what its admin port says meanwhile.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use support::*;
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::test]
+async fn the_admin_port_says_how_it_is_and_nothing_else() {
+    let application = Application::start().await;
+    let (sidecar, _) = sidecar(application.address);
+    let admin = sidecar.admin().unwrap();
+    assert_eq!(page(admin, "/livez").await.status, 200);
+    assert_eq!(page(admin, "/readyz").await.status, 200);
+    assert_eq!(page(admin, "/startupz").await.status, 503);
+    assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 200, "everything passes");
+    publish(&sidecar, &sluice_sidecar::StoreChoice::Memory, &[policy(&[limit("l", 1, "")])]);
+    assert_eq!(page(admin, "/startupz").await.status, 200);
+    let metrics = page(admin, "/metrics").await;
+    assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
+    assert_eq!(metric(&metrics.body, "sluice_sidecar_unlimited"), 0);
+    assert!(
+        metrics.body.contains("sluice_policy_info{policy=\"shop/checkout\",uid=\"uid-checkout\",hash=\"")
+    );
+    assert_eq!(page(admin, "/config").await.status, 404);
+    let mut client = Client::connect(admin).await;
+    client.send("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
+    assert_eq!(client.answer().await.status, 405);
+    sidecar.close();
+    assert_eq!(page(admin, "/readyz").await.status, 503);
+    assert_eq!(page(admin, "/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn without_any_policies_the_start_is_waited_for_and_then_not() {
+    let application = Application::start().await;
+    let route = sluice_sidecar::Route {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: application.address.to_string().parse().unwrap(),
+    };
+    let mut options = sluice_sidecar::Options::new(vec![route]);
+    options.admin = Some("127.0.0.1:0".parse().unwrap());
+    options.startup_wait = Duration::ZERO;
+    let sidecar = sluice_sidecar::Sidecar::start(options).unwrap();
+    while page(sidecar.admin().unwrap(), "/startupz").await.status != 200 {}
+    assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
+}
+
+#[tokio::test]
+async fn a_closing_sidecar_still_accepts_and_asks_clients_to_leave() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let address = sidecar.addresses()[0];
+    let mut client = Client::connect(address).await;
+    assert_eq!(client.get("").await.header("connection"), "");
+    sidecar.close();
+    assert_eq!(client.get("").await.header("connection"), "close");
+    client.closed().await;
+    assert_eq!(get(address, "").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_in_flight_ends_before_the_sidecar_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
+    let address = sidecar.addresses()[0];
+    let mut idle = Client::connect(address).await;
+    let mut client = Client::connect(address).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut application = Client(tokio::io::BufReader::new(stream));
+    while !application.line().await.is_empty() {}
+    idle.send("GET / HTTP/1.1\r\nhost: a\r\n").await;
+    // The request is with the application: now the sidecar is told to end.
+    let ending = tokio::spawn(sidecar.shutdown(Duration::ZERO, Duration::from_secs(600)));
+    while TcpStream::connect(address).await.is_ok() {}
+    application.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe").await;
+    assert_eq!(client.line().await, "HTTP/1.1 200 OK");
+    application.send("llo").await;
+    client.closed().await;
+    // Half a request was under way: it, too, may come to its end.
+    idle.send("\r\n").await;
+    while !application.line().await.is_empty() {}
+    application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    assert_eq!(idle.answer().await.status, 200);
+    ending.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_grace_period_that_is_over_is_over() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let _never_answered = listener.accept().await.unwrap();
+    sidecar.shutdown(Duration::ZERO, Duration::ZERO).await;
+    client.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_under_load_loses_no_request() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 1 << 40, "")])]);
+    let address = sidecar.addresses()[0];
+    let (leaving, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let clients: Vec<_> = (0..16)
+        .map(|n| {
+            let (leaving, answered) = (leaving.clone(), answered.clone());
+            tokio::spawn(async move {
+                // As behind a Service: no new connections once the endpoint has gone; those there are may be used
+                // until the server says otherwise.
+                while !leaving.load(Ordering::SeqCst) {
+                    let mut client = Client::connect(address).await;
+                    loop {
+                        let connection = if n % 4 == 0 { "connection: close\r\n" } else { "" };
+                        let answer = client.get(connection).await;
+                        assert_eq!(answer.status, 200);
+                        answered.fetch_add(1, Ordering::SeqCst);
+                        if answer.header("connection") == "close" {
+                            break;
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    while answered.load(Ordering::SeqCst) < 500 {
+        tokio::task::yield_now().await;
+    }
+    sidecar.close();
+    let closing = answered.load(Ordering::SeqCst);
+    while answered.load(Ordering::SeqCst) < closing + 500 {
+        tokio::task::yield_now().await;
+    }
+    leaving.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    sidecar.shutdown(Duration::ZERO, Duration::from_secs(600)).await;
+    assert_eq!(application.count(), answered.load(Ordering::SeqCst));
+}

@@ -1,0 +1,245 @@
+//! What the proxy's tests share: an application that says what it saw, a client that speaks raw bytes, and policies.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use sluice_config::{PolicyHash, PreparedPolicy};
+use sluice_sidecar::{Options, Route, Sidecar, StoreChoice};
+use sluice_store::Clock;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+pub mod operator;
+
+/// Only ends a test that hangs; nothing is measured against it.
+const HANG: Duration = Duration::from_secs(60);
+
+/// An application: echoes bodies, and remembers what it was asked.
+pub struct Application {
+    pub address: SocketAddr,
+    pub seen: Arc<Mutex<Vec<http::request::Parts>>>,
+}
+
+impl Application {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let remember = seen.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let remember = remember.clone();
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (parts, body) = request.into_parts();
+                    let trailers = parts.uri.path() == "/trailers";
+                    remember.lock().unwrap().push(parts);
+                    let body: BoxBody<Bytes, hyper::Error> = if trailers {
+                        let mut trailers = http::HeaderMap::new();
+                        trailers.insert("x-sum", "42".parse().unwrap());
+                        body.with_trailers(async move { Some(Ok(trailers)) }).boxed()
+                    } else {
+                        body.boxed()
+                    };
+                    let mut response = Response::new(body);
+                    response.headers_mut().insert("x-application", "yes".parse().unwrap());
+                    if trailers {
+                        response.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+                    }
+                    async move { Ok::<_, Infallible>(response) }
+                });
+                tokio::spawn(async move {
+                    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    pub fn last(&self) -> http::request::Parts {
+        self.seen.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+/// A limit in JSON: so many a minute by the header `x-api-key`; `extra` is further members, with a leading comma.
+pub fn limit(name: &str, requests: u64, extra: &str) -> String {
+    let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
+    let missing = if extra.contains("onMissing") { "" } else { r#""onMissing":"Shared","# };
+    format!(
+        r#"{{"name":"{name}",{mode}{missing}"key":[{{"header":"x-api-key"}}],
+        "rates":[{{"requests":{requests},"periodMillis":60000,"algorithm":"fixedWindow"}}]{extra}}}"#
+    )
+}
+
+/// A policy in JSON.
+pub fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
+    format!(
+        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","limits":[{}]}}"#,
+        limits.join(",")
+    )
+}
+
+pub fn prepare(json: &str) -> Arc<PreparedPolicy> {
+    let prepared = PreparedPolicy::from_json(json).unwrap();
+    assert_eq!(prepared.hash, PolicyHash::of(json));
+    Arc::new(prepared)
+}
+
+/// A policy with these limits, `onStoreFailure: Allow`.
+pub fn policy(limits: &[String]) -> Arc<PreparedPolicy> {
+    prepare(&policy_json("checkout", "Allow", limits))
+}
+
+/// A sidecar before an address, with a clock that stands still.
+pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
+    let clock = Clock::manual(1_700_000_000_000 / 60_000 * 60_000);
+    let route =
+        Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
+    let mut options = Options::new(vec![route]);
+    options.admin = Some("127.0.0.1:0".parse().unwrap());
+    options.clock = clock.clone();
+    (Sidecar::start(options).unwrap(), clock)
+}
+
+/// The same with policies in force.
+pub fn sidecar_with(upstream: SocketAddr, policies: &[Arc<PreparedPolicy>]) -> Sidecar {
+    let (sidecar, _) = sidecar(upstream);
+    publish(&sidecar, &StoreChoice::Memory, policies);
+    sidecar
+}
+
+pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedPolicy>]) {
+    let named: Vec<_> = policies.iter().map(|p| (format!("uid-{}", p.name), p.clone())).collect();
+    assert_eq!(sidecar.publisher().publish(store, &named), []);
+}
+
+/// A response as it came.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// A client that sends bytes and reads responses.
+pub struct Client(pub BufReader<TcpStream>);
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.get_mut().write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    pub async fn get(&mut self, headers: &str) -> Answer {
+        self.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n")).await;
+        self.answer().await
+    }
+
+    pub async fn answer(&mut self) -> Answer {
+        self.answer_to("GET").await
+    }
+
+    /// Reads the response to a request of this method.
+    pub async fn answer_to(&mut self, method: &str) -> Answer {
+        tokio::time::timeout(HANG, self.read_answer(method)).await.expect("no answer")
+    }
+
+    pub async fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        tokio::time::timeout(HANG, self.0.read_until(b'\n', &mut line)).await.expect("no line").unwrap();
+        String::from_utf8(line).unwrap().trim_end().to_owned()
+    }
+
+    async fn read_answer(&mut self, method: &str) -> Answer {
+        let status_line = self.line().await;
+        let status =
+            status_line.split(' ').nth(1).unwrap_or_else(|| panic!("{status_line:?}")).parse().unwrap();
+        let mut headers = BTreeMap::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+        let mut body = Vec::new();
+        let chunked = headers.get("transfer-encoding").is_some_and(|te| te.ends_with("chunked"));
+        if method != "HEAD" && chunked {
+            loop {
+                let size = usize::from_str_radix(&self.line().await, 16).unwrap();
+                let from = body.len();
+                body.resize(from + size, 0);
+                self.0.read_exact(&mut body[from..]).await.unwrap();
+                if size == 0 {
+                    loop {
+                        let line = self.line().await;
+                        let Some((name, value)) = line.split_once(": ") else { break };
+                        headers.insert(format!("trailer {name}"), value.to_owned());
+                    }
+                    break;
+                }
+                self.line().await;
+            }
+        } else if method != "HEAD"
+            && let Some(length) = headers.get("content-length")
+        {
+            body.resize(length.parse().unwrap(), 0);
+            self.0.read_exact(&mut body).await.unwrap();
+        }
+        Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    }
+
+    /// Waits for the end of the connection; what came before it is not looked at.
+    pub async fn closed(mut self) {
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(HANG, self.0.read_to_end(&mut rest)).await.expect("still open");
+        // A reset is an end, too.
+        let _ = end;
+    }
+}
+
+/// One request on a connection of its own.
+pub async fn get(address: SocketAddr, headers: &str) -> Answer {
+    Client::connect(address).await.get(headers).await
+}
+
+/// One page of an admin port.
+pub async fn page(address: SocketAddr, path: &str) -> Answer {
+    let mut client = Client::connect(address).await;
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
+    client.answer().await
+}
+
+/// The value of a metric, by the beginning of its line.
+pub fn metric(text: &str, name: &str) -> u64 {
+    let line = text.lines().find(|line| line.starts_with(name));
+    line.and_then(|line| line.rsplit(' ').next()).map_or(0, |value| value.parse().unwrap())
+}

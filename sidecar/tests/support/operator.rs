@@ -1,0 +1,171 @@
+//! An operator that says what a test tells it to say, over TLS.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Method, Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use sluice_config::PolicyHash;
+use sluice_config::message::Report;
+use sluice_sidecar::subscribe::Operator as Client;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+pub struct Operator {
+    pub url: String,
+    pub files: tempfile::TempDir,
+    pub streams: UnboundedReceiver<Stream>,
+    pub reports: UnboundedReceiver<Report>,
+}
+
+/// A stream that a sidecar opened; dropped, it ends.
+pub struct Stream {
+    pub name: String,
+    pub last_event_id: Option<String>,
+    pub authorization: String,
+    events: UnboundedSender<String>,
+}
+
+impl Stream {
+    pub fn raw(&self, text: impl Into<String>) {
+        self.events.send(text.into()).unwrap();
+    }
+
+    pub fn event(&self, kind: &str, id: &str, data: &serde_json::Value) {
+        self.raw(format!("event: {kind}\nid: {id}\ndata: {data}\n\n"));
+    }
+
+    pub fn credentials(&self, id: &str) {
+        self.event("credentials", id, &credentials());
+    }
+
+    /// The whole map.
+    pub fn policies(&self, id: &str, policies: &[(&str, &str)]) {
+        self.event("policies", id, &message(true, policies));
+    }
+}
+
+/// Access to a store in the sidecar's memory.
+pub fn credentials() -> serde_json::Value {
+    serde_json::json!({"version": 1, "store": {
+        "url": "memory:", "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
+    }})
+}
+
+pub fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {
+    let published = policies.iter().map(|&(uid, json)| {
+        // As it would travel: without the test's line breaks, which an event could not carry.
+        let policy: serde_json::Value = serde_json::from_str(json).unwrap();
+        let hash = PolicyHash::of(&policy.to_string());
+        (uid.to_owned(), serde_json::json!({"hash": hash, "policy": policy}))
+    });
+    let policies: serde_json::Map<_, _> = published.collect();
+    serde_json::json!({"version": 1, "full": full, "policies": policies, "later": "unknown"})
+}
+
+impl Operator {
+    pub async fn start() -> Self {
+        let ca_key = KeyPair::generate().unwrap();
+        let mut ca = CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_pem = ca.self_signed(&ca_key).unwrap().pem();
+        let issuer = Issuer::new(ca, ca_key);
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec!["localhost".into()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
+            .unwrap();
+        let files = tempfile::tempdir().unwrap();
+        std::fs::write(files.path().join("ca.crt"), ca_pem).unwrap();
+        std::fs::write(files.path().join("token"), "secret-token\n").unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let (open, streams) = mpsc::unbounded_channel();
+        let (report, reports) = mpsc::unbounded_channel();
+        let names = Arc::new(AtomicUsize::new(0));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, open, report, names) =
+                    (acceptor.clone(), open.clone(), report.clone(), names.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service = service_fn(move |request| {
+                        answer(request, open.clone(), report.clone(), names.clone())
+                    });
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self { url, files, streams, reports }
+    }
+
+    pub fn client(&self) -> Client {
+        let file = |name| -> PathBuf { self.files.path().join(name) };
+        Client::new(&self.url, file("ca.crt"), file("token")).unwrap()
+    }
+
+    pub async fn stream(&mut self) -> Stream {
+        self.streams.recv().await.unwrap()
+    }
+
+    pub async fn report(&mut self) -> Report {
+        self.reports.recv().await.unwrap()
+    }
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+async fn answer(
+    request: Request<Incoming>,
+    open: UnboundedSender<Stream>,
+    report: UnboundedSender<Report>,
+    names: Arc<AtomicUsize>,
+) -> Result<Response<Body>, Infallible> {
+    let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+    let mut response = Response::new(Full::default().boxed());
+    match (request.method().clone(), request.uri().path()) {
+        (Method::GET, "/v1/stream") => {
+            assert_eq!(header("accept").as_deref(), Some("text/event-stream"));
+            let name = format!("stream-{}", names.fetch_add(1, Ordering::SeqCst));
+            response.headers_mut().insert("sluice-stream", name.parse().unwrap());
+            let (events, receive) = mpsc::unbounded_channel::<String>();
+            let frames = futures::stream::unfold(receive, |mut receive| async {
+                let text = receive.recv().await?;
+                Some((Ok(Frame::data(Bytes::from(text))), receive))
+            });
+            *response.body_mut() = StreamBody::new(frames).boxed();
+            let authorization = header("authorization").unwrap();
+            let _ = open.send(Stream { name, last_event_id: header("last-event-id"), authorization, events });
+        }
+        (Method::POST, "/v1/reports") => {
+            assert_eq!(header("authorization").unwrap(), "Bearer secret-token");
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let _ = report.send(serde_json::from_slice(&body).unwrap());
+        }
+        other => panic!("{other:?}"),
+    }
+    Ok(response)
+}
