@@ -1,0 +1,124 @@
+{{/*
+Labels that never change, of one component: (dict "root" $ "component" "operator")
+*/}}
+{{- define "sluice.selectorLabels" -}}
+app.kubernetes.io/name: sluice
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/*
+All labels of an object of one component.
+*/}}
+{{- define "sluice.labels" -}}
+{{ include "sluice.selectorLabels" . }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/*
+Labels of a pod: those of the user and ours. The chart's version is not among them: an upgrade that changes nothing else
+must not restart Redis, whose counters would start anew. (dict "root" $ "component" "redis" "more" .podLabels)
+*/}}
+{{- define "sluice.podLabels" -}}
+{{- $ours := include "sluice.selectorLabels" . | fromYaml }}
+{{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
+{{- mergeOverwrite (dict) .more $ours | toYaml }}
+{{- end }}
+
+{{/*
+An image's reference: (dict "root" $ "image" .Values.operator.image). As in any reference, what comes before the first
+slash is a registry if there is a dot or a colon in it.
+*/}}
+{{- define "sluice.image" -}}
+{{- $first := regexFind "^[^/]+/" .image.repository }}
+{{- $named := or (contains "." $first) (contains ":" $first) (eq $first "localhost/") }}
+{{- if and .image.registry (not $named) }}{{ trimSuffix "/" .image.registry }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/*
+The Secret of the store's password in the release's namespace; empty if there is none. That of the embedded Redis is
+made by the operator when it starts, not by Helm, whose random values would change with every upgrade.
+*/}}
+{{- define "sluice.storeSecret" -}}
+{{- if .Values.redis.embedded }}sluice-redis{{ else }}{{ .Values.redis.existingSecret }}{{ end }}
+{{- end }}
+
+{{- define "sluice.storeUrl" -}}
+{{- if .Values.redis.embedded }}
+  {{- if or .Values.redis.url .Values.redis.existingSecret }}
+    {{- fail "redis.url and redis.existingSecret are of a Redis of yours: set redis.embedded=false too" }}
+  {{- end }}
+  {{- printf "redis://sluice-redis.%s.svc:6379" .Release.Namespace }}
+{{- else }}
+  {{- required "redis.url is needed with redis.embedded=false: redis://HOST:PORT or rediss://HOST:PORT" .Values.redis.url }}
+{{- end }}
+{{- end }}
+
+{{/*
+redis.latencyBudget in milliseconds.
+*/}}
+{{- define "sluice.latencyBudgetMillis" -}}
+{{- $text := toString .Values.redis.latencyBudget }}
+{{- $millis := 0 }}
+{{- if hasSuffix "ms" $text }}
+  {{- $millis = trimSuffix "ms" $text | int }}
+{{- else if hasSuffix "s" $text }}
+  {{- $millis = mul 1000 (trimSuffix "s" $text | int) }}
+{{- else }}
+  {{- $millis = int $text }}
+{{- end }}
+{{- if or (lt (int $millis) 1) (gt (int $millis) 10000) }}
+  {{- fail (printf "redis.latencyBudget is %s: from 1ms to 10s" $text) }}
+{{- end }}
+{{- $millis }}
+{{- end }}
+
+{{/*
+The sidecar's resources as the operator reads them: JSON whose quantities are all strings.
+*/}}
+{{- define "sluice.sidecarResources" -}}
+{{- $all := dict }}
+{{- range $kind := list "requests" "limits" }}
+  {{- $some := dict }}
+  {{- range $name, $quantity := get $.Values.sidecar.resources $kind }}
+    {{- $_ := set $some $name ($quantity | toJson | trimAll "\"") }}
+  {{- end }}
+  {{- $_ := set $all $kind $some }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}
+
+{{/*
+What every container of the chart may do: nothing that the Pod Security Standard "restricted" forbids.
+*/}}
+{{- define "sluice.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+privileged: false
+readOnlyRootFilesystem: true
+{{- end }}
+
+{{- define "sluice.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/*
+Namespaces whose pods never get a sidecar. Were the operator's own among the others, nothing could start it again.
+*/}}
+{{- define "sluice.notExcluded" -}}
+key: kubernetes.io/metadata.name
+operator: NotIn
+values:
+{{- range append .Values.injection.excludedNamespaces .Release.Namespace | uniq | sortAlpha }}
+- {{ . }}
+{{- end }}
+{{- end }}

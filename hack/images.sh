@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# images.sh [--no-build | --no-images] [TAG]: make the container images, and print for each its reference and its file.
+#   images/sluice-operator.tar, images/sluice-sidecar.tar    docker archives: for `docker load`, `ctr images import`
+# Static binaries by cargo, images by buildah, or by docker where there is no buildah. Needs no network beyond cargo's.
+#   TAG                   the version in Cargo.toml and the commit, as 0.1.0-1a2b3c4; -dirty if files were changed since
+#   --no-build            take the binaries that are in target/images/bin
+#   --no-images           only build those binaries
+#   SLUICE_IMAGE_PREFIX   what the references begin with (ghcr.io/sluice-dev/)
+#   CARGO_TARGET_DIR      where cargo builds (target)
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly prefix=${SLUICE_IMAGE_PREFIX-ghcr.io/sluice-dev/}
+readonly target=${CARGO_TARGET_DIR:-target}
+work=$(realpath -m "$target/images")
+readonly work
+readonly images=(operator sidecar)
+
+die() { echo "images.sh: $*" >&2; exit 1; }
+
+version() { # of the workspace
+  sed -n '/^\[workspace\.package\]/,/^\[/ s/^version *= *"\(.*\)"/\1/p' Cargo.toml
+}
+
+revision() { # of the checkout; empty outside of one
+  git rev-parse --short HEAD 2>/dev/null || true
+}
+
+default_tag() {
+  local tag revision
+  tag=$(version)
+  revision=$(revision)
+  [ -n "$revision" ] && tag+=-$revision
+  if [ -n "$revision" ] && ! git diff --quiet HEAD --; then tag+=-dirty; fi
+  echo "$tag"
+}
+
+build() { # the binaries, into $work/bin
+  local triple binary
+  triple=$(rustc -vV | sed -n 's/^host: //p')
+  case $triple in
+    *-linux-*) ;;
+    *) die "$triple cannot build for Linux containers: run this on Linux" ;;
+  esac
+  # With an explicit target the flags are not for build scripts and procedural macros, which cannot be static.
+  RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static" CARGO_TARGET_DIR=$target \
+    cargo build --release --locked --target "$triple" -p sluice-operator -p sluice-sidecar -p sluice >&2
+  mkdir -p "$work/bin"
+  for binary in sluice-operator sluice-sidecar sluice; do
+    install -m 755 "$target/$triple/release/$binary" "$work/bin/$binary"
+  done
+}
+
+require_static() { # require_static FILE: in an image without a loader nothing else starts
+  [ -x "$1" ] || die "$1 is not there: run this without --no-build"
+  if LC_ALL=C ldd "$1" 2>&1 | grep -q '=>'; then die "$1 is not static"; fi
+}
+
+# buildah keeps its storage below $work; copies of a few MB need no better driver than vfs.
+with_buildah() {
+  TMPDIR=$work/tmp buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"
+}
+
+make_image() { # make_image NAME REFERENCE FILE
+  local options=(
+    --file Dockerfile --target "$1" --tag "$2"
+    --build-arg BIN_DIR=bin --build-arg "VERSION=$tag" --build-arg "REVISION=$(revision)"
+  )
+  if [ "$builder" = buildah ]; then
+    # The commit's time, so that equal binaries give equal images.
+    with_buildah bud --quiet --isolation chroot \
+      --timestamp "$(git log -1 --format=%ct 2>/dev/null || echo 0)" "${options[@]}" "$work/context" >/dev/null
+    with_buildah push --quiet "$2" "docker-archive:$3:$2"
+  else
+    docker build --quiet "${options[@]}" "$work/context" >/dev/null
+    docker save --output "$3" "$2"
+  fi
+}
+
+main() {
+  local build=1 make=1 tag='' image reference
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --no-build) build=0 ;;
+      --no-images) make=0 ;;
+      -h | --help) sed -n '2,/^set/ s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; return ;;
+      -*) die "unknown option $1" ;;
+      *) [ -z "$tag" ] || die "one TAG, not $tag and $1"; tag=$1 ;;
+    esac
+    shift
+  done
+  tag=${tag:-$(default_tag)}
+  [[ $tag =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$ ]] || die "$tag is no tag of an image"
+  # Nodes keep an image by its name: under a name that never changes they would run old ones.
+  [ "$tag" != latest ] || die "give the images a tag of their own, not latest"
+
+  if [ $build = 1 ]; then build; fi
+  if [ $make = 0 ]; then return; fi
+  builder=$(command -v buildah || command -v docker) || die "neither buildah nor docker is installed"
+  builder=${builder##*/}
+
+  # First what a run before this one left if it was killed. As root, buildah also notes layers that it has seen in one
+  # place that no option moves.
+  passing=("$work"/{context,storage,run,tmp})
+  rm -rf "${passing[@]}"
+  [ -e /var/lib/containers ] || passing+=(/var/lib/containers)
+  trap 'rm -rf "${passing[@]}"' EXIT
+  mkdir -p images "$work/context/bin" "$work/tmp"
+  for image in "${images[@]}"; do
+    require_static "$work/bin/sluice-$image"
+    ln "$work/bin/sluice-$image" "$work/context/bin/"
+  done
+  for image in "${images[@]}"; do
+    reference=${prefix}sluice-$image:$tag
+    make_image "$image" "$reference" "$work/tmp/$image.tar"
+    mv -f "$work/tmp/$image.tar" "images/sluice-$image.tar"
+    printf '%s\t%s\n' "$reference" "images/sluice-$image.tar"
+  done
+}
+
+main "$@"
