@@ -30,6 +30,8 @@ const REFRESH: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_secs(10);
 /// The first Kubernetes whose Services see the named ports of native sidecars.
 const NATIVE_SINCE: (u32, u32) = (1, 32);
+/// The first Kubernetes that knows `preStop.sleep` without being asked to.
+const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
 
 /// Runs the operator until SIGTERM or SIGINT.
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -42,7 +44,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         pull_policy: args.sidecar_image_pull_policy.clone(),
         resources: resources(&args.sidecar_resources)?,
         control_url: args.control_url(),
-        native: is_native(&version.major, &version.minor),
+        native: number(&version.major, &version.minor) >= NATIVE_SINCE,
+        pre_stop_sleep: number(&version.major, &version.minor) >= PRE_STOP_SLEEP_SINCE,
     };
     tracing::info!(version = version.git_version, native_sidecars = config.native, "API server");
 
@@ -63,7 +66,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut servers = tokio::task::JoinSet::new();
     servers.spawn(webhook);
     servers.spawn(admin);
-    readiness.set(true);
 
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
     let lead = lead(
@@ -77,6 +79,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         leadership.clone(),
     );
     let follow = async {
+        // Ready means that pods created from now on get their sidecar: the API server must know the authority.
+        while !knows(&client, &args, &certificates).await {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        readiness.set(true);
         loop {
             tokio::time::sleep(REFRESH).await;
             if let Err(error) = certificates.refresh(false).await {
@@ -206,10 +213,18 @@ async fn tell(args: &Args, context: &Context, certificates: &Certificates) {
     }
 }
 
-fn is_native(major: &str, minor: &str) -> bool {
-    let number =
-        |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
-    (number(major), number(minor)) >= NATIVE_SINCE
+async fn knows(client: &kube::Client, args: &Args, certificates: &Certificates) -> bool {
+    let trusted = certificates.trusted().borrow().clone();
+    trust::api_server_knows(client, &args.webhook_configuration, &trusted).await.unwrap_or_else(|error| {
+        tracing::warn!("the webhook configurations: {error:#}");
+        false
+    })
+}
+
+/// The number of a Kubernetes version; vendors write `34+`.
+fn number(major: &str, minor: &str) -> (u32, u32) {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+    (number(major), number(minor))
 }
 
 async fn stopped() {

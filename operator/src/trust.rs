@@ -40,6 +40,18 @@ pub async fn tell_api_server(client: &kube::Client, name: &str, trusted: &str) -
     Ok(())
 }
 
+/// Whether the API server would call this authority's webhook. Without a configuration it calls none, and knows enough.
+pub async fn api_server_knows(client: &kube::Client, name: &str, trusted: &str) -> anyhow::Result<bool> {
+    let bundle = ByteString(trusted.as_bytes().to_vec());
+    let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
+    let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
+    let mutating = mutating.and_then(|object| object.webhooks).unwrap_or_default();
+    let validating = validating.and_then(|object| object.webhooks).unwrap_or_default();
+    let mut bundles = mutating.into_iter().map(|hook| hook.client_config.ca_bundle);
+    let mut others = validating.into_iter().map(|hook| hook.client_config.ca_bundle);
+    Ok(bundles.all(|b| b.as_ref() == Some(&bundle)) && others.all(|b| b.as_ref() == Some(&bundle)))
+}
+
 fn set_all<'a>(bundles: impl Iterator<Item = &'a mut Option<ByteString>>, bundle: &ByteString) -> bool {
     let mut changed = false;
     for old in bundles.filter(|old| old.as_ref() != Some(bundle)) {

@@ -43,6 +43,12 @@ impl ControlPlane {
         self.folder.path().join("kubeconfig")
     }
 
+    /// A folder that lives as long as it does.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     async fn start() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let assets = assets();

@@ -20,7 +20,8 @@ pub struct Operator {
     pub control: String,
     /// `http://127.0.0.1:PORT`, for probes.
     pub admin: String,
-    folder: TempDir,
+    authority: PathBuf,
+    _folder: TempDir,
 }
 
 impl Operator {
@@ -62,7 +63,8 @@ impl Operator {
             process,
             control: format!("https://127.0.0.1:{control}"),
             admin: format!("http://127.0.0.1:{admin}"),
-            folder,
+            authority: plane.folder().join(format!("{namespace}.crt")),
+            _folder: folder,
         };
         until("the operator leads", async || {
             assert!(this.process.runs(), "the operator has ended:\n{}", this.process.output());
@@ -79,6 +81,6 @@ impl Operator {
     /// The file of its authority.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
-        self.folder.path().join("ca.crt")
+        self.authority.clone()
     }
 }

@@ -36,6 +36,8 @@ pub struct InjectConfig {
     /// Whether Services of this API server see the named ports of native sidecars (Kubernetes 1.32); without, the
     /// sidecar is an ordinary container.
     pub native: bool,
+    /// Whether the API server knows `preStop.sleep` (Kubernetes 1.30).
+    pub pre_stop_sleep: bool,
 }
 
 /// Why a pod gets no sidecar.
@@ -74,7 +76,7 @@ pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
 fn with_sidecar(mut spec: PodSpec, captured: &[CapturedPort], config: &InjectConfig) -> PodSpec {
     let grace = spec.termination_grace_period_seconds.unwrap_or(30);
     for container in &mut spec.containers {
-        give_ports_away(container, captured, grace);
+        give_ports_away(container, captured, if config.pre_stop_sleep { grace } else { 0 });
     }
     let sidecar = sidecar(captured, config);
     if config.native {
@@ -254,8 +256,6 @@ pub fn resources(json: &str) -> anyhow::Result<ResourceRequirements> {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Borrow as _;
-
     use super::*;
     use serde_json::json;
 
@@ -266,13 +266,15 @@ mod tests {
             resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
             control_url: "https://sluice-control.sluice-system.svc:8443".into(),
             native,
+            pre_stop_sleep: true,
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
     fn pod(ports: serde_json::Value, extra: serde_json::Value) -> Pod {
         let mut pod =
             json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app", "ports": ports}]}});
-        json_patch::merge(&mut pod, extra.borrow());
+        json_patch::merge(&mut pod, &extra);
         serde_json::from_value(pod).unwrap()
     }
 
