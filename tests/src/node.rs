@@ -62,6 +62,11 @@ pub fn applied(manifest: &str) {
 /// # Panics
 /// When it does not come up.
 pub fn install() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(install_now);
+}
+
+fn install_now() {
     let tag = std::env::var("SLUICE_E2E_TAG").expect("SLUICE_E2E_TAG: run `make e2e`");
     let tag = ["operator.image.tag", "sidecar.image.tag"].map(|name| format!("{name}={tag}"));
     let (ok, text) = run(

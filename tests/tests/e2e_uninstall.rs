@@ -26,8 +26,11 @@ async fn e2e_uninstall_leaves_pods_serving() {
     // New pods start as if Sluice had never been there.
     kubectl("-n leave rollout restart deployment/web");
     shop.rolled_out("web");
-    let pods = kubectl("-n leave get pods -l app=web -o jsonpath={.items[*].spec.initContainers[*].name}");
-    assert!(!pods.contains("sluice-sidecar"), "{pods}");
+    until("the pods of before are gone, and those of now have no sidecar", async || {
+        let query = "-n leave get pods -l app=web -o jsonpath={.items[*].spec.initContainers[*].name}";
+        (!kubectl(query).contains("sluice-sidecar")).then_some(())
+    })
+    .await;
     assert_eq!(get(&address, "/", &[]).await.status, 200);
     assert!(
         run("kubectl", &["get", "crd", "ratelimitpolicies.sluice.dev"], "").0,
