@@ -1,1 +1,0 @@
-//! Measurements against peers, as ratios of one run.
