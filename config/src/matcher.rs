@@ -10,6 +10,9 @@ use crate::prepared::Refusal;
 /// The most memory that a compiled regular expression may take.
 const REGEX_BYTES: usize = 1 << 18;
 
+/// The most memory that its cache may take while texts are matched.
+const REGEX_CACHE_BYTES: usize = 1 << 18;
+
 /// A [`Match`], ready to be asked.
 #[derive(Debug)]
 pub struct Matcher {
@@ -35,15 +38,17 @@ enum Value {
 /// Compiles a regular expression that must match the whole of a text. Linear in time whatever the text: the engine
 /// does not backtrack.
 pub fn whole_regex(pattern: &str) -> Result<Regex, String> {
-    RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(REGEX_BYTES).build().map_err(
-        |error| match error {
+    RegexBuilder::new(&format!("^(?:{pattern})$"))
+        .size_limit(REGEX_BYTES)
+        .dfa_size_limit(REGEX_CACHE_BYTES)
+        .build()
+        .map_err(|error| match error {
             regex::Error::CompiledTooBig(limit) => format!("it compiles to more than {limit} bytes"),
             regex::Error::Syntax(text) => {
                 text.lines().last().unwrap_or("syntax error").replace("error: ", "")
             }
             other => other.to_string(),
-        },
-    )
+        })
 }
 
 impl Matcher {

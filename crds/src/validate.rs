@@ -67,9 +67,13 @@ pub fn validate(object: &Value) -> Result<ValidPolicy, Vec<Violation>> {
     }
 }
 
+/// How many regular expressions a policy may have: each costs memory in every sidecar.
+const MAX_REGEXES: usize = 64;
+
 #[derive(Default)]
 struct Found {
     violations: Vec<Violation>,
+    regexes: usize,
 }
 
 impl Found {
@@ -178,6 +182,16 @@ impl Found {
     }
 
     fn regex(&mut self, path: &str, pattern: Option<&str>) {
+        self.regexes += usize::from(pattern.is_some());
+        if self.regexes > MAX_REGEXES {
+            if self.regexes == MAX_REGEXES + 1 {
+                self.wrong(
+                    format!("{path}.regex"),
+                    format!("is one too many: a policy may have {MAX_REGEXES} regular expressions"),
+                );
+            }
+            return;
+        }
         if let Some(Err(error)) = pattern.map(whole_regex) {
             self.wrong(format!("{path}.regex"), format!("is no regular expression: {error}"));
         }

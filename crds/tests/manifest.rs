@@ -167,6 +167,17 @@ fn check_refuses_bad_input_with_its_path() {
 }
 
 #[test]
+fn check_refuses_more_regular_expressions_than_sidecars_have_memory_for() {
+    let matches: String = (0..9).map(|n| format!("{{path: {{regex: '/{n}.*'}}}},")).collect();
+    let limits: String = (0..8)
+        .map(|n| format!("  - {{name: l{n}, rates: [{{requests: 1, per: 1m}}], matches: [{matches}]}}\n"))
+        .collect();
+    let errors = errors(&manifest(&format!("  limits:\n{limits}")));
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("spec.limits[7].matches[1].path.regex: is one too many"), "{errors:?}");
+}
+
+#[test]
 fn check_refuses_what_is_no_policy() {
     for (text, word) in [
         ("a: [", "no valid YAML"),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::namespaces::Namespaces;
@@ -10,6 +11,9 @@ use crate::distribution::Hub;
 use crate::metrics::Metrics;
 use crate::policy::queue::Queue;
 use crate::policy::watch::PolicyTable;
+
+/// How many watches a status is made from, besides that of policies.
+pub const WATCHES: usize = 3;
 
 /// What the parts of the operator share.
 pub struct Context {
@@ -29,6 +33,8 @@ pub struct Context {
     pub queue: Arc<Queue>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// How many of the watches of pods, Services and namespaces have listed all that there is.
+    pub listed: watch::Sender<usize>,
     /// Since when this replica leads.
     pub leads_since: Instant,
 }

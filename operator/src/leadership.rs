@@ -86,7 +86,7 @@ impl Leadership {
         let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            match tokio::time::timeout(RENEW_DEADLINE, self.renew()).await {
+            match tokio::time::timeout_at(renewed + RENEW_DEADLINE, self.renew()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => return anyhow::anyhow!("the lease is another replica's now"),
                 Ok(Err(error)) => tracing::warn!("lease: {error:#}"),

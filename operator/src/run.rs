@@ -18,7 +18,7 @@ use crate::cluster::namespaces::Namespaces;
 use crate::cluster::{Pods, Services};
 use crate::context::Context;
 use crate::distribution::Hub;
-use crate::leadership::{Leadership, take_endpoint};
+use crate::leadership::{self, Leadership};
 use crate::metrics::Metrics;
 use crate::policy::queue::Queue;
 use crate::policy::{reconcile, watch};
@@ -101,7 +101,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         () = stopped() => Ok(()),
     };
     readiness.set(false);
-    handle.graceful_shutdown(Some(DRAIN));
+    // Without the lease, whatever is in flight is another's already.
+    handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN } else { Duration::ZERO }));
     if !args.no_lease {
         leadership.release().await;
     }
@@ -124,6 +125,11 @@ async fn lead(
     if !args.no_lease {
         leadership.acquire().await;
     }
+    // Renewed from now on, in a task of its own: whatever else takes its time must not cost the lease.
+    let held = leadership.clone();
+    let no_lease = args.no_lease;
+    let hold =
+        tokio::spawn(async move { if no_lease { std::future::pending().await } else { held.hold().await } });
     tracing::info!("leading");
     metrics.leads();
     certificates.refresh(true).await?;
@@ -133,6 +139,7 @@ async fn lead(
         pods: Pods::new(client.clone()),
         services: Services::default(),
         namespaces: Namespaces::default(),
+        listed: tokio::sync::watch::Sender::new(0),
         leads_since: Instant::now(),
         client: client.clone(),
         hub: hub.clone(),
@@ -143,13 +150,9 @@ async fn lead(
     let control = axum_server::bind_rustls(args.control_listen, certificates.tls.clone())
         .handle(handle)
         .serve(control.into_make_service());
-    if !args.no_lease {
-        let port = args.control_listen.port();
-        take_endpoint(client.clone(), &args.namespace, &args.control_service, args.pod_ip, port).await?;
-    }
-    let hold = async { if args.no_lease { std::future::pending().await } else { leadership.hold().await } };
+    take_endpoint(&client, &args).await?;
     tokio::select! {
-        error = hold => Err(error),
+        error = hold => Err(error.unwrap_or_else(anyhow::Error::from)),
         ended = control => ended.context("the control port"),
         () = watch_cluster(&context) => Ok(()),
         () = reconcile::run(context.clone()) => Ok(()),
@@ -163,9 +166,6 @@ async fn watch_cluster(context: &Arc<Context>) {
     let touched = |namespace: &str| context.queue.add_all(context.policies.of(namespace));
     let pods = context.pods.watch(|change| match change {
         Change::Applied(pod) => {
-            if pod.labels.get(sluice_crds::INJECT_LABEL).is_some_and(|value| value == "true") {
-                context.namespaces.asked(&pod.namespace);
-            }
             context.hub.pod_labels(&pod.uid, &pod.labels);
             touched(&pod.namespace);
         }
@@ -173,12 +173,26 @@ async fn watch_cluster(context: &Arc<Context>) {
             context.hub.pod_gone(&uid);
             touched(&namespace);
         }
-        Change::Synced => {}
+        Change::Synced => listed(context),
     });
-    let services =
-        context.services.watch(context.client.clone(), |namespace| namespace.into_iter().for_each(touched));
-    let namespaces = context.namespaces.watch(context.client.clone(), touched);
-    tokio::join!(watch::watch(context), pods, services, namespaces);
+    let of_namespace = |namespace: Option<&str>| namespace.map_or_else(|| listed(context), touched);
+    let services = context.services.watch(context.client.clone(), of_namespace);
+    let namespaces = context.namespaces.watch(context.client.clone(), of_namespace);
+    let asking = context.namespaces.watch_pods(context.client.clone());
+    tokio::join!(watch::watch(context), pods, services, namespaces, asking);
+}
+
+/// Points the control Service at this replica, if it needed the lease to lead.
+async fn take_endpoint(client: &kube::Client, args: &Args) -> anyhow::Result<()> {
+    if args.no_lease {
+        return Ok(());
+    }
+    let port = args.control_listen.port();
+    leadership::take_endpoint(client.clone(), &args.namespace, &args.control_service, args.pod_ip, port).await
+}
+
+fn listed(context: &Context) {
+    context.listed.send_modify(|listed| *listed += 1);
 }
 
 /// Reads the Secrets of the certificates and the store again, from time to time.
@@ -187,6 +201,10 @@ async fn refresh(args: &Args, client: &kube::Client, certificates: &Certificates
         tokio::time::sleep(REFRESH).await;
         if let Err(error) = certificates.refresh(true).await {
             tracing::warn!("certificates: {error:#}");
+        }
+        // Somebody may have changed it, or a former leader too late.
+        if let Err(error) = take_endpoint(client, args).await {
+            tracing::warn!("{error:#}");
         }
         match store::access(client.clone(), args).await {
             Ok(access) => hub.set_access(access),

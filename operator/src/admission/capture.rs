@@ -1,8 +1,9 @@
-//! Which ports of a pod the sidecar takes over: those that the annotation names, or the only named TCP port, or the
-//! one named `http`. And, of a pod that has a sidecar, which it took.
+//! Which ports of a pod the sidecar takes over: those that the annotation names, or the one named `http`, or the only
+//! named TCP port if its name says HTTP. A port of a database must not be taken for one of HTTP: the sidecar would
+//! answer its clients. And, of a pod that has a sidecar, which it took.
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
-use sluice_config::PROXY_PORT;
+use sluice_config::{ADMIN_PORT, PROXY_PORT};
 use sluice_crds::{PORTS_ANNOTATION, SIDECAR_CONTAINER};
 
 /// The ports of the sidecar after the first: those between are its own.
@@ -32,6 +33,17 @@ pub enum CaptureError {
         "several ports have names ({0}): say which serve requests with the annotation {PORTS_ANNOTATION}"
     )]
     Ambiguous(String),
+    /// The only named port does not say that it serves HTTP.
+    #[error(
+        "the name of its port {0:?} does not say HTTP: if it serves HTTP, say so with the annotation {PORTS_ANNOTATION}: {0}"
+    )]
+    NotHttp(String),
+    /// Two containers have a port of the same name.
+    #[error("two ports are named {0:?}: give them different names")]
+    Twice(String),
+    /// A container listens where the sidecar must.
+    #[error("a container has the port {0}, which the sidecar needs")]
+    Taken(u16),
     /// The annotation names a port that is not there.
     #[error("the annotation {PORTS_ANNOTATION} names {0:?}, which is no named TCP port of its containers")]
     Unknown(String),
@@ -55,7 +67,8 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         Some(text) => text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
         None => match named.as_slice() {
             [] => return Err(CaptureError::NoNamedPort),
-            [(only, _)] => vec![*only],
+            [(only, _)] if says_http(only) => vec![*only],
+            [(only, _)] => return Err(CaptureError::NotHttp((*only).into())),
             several => match several.iter().find(|(name, _)| *name == "http") {
                 Some((http, _)) => vec![*http],
                 None => {
@@ -71,12 +84,20 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
     if wanted.len() > MOST_PORTS {
         return Err(CaptureError::TooMany);
     }
+    if let Some(name) =
+        wanted.iter().find(|name| named.iter().filter(|(other, _)| other == *name).count() > 1)
+    {
+        return Err(CaptureError::Twice((*name).into()));
+    }
     let taken: Vec<u16> = spec
         .iter()
-        .flat_map(|spec| &spec.containers)
+        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(|port| u16::try_from(port.container_port).ok())
         .collect();
+    if taken.contains(&ADMIN_PORT) {
+        return Err(CaptureError::Taken(ADMIN_PORT));
+    }
     let mut free = std::iter::once(PROXY_PORT).chain(MORE_PROXY_PORTS..).filter(|port| !taken.contains(port));
     wanted
         .into_iter()
@@ -86,6 +107,13 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
             Ok(CapturedPort { name: name.into(), sidecar: free.next().unwrap_or(PROXY_PORT), application })
         })
         .collect()
+}
+
+/// Whether a port's name says that it serves HTTP without TLS: by the names that Kubernetes users give such ports.
+fn says_http(name: &str) -> bool {
+    let first = name.split('-').next().unwrap_or(name);
+    let word = first.trim_end_matches(|c: char| c.is_ascii_digit());
+    ["http", "web", "grpc"].contains(&word) || first == "h2c"
 }
 
 fn named_tcp(port: &ContainerPort) -> Option<(&str, u16)> {

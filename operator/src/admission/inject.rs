@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, HTTPGetAction,
-    KeyToPath, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource, ResourceRequirements,
-    SeccompProfile, SecurityContext, ServiceAccountTokenProjection, SleepAction, Volume, VolumeMount,
-    VolumeProjection,
+    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, ExecAction,
+    HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource,
+    ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, SleepAction,
+    Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -19,7 +19,10 @@ use crate::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
 /// How long a captured container lives on after its pod's deletion began, so that no request meets a closed port
 /// while endpoints spread.
 const PRE_STOP_SECONDS: i64 = 5;
+const IDENTITY_VOLUME: &str = "sluice-identity";
+const STATE_VOLUME: &str = "sluice-state";
 const IDENTITY: &str = "/var/run/sluice/identity";
+const BINARY: &str = "/sluice-sidecar";
 const STATE: &str = "/var/run/sluice/state";
 
 /// What every sidecar is made of.
@@ -49,6 +52,10 @@ pub enum Skip {
     OptedOut,
     /// It is on the host's network.
     HostNetwork,
+    /// It is for Windows.
+    Windows,
+    /// It is a Job's, and an ordinary container would keep it from ever completing.
+    Job,
     /// There is nothing to capture.
     Capture(CaptureError),
 }
@@ -66,6 +73,12 @@ pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
     }
     if spec.host_network == Some(true) {
         return Err(Skip::HostNetwork);
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
+        return Err(Skip::Windows);
+    }
+    if !config.native && pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job") {
+        return Err(Skip::Job);
     }
     let captured = capture::plan(pod).map_err(Skip::Capture)?;
     let mut pod = pod.clone();
@@ -85,7 +98,10 @@ fn with_sidecar(mut spec: PodSpec, captured: &[CapturedPort], config: &InjectCon
     } else {
         spec.containers.push(sidecar);
     }
-    spec.volumes.get_or_insert_default().extend(volumes());
+    // A manifest taken from a running pod may bring volumes of these names without the sidecar.
+    let all = spec.volumes.get_or_insert_default();
+    all.retain(|volume| ![IDENTITY_VOLUME, STATE_VOLUME].contains(&volume.name.as_str()));
+    all.extend(volumes());
     spec
 }
 
@@ -131,12 +147,10 @@ fn give_ports_away(container: &mut Container, captured: &[CapturedPort], grace: 
 }
 
 fn sidecar(captured: &[CapturedPort], config: &InjectConfig) -> Container {
-    let mut args: Vec<String> = captured
-        .iter()
-        .map(|c| format!("--proxy=0.0.0.0:{}=127.0.0.1:{}", c.sidecar, c.application))
-        .collect();
+    let mut args: Vec<String> =
+        captured.iter().map(|c| format!("--proxy=[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
     args.extend([
-        format!("--admin=0.0.0.0:{ADMIN_PORT}"),
+        format!("--admin=[::]:{ADMIN_PORT}"),
         format!("--operator={}", config.control_url),
         format!("--ca-file={IDENTITY}/{CONFIG_MAP_KEY}"),
         format!("--token-file={IDENTITY}/token"),
@@ -167,6 +181,16 @@ fn sidecar(captured: &[CapturedPort], config: &InjectConfig) -> Container {
         args: Some(args),
         ports: Some(ports),
         resources: Some(config.resources.clone()),
+        // At the beginning of a pod's end: connections are closed while the application still listens.
+        lifecycle: config.native.then(|| Lifecycle {
+            pre_stop: Some(LifecycleHandler {
+                exec: Some(ExecAction {
+                    command: Some(vec![BINARY.into(), "drain".into(), format!("--state-dir={STATE}")]),
+                }),
+                ..LifecycleHandler::default()
+            }),
+            ..Lifecycle::default()
+        }),
         // Waits for the first snapshot, so that the application is never reached without its limits.
         startup_probe: Some(probe("/startupz", 1, 120)),
         readiness_probe: Some(probe("/readyz", 2, 1)),
@@ -230,8 +254,8 @@ fn volumes() -> [Volume; 2] {
     let state =
         EmptyDirVolumeSource { medium: Some("Memory".into()), size_limit: Some(Quantity("64Mi".into())) };
     [
-        Volume { name: "sluice-identity".into(), projected: Some(identity), ..Volume::default() },
-        Volume { name: "sluice-state".into(), empty_dir: Some(state), ..Volume::default() },
+        Volume { name: IDENTITY_VOLUME.into(), projected: Some(identity), ..Volume::default() },
+        Volume { name: STATE_VOLUME.into(), empty_dir: Some(state), ..Volume::default() },
     ]
 }
 
@@ -331,6 +355,29 @@ mod tests {
         );
         assert_eq!(plan(&annotated("web")), Err(CaptureError::Unknown("web".into())));
         assert_eq!(plan(&pod(json!([{"containerPort": 8080}]), json!({}))), Err(CaptureError::NoNamedPort));
+        let redis = json!([{"name": "redis", "containerPort": 6379}]);
+        assert_eq!(plan(&pod(redis.clone(), json!({}))), Err(CaptureError::NotHttp("redis".into())));
+        let named = json!({"metadata": {"annotations": {"sluice.dev/ports": "redis"}}});
+        assert_eq!(plan(&pod(redis, named)), Ok(vec![("redis".into(), 8790)]));
+        for (name, http) in [
+            ("http-alt", true),
+            ("web", true),
+            ("grpc", true),
+            ("http2", true),
+            ("h2c", true),
+            ("https", false),
+            ("webhook", false),
+        ] {
+            assert_eq!(
+                plan(&pod(json!([{"name": name, "containerPort": 1}]), json!({}))).is_ok(),
+                http,
+                "{name}"
+            );
+        }
+        let admin = json!([{"name": "http", "containerPort": 8080}, {"containerPort": 8791}]);
+        assert_eq!(plan(&pod(admin, json!({}))), Err(CaptureError::Taken(8791)));
+        let twice = json!([{"name": "http", "containerPort": 8080}, {"name": "http", "containerPort": 8081}]);
+        assert_eq!(plan(&pod(twice, json!({}))), Err(CaptureError::Twice("http".into())));
         let udp = json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}]);
         assert_eq!(plan(&pod(udp, json!({}))), Err(CaptureError::NoNamedPort));
         let unclear = json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}]);

@@ -70,6 +70,8 @@ async fn inject_pod(
                     Skip::Present => "present",
                     Skip::OptedOut => "opted-out",
                     Skip::HostNetwork => "host-network",
+                    Skip::Windows => "windows",
+                    Skip::Job => "job",
                     Skip::Capture(_) => "nothing-to-capture",
                 }
             }

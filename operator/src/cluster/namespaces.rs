@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
-use sluice_crds::INJECTION_LABEL;
+use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
 use tokio::sync::Notify;
 
 use crate::cluster::follow::{Change, follow};
@@ -21,8 +21,9 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Follows the watch of all namespaces' metadata.
-    pub async fn watch(&self, client: kube::Client, mut label_changed: impl FnMut(&str) + Send) {
+    /// Follows the watch of all namespaces' metadata; says the name of each whose label has changed, and nothing when
+    /// all have been listed.
+    pub async fn watch(&self, client: kube::Client, mut changed: impl FnMut(Option<&str>) + Send) {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
         follow(watcher::watcher(api, watcher::Config::default()), |change| {
             let (name, labelled) = match change {
@@ -34,21 +35,33 @@ impl Namespaces {
                     self.asked.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
                     (name, false)
                 }
-                Change::Synced => return,
+                Change::Synced => return changed(None),
             };
             let mut set = self.labelled.write().unwrap_or_else(PoisonError::into_inner);
-            let changed = if labelled { set.insert(name.clone()) } else { set.remove(&name) };
+            let other = if labelled { set.insert(name.clone()) } else { set.remove(&name) };
             drop(set);
-            if changed {
+            if other {
                 self.changed.notify_one();
-                label_changed(&name);
+                changed(Some(&name));
             }
         })
         .await;
     }
 
-    /// A pod of this namespace asks for a sidecar itself.
-    pub fn asked(&self, namespace: &str) {
+    /// Follows the watch of pods that ask for a sidecar themselves. Their phase does not matter: the first of a
+    /// namespace waits for its authority before it runs.
+    pub async fn watch_pods(&self, client: kube::Client) {
+        let api: Api<PartialObjectMeta<Pod>> = Api::all(client);
+        let config = watcher::Config::default().labels(&format!("{INJECT_LABEL}=true"));
+        follow(watcher::watcher(api, config), |change| {
+            if let Change::Applied(pod) = change {
+                self.asked(&pod.namespace().unwrap_or_default());
+            }
+        })
+        .await;
+    }
+
+    fn asked(&self, namespace: &str) {
         if self.asked.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
             return;
         }

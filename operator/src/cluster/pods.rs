@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::{Resource as _, ResourceExt as _};
+use sluice_crds::PORTS_ANNOTATION;
 
 use crate::admission::capture::{self, CaptureError, CapturedPort};
 use crate::cluster::follow::{Change, follow};
@@ -38,6 +39,10 @@ pub struct PodFacts {
     pub host_network: bool,
     /// The ports that its sidecar captures, or would.
     pub captured: Result<Vec<CapturedPort>, CaptureError>,
+    /// Whether its annotation says which ports serve requests: then the others do not by somebody's choice.
+    pub chosen: bool,
+    /// Ports of containers that are ports of the node too.
+    pub host_ports: Vec<u16>,
 }
 
 impl PodFacts {
@@ -50,6 +55,14 @@ impl PodFacts {
             injected: of_sidecar.is_some(),
             host_network: spec.host_network.unwrap_or(false),
             captured: of_sidecar.map_or_else(|| capture::plan(pod), Ok),
+            chosen: pod.annotations().contains_key(PORTS_ANNOTATION),
+            host_ports: spec
+                .containers
+                .iter()
+                .flat_map(|container| container.ports.iter().flatten())
+                .filter(|port| port.host_port.is_some())
+                .filter_map(|port| u16::try_from(port.container_port).ok())
+                .collect(),
         }
     }
 }

@@ -54,6 +54,8 @@ struct Listener {
     store: StoreReport,
     /// When what it has said no longer counts; nothing while its stream is there and has reported.
     lapses: Option<Instant>,
+    /// Whether its stream has ended.
+    ended: bool,
     /// Dropped to end the stream.
     _close: mpsc::Sender<()>,
 }
@@ -188,7 +190,7 @@ impl Hub {
 
     /// A stream begins. An older one of the same pod ends; what was said in it still counts for a while. The stream
     /// must end when the receiver closes.
-    pub fn connect(&self, identity: Identity, stream: &str) -> mpsc::Receiver<()> {
+    pub fn connect(self: &Arc<Self>, identity: Identity, stream: &str) -> mpsc::Receiver<()> {
         let (close, closed) = mpsc::channel(1);
         let mut state = self.lock();
         let old = state.listeners.remove(&identity.pod_uid);
@@ -199,10 +201,15 @@ impl Hub {
             reports,
             store,
             lapses: Some(Instant::now() + LAPSE),
+            ended: false,
             _close: close,
             identity,
         };
-        state.listeners.insert(listener.identity.pod_uid.clone(), listener);
+        let pod_uid = listener.identity.pod_uid.clone();
+        state.listeners.insert(pod_uid.clone(), listener);
+        drop(state);
+        // A sidecar that never says anything in its new stream: what it said in the old one lapses.
+        self.look_again(&pod_uid, stream);
         closed
     }
 
@@ -214,17 +221,29 @@ impl Hub {
             return;
         };
         listener.lapses = Some(Instant::now() + LAPSE);
+        listener.ended = true;
         drop(state);
+        self.look_again(pod_uid, stream);
+    }
+
+    /// When what a pod has said may have lapsed, its policies are looked at again, and a pod without a stream is
+    /// forgotten.
+    fn look_again(self: &Arc<Self>, pod_uid: &str, stream: &str) {
         let (hub, pod_uid, stream) = (self.clone(), pod_uid.to_owned(), stream.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(LAPSE).await;
             let mut state = hub.lock();
-            if state.listeners.get(&pod_uid).is_some_and(|listener| listener.stream == stream) {
-                let keys = state.keys_of(&pod_uid);
+            let Some(listener) = state.listeners.get(&pod_uid).filter(|l| l.stream == stream && !l.counts())
+            else {
+                return;
+            };
+            let ended = listener.ended;
+            let keys = state.keys_of(&pod_uid);
+            if ended {
                 state.listeners.remove(&pod_uid);
-                drop(state);
-                hub.queue.add_all(keys);
             }
+            drop(state);
+            hub.queue.add_all(keys);
         });
     }
 
@@ -420,7 +439,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pod_is_given_only_what_concerns_it() {
-        let hub = Hub::new(Arc::default());
+        let hub = Arc::new(Hub::new(Arc::default()));
         hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
         hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
         hub.publish("3", &key("other"), Some((selector("a"), &compiled("other"))));
@@ -459,17 +478,19 @@ mod tests {
         let (hash, _) = hub.publish("1", &key("n"), Some((selector("a"), &compiled("n")))).unwrap();
         let _first = hub.connect(identity(&[("app", "a")]), "s");
         hub.report(report("s", &hash));
+        hub.queue.next().await;
         let mut first = hub.connect(identity(&[("app", "a")]), "t");
         hub.disconnect("uid", "s");
         assert_eq!(hub.confirmation("uid", "1", &hash), Confirmation::Applied);
-        tokio::time::advance(LAPSE + Duration::from_secs(1)).await;
+        // Whoever writes status is told when that is so.
+        assert_eq!(hub.queue.next().await.into_iter().collect::<Vec<_>>(), [key("n")]);
         assert_eq!(hub.confirmation("uid", "1", &hash), Confirmation::NotConnected);
         assert!(first.try_recv().is_err());
     }
 
     #[tokio::test]
     async fn an_invalid_edit_keeps_what_is_in_force() {
-        let hub = Hub::new(Arc::default());
+        let hub = Arc::new(Hub::new(Arc::default()));
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
         hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
         assert_eq!(hub.publish("1", &key("n"), None), None);

@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::context::Context;
+use crate::context::{Context, WATCHES};
 use crate::policy::dereference::{Facts, dereference};
 use crate::policy::publish::{Outcome, publish};
 use crate::policy::queue::PolicyKey;
@@ -24,6 +24,8 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Reconciles whatever the queue says, for as long as the process lives.
 pub async fn run(context: Arc<Context>) {
     context.hub.opened().await;
+    // A status made from half a list would be wrong.
+    let _ = context.listed.subscribe().wait_for(|listed| *listed >= WATCHES).await;
     loop {
         let mut keys = context.queue.next().await;
         tokio::time::sleep(QUIET).await;

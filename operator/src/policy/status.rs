@@ -2,6 +2,7 @@
 //! something was sent; a message says what to do.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,9 +11,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use sluice_config::message::StoreReport;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::rate_limit_policy::PodCounts;
-use sluice_crds::{INJECT_LABEL, INJECTION_LABEL, RateLimitPolicyStatus, Violation, compile::summary};
+use sluice_crds::{
+    INJECT_LABEL, INJECTION_LABEL, PORTS_ANNOTATION, RateLimitPolicyStatus, Violation, compile::summary,
+};
 
-use crate::admission::capture::CaptureError;
+use crate::admission::capture::CapturedPort;
+use crate::cluster::{Service, ServicePort};
 use crate::distribution::Confirmation;
 use crate::policy::dereference::{Facts, PodView};
 use crate::policy::publish::Outcome;
@@ -63,7 +67,8 @@ impl Finding {
 pub fn status(known: &Known<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
     let mut again = None;
     let accepted = accepted(known.outcome);
-    let programmed = programmed(known, &mut again);
+    let mut kept = false;
+    let programmed = programmed(known, &mut again, &mut kept);
     let captured = captured(known);
     let store = store_healthy(&known.facts.pods);
     let ready =
@@ -78,8 +83,8 @@ pub fn status(known: &Known<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Opti
     let conditions =
         conditions.into_iter().map(|(kind, finding)| condition(known, kind, finding, now)).collect();
     let pods = match known.outcome {
-        Outcome::Invalid(_) => known.previous.and_then(|previous| previous.pods.clone()),
-        Outcome::Published { .. } => Some(counts(&known.facts.pods)),
+        Outcome::Published { .. } if !kept => Some(counts(&known.facts.pods)),
+        _ => known.previous.and_then(|previous| previous.pods.clone()),
     };
     let limits = match known.outcome {
         Outcome::Invalid(_) => known.previous.and_then(|previous| previous.limits.clone()),
@@ -102,7 +107,8 @@ fn accepted(outcome: &Outcome) -> Finding {
     }
 }
 
-fn programmed(known: &Known<'_>, again: &mut Option<Duration>) -> Finding {
+/// Says in `kept` whether it left the condition as it was.
+fn programmed(known: &Known<'_>, again: &mut Option<Duration>, kept: &mut bool) -> Finding {
     let Outcome::Published { since, .. } = known.outcome else {
         return Finding::new("False", reasons::PENDING, "The policy is invalid: see Accepted.");
     };
@@ -134,7 +140,9 @@ fn programmed(known: &Known<'_>, again: &mut Option<Duration>) -> Finding {
         );
     }
     let same_generation = |condition: &&Condition| {
-        condition.type_ == types::PROGRAMMED && condition.observed_generation == Some(known.generation)
+        condition.type_ == types::PROGRAMMED
+            && condition.observed_generation == Some(known.generation)
+            && condition.reason != reasons::SCALED_TO_ZERO
     };
     if known.leads_for < GRACE {
         *again = Some(GRACE - known.leads_for);
@@ -143,6 +151,7 @@ fn programmed(known: &Known<'_>, again: &mut Option<Duration>) -> Finding {
         let before = known.previous.and_then(|previous| previous.conditions.iter().find(same_generation));
         match before {
             Some(before) if awaited && before.status == "True" => {
+                *kept = true;
                 return Finding::new("True", reasons::PROGRAMMED, before.message.clone());
             }
             // Confirmed by nobody, and not for lack of time: an older operator's pods have not said anything yet.
@@ -235,31 +244,27 @@ fn not_injected(known: &Known<'_>, bare: &[&PodView]) -> String {
 fn captured(known: &Known<'_>) -> Finding {
     let facts = known.facts;
     for view in &facts.pods {
-        if let Err(
-            error @ (CaptureError::NoNamedPort
-            | CaptureError::Ambiguous(_)
-            | CaptureError::Unknown(_)
-            | CaptureError::TooMany),
-        ) = &view.facts.captured
-        {
+        if let Err(error) = &view.facts.captured {
             return Finding::new("False", reasons::NO_NAMED_PORT, format!("{}: {error}.", view.pod.name));
         }
     }
     let mut bypasses = BTreeSet::new();
-    for service in facts.services.iter().filter(|service| !service.selector.is_empty()) {
-        let leads_to =
-            |view: &&PodView| service.selector.iter().all(|(k, v)| view.pod.labels.get(k) == Some(v));
-        for captured in
-            facts.pods.iter().filter(leads_to).flat_map(|view| view.facts.captured.iter().flatten())
-        {
-            for port in &service.ports {
-                if port.target == IntOrString::Int(i32::from(captured.application)) {
-                    bypasses.insert(format!(
-                        "Service {} port {} leads to {} of the pods, past the sidecars: set its targetPort to {:?}",
-                        service.name, port.port, captured.application, captured.name
-                    ));
-                }
-            }
+    for view in &facts.pods {
+        let ports = view.facts.captured.as_deref().unwrap_or_default();
+        for port in ports.iter().filter(|port| view.facts.host_ports.contains(&port.application)) {
+            bypasses.insert(format!(
+                "The hostPort of {} leads to its port {}, past the sidecar: remove it",
+                view.pod.name, port.application
+            ));
+        }
+        let leads_here = |service: &&Arc<Service>| {
+            !service.selector.is_empty()
+                && service.selector.iter().all(|(k, v)| view.pod.labels.get(k) == Some(v))
+        };
+        for service in facts.services.iter().filter(leads_here) {
+            bypasses.extend(
+                service.ports.iter().filter_map(|port| bypass(service, port, ports, view.facts.chosen)),
+            );
         }
     }
     if bypasses.is_empty() {
@@ -267,6 +272,31 @@ fn captured(known: &Known<'_>) -> Finding {
     } else {
         Finding::new("False", reasons::BYPASSED_BY_SERVICE, format!("{}.", list(bypasses)))
     }
+}
+
+/// How a port of a Service leads past the sidecar of a pod that it selects, if it does.
+fn bypass(service: &Service, port: &ServicePort, captured: &[CapturedPort], chosen: bool) -> Option<String> {
+    let leads =
+        |target: &str| format!("Service {} port {} leads to {target} of the pods", service.name, port.port);
+    let target = match &port.target {
+        IntOrString::Int(number) => {
+            if captured.iter().any(|c| i32::from(c.sidecar) == *number) {
+                return None;
+            }
+            if let Some(past) = captured.iter().find(|c| i32::from(c.application) == *number) {
+                let leads = leads(&number.to_string());
+                return Some(format!("{leads}, past the sidecars: set its targetPort to {:?}", past.name));
+            }
+            number.to_string()
+        }
+        IntOrString::String(name) if captured.iter().any(|c| c.name == *name) => return None,
+        IntOrString::String(name) => name.clone(),
+    };
+    // Metrics, say: whoever has said which ports serve requests has said that this one does not.
+    (!chosen).then(|| {
+        let leads = leads(&target);
+        format!("{leads}, which no sidecar captures: name the ports that serve requests in the pods' annotation {PORTS_ANNOTATION}")
+    })
 }
 
 fn store_healthy(pods: &[PodView]) -> Finding {
@@ -368,4 +398,35 @@ fn plural(n: usize, word: &str) -> String {
 
 fn plural_verb(n: usize, word: &str, one: &str, many: &str) -> String {
     format!("{} {}", plural(n, word), if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn past(target: IntOrString, chosen: bool) -> Option<String> {
+        let captured = [CapturedPort { name: "http".into(), sidecar: 8790, application: 8080 }];
+        let port = ServicePort { name: None, port: 80, target };
+        let service =
+            Service { name: "web".into(), selector: [("app".into(), "a".into())].into(), ports: vec![] };
+        bypass(&service, &port, &captured, chosen)
+    }
+
+    #[test]
+    fn a_service_passes_by_unless_it_leads_to_a_sidecar_or_somebody_said_that_the_port_serves_no_requests() {
+        let name = |name: &str| IntOrString::String(name.into());
+        assert_eq!(past(name("http"), false), None);
+        assert_eq!(past(IntOrString::Int(8790), false), None);
+        for chosen in [false, true] {
+            let text = past(IntOrString::Int(8080), chosen).unwrap();
+            assert_eq!(
+                text,
+                "Service web port 80 leads to 8080 of the pods, past the sidecars: set its targetPort to \"http\""
+            );
+        }
+        for other in [name("metrics"), IntOrString::Int(9090)] {
+            assert!(past(other.clone(), false).unwrap().contains("in the pods' annotation sluice.dev/ports"));
+            assert_eq!(past(other, true), None);
+        }
+    }
 }
