@@ -92,3 +92,61 @@ pub async fn many(address: &str, n: usize, at_once: usize, headers: &[(&str, &st
     }
     outcome
 }
+
+/// One client that keeps its connection, as a pooled client does: it opens a new one when the server says
+/// `connection: close`, or has closed it while it was idle.
+#[derive(Debug)]
+pub struct KeepAlive {
+    address: String,
+    connection: Option<TcpStream>,
+}
+
+impl KeepAlive {
+    /// A client of `address`, not yet connected.
+    #[must_use]
+    pub fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), connection: None }
+    }
+
+    /// Sends a GET; returns the status code, 0 when there is no answer even on a new connection.
+    pub async fn get(&mut self) -> u16 {
+        let reused = self.connection.is_some();
+        match self.exchange().await {
+            Ok(status) => status,
+            // A kept connection may be closed at the very moment of its reuse: every client tries a GET again.
+            Err(_) if reused => {
+                self.connection = None;
+                self.exchange().await.unwrap_or(0)
+            }
+            Err(_) => 0,
+        }
+    }
+
+    async fn exchange(&mut self) -> std::io::Result<u16> {
+        let mut tcp = match self.connection.take() {
+            Some(tcp) => tcp,
+            None => TcpStream::connect(&self.address).await?,
+        };
+        tcp.write_all(format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
+        let (mut text, mut buffer) = (String::new(), [0; 4096]);
+        loop {
+            let n = tokio::time::timeout(Duration::from_secs(30), tcp.read(&mut buffer)).await??;
+            if n == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            text.push_str(&String::from_utf8_lossy(&buffer[..n]).to_lowercase());
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok());
+            if length.is_some_and(|length| body.len() < length) {
+                continue;
+            }
+            let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+            if length.is_some() && !head.contains("connection: close") {
+                self.connection = Some(tcp);
+            }
+            return Ok(status);
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! The whole path on a real node: policies by kubectl, requests through a Service, counters in Redis.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -7,7 +10,7 @@ use sluice_config::KeySecret;
 use sluice_config::key::{Identity, KeyBuilder};
 use sluice_config::policy::{KeyPart, OnMissing};
 use sluice_limiter::Record;
-use sluice_tests::load::{get, many};
+use sluice_tests::load::{KeepAlive, get, many};
 use sluice_tests::node::{SYSTEM, Shop, applied, apply, install, kubectl};
 use sluice_tests::wait::until;
 
@@ -213,26 +216,61 @@ async fn e2e_nonsense_is_refused_by_the_api_server_with_the_field_s_path() {
     assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: can never bind"), "{text}");
 }
 
-/// Rolling an application over loses no request: endpoints spread before ports close.
+/// Rolling an application over loses no request, neither of clients that connect anew nor of those that keep their
+/// connections: endpoints spread before ports close, and connections are closed before the application is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn e2e_a_roll_out_under_load_loses_no_request() {
     install();
     let shop = Shop::open("rollout");
     shop.deploy("web", 2);
     let address = shop.address("web");
-    let load = tokio::spawn({
-        let address = address.clone();
-        async move {
-            let mut outcome = Vec::new();
-            for _ in 0..150 {
-                outcome.push(get(&address, "/", &[]).await.status);
-                tokio::time::sleep(Duration::from_millis(100)).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..6 {
+        let (address, done) = (address.clone(), done.clone());
+        clients.spawn(async move {
+            let (mut kept, mut outcome) = (KeepAlive::new(&address), BTreeMap::<u16, usize>::new());
+            while !done.load(Ordering::Relaxed) {
+                let status = if client < 2 { get(&address, "/", &[]).await.status } else { kept.get().await };
+                *outcome.entry(status).or_default() += 1;
+                tokio::time::sleep(Duration::from_millis(25)).await;
             }
             outcome
-        }
-    });
+        });
+    }
     kubectl("-n rollout rollout restart deployment/web");
     shop.rolled_out("web");
-    let outcome = load.await.unwrap();
-    assert!(outcome.iter().all(|&status| status == 200), "{outcome:?}");
+    until("the pods of before are gone", async || {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (shop.pods("web").len() == 2).then_some(())
+    })
+    .await;
+    done.store(true, Ordering::Relaxed);
+    while let Some(outcome) = clients.join_next().await {
+        let outcome = outcome.unwrap();
+        assert_eq!(outcome.keys().collect::<Vec<_>>(), [&200], "{outcome:?}");
+    }
+}
+
+/// The leader goes; another takes over, sidecars find it, and an edit reaches them.
+#[tokio::test]
+async fn e2e_another_replica_takes_over_when_the_leader_goes() {
+    install();
+    let shop = Shop::open("leader");
+    shop.deploy("web", 2);
+    shop.limit("p", "web", 5);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let query = format!("-n {SYSTEM} get lease sluice-operator -o jsonpath={{.spec.holderIdentity}}");
+    let holder = kubectl(&query);
+    let pod = holder.rsplit_once('_').unwrap().0.to_owned();
+    kubectl(&format!("-n {SYSTEM} delete pod {pod} --grace-period=0 --force"));
+    until("another replica holds the lease", async || {
+        let now = kubectl(&query);
+        (!now.is_empty() && now != holder).then_some(())
+    })
+    .await;
+    shop.limit("p", "web", 7);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let answer = get(&shop.address("web"), "/", &[("x-client", "a")]).await;
+    assert_eq!(answer.header("x-ratelimit-limit"), Some("7"), "{answer:?}");
 }
