@@ -97,7 +97,9 @@ impl Stream {
     pub async fn policies(&mut self) -> (Policies, String) {
         loop {
             let event = self.event().await.expect("the stream goes on");
-            if let Some(policies) = sluice_operator::distribution::stream::policies_of_event(&event) {
+            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
+            if event.starts_with("event: policies\n") {
+                let policies = serde_json::from_str(data).expect("an event of policies");
                 let id = event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default();
                 return (policies, id.to_owned());
             }

@@ -60,6 +60,21 @@ pub enum Skip {
     Capture(CaptureError),
 }
 
+impl Skip {
+    /// A word for metrics.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Present => "present",
+            Self::OptedOut => "opted-out",
+            Self::HostNetwork => "host-network",
+            Self::Windows => "windows",
+            Self::Job => "job",
+            Self::Capture(_) => "nothing-to-capture",
+        }
+    }
+}
+
 /// The pod with its sidecar, or why it gets none.
 pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
     let spec = pod.spec.clone().unwrap_or_default();

@@ -35,76 +35,73 @@ pub fn router(config: InjectConfig, metrics: Arc<Metrics>) -> Router {
         .with_state(Admission { config: Arc::new(config), metrics })
 }
 
-async fn inject_pod(
-    State(admission): State<Admission>,
-    Json(review): Json<AdmissionReview<DynamicObject>>,
-) -> Json<AdmissionReview<DynamicObject>> {
-    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
+type Review = Json<AdmissionReview<DynamicObject>>;
+
+/// Reads a review, lets `decide` answer it with what is allowed until it says otherwise, and writes it.
+fn answer(review: Review, decide: impl FnOnce(&Value, AdmissionResponse) -> AdmissionResponse) -> Review {
+    let request: AdmissionRequest<DynamicObject> = match review.0.try_into() {
         Ok(request) => request,
         Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
     };
-    let mut response = AdmissionResponse::from(&request);
-    let before =
+    let object =
         request.object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default();
-    let outcome = match serde_json::from_value::<Pod>(before.clone()) {
-        Err(error) => {
-            tracing::warn!("a pod cannot be read and gets no sidecar: {error}");
-            "unreadable"
-        }
-        Ok(pod) => match inject(&pod, &admission.config) {
-            Ok(injected) => match patch(&pod, &injected) {
-                Ok(patch) => {
-                    response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
-                    "injected"
-                }
-                Err(error) => {
-                    tracing::warn!("a pod gets no sidecar: {error}");
-                    "unreadable"
-                }
-            },
-            Err(skip) => {
+    Json(decide(&object, AdmissionResponse::from(&request)).into_review())
+}
+
+async fn inject_pod(State(admission): State<Admission>, review: Review) -> Review {
+    answer(review, |object, mut response| {
+        let outcome = match with_sidecar(object, &admission.config) {
+            Ok(patch) => {
+                response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
+                "injected"
+            }
+            Err(Without::Unreadable(error)) => {
+                tracing::warn!("a pod gets no sidecar: {error}");
+                "unreadable"
+            }
+            Err(Without::Skip(skip)) => {
                 if let Skip::Capture(error) = &skip {
                     response.warnings = Some(vec![format!("sluice: no sidecar for this pod: {error}")]);
                 }
-                match skip {
-                    Skip::Present => "present",
-                    Skip::OptedOut => "opted-out",
-                    Skip::HostNetwork => "host-network",
-                    Skip::Windows => "windows",
-                    Skip::Job => "job",
-                    Skip::Capture(_) => "nothing-to-capture",
-                }
+                skip.as_str()
             }
-        },
-    };
-    admission.metrics.admission("inject", outcome);
-    Json(response.into_review())
+        };
+        admission.metrics.admission("inject", outcome);
+        response
+    })
 }
 
-/// What changed. Both sides went through the same types, so that a field that these do not know is not in the patch,
-/// and stays.
-fn patch(before: &Pod, after: &Pod) -> serde_json::Result<json_patch::Patch> {
+/// Why a pod stays as it is.
+enum Without {
+    Unreadable(serde_json::Error),
+    Skip(Skip),
+}
+
+impl From<serde_json::Error> for Without {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+/// What changes with a sidecar. Both sides go through the same types, so that a field that these do not know is not
+/// in the patch, and stays.
+fn with_sidecar(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, Without> {
+    let before: Pod = serde_json::from_value(object.clone())?;
+    let after = inject(&before, config).map_err(Without::Skip)?;
     Ok(json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after)?))
 }
 
-async fn validate_policy(
-    State(admission): State<Admission>,
-    Json(review): Json<AdmissionReview<DynamicObject>>,
-) -> Json<AdmissionReview<DynamicObject>> {
-    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
-        Ok(request) => request,
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
-    };
-    let mut response = AdmissionResponse::from(&request);
-    let object =
-        request.object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or(Value::Null);
-    let verdict = judge(&object);
-    admission.metrics.admission("validate", if verdict.refused.is_some() { "refused" } else { "allowed" });
-    if let Some(why) = verdict.refused {
-        response = response.deny(why);
-    }
-    if !verdict.warnings.is_empty() {
-        response.warnings = Some(verdict.warnings);
-    }
-    Json(response.into_review())
+async fn validate_policy(State(admission): State<Admission>, review: Review) -> Review {
+    answer(review, |object, mut response| {
+        let verdict = judge(object);
+        let outcome = if verdict.refused.is_some() { "refused" } else { "allowed" };
+        admission.metrics.admission("validate", outcome);
+        if let Some(why) = verdict.refused {
+            response = response.deny(why);
+        }
+        if !verdict.warnings.is_empty() {
+            response.warnings = Some(verdict.warnings);
+        }
+        response
+    })
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::value::RawValue;
@@ -13,12 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
+use crate::distribution::listener::{LAPSE, Listener, shortened};
 use crate::policy::queue::{PolicyKey, Queue};
-
-/// How long a confirmation counts after its stream has ended.
-pub const LAPSE: Duration = Duration::from_secs(30);
-/// The longest reason of a refusal that is kept.
-const MAX_REASON: usize = 500;
 
 /// The hub.
 pub struct Hub {
@@ -44,20 +39,6 @@ struct Entry {
     /// Whether a newer edit is invalid.
     keep: bool,
     since: Instant,
-}
-
-/// One pod that has, or lately had, a stream.
-struct Listener {
-    identity: Identity,
-    stream: String,
-    reports: BTreeMap<String, PolicyReport>,
-    store: StoreReport,
-    /// When what it has said no longer counts; nothing while its stream is there and has reported.
-    lapses: Option<Instant>,
-    /// Whether its stream has ended.
-    ended: bool,
-    /// Dropped to end the stream.
-    _close: mpsc::Sender<()>,
 }
 
 /// What a pod has said about a policy.
@@ -373,28 +354,10 @@ impl Entry {
     }
 }
 
-impl Listener {
-    fn counts(&self) -> bool {
-        self.lapses.is_none_or(|lapses| Instant::now() < lapses)
-    }
-}
-
-fn shortened(report: PolicyReport) -> PolicyReport {
-    match report {
-        PolicyReport::Refused { hash, mut reason } => {
-            if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
-                reason.truncate(end);
-            }
-            // It becomes part of a status message: one line, nothing that a terminal would obey.
-            reason.retain(|c| !c.is_control());
-            PolicyReport::Refused { hash, reason }
-        }
-        applied @ PolicyReport::Applied { .. } => applied,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use sluice_config::policy::{Mode, OnStoreFailure};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_config::PolicyHash;
-use sluice_config::message::{CREDENTIALS_EVENT, Credentials, POLICIES_EVENT, Policies, VERSION};
+use sluice_config::message::{CREDENTIALS_EVENT, Credentials, POLICIES_EVENT, VERSION};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -154,11 +154,4 @@ fn event<T: serde::Serialize>(name: &str, id: Option<&str>, data: &T) -> Bytes {
     // JSON has no line breaks: one data line is the whole event.
     let data = serde_json::to_string(data).unwrap_or_default();
     Bytes::from(format!("event: {name}\n{id}data: {data}\n\n"))
-}
-
-/// Reads an event of policies back; for tests of whoever speaks to the stream.
-#[must_use]
-pub fn policies_of_event(event: &str) -> Option<Policies> {
-    let data = event.lines().find_map(|line| line.strip_prefix("data: "))?;
-    event.starts_with("event: policies\n").then(|| serde_json::from_str(data).ok()).flatten()
 }

@@ -1,0 +1,131 @@
+//! The webhook as the API server calls it, in-process: JSON in, JSON out.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+use sluice_operator::admission::inject::{InjectConfig, resources};
+use sluice_operator::admission::serve::router;
+use tower::ServiceExt as _;
+
+async fn call(path: &str, body: String) -> (StatusCode, Value) {
+    let config = InjectConfig {
+        image: "sidecar:1".into(),
+        pull_policy: "IfNotPresent".into(),
+        resources: resources("{}").unwrap(),
+        control_url: "https://control:8443".into(),
+        native: true,
+        pre_stop_sleep: true,
+    };
+    let request =
+        Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
+    let response = router(config, Arc::default()).oneshot(request).await.unwrap();
+    let status = response.status();
+    let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (status, serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+fn review(object: &Value) -> String {
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "42", "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE", "userInfo": {}, "object": object, "namespace": "n", "name": "p",
+        },
+    })
+    .to_string()
+}
+
+/// Applies the answer's patch.
+fn patched(object: &Value, answer: &Value) -> Value {
+    // Bytes as a list of numbers: the API server takes that as well as base64.
+    let patch: Vec<u8> = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
+    let mut object = object.clone();
+    json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap()).unwrap();
+    object
+}
+
+#[tokio::test]
+async fn admit_injects_once_and_keeps_what_it_does_not_know() {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [
+            {"name": "helper", "image": "h", "fieldOfTheFuture": {"a": 1}},
+            {"name": "app", "image": "a", "ports": [{"name": "http", "containerPort": 8080}], "readinessProbe": {"httpGet": {"port": "http"}}},
+        ]},
+    });
+    let (status, answer) = call("/inject", review(&pod)).await;
+    assert!(
+        status.is_success() && answer["response"]["allowed"] == true && answer["response"]["uid"] == "42",
+        "{answer}"
+    );
+    let after = patched(&pod, &answer);
+    assert_eq!(after["spec"]["containers"][0], pod["spec"]["containers"][0], "a field of a newer API stays");
+    assert_eq!(after["spec"]["containers"][1]["readinessProbe"]["httpGet"]["port"], 8080);
+    assert_eq!(after["spec"]["containers"][1]["ports"], json!([{"containerPort": 8080}]));
+    let sidecar = &after["spec"]["initContainers"][0];
+    assert_eq!((&sidecar["name"], &sidecar["ports"][0]["name"]), (&json!("sluice-sidecar"), &json!("http")));
+    let (_, again) = call("/inject", review(&after)).await;
+    assert!(again["response"]["allowed"] == true && again["response"]["patch"].is_null(), "{again}");
+}
+
+#[tokio::test]
+async fn admit_never_blocks_a_pod() {
+    for pod in [
+        json!({"metadata": {"name": "p"}, "spec": {"containers": "nonsense"}}),
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "ports": [{"containerPort": 99_999_999_999_i64}]}]}}),
+        json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": true, "containers": []}}),
+        json!({"metadata": {"name": "p"}}),
+        Value::Null,
+    ] {
+        let (status, answer) = call("/inject", review(&pod)).await;
+        let response = &answer["response"];
+        assert!(
+            status.is_success() && response["allowed"] == true && response["patch"].is_null(),
+            "{pod}: {answer}"
+        );
+    }
+    let bare = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "db", "ports": [{"name": "postgres", "containerPort": 5432}]}]}});
+    let (_, answer) = call("/inject", review(&bare)).await;
+    assert!(answer["response"]["warnings"][0].as_str().unwrap().contains("does not say HTTP"), "{answer}");
+}
+
+#[tokio::test]
+async fn admit_refuses_a_bad_policy_with_every_path_and_warns_of_a_doubtful_one() {
+    let policy = |limits: Value| json!({"metadata": {"name": "p"}, "spec": {"limits": limits}});
+    let bad =
+        policy(json!([{"name": "a", "rates": [{"requests": 1, "per": "9999h"}], "key": {"parts": [{}]}}]));
+    let (_, answer) = call("/validate", review(&bad)).await;
+    let text = answer["response"]["status"]["message"].as_str().unwrap();
+    assert!(
+        answer["response"]["allowed"] == false
+            && text.contains("spec.limits[0].rates[0].per: ")
+            && text.contains("spec.limits[0].key.parts[0]: "),
+        "{answer}"
+    );
+    let doubtful =
+        policy(json!([{"name": "a", "rates": [{"requests": 9, "per": "1m"}, {"requests": 9, "per": "1h"}]}]));
+    let (_, answer) = call("/validate", review(&doubtful)).await;
+    assert!(
+        answer["response"]["allowed"] == true
+            && answer["response"]["warnings"][0].as_str().unwrap().contains("can never bind"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn admit_survives_bodies_that_are_no_reviews() {
+    for body in ["", "[]", "{}", "\u{0}", r#"{"request":null}"#] {
+        let (status, answer) = call("/inject", body.to_owned()).await;
+        assert!(
+            status.is_client_error() || answer["response"]["allowed"] == false,
+            "{body:?}: {status} {answer}"
+        );
+    }
+    let (status, _) = call("/inject", "x".repeat(9 << 20)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
