@@ -10,11 +10,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use sluice_config::Refusal;
 use sluice_sidecar::args::duration;
 use sluice_sidecar::logging::{self, LogFormat};
 use sluice_sidecar::run::{Signals, end};
-use sluice_sidecar::{Options, Route, Sidecar, StoreChoice, StoreState, Upstream};
+use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState, Upstream};
 use tokio::runtime;
 
 use self::policy_file::PolicyFile;
@@ -114,15 +115,22 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let watch = async {
         loop {
             tokio::time::sleep(LOOK).await;
-            match file.changed() {
-                None => {}
-                Some(Ok(policies)) => {
-                    for (name, refusal) in publisher.publish(&store, &policies) {
-                        tracing::error!("{}: {name}: {refusal}", file.name());
-                    }
+            let Some(edit) = file.changed() else { continue };
+            let edit = edit.and_then(|policies| match &Publisher::misfits(&policies)[..] {
+                [] => Ok(policies),
+                misfits => {
+                    let line =
+                        |(name, refusal): &(String, Refusal)| format!("{}: {name}: {refusal}", file.name());
+                    Err(anyhow!(misfits.iter().map(line).collect::<Vec<String>>().join("\n")))
+                }
+            });
+            match edit {
+                Ok(policies) => {
+                    // All of them fit.
+                    let _ = publisher.publish(&store, &policies);
                     tracing::info!(file = file.name(), policies = names(&policies), "in force");
                 }
-                Some(Err(error)) => {
+                Err(error) => {
                     for line in format!("{error:#}").lines() {
                         tracing::error!("{line}");
                     }

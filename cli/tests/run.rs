@@ -115,6 +115,17 @@ async fn an_edit_takes_effect_and_a_bad_one_does_not() {
     run.logged("stay in force").await;
     assert_eq!(run.limit().await, "6");
 
+    // 33 limits fit no request: the policy that is in force must not go for it.
+    let good = policy("6");
+    let (head, one) = good.split_once("  limits:\n").unwrap();
+    let sixteen: String = (0..16).map(|n| one.replace("per-client", &format!("l{n}"))).collect();
+    let many = |name: &str| format!("{}  limits:\n{sixteen}---\n", head.replace("demo", name));
+    std::fs::write(&file, many("a") + &many("b") + &good).unwrap();
+    let line = run.logged("more than 32 limits").await;
+    assert!(line.contains("policy.yaml: default/demo: "), "{line}");
+    run.logged("stay in force").await;
+    assert_eq!(run.limit().await, "6");
+
     // As editors write: another file takes the name.
     let other = directory.path().join(".policy.yaml.swp");
     std::fs::write(&other, policy("8")).unwrap();

@@ -88,7 +88,9 @@ impl Record {
     /// The instant from which on this record changes no decision.
     #[must_use]
     pub fn expires_at(&self) -> u64 {
-        (self.slot + self.tag.previous_slots() + 1) * self.tag.slot_millis()
+        // A damaged value may hold any slot.
+        let end = self.slot.saturating_add(self.tag.previous_slots() + 1);
+        end.saturating_mul(self.tag.slot_millis())
     }
 
     /// Appends the record's bytes.

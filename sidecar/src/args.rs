@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::logging::LogFormat;
 use crate::sidecar::Route;
 
 /// The data plane of Sluice: enforces the policies of a pod before its application.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "sluice-sidecar", version)]
+#[command(name = "sluice-sidecar", version, subcommand_negates_reqs = true)]
 pub struct Args {
+    /// What to do instead of running
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// A listener and the application behind it, such as 0.0.0.0:8790=127.0.0.1:8080; may be repeated, or hold
     /// several with commas between them
     #[arg(
@@ -51,15 +54,28 @@ pub struct Args {
     /// Workers; by default the CPU quota of the cgroup, rounded up
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
-    /// How many connections a worker holds at once
-    #[arg(long, env = "SLUICE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_connections: u32,
+    /// How many connections all workers hold at once; by default one for each 64 KiB of the cgroup's memory limit, from
+    /// 512 to 10,000
+    #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: Option<u32>,
     /// How logs look
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// What is logged, such as info or info,sluice_store=debug
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// What the binary does instead of running.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Tell the running sidecar to give up its connections while it still accepts new ones: the first thing to do when
+    /// its pod ends
+    Drain {
+        /// The running sidecar's
+        #[arg(long, env = "SLUICE_STATE_DIR")]
+        state_dir: PathBuf,
+    },
 }
 
 impl FromStr for Route {
@@ -110,6 +126,15 @@ mod tests {
         for bad in ["", "5", "s", "-1s", "1.5s", "1d", "99999999999s", "1s "] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_drain_needs_the_state_directory_and_nothing_else() {
+        let command = |list: &[&str]| Some(Args::try_parse_from(list).ok()?.command);
+        let drain = Command::Drain { state_dir: "/state".into() };
+        assert_eq!(command(&["sluice-sidecar", "drain", "--state-dir=/state"]), Some(Some(drain)));
+        assert_eq!(command(&["sluice-sidecar", "drain"]), None);
+        assert_eq!(command(&["sluice-sidecar", "--proxy=127.0.0.1:1=a:1"]), Some(None));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! To the application and back: the request as the client sent it, over a pooled connection; the response as the
 //! application sent it. Bodies, trailers and upgraded connections stream both ways.
+//!
+//! The application sees the sidecar as its peer, so the client's address is added to `X-Forwarded-For` as every proxy
+//! does: one entry at the end of what the client sent. Only that last entry is known to be true.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use crate::accept::Permit;
 use crate::body::{Broken, Reply, RequestBody};
 use crate::hop;
-use crate::pool::{Lease, Pool};
+use crate::pool::{Lease, Own, Pool};
 
 /// Why there is no response of the application.
 #[derive(Debug)]
@@ -44,10 +47,11 @@ impl Failed {
     }
 }
 
-/// Forwards an HTTP/1 request. `permit` lives as long as an upgraded connection does.
+/// Forwards an HTTP/1 request that `peer` sent. `permit` lives as long as an upgraded connection does.
 pub(crate) async fn http1(
     pool: &Arc<Pool>,
     mut request: Request<Incoming>,
+    peer: &HeaderValue,
     permit: &Arc<Permit>,
 ) -> Result<Response<Reply>, Failed> {
     let wanted = hop::upgrade(request.headers());
@@ -57,6 +61,7 @@ pub(crate) async fn http1(
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
     hop::strip_request(headers);
+    hop::forwarded_for(headers, peer);
     // The expectation is met here: hyper answers 100 when the body is first read.
     headers.remove(EXPECT);
     if !headers.contains_key(HOST)
@@ -151,25 +156,30 @@ fn switch(
     response.map(|_| Reply::empty())
 }
 
-/// Forwards an HTTP/2 request.
-pub(crate) async fn http2(pool: &Arc<Pool>, request: Request<Incoming>) -> Result<Response<Reply>, Failed> {
+/// Forwards an HTTP/2 request that `peer` sent.
+pub(crate) async fn http2(
+    pool: &Pool,
+    own: &Own,
+    request: Request<Incoming>,
+    peer: &HeaderValue,
+) -> Result<Response<Reply>, Failed> {
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), pool);
+    hop::forwarded_for(&mut parts.headers, peer);
     let (body, broken) = RequestBody::new(body);
     let mut request = Request::from_parts(parts, body);
-    for fresh in [false, true] {
-        let (mut sender, reused) = pool.shared(fresh).await.map_err(Failed::Unreachable)?;
+    let mut failed = None;
+    loop {
+        let (mut sender, number, reused) = own.get(failed).await.map_err(Failed::Unreachable)?;
         match sender.try_send_request(request).await {
             Ok(response) => return Ok(response.map(|body| Reply::Upstream(body, None))),
             Err(mut error) => match error.take_message() {
-                Some(again) if reused => request = again,
+                Some(again) if reused && failed.is_none() => (request, failed) = (again, Some(number)),
                 _ => return Err(Failed::no_answer(error.into_error(), broken.as_ref())),
             },
         }
     }
-    // The second connection is not a reused one, so the loop has returned.
-    Err(Failed::Unreachable(io::ErrorKind::ConnectionAborted.into()))
 }
 
 /// The target as HTTP/2 needs it: with scheme and authority.

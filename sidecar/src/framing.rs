@@ -38,6 +38,15 @@ impl Framing {
         Self { at: At::RequestLine, line: Vec::new(), heads: 0, length: None, coded: false }
     }
 
+    /// Whether a head has begun and not ended.
+    pub(crate) fn in_head(&self) -> bool {
+        match self.at {
+            At::RequestLine => !self.line.is_empty(),
+            At::Header | At::Lost => true,
+            _ => false,
+        }
+    }
+
     /// Reads on. Says once, and then never again, the number (from 0) of the first request that is not to be
     /// trusted.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Option<u32> {
@@ -167,6 +176,23 @@ mod tests {
             from = to;
         }
         said
+    }
+
+    #[test]
+    fn a_head_begins_with_its_first_byte_and_a_body_is_none() {
+        let mut framing = Framing::new();
+        for (text, in_head) in [
+            ("", false),
+            ("\r\n", false),
+            ("G", true),
+            ("ET / HTTP/1.1\r\n", true),
+            ("Host: a\r\n\r\n", false),
+            ("POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na", false),
+            ("bG", true),
+        ] {
+            framing.read(text.as_bytes());
+            assert_eq!(framing.in_head(), in_head, "{text:?}");
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Headers that are about one connection and not about the message (RFC 9110, 7.6.1): they stop here.
+//! Headers that are about one connection and not about the message (RFC 9110, 7.6.1): they stop here. And the one that
+//! says who was on the other side of it.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// What makes and frames a message: no `Connection` may take it away.
@@ -44,6 +46,23 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
             headers.remove(TRANSFER_ENCODING);
         }
     }
+}
+
+/// Adds a request's peer to those that it came by already.
+pub(crate) fn forwarded_for(headers: &mut HeaderMap, peer: &HeaderValue) {
+    let mut list = Vec::new();
+    for before in headers.get_all(&FORWARDED_FOR).iter().filter(|before| !before.is_empty()) {
+        list.extend_from_slice(before.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    let value = if list.is_empty() {
+        peer.clone()
+    } else {
+        list.extend_from_slice(peer.as_bytes());
+        // Made of values: there is nothing that could be refused.
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(list)).unwrap_or_else(|_| peer.clone())
+    };
+    headers.insert(FORWARDED_FOR, value);
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -106,6 +125,22 @@ mod tests {
         let mut coded = headers(&[("transfer-encoding", "gzip, chunked")]);
         strip_response(&mut coded);
         assert_eq!(names(&coded), ["transfer-encoding"]);
+    }
+
+    #[test]
+    fn a_peer_stands_behind_all_who_came_before() {
+        let peer = HeaderValue::from_static("10.0.0.1");
+        let mut request = HeaderMap::new();
+        for (add, seen) in [
+            ("", "10.0.0.1"),
+            ("::1", "10.0.0.1, ::1, 10.0.0.1"),
+            ("x, y", "10.0.0.1, ::1, 10.0.0.1, x, y, 10.0.0.1"),
+        ] {
+            request.append(FORWARDED_FOR, HeaderValue::from_static(add));
+            forwarded_for(&mut request, &peer);
+            let all: Vec<_> = request.get_all(FORWARDED_FOR).iter().collect();
+            assert_eq!(all, [seen]);
+        }
     }
 
     #[test]

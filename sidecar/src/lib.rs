@@ -2,7 +2,8 @@
 //! force. It knows nothing of Kubernetes.
 //!
 //! The way of a request:
-//! - [`mod@accept`]: a connection is taken; [`wire`] tells its protocol, [`framing`] watches it for ambiguity.
+//! - [`mod@accept`]: a connection is taken; [`wire`] tells its protocol, [`framing`] watches it for ambiguity,
+//!   [`patience`] for a client that takes too long.
 //! - [`proxy`]: the way itself, as a table of contents.
 //! - [`guard`]: what cannot be served is refused.
 //! - [`identify`]: which limits match, and whose request it is.
@@ -14,7 +15,7 @@
 //! - [`subscribe`]: from the operator; [`last_good`] keeps it for a restart.
 //! - [`snapshot`]: made ready and swapped in; [`stores`] holds the store that counts.
 //!
-//! The process: [`args`], [`logging`], [`cpus`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
+//! The process: [`args`], [`logging`], [`cpus`], [`memory`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
 
 mod accept;
 mod admin;
@@ -30,6 +31,8 @@ mod hop;
 mod identify;
 mod last_good;
 pub mod logging;
+mod memory;
+mod patience;
 mod pool;
 mod proxy;
 mod record;

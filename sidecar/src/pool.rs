@@ -1,16 +1,21 @@
-//! The connections of one worker to one application: idle HTTP/1 connections, the newest first, and one shared
-//! HTTP/2 connection.
+//! The connections of one worker to one application: idle HTTP/1 connections, the newest first, which serve any
+//! client; and for each client's HTTP/2 connection one of its own, because streams of one connection share its window
+//! and its number of streams: a client that takes up both must not stop another.
+//!
+//! To an application on this host's loopback they come from [`SOURCES`] and not from 127.0.0.1: many applications trust
+//! that one, and would trust everybody. Where it cannot be had (only Linux has all of 127/8), the source is the usual.
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
 use crate::body::RequestBody;
 
@@ -21,12 +26,17 @@ const MAX_IDLE: usize = 256;
 const IDLE: Duration = Duration::from_secs(4);
 /// How long connecting may take; the application is in the same pod, or near.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The largest head of a response, and how far a read buffer grows.
-pub(crate) const MAX_BUFFER: usize = 64 * 1024;
-/// HTTP/2 windows of a stream and of a connection.
-pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
+/// The sources of connections to an application on the loopback. Istio's sidecars use the first for the same purpose,
+/// so that it is known; the others are for when its ports are used up.
+const SOURCES: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(127, 0, 0, 6), Ipv4Addr::new(127, 0, 0, 7), Ipv4Addr::new(127, 0, 0, 8)];
+/// The largest head, and how far the buffers of an HTTP/1 connection grow: many clients at their worst must fit into the
+/// memory of a sidecar, and on a loopback larger buffers are no faster.
+pub(crate) const MAX_BUFFER: usize = 32 * 1024;
+/// HTTP/2 windows of a stream and of a connection: what the slower side of a proxy has to hold.
+pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 /// See [`STREAM_WINDOW`].
-pub(crate) const CONNECTION_WINDOW: u32 = 4 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Where an application listens: `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +87,6 @@ pub(crate) type Sender2 = http2::SendRequest<RequestBody>;
 pub(crate) struct Pool {
     pub(crate) upstream: Upstream,
     idle: Mutex<Vec<(Sender, Instant)>>,
-    shared: Mutex<Option<Sender2>>,
 }
 
 /// An HTTP/1 connection in use. Dropped, it is closed.
@@ -102,7 +111,7 @@ impl Lease {
 
 impl Pool {
     pub(crate) fn new(upstream: Upstream) -> Arc<Self> {
-        Arc::new(Self { upstream, idle: Mutex::default(), shared: Mutex::default() })
+        Arc::new(Self { upstream, idle: Mutex::default() })
     }
 
     /// An idle connection that lives, if there is one.
@@ -136,16 +145,13 @@ impl Pool {
         Ok(Lease { sender, pool: self.clone() })
     }
 
-    /// The HTTP/2 connection, and whether it carried requests before.
-    pub(crate) async fn shared(&self, fresh: bool) -> io::Result<(Sender2, bool)> {
-        if !fresh && let Some(sender) = self.living_shared() {
-            return Ok((sender, true));
-        }
+    async fn connect2(&self) -> io::Result<Sender2> {
         let io = TokioIo::new(self.dial().await?);
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(STREAM_WINDOW as usize)
             .handshake(io)
             .await
             .map_err(io::Error::other)?;
@@ -154,8 +160,7 @@ impl Pool {
                 tracing::debug!(%error, "an HTTP/2 connection to the application ended");
             }
         });
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
-        Ok((sender, false))
+        Ok(sender)
     }
 
     /// Closes what was idle for too long; called now and then.
@@ -164,23 +169,80 @@ impl Pool {
         idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() <= IDLE);
     }
 
-    fn living_shared(&self) -> Option<Sender2> {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.as_ref().filter(|sender| !sender.is_closed()).cloned()
-    }
-
     async fn dial(&self) -> io::Result<TcpStream> {
         let connecting = async {
-            match self.upstream.address {
-                Some(address) => TcpStream::connect(address).await,
-                None => TcpStream::connect(&self.upstream.authority).await,
+            if let Some(address) = self.upstream.address {
+                return dial(address).await;
             }
+            let mut failed = io::ErrorKind::NotFound.into();
+            for address in lookup_host(&self.upstream.authority).await? {
+                match dial(address).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => failed = error,
+                }
+            }
+            Err(failed)
         };
         let stream = tokio::time::timeout(CONNECT, connecting)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         stream.set_nodelay(true)?;
         Ok(stream)
+    }
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    match address {
+        SocketAddr::V4(to) if to.ip().is_loopback() => match from_source()? {
+            Some(socket) => socket.connect(address).await,
+            None => TcpStream::connect(address).await,
+        },
+        _ => TcpStream::connect(address).await,
+    }
+}
+
+/// `None` where there is no such source. Where all of its ports are in use that is an error: a client that could bring
+/// this about must not be trusted for it.
+fn from_source() -> io::Result<Option<TcpSocket>> {
+    let mut in_use = io::ErrorKind::AddrInUse.into();
+    for source in SOURCES {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        match socket.bind(&SocketAddr::from((source, 0)).into()) {
+            Ok(()) => return Ok(Some(TcpSocket::from_std_stream(socket.into()))),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => in_use = error,
+            Err(_) => return Ok(None),
+        }
+    }
+    Err(in_use)
+}
+
+/// The HTTP/2 connection to the application that one client's HTTP/2 connection has.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pool: Arc<Pool>,
+    /// The connection, and its number: streams that fail together replace it once.
+    current: tokio::sync::Mutex<(u64, Option<Sender2>)>,
+}
+
+impl Own {
+    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, current: tokio::sync::Mutex::default() }
+    }
+
+    /// The connection, any but the one that failed; its number, and whether it was there before.
+    pub(crate) async fn get(&self, failed: Option<u64>) -> io::Result<(Sender2, u64, bool)> {
+        let current = tokio::time::timeout(CONNECT, self.current.lock()).await;
+        let mut current = current.map_err(|_| io::ErrorKind::TimedOut)?;
+        let (number, sender) = &mut *current;
+        if let Some(sender) = sender.as_ref().filter(|sender| !sender.is_closed() && failed != Some(*number))
+        {
+            return Ok((sender.clone(), *number, true));
+        }
+        let fresh = self.pool.connect2().await?;
+        *number += 1;
+        *sender = Some(fresh.clone());
+        Ok((fresh, *number, false))
     }
 }
 

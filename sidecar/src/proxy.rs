@@ -9,6 +9,7 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use tokio::sync::Notify;
 
 use crate::accept::Permit;
 use crate::body::Reply;
@@ -17,7 +18,7 @@ use crate::drain::Watch;
 use crate::forward::{self, Failed};
 use crate::guard::{self, Bad};
 use crate::identify::Asked;
-use crate::pool::Pool;
+use crate::pool::{Own, Pool};
 use crate::record::Metrics;
 use crate::reject::{Asker, STORE_FAILURE};
 use crate::respond::describe;
@@ -41,11 +42,17 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) proxy: Arc<Proxy>,
+    /// Who is on the other side, IPv4 as IPv4; and the same as the application is told.
     pub(crate) peer: IpAddr,
+    pub(crate) forwarded_for: HeaderValue,
+    /// For HTTP/2 requests.
+    pub(crate) own: Own,
     pub(crate) protocol: Protocol,
     pub(crate) suspicion: Arc<Suspicion>,
     /// Requests so far.
     pub(crate) requests: AtomicU32,
+    /// Told of the first.
+    pub(crate) begun: Notify,
     pub(crate) permit: Arc<Permit>,
 }
 
@@ -64,6 +71,9 @@ impl Connection {
     async fn decided(&self, mut request: Request<Incoming>) -> Response<Reply> {
         let asker = Asker::of(&request);
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        if number == 0 {
+            self.begun.notify_one();
+        }
         if let Err(bad) = guard::check(&mut request, self.protocol, self.suspicion.about(number)) {
             return self.bad(asker, bad);
         }
@@ -90,8 +100,8 @@ impl Connection {
     async fn forward(&self, asker: Asker, request: Request<Incoming>) -> Response<Reply> {
         let pool = &self.proxy.pool;
         let forwarded = match self.protocol {
-            Protocol::Http1 => forward::http1(pool, request, &self.permit).await,
-            Protocol::Http2 => forward::http2(pool, request).await,
+            Protocol::Http1 => forward::http1(pool, request, &self.forwarded_for, &self.permit).await,
+            Protocol::Http2 => forward::http2(pool, &self.own, request, &self.forwarded_for).await,
         };
         forwarded.unwrap_or_else(|failed| {
             self.proxy.metrics.upstream_error(failed.reason());
@@ -100,7 +110,11 @@ impl Connection {
                 Failed::BrokenRequest => self.bad(asker, Bad::Body),
                 Failed::Unreachable(error) => {
                     tracing::debug!(%upstream, %error, "the application cannot be reached");
-                    asker.unanswered(&format!("The application at {upstream} cannot be reached: {error}."))
+                    let detail = format!("The application at {upstream} cannot be reached: {error}.");
+                    let mut response = asker.unanswered(&detail);
+                    // It may have ended: the client shall find another one.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    response
                 }
                 Failed::NoAnswer(error) => {
                     tracing::debug!(%upstream, %error, "the application did not answer");

@@ -2,12 +2,12 @@
 
 use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use serde::Serialize;
+use smallvec::SmallVec;
 
 use crate::body::Reply;
 use crate::decide::Standing;
 use crate::guard::Bad;
-use crate::respond::{describe, period, retry_after};
+use crate::respond::{describe, retry_after};
 use crate::snapshot::Limit;
 
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
@@ -42,15 +42,37 @@ impl Kind {
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Problem<'a> {
-    r#type: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    violated_policies: &'a [&'a str],
+/// The body of a problem. A flood of denials is when it matters that this is quick.
+fn body(kind: Kind, status: StatusCode, detail: &str, violated: &[&str]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(384);
+    body.extend_from_slice(b"{\"type\":");
+    string(&mut body, kind.uri);
+    body.extend_from_slice(b",\"title\":");
+    string(&mut body, kind.title);
+    body.extend_from_slice(b",\"status\":");
+    body.extend_from_slice(status.as_str().as_bytes());
+    body.extend_from_slice(b",\"detail\":");
+    string(&mut body, detail);
+    let mut before: &[u8] = b",\"violated-policies\":[";
+    for name in violated {
+        body.extend_from_slice(before);
+        string(&mut body, name);
+        before = b",";
+    }
+    body.extend_from_slice(if violated.is_empty() { b"}" } else { b"]}" });
+    body
+}
+
+/// A string of JSON.
+fn string(body: &mut Vec<u8>, text: &str) {
+    if text.bytes().all(|b| b >= b' ' && b != b'"' && b != b'\\') {
+        body.push(b'"');
+        body.extend_from_slice(text.as_bytes());
+        body.push(b'"');
+    } else {
+        // Writing a string to memory does not fail.
+        let _ = serde_json::to_writer(body, text);
+    }
 }
 
 /// How a client wants to be answered.
@@ -101,11 +123,7 @@ impl Asker {
         let content = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, content);
         if self == Self::Http {
-            let Kind { uri, title } = kind;
-            let problem =
-                Problem { r#type: uri, title, status: status.as_u16(), detail, violated_policies: violated };
-            // Strings and numbers: there is nothing that could fail.
-            *response.body_mut() = Reply::own(serde_json::to_vec(&problem).unwrap_or_default());
+            *response.body_mut() = Reply::own(body(kind, status, detail, violated));
         }
         response
     }
@@ -113,19 +131,22 @@ impl Asker {
     /// A request without room under its limits.
     pub(crate) fn denied(self, standing: &Standing) -> Response<Reply> {
         let denying = standing.each().filter(|(_, decisions)| decisions.iter().any(|d| !d.admitted));
-        let mut names = Vec::new();
-        let mut detail = String::new();
+        let mut names = SmallVec::<[&str; 2]>::new();
+        let mut detail = String::with_capacity(160);
         for (at, decisions) in denying {
-            let name = standing.snapshot.limit(at).names.plain.as_str();
-            names.push(name);
-            for decision in decisions.iter().filter(|decision| !decision.admitted) {
-                let (limit, period) = (decision.limit, period(decision.period));
-                detail += &format!("Limit {name} admits {limit} requests per {period}. ");
+            let limit = &standing.snapshot.limit(at).names;
+            names.push(&limit.plain);
+            for (rule, _) in limit.rules.iter().zip(decisions).filter(|(_, decision)| !decision.admitted) {
+                detail += rule;
             }
         }
         let wait = retry_after(standing);
         match wait {
-            Some(seconds) => detail += &format!("Try again in {seconds} s."),
+            Some(seconds) => {
+                detail += "Try again in ";
+                detail += itoa::Buffer::new().format(seconds);
+                detail += " s.";
+            }
             None => detail += "Waiting does not help.",
         }
         let mut response =
@@ -174,4 +195,25 @@ impl Asker {
 fn wait_for(headers: &mut HeaderMap, seconds: u64) {
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_json_whatever_it_says() {
+        let kind = Kind { uri: "about:blank", title: "x" };
+        for (detail, violated) in
+            [("plain", &["a"][..]), ("\"quoted\"\\ \n \u{1} \u{e9}", &["a\"b", "c\\"]), ("", &[])]
+        {
+            let body = body(kind, StatusCode::BAD_GATEWAY, detail, violated);
+            let mut expected =
+                serde_json::json!({"type": "about:blank", "title": "x", "status": 502, "detail": detail});
+            if !violated.is_empty() {
+                expected["violated-policies"] = violated.into();
+            }
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), expected);
+        }
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) struct RateNames {
     policies: Vec<String>,
     /// `per-client`
     pub(crate) plain: String,
+    /// For people: `Limit per-client admits 5 requests per 1m. `
+    pub(crate) rules: Vec<String>,
 }
 
 impl RateNames {
@@ -40,12 +42,16 @@ impl RateNames {
             let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={}{window}", rate.requests.get())
         });
-        Self { policies: policies.collect(), items, plain }
+        let rules = rates.iter().map(|rate| {
+            let (requests, period) = (rate.requests.get(), period(rate.period.millis()));
+            format!("Limit {plain} admits {requests} requests per {period}. ")
+        });
+        Self { policies: policies.collect(), rules: rules.collect(), items, plain }
     }
 }
 
 /// A period in its largest whole unit.
-pub(crate) fn period(millis: u64) -> String {
+fn period(millis: u64) -> String {
     match millis {
         m if m % 3_600_000 == 0 => format!("{}h", m / 3_600_000),
         m if m % 60_000 == 0 => format!("{}m", m / 60_000),
@@ -135,6 +141,7 @@ mod tests {
     fn rates_are_named_by_their_limit_and_where_needed_by_their_period() {
         let one = RateNames::new("per-client", &[rate(5, 60_000)]);
         assert_eq!(one.policies, ["\"per-client\";q=5;w=60"]);
+        assert_eq!(one.rules, ["Limit per-client admits 5 requests per 1m. "]);
         let two = RateNames::new("a\"b\u{e9}", &[rate(1, 1_500), rate(9, 7_200_000)]);
         assert_eq!(two.policies, ["\"a\\\"b_/1500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
     }

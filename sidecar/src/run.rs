@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::args::Args;
+use crate::args::{Args, Command};
 use crate::cpus;
+use crate::drain;
 use crate::logging::{self, BadFilter};
 use crate::sidecar::{Options, Sidecar, StartError};
 use crate::subscribe::{NoOperator, Operator, Subscriber};
@@ -23,19 +24,32 @@ pub enum RunError {
     /// The sidecar does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The running sidecar cannot be told.
+    #[error("cannot ask for a drain in {state_dir}: {error}")]
+    Drain {
+        /// Where.
+        state_dir: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// No runtime, or no signals.
     #[error("the system refuses: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Runs a sidecar until a signal ends it.
+/// Runs a sidecar until a signal ends it, or does what else is asked for.
 pub fn run(args: Args) -> Result<(), RunError> {
+    if let Some(Command::Drain { state_dir }) = &args.command {
+        return drain::ask(state_dir)
+            .map_err(|error| RunError::Drain { state_dir: state_dir.display().to_string(), error });
+    }
     logging::init(args.log_format, &args.log)?;
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> Result<(), RunError> {
     let Args {
+        command: _,
         proxies,
         admin,
         operator,
@@ -55,9 +69,15 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let mut options = Options::new(proxies);
     options.admin = Some(admin);
     options.workers = workers.map_or_else(cpus::workers, usize::from);
-    options.max_connections = max_connections as usize;
+    if let Some(max_connections) = max_connections {
+        options.max_connections = max_connections as usize;
+    }
     options.startup_wait = startup_wait;
     let workers = options.workers;
+    if let Some(directory) = &state_dir {
+        drain::forget(directory);
+    }
+    let asked = drain::asked(state_dir.clone());
     let bound = Sidecar::bind(options)?;
     // What was in force before a restart is in force before the first request.
     let subscriber = Subscriber::new(operator, bound.publisher(), state_dir);
@@ -66,7 +86,16 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let admin = sidecar.admin().unwrap_or(admin);
     tracing::info!(listen = listen.join(","), %admin, workers, "listening");
     let subscribing = tokio::spawn(subscriber.run());
-    signals.next().await;
+    let give_up = async {
+        asked.await;
+        tracing::info!("asked to drain: connections end with their current request");
+        sidecar.close();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = signals.next() => {}
+        () = give_up => {}
+    }
     // Policies still change while it drains.
     end(sidecar, &mut signals, drain_delay, drain_timeout).await;
     subscribing.abort();

@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluice_store::Clock;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::accept::bind;
 use crate::admin::Admin;
 use crate::drain::{self, Signal, Watch};
+use crate::memory;
+use crate::patience::{IDLE, Limits};
 use crate::pool::Upstream;
 use crate::record::Metrics;
 use crate::snapshot::Publisher;
@@ -37,10 +40,12 @@ pub struct Options {
     pub admin: Option<SocketAddr>,
     /// How many workers; at least one.
     pub workers: usize,
-    /// How many connections a worker holds at once; more wait to be accepted.
+    /// How many connections all workers hold at once; more wait to be accepted.
     pub max_connections: usize,
-    /// How long a client may take for the head of a request.
+    /// How long a client may take for the head of a request, from its first byte on.
     pub header_timeout: Duration,
+    /// How long an HTTP/1 connection may be idle before a request.
+    pub idle_timeout: Duration,
     /// How long `/startupz` waits for the first policies.
     pub startup_wait: Duration,
     /// What a memory store goes by.
@@ -48,15 +53,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// One worker, the machine's clock, no admin port, 10,000 connections, 10 s for a head and for the first policies.
+    /// One worker, the machine's clock, no admin port, as many connections as the memory has room for, 10 s for a head
+    /// and for the first policies, 75 s of idleness.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
         Self {
             routes,
             admin: None,
             workers: 1,
-            max_connections: 10_000,
+            max_connections: memory::connections(),
             header_timeout: Duration::from_secs(10),
+            idle_timeout: IDLE,
             startup_wait: Duration::from_secs(10),
             clock: Clock::system(),
         }
@@ -138,8 +145,16 @@ impl Sidecar {
 
     /// Binds its ports. To be called within a tokio runtime.
     pub fn bind(options: Options) -> Result<Bound, StartError> {
-        let Options { routes, admin, workers, max_connections, header_timeout, startup_wait, clock } =
-            options;
+        let Options {
+            routes,
+            admin,
+            workers,
+            max_connections,
+            header_timeout,
+            idle_timeout,
+            startup_wait,
+            clock,
+        } = options;
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for route in &routes {
@@ -164,6 +179,7 @@ impl Sidecar {
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone());
         let (signal, watch) = drain::channel();
+        let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut work = Vec::new();
         for _ in &workers {
             let upstreams = routes.iter().map(|route| route.upstream.clone());
@@ -173,8 +189,8 @@ impl Sidecar {
                 publisher: publisher.clone(),
                 metrics: metrics.clone(),
                 watch: watch.clone(),
-                max_connections,
-                patience: header_timeout,
+                slots: slots.clone(),
+                limits: Limits { head: header_timeout, idle: idle_timeout },
             });
         }
         let tasks = Vec::new();

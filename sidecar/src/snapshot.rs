@@ -13,7 +13,7 @@ use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
 
 use crate::record::{LimitMetrics, Metrics};
 use crate::respond::RateNames;
-use crate::stores::{StoreChoice, Stores};
+use crate::stores::{StoreChoice, Stores, started};
 
 /// What is enforced.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub(crate) struct Snapshot {
     pub(crate) store: Option<Arc<Store>>,
     /// What keys are hashed with.
     pub(crate) secret: KeySecret,
-    pub(crate) policies: Vec<Policy>,
+    pub(crate) policies: Arc<[Policy]>,
 }
 
 impl Snapshot {
     fn nothing() -> Self {
-        Self { store: None, secret: KeySecret::new([0; 16]), policies: Vec::new() }
+        Self { store: None, secret: KeySecret::new([0; 16]), policies: Arc::default() }
     }
 
     pub(crate) fn limit(&self, at: LimitAt) -> &Limit {
@@ -119,7 +119,10 @@ impl Publisher {
         // One publication at a time, so that the newest wins.
         let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
         let mut snapshot = Snapshot { policies: prepared.collect(), ..Snapshot::nothing() };
-        if let Some((store, secret)) = stores.choose(store) {
+        let chosen = stores.choose(store, |runtime, coming| {
+            runtime.spawn(self.clone().hand_over(coming));
+        });
+        if let Some((store, secret)) = chosen {
             snapshot.store = Some(store);
             snapshot.secret = secret;
         }
@@ -128,6 +131,16 @@ impl Publisher {
         metrics.unlimited.set(0);
         self.0.applied.store(true, Ordering::Release);
         refused
+    }
+
+    /// Puts a store into use when it is ready, with the policies that are in force then.
+    async fn hand_over(self, coming: Arc<Store>) {
+        started(&coming).await;
+        let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((store, secret)) = stores.hand_over(&coming) {
+            let policies = self.current().policies.clone();
+            self.0.current.store(Arc::new(Snapshot { store: Some(store), secret, policies }));
+        }
     }
 
     /// Which of these policies could not be in force together with those before them.

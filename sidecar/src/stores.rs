@@ -1,4 +1,6 @@
 //! Which store counts: chosen by whoever publishes, started once, and kept for as long as the choice stays the same.
+//!
+//! A store that takes the place of another is waited for: until it has connected, or failed to, the old one counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,15 +66,36 @@ impl StoreState {
     }
 }
 
-/// The store in use.
+/// How long a store may take to connect before it takes the place of another all the same.
+const HAND_OVER: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A store with the secret that its keys are hashed with.
+type Keyed = (Arc<Store>, KeySecret);
+
+/// The store in use, and the one that will be.
 #[derive(Debug)]
 pub(crate) struct Stores {
     /// Where a store's task runs.
     runtime: Handle,
     clock: Clock,
-    choice: Option<StoreChoice>,
-    started: Option<(Arc<Store>, KeySecret)>,
+    in_use: Option<Chosen>,
+    coming: Option<Chosen>,
     current: CurrentStore,
+}
+
+/// A choice and what came of it.
+#[derive(Debug)]
+struct Chosen {
+    choice: StoreChoice,
+    started: Option<Keyed>,
+}
+
+impl Chosen {
+    fn store(&self) -> Option<&Arc<Store>> {
+        self.started.as_ref().map(|(store, _)| store)
+    }
 }
 
 /// What metrics look at.
@@ -80,28 +103,59 @@ pub(crate) type CurrentStore = Arc<arc_swap::ArcSwapOption<Store>>;
 
 impl Stores {
     pub(crate) fn new(runtime: Handle, clock: Clock, current: CurrentStore) -> Self {
-        Self { runtime, clock, choice: None, started: None, current }
+        Self { runtime, clock, in_use: None, coming: None, current }
     }
 
-    /// The store of a choice: the running one if the choice is the same.
-    pub(crate) fn choose(&mut self, choice: &StoreChoice) -> Option<(Arc<Store>, KeySecret)> {
-        if self.choice.as_ref() != Some(choice) {
-            self.started = self.start(choice);
-            self.choice = Some(choice.clone());
-            self.current.store(self.started.as_ref().map(|(store, _)| store.clone()));
+    /// The store of a choice: the running one if the choice is the same. If it is another, and has still to connect,
+    /// the one in use stays in use; `coming` is told which one to wait for.
+    pub(crate) fn choose(
+        &mut self,
+        choice: &StoreChoice,
+        coming: impl FnOnce(&Handle, Arc<Store>),
+    ) -> Option<Keyed> {
+        let is = |chosen: &Option<Chosen>| chosen.as_ref().is_some_and(|chosen| chosen.choice == *choice);
+        if is(&self.in_use) {
+            self.coming = None;
+        } else if !is(&self.coming) {
+            let next = Chosen { choice: choice.clone(), started: self.start(choice) };
+            let waited_for = next.store().filter(|store| store.health() == StoreHealth::Starting).cloned();
+            match waited_for.filter(|_| self.in_use.as_ref().is_some_and(|chosen| chosen.started.is_some())) {
+                Some(store) => {
+                    self.coming = Some(next);
+                    coming(&self.runtime, store);
+                }
+                None => self.use_now(next),
+            }
         }
-        self.started.clone()
+        self.in_use.as_ref()?.started.clone()
+    }
+
+    /// Puts a store that was waited for into use; `None` if another choice has been made since.
+    pub(crate) fn hand_over(&mut self, store: &Arc<Store>) -> Option<Keyed> {
+        let same = |chosen: &mut Chosen| chosen.store().is_some_and(|coming| Arc::ptr_eq(coming, store));
+        let next = self.coming.take_if(same)?;
+        let started = next.started.clone();
+        self.use_now(next);
+        started
+    }
+
+    fn use_now(&mut self, next: Chosen) {
+        self.current.store(next.store().cloned());
+        self.coming = None;
+        // Requests that are being checked hold the old store until they have their answers.
+        self.in_use = Some(next);
     }
 
     pub(crate) fn state(&self) -> StoreState {
-        match (&self.choice, &self.started) {
-            (None, _) => StoreState::Unchosen,
-            (Some(_), None) => StoreState::Unconfigured,
-            (Some(_), Some((store, _))) => StoreState::Is(store.health()),
+        match &self.in_use {
+            None => StoreState::Unchosen,
+            Some(chosen) => {
+                chosen.store().map_or(StoreState::Unconfigured, |store| StoreState::Is(store.health()))
+            }
         }
     }
 
-    fn start(&self, choice: &StoreChoice) -> Option<(Arc<Store>, KeySecret)> {
+    fn start(&self, choice: &StoreChoice) -> Option<Keyed> {
         match choice {
             StoreChoice::Unconfigured => None,
             StoreChoice::Memory => {
@@ -122,6 +176,16 @@ impl Stores {
             }
         }
     }
+}
+
+/// Waits until a store has connected or failed to, or has had its time.
+pub(crate) async fn started(store: &Store) {
+    let looking = async {
+        while store.health() == StoreHealth::Starting {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let _ = tokio::time::timeout(HAND_OVER, looking).await;
 }
 
 fn options(access: &StoreAccess) -> RedisOptions {

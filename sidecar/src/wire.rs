@@ -1,18 +1,18 @@
 //! A client's connection as hyper reads it: the bytes that told which protocol it speaks come first, and an HTTP/1
-//! connection is watched for ambiguous requests ([`crate::framing`]).
+//! connection is watched for ambiguous requests ([`crate::framing`]) and for the beginning of a head.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::framing::Framing;
+use crate::patience::{Begun, Limits};
 
 /// What an HTTP/2 client with prior knowledge says first (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -44,17 +44,30 @@ pub(crate) struct Wire {
     first: BytesMut,
     framing: Option<Framing>,
     suspicion: Arc<Suspicion>,
+    begun: Begun,
 }
 
 impl Wire {
     /// Reads until it is clear which protocol the client speaks. `None`: it said nothing in time, or went away.
-    pub(crate) async fn open(mut stream: TcpStream, patience: Duration) -> Option<(Self, Protocol)> {
-        let mut first = BytesMut::with_capacity(FIRST_READ);
-        let read = async {
+    pub(crate) async fn open(mut stream: TcpStream, limits: Limits) -> Option<(Self, Protocol)> {
+        // Who says nothing takes no memory either.
+        let mut first = BytesMut::new();
+        let begin = async {
             loop {
-                if stream.read_buf(&mut first).await.ok()? == 0 {
-                    return None;
+                stream.readable().await.ok()?;
+                first.reserve(FIRST_READ);
+                match stream.try_read_buf(&mut first) {
+                    Ok(0) => return None,
+                    Ok(_) => return Some(()),
+                    // Readiness may be a false alarm.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => first = BytesMut::new(),
+                    Err(_) => return None,
                 }
+            }
+        };
+        tokio::time::timeout(limits.idle, begin).await.ok()??;
+        let tell = async {
+            loop {
                 let seen = first.len().min(PREFACE.len());
                 if first[..seen] != PREFACE[..seen] {
                     return Some(Protocol::Http1);
@@ -62,23 +75,33 @@ impl Wire {
                 if seen == PREFACE.len() {
                     return Some(Protocol::Http2);
                 }
+                if stream.read_buf(&mut first).await.ok()? == 0 {
+                    return None;
+                }
             }
         };
-        let protocol = tokio::time::timeout(patience, read).await.ok()??;
+        let protocol = tokio::time::timeout(limits.head, tell).await.ok()??;
         let suspicion = Arc::new(Suspicion(AtomicU32::new(u32::MAX)));
         let framing = (protocol == Protocol::Http1).then(Framing::new);
-        let mut wire = Self { stream, first, framing, suspicion };
-        watch(&mut wire.framing, &wire.suspicion, &wire.first);
+        let mut wire = Self { stream, first, framing, suspicion, begun: Begun::default() };
+        watch(&mut wire.framing, &wire.suspicion, &wire.begun, &wire.first);
         Some((wire, protocol))
     }
 
     pub(crate) fn suspicion(&self) -> Arc<Suspicion> {
         self.suspicion.clone()
     }
+
+    pub(crate) fn begun(&self) -> Begun {
+        self.begun.clone()
+    }
 }
 
-fn watch(framing: &mut Option<Framing>, suspicion: &Suspicion, bytes: &[u8]) {
-    if let Some(request) = framing.as_mut().and_then(|framing| framing.read(bytes)) {
+fn watch(framing: &mut Option<Framing>, suspicion: &Suspicion, begun: &Begun, bytes: &[u8]) {
+    let Some(watcher) = framing else { return };
+    let ambiguous = watcher.read(bytes);
+    begun.store(watcher.in_head(), Ordering::Relaxed);
+    if let Some(request) = ambiguous {
         suspicion.0.store(request, Ordering::Relaxed);
         *framing = None;
     }
@@ -97,7 +120,7 @@ impl AsyncRead for Wire {
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        watch(&mut this.framing, &this.suspicion, &buf.filled()[before..]);
+        watch(&mut this.framing, &this.suspicion, &this.begun, &buf.filled()[before..]);
         read
     }
 }

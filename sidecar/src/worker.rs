@@ -7,10 +7,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc as channel, oneshot};
 
-use crate::accept::accept;
+use crate::accept::{Terms, accept};
 use crate::drain::Watch;
+use crate::patience::Limits;
 use crate::pool::{Pool, Upstream};
 use crate::proxy::Proxy;
 use crate::record::Metrics;
@@ -35,8 +36,9 @@ pub(crate) struct Work {
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
     pub(crate) watch: Watch,
-    pub(crate) max_connections: usize,
-    pub(crate) patience: Duration,
+    /// One for each connection, of all workers.
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) limits: Limits,
 }
 
 impl Worker {
@@ -70,16 +72,18 @@ impl Worker {
 
 impl Work {
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut watch, max_connections, patience } = self;
-        let slots = Arc::new(Semaphore::new(max_connections));
+        let Self { listeners, publisher, metrics, mut watch, slots, limits } = self;
+        let (held, mut open) = channel::channel(1);
+        let terms = Terms { slots, limits, held };
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
             let pool = Pool::new(upstream);
             tokio::spawn(sweep(pool.clone()));
             let (publisher, metrics, watch) = (publisher.clone(), metrics.clone(), watch.clone());
             let proxy = Arc::new(Proxy { pool, publisher, metrics, watch });
-            accepting.push(tokio::spawn(accept(listener, proxy, slots.clone(), patience)));
+            accepting.push(tokio::spawn(accept(listener, proxy, terms.clone())));
         }
+        drop(terms);
         let deadline = watch.stopped().await;
         let end = async {
             for accepting in accepting {
@@ -87,11 +91,11 @@ impl Work {
                     tracing::error!(%error, "a listener failed");
                 }
             }
-            // All slots are free when the last connection has ended.
-            let _ = slots.acquire_many(u32::try_from(max_connections).unwrap_or(u32::MAX)).await;
+            // Nobody sends: the channel ends with the last connection.
+            let _ = open.recv().await;
         };
         if tokio::time::timeout_at(deadline, end).await.is_err() {
-            let left = max_connections - slots.available_permits();
+            let left = open.sender_strong_count();
             tracing::warn!(connections = left, "the grace period is over, connections are cut");
         }
     }

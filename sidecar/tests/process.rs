@@ -84,6 +84,39 @@ async fn a_process_enforces_what_the_stream_says_and_ends_on_sigterm() {
 }
 
 #[tokio::test]
+async fn a_process_that_is_asked_to_drain_gives_up_connections_and_serves_until_a_signal() {
+    let application = Application::start().await;
+    let operator = Operator::start().await;
+    let asked = operator.files.path().join("draining");
+    std::fs::write(&asked, "by the process before").unwrap();
+    let mut process = Process::start(&operator, application.address, &[]).await;
+    assert!(!asked.exists());
+    let mut client = Client::connect(process.address).await;
+    assert_eq!(client.get("").await.header("connection"), "");
+    assert_eq!(page(process.admin, "/readyz").await.status, 200);
+
+    let drain = async |directory: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
+        // As in a container, whose commands have the environment of its process.
+        let command =
+            command.arg("drain").arg("--state-dir").arg(directory).env("SLUICE_PROXY", "127.0.0.1:1=a:1");
+        command.output().await.unwrap()
+    };
+    let nowhere = drain(&operator.files.path().join("nowhere")).await;
+    assert!(!nowhere.status.success());
+    assert!(String::from_utf8(nowhere.stderr).unwrap().contains("nowhere: No such file"));
+    assert!(drain(operator.files.path()).await.status.success());
+    process.logged("asked to drain").await;
+    while page(process.admin, "/readyz").await.status != 503 {}
+    assert_eq!(client.get("").await.header("connection"), "close");
+    client.closed().await;
+    assert_eq!(get(process.address, "").await.status, 200, "it still accepts");
+    process.signal("TERM").await;
+    process.logged("drained").await;
+    assert!(process.child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_a_process_that_still_waits() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let operator = Operator::start().await;

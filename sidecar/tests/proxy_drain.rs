@@ -65,6 +65,28 @@ async fn a_closing_sidecar_still_accepts_and_asks_clients_to_leave() {
 }
 
 #[tokio::test]
+async fn a_closing_sidecar_sends_http_2_clients_away_and_serves_those_who_come() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let address = sidecar.addresses()[0];
+    let request = || http::Request::builder().uri("http://a/").body(http_body_util::Full::default()).unwrap();
+    let (mut idle, end) = http2(address).await;
+    assert_eq!(idle.send_request(request()).await.unwrap().status(), 200);
+    let (mut unused, unused_end) = http2(address).await;
+    sidecar.close();
+    end.await.unwrap().unwrap();
+    for _ in 0..3 {
+        let (mut client, end) = http2(address).await;
+        assert_eq!(client.send_request(request()).await.unwrap().status(), 200);
+        end.await.unwrap().unwrap();
+    }
+    assert_eq!(unused.send_request(request()).await.unwrap().status(), 200);
+    unused_end.await.unwrap().unwrap();
+    let (_never_used, _end) = http2(address).await;
+    sidecar.shutdown(Duration::ZERO, Duration::from_secs(600)).await;
+}
+
+#[tokio::test]
 async fn what_is_in_flight_ends_before_the_sidecar_does() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);

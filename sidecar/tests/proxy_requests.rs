@@ -40,7 +40,7 @@ async fn the_application_sees_what_the_client_sent_without_what_was_about_the_co
             "content-length=5",
             "host=shop.example",
             "te=trailers",
-            "x-forwarded-for=192.0.2.1",
+            "x-forwarded-for=192.0.2.1, 127.0.0.1",
             "x-twice=1",
             "x-twice=2"
         ]
@@ -249,6 +249,7 @@ async fn an_application_that_is_down_or_speaks_no_http_is_a_clear_502() {
     assert_eq!((answer.status, answer.header("content-type")), (502, "application/problem+json"));
     let detail = answer.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains(&gone.to_string()) && detail.contains("refused"), "{detail}");
+    assert_eq!(answer.header("connection"), "close", "the client shall find another one");
     assert_eq!(metric(&sidecar.metrics(), "sluice_upstream_errors_total{reason=\"connect\"}"), 1);
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

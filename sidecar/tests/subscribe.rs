@@ -151,6 +151,39 @@ async fn what_cannot_be_enforced_is_refused_and_what_was_there_before_holds() {
 }
 
 #[tokio::test]
+async fn what_is_in_force_stays_when_newcomers_and_edits_have_no_room_beside_it() {
+    let mut followed = Followed::start().await;
+    let stream = followed.operator.stream().await;
+    let of = |name: &str, limits: u64| {
+        let limits: Vec<_> = (0..limits).map(|n| limit(&format!("l{n}"), 7, "")).collect();
+        policy_json(name, "Allow", &limits)
+    };
+    let (m, z) = (of("m", 10), of("z", 20));
+    stream.credentials("1");
+    stream.policies("2", &[("uid-m", &m), ("uid-z", &z)]);
+    followed.operator.report().await;
+
+    // First by name, last by age.
+    let a = of("a", 5);
+    stream.event("policies", "3", &message(false, &[("uid-a", &a)]));
+    let report = followed.operator.report().await;
+    assert!(reason(&report.policies["uid-a"]).contains("more than 32 limits"));
+    assert_eq!((&report.policies["uid-m"], &report.policies["uid-z"]), (&applied(&m), &applied(&z)));
+
+    // An edit does not push out another policy either, and takes what is free before a newcomer does.
+    stream.event("policies", "4", &message(false, &[("uid-m", &of("m", 13))]));
+    let report = followed.operator.report().await;
+    assert!(reason(&report.policies["uid-m"]).contains("more than 32 limits"));
+    assert_eq!(report.policies["uid-z"], applied(&z));
+    let (m, b) = (of("m", 12), of("b", 2));
+    stream.event("policies", "5", &message(false, &[("uid-m", &m), ("uid-b", &b)]));
+    let report = followed.operator.report().await;
+    assert_eq!((&report.policies["uid-m"], &report.policies["uid-z"]), (&applied(&m), &applied(&z)));
+    assert!(reason(&report.policies["uid-b"]).contains("more than 32 limits"));
+    assert_eq!(get(followed.address(), "").await.header("ratelimit-policy").matches(";q=7").count(), 32);
+}
+
+#[tokio::test]
 async fn a_stream_that_ends_is_opened_again_from_the_last_event_applied() {
     let mut followed = Followed::start().await;
     let stream = followed.operator.stream().await;
@@ -211,6 +244,39 @@ async fn new_credentials_are_another_store_and_the_same_are_the_same() {
     stream.event("credentials", "6", &serde_json::json!({"version": 1}));
     let report = followed.operator.report().await;
     assert_eq!(report.store, StoreReport::Failing { fault: "unconfigured".into() });
+}
+
+#[tokio::test]
+async fn a_store_counts_until_the_one_that_takes_its_place_has_connected() {
+    let mut followed = Followed::start().await;
+    let stream = followed.operator.stream().await;
+    stream.policies("1", &[("uid-a", &json("a", 10))]);
+    stream.credentials("2");
+    followed.operator.report().await;
+    let address = followed.address();
+    assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "9");
+    let redis = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut other = credentials();
+    other["store"]["url"] = format!("redis://{}", redis.local_addr().unwrap()).into();
+    other["store"]["latencyBudgetMillis"] = 10_000.into();
+    stream.event("credentials", "3", &other);
+    // It is connected to and has not answered yet.
+    let (connection, _) = redis.accept().await.unwrap();
+    let answer = get(address, "").await;
+    assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (200, ""));
+    assert_eq!(answer.header("x-ratelimit-remaining"), "8");
+    // Other policies do not hurry it.
+    stream.event("policies", "4", &message(false, &[("uid-a", &json("a", 20))]));
+    while followed.operator.report().await.policies["uid-a"] != applied(&json("a", 20)) {}
+    assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "17");
+    drop((connection, redis));
+    while followed.operator.report().await.store == StoreReport::Healthy {}
+    assert_eq!(get(address, "").await.header("x-sluice-store-failure"), "unreachable");
+    assert_eq!(get(address, "").await.header("x-ratelimit-limit"), "");
+    // The way back is a new start in memory, and at once.
+    stream.credentials("5");
+    while followed.operator.report().await.store != StoreReport::Healthy {}
+    assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "19");
 }
 
 #[tokio::test]

@@ -72,27 +72,39 @@ impl MemoryStore {
                 locked.push((shard, self.lock(shard)));
             }
             let mut overflowed = false;
-            for (id, counter) in ids.iter_mut().zip(check) {
-                let overflow = self.id(counter, KeyHash(0));
-                if let Some((_, shard)) = locked.iter_mut().find(|(n, _)| *n == shard_of(*id)) {
+            // Where each counter is in its shard, if it is there.
+            let mut found: SmallVec<[Option<u32>; 2]> = SmallVec::new();
+            for &id in &ids {
+                // Every shard of `ids` is locked.
+                if let Some(shard) = shard(&mut locked, id) {
                     shard.sweep(now);
-                    let full = shard.entries.len() >= self.max_keys_per_shard;
-                    if full && *id != overflow && !shard.index.contains_key(id) {
-                        *id = overflow;
-                        overflowed = true;
-                    }
+                }
+            }
+            // A sweep moves entries: no look-up before the last of them.
+            for (id, counter) in ids.iter_mut().zip(check) {
+                let Some(shard) = shard(&mut locked, *id) else { continue };
+                let at = shard.index.get(id).copied();
+                found.push(at);
+                if at.is_none() && shard.entries.len() >= self.max_keys_per_shard {
+                    let overflow = self.id(counter, KeyHash(0));
+                    overflowed |= *id != overflow;
+                    *id = overflow;
                 }
             }
             if overflowed {
                 // The overflow counter may live in a shard that is not locked: begin again with all of them.
                 continue;
             }
-            let mut records: SmallVec<[Records; 2]> = ids.iter().map(|&id| find(&locked, id)).collect();
+            let mut records: SmallVec<[Records; 2]> = SmallVec::new();
+            for (&id, &at) in ids.iter().zip(&found) {
+                let entry = at.and_then(|at| shard(&mut locked, id)?.entries.get(at as usize));
+                records.push(entry.map(|entry| entry.records.clone()).unwrap_or_default());
+            }
             let answer = decide(check, &mut records, now);
             if answer.admitted {
-                for (id, records) in ids.iter().zip(records) {
-                    if let Some((_, shard)) = locked.iter_mut().find(|(n, _)| *n == shard_of(*id)) {
-                        shard.put(*id, records);
+                for ((&id, at), records) in ids.iter().zip(found).zip(records) {
+                    if let Some(shard) = shard(&mut locked, id) {
+                        shard.put(id, at, records, now);
                     }
                 }
             }
@@ -119,12 +131,8 @@ fn shard_of(id: u128) -> usize {
     (id >> 124) as usize
 }
 
-fn find(locked: &[(usize, MutexGuard<'_, Shard>)], id: u128) -> Records {
-    locked
-        .iter()
-        .find(|(n, _)| *n == shard_of(id))
-        .and_then(|(_, shard)| Some(shard.entries[*shard.index.get(&id)? as usize].records.clone()))
-        .unwrap_or_default()
+fn shard<'a>(locked: &'a mut [(usize, MutexGuard<'_, Shard>)], id: u128) -> Option<&'a mut Shard> {
+    locked.iter_mut().find(|(n, _)| *n == shard_of(id)).map(|(_, shard)| &mut **shard)
 }
 
 impl Shard {
@@ -149,17 +157,20 @@ impl Shard {
         }
     }
 
-    fn put(&mut self, id: u128, records: Records) {
-        if let Some(&at) = self.index.get(&id) {
-            let entry = &mut self.entries[at as usize];
+    /// Stores a counter's records; `at` is where it was found under this lock.
+    fn put(&mut self, id: u128, at: Option<u32>, records: Records, now: u64) {
+        // Two new counters of one check may be the same one when both overflow.
+        let at = at.or_else(|| self.index.get(&id).copied());
+        if let Some(entry) = at.and_then(|at| self.entries.get_mut(at as usize)) {
             // A record of another period stays until it expires: during a roll-out both are in use.
-            let kept =
-                entry.records.iter().filter(|old| !records.iter().any(|new| new.tag == old.tag)).copied();
-            let kept: Records = kept
-                .filter(|old| records.iter().any(|new| old.expires_at() > new.slot * new.tag.slot_millis()))
-                .collect();
-            entry.records = records;
-            entry.records.extend(kept.into_iter().take(crate::check::MAX_RATES));
+            let before = std::mem::replace(&mut entry.records, records);
+            let ours = entry.records.len();
+            for old in before {
+                let foreign = entry.records[..ours].iter().all(|new| new.tag != old.tag);
+                if foreign && old.expires_at() > now && entry.records.len() - ours < crate::check::MAX_RATES {
+                    entry.records.push(old);
+                }
+            }
         } else {
             self.index.insert(id, self.entries.len() as u32);
             self.entries.push(Entry { id, records });
@@ -260,6 +271,40 @@ mod tests {
         assert_eq!((0..4).filter(|_| store.check(&[counter(&five, 1)]).admitted).count(), 4);
         assert!(!store.check(&[counter(&three, 1)]).admitted);
         assert_eq!((0..9).filter(|_| store.check(&[counter(&eight, 1)]).admitted).count(), 4);
+    }
+
+    #[test]
+    fn store_drops_the_records_of_another_period_when_they_have_expired() {
+        let clock = Clock::manual(7_200_000);
+        let store = MemoryStore::new(100, clock.clone());
+        let (minute, hour) = (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 5, 3_600_000));
+        let records =
+            || (0..SHARDS).flat_map(|n| store.lock(n).entries.first().map(|e| e.records.len())).sum();
+        let after = |limit, millis| -> usize {
+            clock.advance(millis);
+            assert!(store.check(&[counter(limit, 1)]).admitted);
+            records()
+        };
+        assert_eq!(after(&minute, 0), 1);
+        assert_eq!(after(&hour, 60_000), 2, "during a roll-out both are in use");
+        assert_eq!(after(&hour, 60_000), 1, "it counts for two of its periods");
+    }
+
+    #[test]
+    fn store_sweeps_over_damaged_records() {
+        let store = MemoryStore::new(100, Clock::manual(60_000_000));
+        let limit = limit("ns/p/l", 5, 60_000);
+        let damaged = counter(&limit, 1);
+        let id = store.id(&damaged, damaged.key);
+        for slot in [u64::MAX, u64::MAX / 60_000] {
+            let record = sluice_limiter::Record { tag: limit.rates[0].tag(), slot, current: 1, previous: 0 };
+            assert_eq!(record.expires_at(), u64::MAX);
+            store.lock(shard_of(id)).put(id, None, smallvec::smallvec![record], 0);
+            // All of these look at some entries of every shard.
+            for key in 2..200 {
+                let _ = store.check(&[counter(&limit, key)]);
+            }
+        }
     }
 
     #[test]

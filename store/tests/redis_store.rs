@@ -7,6 +7,7 @@ mod support;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use redis::Commands;
@@ -17,6 +18,7 @@ use sluice_store::{
     Answer, Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth,
 };
 use support::{Redis, eventually, free_port};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const HOUR: u64 = 3_600_000;
 /// The longest period: no test ends in another window than it began, except once a year and for a few seconds.
@@ -400,6 +402,55 @@ async fn store_survives_a_server_that_talks_nonsense() {
         })
         .await;
     }
+}
+
+/// A way to a Redis on which every answer takes longer than `delay`; and how many connections came.
+async fn slow_way(redis: &Redis, delay: Duration) -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (url, port) = (format!("redis://{}", listener.local_addr().unwrap()), redis.port);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, Relaxed);
+            tokio::spawn(async move {
+                let server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let ((mut asked, mut ask), (mut said, mut say)) = (client.into_split(), server.into_split());
+                let asking = tokio::io::copy(&mut asked, &mut say);
+                let answering = async {
+                    let mut answer = [0; 4096];
+                    loop {
+                        let length = said.read(&mut answer).await?;
+                        tokio::time::sleep(delay).await;
+                        if length == 0 {
+                            return Ok(0);
+                        }
+                        ask.write_all(&answer[..length]).await?;
+                    }
+                };
+                let _ = tokio::try_join!(asking, answering);
+            });
+        }
+    });
+    (url, connections)
+}
+
+#[tokio::test]
+async fn store_that_is_slower_than_the_budget_does_not_look_healthy_between_two_failures() {
+    let redis = Redis::start(&[]);
+    // The server knows the script, so that its first call is as fast as any.
+    healthy(&RedisStore::start(patient(&redis.url())).unwrap()).await;
+    // Longer than the budget, shorter than what the first call of a connection may take.
+    let (url, connections) = slow_way(&redis, Duration::from_millis(60)).await;
+    let store = RedisStore::start(quick(&url)).unwrap();
+    eventually("it is tried again and again", || async {
+        assert_ne!(store.health(), StoreHealth::Healthy);
+        connections.load(Relaxed) > 5
+    })
+    .await;
+    assert!(matches!(store.health(), StoreHealth::Failing(_)));
+    assert_eq!(store.metrics().reconnects, 0, "none of these connections closed the circuit");
 }
 
 #[tokio::test]

@@ -37,6 +37,9 @@ struct Version {
     json: Box<RawValue>,
 }
 
+/// A version that could be in force.
+type Chosen = (PolicyUid, Arc<PreparedPolicy>);
+
 impl Known {
     /// Takes note of policies.
     pub(crate) fn policies(&mut self, message: Policies) {
@@ -83,7 +86,7 @@ impl Known {
         let mut skipped = BTreeMap::<PolicyUid, usize>::new();
         loop {
             let chosen = self.chosen(&skipped);
-            let misfits = Publisher::misfits(&chosen);
+            let misfits = Publisher::misfits(&self.by_age(&chosen));
             if misfits.is_empty() {
                 publisher.publish(&store, &chosen);
                 break;
@@ -104,8 +107,23 @@ impl Known {
         true
     }
 
+    /// Those first that are in force as they are, then edits of such, then newcomers: what fitted together stays,
+    /// whatever comes.
+    fn by_age(&self, chosen: &[Chosen]) -> Vec<Chosen> {
+        let mut chosen = chosen.to_vec();
+        chosen.sort_by_key(|(uid, prepared)| {
+            let in_force = self.policies.get(uid).and_then(|entry| entry.in_force.as_ref());
+            match in_force {
+                Some(version) if Arc::ptr_eq(&version.prepared, prepared) => 0,
+                Some(_) => 1,
+                None => 2,
+            }
+        });
+        chosen
+    }
+
     /// In an order that is the same in every pod, whatever it was told before.
-    fn chosen(&self, skipped: &BTreeMap<PolicyUid, usize>) -> Vec<(PolicyUid, Arc<PreparedPolicy>)> {
+    fn chosen(&self, skipped: &BTreeMap<PolicyUid, usize>) -> Vec<Chosen> {
         let versions = self.policies.iter().filter_map(|(uid, entry)| {
             let version = entry.versions().nth(skipped.get(uid).copied().unwrap_or(0))?;
             Some((uid.clone(), version.prepared.clone()))

@@ -98,10 +98,13 @@ impl Subscriber {
 
     async fn follow(&mut self, backoff: &mut Backoff) -> Ended {
         match self.open().await {
-            Ok((stream, body)) => match self.listen(stream, body, backoff).await {
-                Ok(never) => match never {},
-                Err(ended) => ended,
-            },
+            Ok((stream, body)) => {
+                backoff.established();
+                match self.listen(stream, body, backoff).await {
+                    Ok(never) => match never {},
+                    Err(ended) => ended,
+                }
+            }
             Err(ended) => ended,
         }
     }
@@ -156,7 +159,7 @@ impl Subscriber {
             parser.read(&bytes, &mut events)?;
             for event in events {
                 if self.apply(event)? {
-                    *backoff = Backoff::default();
+                    backoff.succeeded();
                     reporter.report(self.report(&stream));
                 }
             }

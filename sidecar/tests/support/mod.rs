@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response};
-use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluice_config::{PolicyHash, PreparedPolicy};
@@ -18,6 +19,7 @@ use sluice_sidecar::{Options, Route, Sidecar, StoreChoice};
 use sluice_store::Clock;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 pub mod operator;
 
@@ -114,6 +116,24 @@ pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
     options.admin = Some("127.0.0.1:0".parse().unwrap());
     options.clock = clock.clone();
     (Sidecar::start(options).unwrap(), clock)
+}
+
+/// A sidecar with options of a test's own and no policies.
+pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> Sidecar {
+    let route =
+        Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
+    let mut options = Options::new(vec![route]);
+    tune(&mut options);
+    let sidecar = Sidecar::start(options).unwrap();
+    publish(&sidecar, &StoreChoice::Memory, &[]);
+    sidecar
+}
+
+/// A client's HTTP/2 connection, and its end.
+pub async fn http2(address: SocketAddr) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
 }
 
 /// The same with policies in force.

@@ -43,7 +43,8 @@ impl ServerClock {
     }
 }
 
-/// Connects, and sees that the script runs. If `key` is given, a counter's key that the last connection failed over,
+/// Connects, and sees that the script runs, and within the budget: a server that only answers later would close the
+/// circuit now and open it with the next calls. If `key` is given, a counter's key that the last connection failed over,
 /// also that it can be written: a replica or a full server must not look healthy until the next check. `failed` counts
 /// the attempts before.
 pub(super) async fn connect(
@@ -67,7 +68,8 @@ pub(super) async fn connect(
         }
         Err(_) => return Err(StoreFault::Unreachable),
     };
-    let clock = probe(&mut connection, script, budget.max(ATTEMPT)).await?;
+    // The first call may have to send the script, and the server to compile it.
+    probe(&mut connection, script, budget.max(ATTEMPT)).await?;
     if let Some(key) = key {
         // Writes nothing, but is refused wherever a write would be.
         let mut write = redis::cmd("SETRANGE");
@@ -79,6 +81,7 @@ pub(super) async fn connect(
             Err(_) => return Err(StoreFault::Slow),
         }
     }
+    let clock = probe(&mut connection, script, budget).await?;
     Ok((connection, clock))
 }
 

@@ -1,0 +1,194 @@
+//! Connections: how long they live, how many there are, where they come from, and that one harms no other.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use support::*;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
+
+fn request(path: &str) -> Request<Full<Bytes>> {
+    Request::builder().uri(format!("http://a{path}")).body(Full::default()).unwrap()
+}
+
+#[tokio::test]
+async fn an_idle_connection_outlives_the_time_for_a_head() {
+    let application = Application::start().await;
+    let sidecar =
+        sidecar_tuned(application.address, |options| options.header_timeout = Duration::from_millis(50));
+    let address = sidecar.addresses()[0];
+    let silent = Client::connect(address).await;
+    let mut idle = Client::connect(address).await;
+    assert_eq!(idle.get("").await.status, 200);
+    for begun in ["G", "GET / HTTP/1.1\r\nhost"] {
+        // When this one has been cut, the others have been idle for longer than a head may take.
+        let mut slow = Client::connect(address).await;
+        slow.send(begun).await;
+        slow.closed().await;
+    }
+    assert_eq!(idle.get("").await.status, 200);
+    idle.send("GET /").await;
+    idle.closed().await;
+    let mut silent = silent;
+    assert_eq!(silent.get("").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_connection_is_idle_only_between_requests_and_not_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_tuned(listener.local_addr().unwrap(), |options| {
+        options.idle_timeout = Duration::from_secs(1);
+    });
+    let address = sidecar.addresses()[0];
+    let mut waiting = Client::connect(address).await;
+    waiting.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut application = Client(tokio::io::BufReader::new(stream));
+    while !application.line().await.is_empty() {}
+    Client::connect(address).await.closed().await;
+    application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    assert_eq!(waiting.answer().await.status, 200, "it waited for the application, not for its client");
+    waiting.closed().await;
+}
+
+#[tokio::test]
+async fn connections_are_counted_over_all_workers() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| {
+        (options.workers, options.max_connections) = (4, 1);
+    });
+    let address = sidecar.addresses()[0];
+    let mut first = Client::connect(address).await;
+    assert_eq!(first.get("").await.status, 200);
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        let mut other = Client::connect(address).await;
+        other.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        others.push(other);
+    }
+    assert_eq!(first.get("").await.status, 200);
+    assert_eq!(application.count(), 2, "the others wait");
+    drop(first);
+    for mut other in others {
+        assert_eq!(other.answer().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn every_address_is_listened_on_with_one_listener() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| {
+        options.routes[0].listen = "[::]:0".parse().unwrap();
+        options.admin = Some("[::]:0".parse().unwrap());
+    });
+    let (address, admin) = (sidecar.addresses()[0], sidecar.admin().unwrap());
+    let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert_eq!(get(v4(address.port()), "").await.status, 200);
+    assert_eq!(application.last().headers["x-forwarded-for"], "127.0.0.1", "no IPv4-mapped address");
+    assert_eq!(page(v4(admin.port()), "/livez").await.status, 200);
+    if address.is_ipv6() {
+        assert_eq!(get(format!("[::1]:{}", address.port()).parse().unwrap(), "").await.status, 200);
+        assert_eq!(application.last().headers["x-forwarded-for"], "::1");
+    }
+}
+
+#[tokio::test]
+async fn an_application_on_the_loopback_is_not_asked_from_an_address_that_it_may_trust() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
+    let address = sidecar.addresses()[0];
+    let source = if cfg!(target_os = "linux") { [127, 0, 0, 6] } else { [127, 0, 0, 1] };
+    let mut client = Client::connect(address).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(listener.accept().await.unwrap().1.ip(), IpAddr::from(source));
+    let (mut sender, _connection) = http2(address).await;
+    let _asking = tokio::spawn(async move { sender.send_request(request("/")).await });
+    assert_eq!(listener.accept().await.unwrap().1.ip(), IpAddr::from(source));
+}
+
+/// An HTTP/2 application that takes one stream at a time on a connection; `/hold` is never answered.
+async fn narrow() -> (SocketAddr, Arc<Notify>, mpsc::UnboundedReceiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let held = Arc::new(Notify::new());
+    let (count, accepted) = mpsc::unbounded_channel();
+    let holds = held.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            count.send(()).unwrap();
+            let holds = holds.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let holds = holds.clone();
+                async move {
+                    if request.uri().path() == "/hold" {
+                        holds.notify_one();
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+                }
+            });
+            let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            server.max_concurrent_streams(1);
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, held, accepted)
+}
+
+#[tokio::test]
+async fn an_http_2_client_that_takes_up_its_connection_stops_no_other() {
+    let (application, held, mut accepted) = narrow().await;
+    let sidecar = sidecar_with(application, &[]);
+    let address = sidecar.addresses()[0];
+    let (mut greedy, _connection) = http2(address).await;
+    let _holding = tokio::spawn(async move { greedy.send_request(request("/hold")).await });
+    held.notified().await;
+    let (mut other, _connection) = http2(address).await;
+    for _ in 0..3 {
+        assert_eq!(other.send_request(request("/")).await.unwrap().status(), 200);
+    }
+    accepted.recv().await.unwrap();
+    accepted.recv().await.unwrap();
+    assert!(accepted.try_recv().is_err(), "a client's requests share a connection");
+}
+
+#[tokio::test]
+async fn an_http_2_connection_that_the_application_ends_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let end = Arc::new(Notify::new());
+            let ending = end.clone();
+            let service = service_fn(move |_| {
+                ending.notify_one();
+                async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let mut connection = Box::pin(server.serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = &mut connection => return,
+                    () = end.notified() => connection.as_mut().graceful_shutdown(),
+                }
+                let _ = connection.await;
+            });
+        }
+    });
+    let (mut client, _connection) = http2(sidecar.addresses()[0]).await;
+    for n in 0..20 {
+        assert_eq!(client.send_request(request("/")).await.unwrap().status(), 200, "request {n}");
+    }
+}
