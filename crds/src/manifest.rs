@@ -94,7 +94,11 @@ pub fn load(text: &str) -> Result<Vec<Loaded>, Vec<Problem>> {
         }
     }
     if loaded.is_empty() && problems.is_empty() {
-        problems.push(problem(1, "", "there is no RateLimitPolicy in this file"));
+        let mut kinds: Vec<_> =
+            nodes.iter().filter_map(|node| node.value.get("kind").and_then(Node::as_str)).collect();
+        kinds.dedup();
+        let only = if kinds.is_empty() { String::new() } else { format!(", only {}", kinds.join(", ")) };
+        problems.push(problem(1, "", format!("there is no RateLimitPolicy in this file{only}")));
     }
     if problems.is_empty() { Ok(loaded) } else { Err(problems) }
 }
@@ -115,6 +119,10 @@ fn policy(node: &Spanned<Node>) -> Result<Option<Loaded>, Vec<Problem>> {
                 format!("{api:?} is not known: sluice.dev/v1alpha1"),
             )]);
         }
+        (Some(api), Some(kind)) if api.starts_with("sluice.dev/") => {
+            let message = format!("{kind:?} is not known: RateLimitPolicy");
+            return Err(vec![problem(line_of(node, "kind"), "kind", message)]);
+        }
         (Some(_), Some(_)) => return Ok(None),
         (None, _) => return Err(vec![problem(top, "apiVersion", "is required: sluice.dev/v1alpha1")]),
         (_, None) => return Err(vec![problem(top, "kind", "is required: RateLimitPolicy")]),
@@ -124,6 +132,7 @@ fn policy(node: &Spanned<Node>) -> Result<Option<Loaded>, Vec<Problem>> {
     if name.is_empty() {
         return Err(vec![problem(line_of(node, "metadata"), "metadata.name", "is required")]);
     }
+    metadata(node, &object)?;
     let known = ["apiVersion", "kind", "metadata", "spec", "status"];
     if let Some(field) = object.as_object().and_then(|o| o.keys().find(|key| !known.contains(&key.as_str())))
     {
@@ -143,6 +152,50 @@ fn policy(node: &Spanned<Node>) -> Result<Option<Loaded>, Vec<Problem>> {
     let compiled = crate::compile(&valid);
     let warnings = valid.warnings.into_iter().map(located).collect();
     Ok(Some(Loaded { namespace: compiled.namespace.clone(), name, compiled, warnings }))
+}
+
+/// What the API server says of metadata, as far as people write it.
+fn metadata(node: &Spanned<Node>, object: &Value) -> Result<(), Vec<Problem>> {
+    const KNOWN: [&str; 11] = [
+        "annotations",
+        "creationTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "labels",
+        "managedFields",
+        "name",
+        "namespace",
+        "ownerReferences",
+        "resourceVersion",
+    ];
+    let fields = object["metadata"].as_object();
+    if let Some(field) =
+        fields.and_then(|fields| fields.keys().find(|f| !KNOWN.contains(&f.as_str()) && *f != "uid"))
+    {
+        let path = format!("metadata.{field}");
+        return Err(vec![problem(
+            line_of(node, &path),
+            path,
+            format!("unknown field; known here: {}", KNOWN.join(", ")),
+        )]);
+    }
+    for (path, longest) in [("metadata.name", 253), ("metadata.namespace", 63)] {
+        let Some(value) = object.pointer(&format!("/{}", path.replace('.', "/"))) else { continue };
+        let name = value.as_str().unwrap_or_default();
+        let dots = path == "metadata.name";
+        let good = |part: &str| {
+            let inner = part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+            !part.is_empty() && inner && !part.starts_with('-') && !part.ends_with('-')
+        };
+        if name.len() > longest || !(if dots { name.split('.').all(good) } else { good(name) }) {
+            let message = format!(
+                "{value} is no name: lower-case letters, digits and `-`, {longest} characters at most"
+            );
+            return Err(vec![problem(line_of(node, path), path, message)]);
+        }
+    }
+    Ok(())
 }
 
 fn problem(line: u64, path: impl Into<String>, message: impl Into<String>) -> Problem {

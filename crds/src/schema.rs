@@ -54,7 +54,9 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
             } else if let Some(pattern) = schema["pattern"].as_str()
                 && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
             {
-                wrong(format!("{text:?} must match {pattern}"));
+                // Durations have words of their own.
+                let duration = path.ends_with(".per").then(|| crate::duration::period(text).err()).flatten();
+                wrong(duration.unwrap_or_else(|| format!("{text:?} must match {pattern}")));
             }
         }
         Value::Number(number) => {

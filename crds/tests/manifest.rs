@@ -23,7 +23,7 @@ fn check_names_the_line_the_field_and_what_is_allowed() {
     );
     let errors = errors(&text);
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].starts_with("10: spec.limits[0].rates[1].per: \"1d\" must match"), "{errors:?}");
+    assert!(errors[0].starts_with("10: spec.limits[0].rates[1].per: \"1d\" is no duration"), "{errors:?}");
 }
 
 #[test]
@@ -124,6 +124,11 @@ fn check_refuses_bad_input_with_its_path() {
             "exactly one",
         ),
         (
+            manifest("  limits: [{name: a, rates: [{requests: 1, per: 1 minute}]}]\n"),
+            "spec.limits[0].rates[0].per",
+            "such as 1h30m",
+        ),
+        (
             limit("    algorithm: {magic: {}}\n"),
             "spec.limits[0].algorithm.magic",
             "unknown field; known here: fixedWindow, slidingWindowCounter",
@@ -185,7 +190,19 @@ fn check_refuses_what_is_no_policy() {
         ("- 1\n- 2\n", "a Kubernetes object is needed"),
         ("kind: RateLimitPolicy\n", "apiVersion: is required"),
         ("apiVersion: sluice.dev/v9\nkind: RateLimitPolicy\n", "not known"),
-        ("apiVersion: v1\nkind: Pod\n", "there is no RateLimitPolicy"),
+        ("apiVersion: v1\nkind: Pod\n", "there is no RateLimitPolicy in this file, only Pod"),
+        (
+            "apiVersion: sluice.dev/v1alpha1\nkind: RatelimitPolicy\n",
+            "kind: \"RatelimitPolicy\" is not known: RateLimitPolicy",
+        ),
+        (
+            "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: T_x}\n",
+            "3: metadata.name: \"T_x\" is no name",
+        ),
+        (
+            "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata:\n  name: a\n  namespce: b\n",
+            "5: metadata.namespce: unknown field",
+        ),
         ("apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nspec: {}\n", "metadata.name: is required"),
         ("a: 1\na: 2\n", "no valid YAML"),
     ] {

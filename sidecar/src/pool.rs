@@ -64,6 +64,8 @@ impl FromStr for Upstream {
         let authority = match authority.port_u16() {
             Some(0) => return Err(refuse()),
             Some(_) => authority.to_string(),
+            // A port that is no port, such as 99999.
+            None if authority.as_str() != authority.host() => return Err(refuse()),
             None if text.starts_with("http://") => format!("{authority}:80"),
             None => return Err(refuse()),
         };

@@ -135,9 +135,9 @@ impl Asker {
         let mut detail = String::with_capacity(160);
         for (at, decisions) in denying {
             let limit = &standing.snapshot.limit(at).names;
-            names.push(&limit.plain);
-            for (rule, _) in limit.rules.iter().zip(decisions).filter(|(_, decision)| !decision.admitted) {
-                detail += rule;
+            for (n, _) in decisions.iter().enumerate().filter(|(_, decision)| !decision.admitted) {
+                names.push(&limit.bare[n]);
+                detail += &limit.rules[n];
             }
         }
         let wait = retry_after(standing);

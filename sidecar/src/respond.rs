@@ -22,6 +22,8 @@ pub(crate) struct RateNames {
     items: Vec<String>,
     /// `"per-client";q=5;w=60`
     policies: Vec<String>,
+    /// The same without quotes: `per-client`, or `per-client/1m`.
+    pub(crate) bare: Vec<String>,
     /// `per-client`
     pub(crate) plain: String,
     /// For people: `Limit per-client admits 5 requests per 1m. `
@@ -32,10 +34,12 @@ impl RateNames {
     pub(crate) fn new(limit: &str, rates: &[Rate]) -> Self {
         let plain: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
         let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
-        let items: Vec<String> = match rates {
-            [_] => vec![format!("\"{quoted}\"")],
-            _ => rates.iter().map(|rate| format!("\"{quoted}/{}\"", period(rate.period.millis()))).collect(),
+        let suffix = |rate: &Rate| match rates {
+            [_] => String::new(),
+            _ => format!("/{}", period(rate.period.millis())),
         };
+        let items: Vec<String> = rates.iter().map(|rate| format!("\"{quoted}{}\"", suffix(rate))).collect();
+        let bare = rates.iter().map(|rate| format!("{plain}{}", suffix(rate))).collect();
         let policies = items.iter().zip(rates).map(|(item, rate)| {
             let millis = rate.period.millis();
             // `w` counts whole seconds; a window that has none is left out.
@@ -46,7 +50,7 @@ impl RateNames {
             let (requests, period) = (rate.requests.get(), period(rate.period.millis()));
             format!("Limit {plain} admits {requests} requests per {period}. ")
         });
-        Self { policies: policies.collect(), rules: rules.collect(), items, plain }
+        Self { policies: policies.collect(), rules: rules.collect(), items, bare, plain }
     }
 }
 

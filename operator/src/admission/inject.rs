@@ -225,8 +225,10 @@ fn sidecar(captured: &[CapturedPort], config: &InjectConfig) -> Container {
             ..SecurityContext::default()
         }),
         volume_mounts: Some(vec![
-            mount("sluice-identity", IDENTITY, true),
-            mount("sluice-state", STATE, false),
+            mount(IDENTITY_VOLUME, IDENTITY, true),
+            mount(STATE_VOLUME, STATE, false),
+            // Where the application's token for the API server would be mounted: the sidecar needs none.
+            mount(IDENTITY_VOLUME, "/var/run/secrets/kubernetes.io/serviceaccount", true),
         ]),
         ..Container::default()
     }

@@ -61,6 +61,12 @@ async fn inject_pod(State(admission): State<Admission>, review: Review) -> Revie
             }
             Err(Without::Skip(skip)) => {
                 if let Skip::Capture(error) = &skip {
+                    let named = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+                    tracing::info!(
+                        namespace = named("namespace"),
+                        pod = named("name") + &named("generateName"),
+                        "no sidecar for this pod: {error}"
+                    );
                     response.warnings = Some(vec![format!("sluice: no sidecar for this pod: {error}")]);
                 }
                 skip.as_str()

@@ -76,6 +76,7 @@ async fn stream(State(control): State<Control>, headers: HeaderMap) -> Response 
         }
     };
     drop(permit);
+    tracing::debug!(namespace = identity.namespace, pod = identity.pod, "stream");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = format!("{:032x}", rand::random::<u128>());
     let left = identity.expires.map(|at| (at - Timestamp::now().as_second()).max(0).unsigned_abs());

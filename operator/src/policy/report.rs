@@ -1,6 +1,7 @@
 //! Writes the status by server-side apply, with the version that it was made from, and only if something changed.
 
 use anyhow::Context as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
@@ -34,10 +35,25 @@ pub async fn write(
     });
     let params = PatchParams::apply("sluice-operator").force();
     let api = api(context.client.clone(), Some(&key.namespace));
+    log(key, previous, status);
     match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
         Ok(_) => Ok(()),
         // It was edited or deleted meanwhile: the watch brings it again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
         Err(error) => Err(error).context("the status cannot be written"),
+    }
+}
+
+/// A line in the log for every condition that became another.
+fn log(key: &PolicyKey, previous: Option<&RateLimitPolicyStatus>, status: &RateLimitPolicyStatus) {
+    let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
+    for condition in &status.conditions {
+        let same = before.iter().any(|b| {
+            b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason
+        });
+        if !same {
+            let Condition { type_, status, reason, message, .. } = condition;
+            tracing::info!(policy = %key, "{type_} is {status}, {reason}: {message}");
+        }
     }
 }

@@ -71,8 +71,10 @@ pub fn status(known: &Known<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Opti
     let programmed = programmed(known, &mut again, &mut kept);
     let captured = captured(known);
     let store = store_healthy(&known.facts.pods);
-    let ready =
-        ready([(types::ACCEPTED, &accepted), (types::PROGRAMMED, &programmed), (types::CAPTURED, &captured)]);
+    let ready = ready(
+        &store,
+        [(types::ACCEPTED, &accepted), (types::PROGRAMMED, &programmed), (types::CAPTURED, &captured)],
+    );
     let conditions = [
         (types::ACCEPTED, accepted),
         (types::PROGRAMMED, programmed),
@@ -101,7 +103,7 @@ fn accepted(outcome: &Outcome) -> Finding {
             Finding::new(
                 "False",
                 reasons::INVALID,
-                format!("{text}. Sidecars keep what they enforced before."),
+                format!("{text}. What sidecars enforced before, if anything, stays in force."),
             )
         }
     }
@@ -224,6 +226,10 @@ fn not_injected(known: &Known<'_>, bare: &[&PodView]) -> String {
         text.push_str(&format!("kubectl label namespace {namespace} {INJECTION_LABEL}=enabled, then "));
     }
     for view in bare {
+        // Without a port to capture a new pod would be as bare as this one.
+        if let Err(error) = &view.facts.captured {
+            return format!("{}: {error}; then make its pods anew.", view.pod.name);
+        }
         commands.insert(match view.pod.owner.as_deref() {
             Some(owner)
                 if ["deployment/", "statefulset/", "daemonset/"]
@@ -262,6 +268,13 @@ fn captured(known: &Known<'_>) -> Finding {
                 && service.selector.iter().all(|(k, v)| view.pod.labels.get(k) == Some(v))
         };
         for service in facts.services.iter().filter(leads_here) {
+            if !view.facts.injected {
+                bypasses.insert(format!(
+                    "Service {} leads to pods that carry no sidecar: see Programmed",
+                    service.name
+                ));
+                continue;
+            }
             bypasses.extend(
                 service.ports.iter().filter_map(|port| bypass(service, port, ports, view.facts.chosen)),
             );
@@ -334,8 +347,13 @@ fn store_healthy(pods: &[PodView]) -> Finding {
     Finding::new("False", reason, text)
 }
 
-fn ready(needed: [(&str, &Finding); 3]) -> Finding {
+fn ready(store: &Finding, needed: [(&str, &Finding); 3]) -> Finding {
     match needed.into_iter().find(|(_, finding)| finding.status != "True") {
+        None if store.status == "False" => Finding::new(
+            "True",
+            reasons::READY,
+            "Every pod has this policy, and no Service leads past it; but see StoreHealthy.",
+        ),
         None => Finding::new(
             "True",
             reasons::READY,
