@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(120);
+pub const BOUND: Duration = Duration::from_secs(180);
 
 /// Asks until there is an answer.
 ///
