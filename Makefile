@@ -54,7 +54,7 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: lint
-lint: ## Formatting, clippy, licences and sources of dependencies, shell scripts
+lint: ## Formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	hack/deny.sh
