@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine as _;
 use sluice_config::KeySecret;
@@ -20,6 +20,14 @@ fn secret(name: &str, field: &str) -> String {
     String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text.trim()).unwrap()).unwrap()
 }
 
+/// The embedded Redis, with the rights of a sidecar.
+async fn redis() -> redis::aio::MultiplexedConnection {
+    let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
+    let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
+    let redis = redis::Client::open(format!("redis://{user}:{password}@{}:6379", address.trim())).unwrap();
+    redis.get_multiplexed_async_connection().await.unwrap()
+}
+
 /// What Redis has counted in this hour for one value of `x-client`.
 async fn counted(scope: &str, client: &str) -> u64 {
     let key_secret = KeySecret::try_from(secret("sluice-store-key", "key")).unwrap();
@@ -29,10 +37,7 @@ async fn counted(scope: &str, client: &str) -> u64 {
     let Identity::Key(hash) = builder.identify(&key_secret, &headers, "127.0.0.1".parse().unwrap()) else {
         unreachable!()
     };
-    let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
-    let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
-    let redis = redis::Client::open(format!("redis://{user}:{password}@{}:6379", address.trim())).unwrap();
-    let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis().await;
     let name = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash.to_be_bytes());
     let key = format!("sluice:{scope}:{{{}}}:{name}", hash % 64);
     let value: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
@@ -41,11 +46,12 @@ async fn counted(scope: &str, client: &str) -> u64 {
     records[0].current
 }
 
-/// Clear of the hour's edge: no test here takes ten minutes. Nodes and Redis share this machine's clock.
+/// Clear of the hour's edge by Redis's clock, which is the one that counts: the requests take a minute at most.
 async fn clear_of_the_edge() {
+    let mut redis = redis().await;
     until("the hour has begun", async || {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 3600;
-        (seconds < 3480).then_some(())
+        let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await.ok()?;
+        (seconds % 3600 < 3480).then_some(())
     })
     .await;
 }
@@ -78,7 +84,7 @@ async fn e2e_exactly_n_of_3n_concurrent_requests_over_three_pods() {
     assert_eq!(outcome.by_pod.len(), 3, "{outcome:?}");
     assert!(outcome.by_pod.values().all(|&admitted| admitted >= N / 10), "{outcome:?}");
     let fallbacks = fallbacks(&shop, "checkout").await;
-    assert!(fallbacks.iter().all(|line| line.ends_with(" 0")), "{fallbacks:?}");
+    assert!(fallbacks.len() >= 3 && fallbacks.iter().all(|line| line.ends_with(" 0")), "{fallbacks:?}");
     assert_eq!(counted("shop/checkout/per-client", "alice").await, N as u64);
 
     let denied = get(&address, "/", &[("x-client", "alice")]).await;
