@@ -38,9 +38,9 @@ pub(crate) fn limit(scope: &str, requests: u64) -> anyhow::Result<Arc<LimitSpec>
     let rate = Rate {
         requests: Requests::new(requests)?,
         period: Period::from_millis(PERIOD.as_millis() as u64)?,
-        algorithm: Algorithm::SlidingWindowCounter,
+        algorithm: Algorithm::SLIDING_WINDOW,
     };
-    Ok(Arc::new(LimitSpec { scope: scope.to_owned(), rates: vec![rate] }))
+    Ok(Arc::new(LimitSpec::new(scope.to_owned(), vec![rate])))
 }
 
 /// The check of one request of a client, with all that has to be done anew for each.

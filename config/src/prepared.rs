@@ -130,8 +130,8 @@ impl PreparedLimit {
                 requests: Requests::new(rate.requests).map_err(out_of_range)?,
                 period: Period::from_millis(rate.period_millis).map_err(out_of_range)?,
                 algorithm: match rate.algorithm {
-                    RateAlgorithm::SlidingWindowCounter => Algorithm::SlidingWindowCounter,
-                    RateAlgorithm::FixedWindow => Algorithm::FixedWindow,
+                    RateAlgorithm::SlidingWindowCounter => Algorithm::SLIDING_WINDOW,
+                    RateAlgorithm::FixedWindow => Algorithm::FIXED_WINDOW,
                 },
             })
         });

@@ -12,6 +12,11 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// The default: two windows, the previous one by its share.
+    pub const SLIDING_WINDOW: Self = Self::SlidingWindowCounter;
+    /// Fixed windows aligned to the clock.
+    pub const FIXED_WINDOW: Self = Self::FixedWindow;
+
     /// The number that stands for it in a record's tag; never reused.
     #[must_use]
     pub fn code(self) -> u8 {

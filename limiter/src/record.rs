@@ -165,7 +165,7 @@ mod tests {
         fn a_record_survives_its_bytes(
             period in 1..=MAX_PERIOD_MS, slot in 0u64..1 << 47, current in 0..=MAX_COUNT, previous in 0..=MAX_COUNT, fixed: bool,
         ) {
-            let algorithm = if fixed { Algorithm::FixedWindow } else { Algorithm::SlidingWindowCounter };
+            let algorithm = if fixed { Algorithm::FIXED_WINDOW } else { Algorithm::SLIDING_WINDOW };
             let previous = if fixed { 0 } else { previous };
             let record = Record { tag: rate(algorithm, period).tag(), slot, current, previous };
             let mut bytes = Vec::new();
@@ -186,16 +186,16 @@ mod tests {
     #[test]
     fn a_small_count_takes_a_byte() {
         let mut bytes = Vec::new();
-        Record::empty(rate(Algorithm::SlidingWindowCounter, 60_000).tag(), 1).encode(&mut bytes);
+        Record::empty(rate(Algorithm::SLIDING_WINDOW, 60_000).tag(), 1).encode(&mut bytes);
         assert_eq!(bytes.len(), 14);
     }
 
     #[test]
     fn edits_of_the_period_or_the_algorithm_change_the_tag() {
         let tags = [
-            rate(Algorithm::SlidingWindowCounter, 60_000).tag(),
-            rate(Algorithm::SlidingWindowCounter, 60_001).tag(),
-            rate(Algorithm::FixedWindow, 60_000).tag(),
+            rate(Algorithm::SLIDING_WINDOW, 60_000).tag(),
+            rate(Algorithm::SLIDING_WINDOW, 60_001).tag(),
+            rate(Algorithm::FIXED_WINDOW, 60_000).tag(),
         ];
         assert!(tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2]);
         assert!(tags.iter().all(|t| t.get() & 7 == 0 && t.get() < 1 << 48));

@@ -63,7 +63,7 @@ mod tests {
         let rate = Rate {
             requests: Requests::new(10).unwrap(),
             period: Period::from_millis(1000).unwrap(),
-            algorithm: Algorithm::SlidingWindowCounter,
+            algorithm: Algorithm::SLIDING_WINDOW,
         };
         let record = Record { previous: 10, ..Record::empty(rate.tag(), 5_000) };
         assert_eq!(rate.used(&record, 5_000), 10);
@@ -78,7 +78,7 @@ mod tests {
         let rate = Rate {
             requests: Requests::new(1000).unwrap(),
             period: Period::from_millis(60_000).unwrap(),
-            algorithm: Algorithm::SlidingWindowCounter,
+            algorithm: Algorithm::SLIDING_WINDOW,
         };
         let (mut record, mut passed) = (None, 0);
         for now in [119_999u64].into_iter().chain(120_000..=179_998) {

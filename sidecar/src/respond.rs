@@ -137,7 +137,7 @@ mod tests {
         Rate {
             requests: Requests::new(requests).unwrap(),
             period: Period::from_millis(millis).unwrap(),
-            algorithm: Algorithm::FixedWindow,
+            algorithm: Algorithm::FIXED_WINDOW,
         }
     }
 

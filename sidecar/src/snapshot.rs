@@ -104,7 +104,7 @@ impl Publisher {
                 .limits
                 .iter()
                 .map(|limit| Limit {
-                    spec: Arc::new(LimitSpec { scope: limit.scope.clone(), rates: limit.rates.clone() }),
+                    spec: Arc::new(LimitSpec::new(limit.scope.clone(), limit.rates.clone())),
                     mode: limit.mode,
                     names: if twice.contains(limit.name.as_str()) {
                         RateNames::new(&format!("{}/{}", policy.name, limit.name), &limit.rates)

@@ -25,6 +25,14 @@ pub struct LimitSpec {
     pub rates: Vec<Rate>,
 }
 
+impl LimitSpec {
+    /// A limit of this scope with these rates.
+    #[must_use]
+    pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
+        Self { scope: scope.into(), rates }
+    }
+}
+
 /// One counter of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Counter {

@@ -199,9 +199,9 @@ mod tests {
         let rate = Rate {
             requests: Requests::new(requests).unwrap(),
             period: Period::from_millis(period).unwrap(),
-            algorithm: Algorithm::SlidingWindowCounter,
+            algorithm: Algorithm::SLIDING_WINDOW,
         };
-        Arc::new(LimitSpec { scope: scope.into(), rates: vec![rate] })
+        Arc::new(LimitSpec::new(scope, vec![rate]))
     }
 
     fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {

@@ -33,8 +33,8 @@ fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
 }
 
 fn limit(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
-    let rates = vec![rate(requests, period, Algorithm::SlidingWindowCounter)];
-    Arc::new(LimitSpec { scope: format!("ns/policy/{scope}"), rates })
+    let rates = vec![rate(requests, period, Algorithm::SLIDING_WINDOW)];
+    Arc::new(LimitSpec::new(format!("ns/policy/{scope}"), rates))
 }
 
 fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
@@ -476,9 +476,9 @@ async fn store_needs_no_more_rights_than_documented() {
         RedisStore::start(patient(&url)).unwrap()
     };
     // A year-long and a short window, so that keys are written in both ways.
-    let fast = rate(1000, 1, Algorithm::FixedWindow);
-    let slow = rate(1000, YEAR, Algorithm::SlidingWindowCounter);
-    let mixed = Arc::new(LimitSpec { scope: "ns/policy/acl".into(), rates: vec![fast, slow] });
+    let fast = rate(1000, 1, Algorithm::FIXED_WINDOW);
+    let slow = rate(1000, YEAR, Algorithm::SLIDING_WINDOW);
+    let mixed = Arc::new(LimitSpec::new("ns/policy/acl", vec![fast, slow]));
     let plain = limit("acl-plain", 1000, YEAR);
     let both = [counter(&mixed, 1), counter(&plain, 1)];
     let store = set_user("least", &RIGHTS);

@@ -177,9 +177,9 @@ mod tests {
         let rate = |n| Rate {
             requests: Requests::new(5).unwrap(),
             period: Period::from_millis(n).unwrap(),
-            algorithm: Algorithm::FixedWindow,
+            algorithm: Algorithm::FIXED_WINDOW,
         };
-        Arc::new(LimitSpec { scope: "ns/p/l".into(), rates: (1..=rates).map(rate).collect() })
+        Arc::new(LimitSpec::new("ns/p/l", (1..=rates).map(rate).collect()))
     }
 
     fn job(limit: &Arc<LimitSpec>, key: u128, cost: u64) -> Job {

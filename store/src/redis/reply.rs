@@ -140,8 +140,8 @@ mod tests {
             algorithm,
         };
         let rates =
-            vec![rate(Algorithm::SlidingWindowCounter, requests), rate(Algorithm::FixedWindow, requests + 2)];
-        let limit = Arc::new(LimitSpec { scope: "s".into(), rates });
+            vec![rate(Algorithm::SLIDING_WINDOW, requests), rate(Algorithm::FIXED_WINDOW, requests + 2)];
+        let limit = Arc::new(LimitSpec::new("s", rates));
         smallvec![Counter { limit, key: KeyHash(1), cost }]
     }
 

@@ -67,7 +67,7 @@ impl World {
                         1 => rates = self.limit(n).rates.clone(),
                         _ => rates.reverse(),
                     }
-                    versions.push(Arc::new(LimitSpec { scope: first.scope.clone(), rates }));
+                    versions.push(Arc::new(LimitSpec::new(first.scope.clone(), rates)));
                 }
                 versions
             })
@@ -80,9 +80,9 @@ impl World {
             let rate = Rate {
                 requests: Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
                 period: Period::from_millis(self.rng.random_range(DAY..=MAX_PERIOD_MS)).unwrap(),
-                algorithm: Algorithm::SlidingWindowCounter,
+                algorithm: Algorithm::SLIDING_WINDOW,
             };
-            return Arc::new(LimitSpec { scope: format!("limit{n}"), rates: vec![rate] });
+            return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate]));
         }
         let how_many = *[1, 1, 1, 2, 3, 8].choose(&mut self.rng).unwrap();
         let mut rates: Vec<Rate> = vec![];
@@ -91,16 +91,16 @@ impl World {
                 requests: self.requests(),
                 period: Period::from_millis(self.period()).unwrap(),
                 algorithm: if self.rng.random_bool(0.35) {
-                    Algorithm::FixedWindow
+                    Algorithm::FIXED_WINDOW
                 } else {
-                    Algorithm::SlidingWindowCounter
+                    Algorithm::SLIDING_WINDOW
                 },
             };
             if rates.iter().all(|other| other.tag() != rate.tag()) {
                 rates.push(rate);
             }
         }
-        Arc::new(LimitSpec { scope: format!("limit{n}"), rates })
+        Arc::new(LimitSpec::new(format!("limit{n}"), rates))
     }
 
     fn requests(&mut self) -> Requests {
