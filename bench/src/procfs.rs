@@ -31,6 +31,11 @@ impl Processes {
         Self(vec![std::process::id()])
     }
 
+    /// Those of these numbers.
+    pub(crate) fn of(ids: impl IntoIterator<Item = u32>) -> Self {
+        Self(ids.into_iter().collect())
+    }
+
     /// All of this name that this process has started, it or a child of its.
     pub(crate) fn started(name: &str) -> anyhow::Result<Self> {
         let mut parents = HashMap::new();

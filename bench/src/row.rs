@@ -16,6 +16,8 @@ pub(crate) struct Row {
     pub(crate) ours: Sample,
     /// Of who is compared.
     pub(crate) peer: Option<Peer>,
+    /// What it should be.
+    pub(crate) aim: Option<Aim>,
     /// What was seen to be as expected, before and while it was measured.
     pub(crate) verified: Vec<String>,
     /// What was not: the measurement is worth nothing.
@@ -31,6 +33,17 @@ pub(crate) struct Peer {
     pub(crate) ratio: Sample,
 }
 
+/// What a median should be.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Aim {
+    /// Ours divided by the peer's: no more.
+    RatioAtMost(f64),
+    /// Ours divided by the peer's: no less.
+    RatioAtLeast(f64),
+    /// Ours: no more.
+    AtMost(f64),
+}
+
 /// The rounds of one measurement.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Sample {
@@ -40,7 +53,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
@@ -66,14 +79,34 @@ impl Row {
         };
         let ours = Sample::of(rounds.iter().map(|round| round.0));
         let Checks { verified, wrong } = checks.clone();
-        Self { what: what.into(), unit: unit.to_owned(), ours, peer: Some(peer), verified, wrong }
+        Self { what: what.into(), unit: unit.to_owned(), ours, peer: Some(peer), aim: None, verified, wrong }
     }
 
     /// A row without a peer.
     pub(crate) fn alone(what: impl Into<String>, unit: &str, ours: f64, checks: &Checks) -> Self {
-        let ours = Sample::of(std::iter::once(ours));
+        Self::sampled(what, unit, Sample::of(std::iter::once(ours)), checks)
+    }
+
+    /// A row of rounds without a peer.
+    pub(crate) fn sampled(what: impl Into<String>, unit: &str, ours: Sample, checks: &Checks) -> Self {
         let Checks { verified, wrong } = checks.clone();
-        Self { what: what.into(), unit: unit.to_owned(), ours, peer: None, verified, wrong }
+        Self { what: what.into(), unit: unit.to_owned(), ours, peer: None, aim: None, verified, wrong }
+    }
+
+    /// The same row with an aim.
+    pub(crate) fn aim(mut self, aim: Aim) -> Self {
+        self.aim = Some(aim);
+        self
+    }
+
+    /// Whether its aim is met, if it has one and was measured.
+    pub(crate) fn met(&self) -> Option<bool> {
+        let ratio = self.peer.as_ref().map_or(f64::NAN, |peer| peer.ratio.median);
+        Some(match self.aim? {
+            Aim::RatioAtMost(bound) => ratio <= bound,
+            Aim::RatioAtLeast(bound) => ratio >= bound,
+            Aim::AtMost(bound) => self.ours.median <= bound,
+        })
     }
 }
 
@@ -95,6 +128,11 @@ impl Checks {
         }
     }
 
+    /// What was found, which nothing has to be.
+    pub(crate) fn note(&mut self, what: impl Into<String>) {
+        self.verified.push(what.into());
+    }
+
     /// That a count is as expected.
     pub(crate) fn one(&mut self, what: &str, found: u64, expected: u64) {
         if found == expected {
@@ -108,6 +146,18 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aim_is_met_by_the_median_of_what_it_speaks_of() {
+        let rounds = [(2.0, 4.0), (3.0, 4.0), (9.0, 4.0)];
+        let row = Row::compared("", "", &rounds, "", &Checks::default());
+        assert_eq!(row.met(), None);
+        assert_eq!(row.clone().aim(Aim::RatioAtMost(0.75)).met(), Some(true));
+        assert_eq!(row.clone().aim(Aim::RatioAtMost(0.7)).met(), Some(false));
+        assert_eq!(row.clone().aim(Aim::RatioAtLeast(0.8)).met(), Some(false));
+        assert_eq!(row.aim(Aim::AtMost(3.0)).met(), Some(true));
+        assert_eq!(Row::alone("", "", 1.0, &Checks::default()).aim(Aim::RatioAtMost(9.0)).met(), Some(false));
+    }
 
     #[test]
     fn a_sample_has_a_median_and_its_bounds() {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sluice_crds::manifest::{MAX_BYTES, load};
+use sluice_crds::summary;
 
-/// Checks every file (`-` is the standard input); prints what is wrong on the standard error, a line each. Exit code
-/// 0: all valid; 1: something is not.
+/// Checks every file (`-` is the standard input); prints the limits of what is valid, and on the standard error what is
+/// wrong, a line each. Exit code 0: all valid; 1: something is not.
 pub fn check(files: &[PathBuf]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for file in files {
@@ -30,7 +31,8 @@ fn check_one(file: &Path) -> Result<Vec<String>, Vec<String>> {
     let mut lines = Vec::new();
     for policy in loaded {
         lines.extend(policy.warnings.iter().map(|warning| format!("{name}:{warning} (warning)")));
-        lines.push(format!("{name}: {}/{} is valid", policy.namespace, policy.name));
+        let limits = summary::whole(&policy.compiled);
+        lines.push(format!("{name}: {}/{} is valid: {limits}", policy.namespace, policy.name));
     }
     Ok(lines)
 }

@@ -33,7 +33,30 @@ spec:
 fn check_says_that_a_valid_file_is_valid() {
     assert_eq!(
         sluice_check(GOOD.as_bytes()),
-        (true, "policy.yaml: shop/checkout is valid\n".into(), String::new())
+        (true, "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h\n".into(), String::new())
+    );
+}
+
+#[test]
+fn check_says_how_limits_count_where_it_is_not_the_default() {
+    let text = GOOD.replace("per: 1h}", "per: 1h, subWindows: 60}")
+        + "    enforcement: {soft: {overPercent: 20, for: 30s}}\n  - {name: uploads, rates: [{requests: 2, per: 1s}], algorithm: {leakyBucket: {maxWait: 3s}}}\n";
+    let (ok, out, err) = sluice_check(text.as_bytes());
+    assert!(ok && err.is_empty(), "{err}");
+    assert_eq!(
+        out,
+        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h(60 sub-windows) [soft 20% for 30s], uploads 2/1s [leakyBucket wait 3s]\n"
+    );
+}
+
+#[test]
+fn check_prints_where_an_algorithm_is_wrong() {
+    let text = GOOD.replace("per: 1m}", "per: 1m, subWindows: 7}") + "    algorithm:\n      gcra: {}\n";
+    let (ok, _, err) = sluice_check(text.as_bytes());
+    assert!(!ok);
+    assert_eq!(
+        err,
+        "policy.yaml:11: spec.limits[0].rates[0].subWindows: only slidingWindowCounter has sub-windows: leave it out\n"
     );
 }
 

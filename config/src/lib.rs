@@ -2,6 +2,7 @@
 //! and no I/O.
 //!
 //! - [`policy`]: a compiled policy as it travels, and its hash.
+//! - [`rate`]: one rate of it, and the limiter's rate that it means.
 //! - [`prepared`]: the same, made ready to be asked about requests; a policy that cannot be is refused with a reason.
 //! - [`path`], [`matcher`]: which requests a limit is about.
 //! - [`client_address`], [`key`]: whose request it is.
@@ -14,6 +15,7 @@ pub mod message;
 pub mod path;
 pub mod policy;
 pub mod prepared;
+pub mod rate;
 
 pub use key::KeySecret;
 pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};

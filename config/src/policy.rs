@@ -7,6 +7,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use crate::rate::{Alignment, Bound, Capacity, CompiledRate, Elastic, RateAlgorithm, Window};
+
 /// A policy, compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -157,28 +159,6 @@ pub enum OnMissing {
     Skip,
     /// Reject them.
     Deny,
-}
-
-/// A rate, compiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CompiledRate {
-    /// How many.
-    pub requests: u64,
-    /// Per how many milliseconds.
-    pub period_millis: u64,
-    /// Counted how.
-    pub algorithm: RateAlgorithm,
-}
-
-/// How a rate counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RateAlgorithm {
-    /// Two windows, the previous one by its share.
-    SlidingWindowCounter,
-    /// Windows aligned to the clock.
-    FixedWindow,
 }
 
 /// What a policy compiled to, in 32 hexadecimal digits: the first half of the SHA-256 of its JSON as it travels.

@@ -4,15 +4,17 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, Method};
 use serde::Deserialize as _;
-use sluice_limiter::{Algorithm, Period, Rate, Requests};
+use sluice_limiter::Rate;
 
 use crate::client_address;
 use crate::key::{Identity, KeyBuilder, KeySecret};
 use crate::matcher::Matcher;
 use crate::path::normalize;
 use crate::policy::{
-    ClientAddress, CompiledLimit, CompiledPolicy, Mode, OnStoreFailure, PolicyHash, RateAlgorithm,
+    Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate, Elastic, Mode, OnStoreFailure,
+    PolicyHash,
 };
+use crate::rate::BadRate;
 
 /// Why a policy cannot be enforced by this sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,8 +61,19 @@ pub struct PreparedLimit {
     pub mode: Mode,
     /// The rates.
     pub rates: Vec<Rate>,
+    /// Of an elastic limit, other numbers of the same rates.
+    pub raised: Option<Raised>,
     matches: Vec<Matcher>,
     key: KeyBuilder,
+}
+
+/// What holds instead of a limit's rates while the pod has capacity to spare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raised {
+    /// The rates, each with the tag of the limit's own: both count in the same records.
+    pub rates: Vec<Rate>,
+    /// They hold while fewer requests than this, in hundredths, are in flight on average.
+    pub below: u64,
 }
 
 impl PreparedPolicy {
@@ -124,17 +137,8 @@ impl<'a> Request<'a> {
 
 impl PreparedLimit {
     fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Refusal> {
-        let rates = limit.rates.iter().map(|rate| {
-            let out_of_range = |error: sluice_limiter::OutOfRange| Refusal(error.to_string());
-            Ok(Rate {
-                requests: Requests::new(rate.requests).map_err(out_of_range)?,
-                period: Period::from_millis(rate.period_millis).map_err(out_of_range)?,
-                algorithm: match rate.algorithm {
-                    RateAlgorithm::SlidingWindowCounter => Algorithm::SLIDING_WINDOW,
-                    RateAlgorithm::FixedWindow => Algorithm::FIXED_WINDOW,
-                },
-            })
-        });
+        let bad = |error: BadRate| Refusal(error.to_string());
+        let rates = limit.rates.iter().map(|rate| rate.rate().map_err(bad));
         let rates = rates.collect::<Result<Vec<_>, Refusal>>()?;
         let repeated =
             rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
@@ -145,6 +149,7 @@ impl PreparedLimit {
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
+            raised: raised(&limit.rates)?,
             rates,
             matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
@@ -155,6 +160,20 @@ impl PreparedLimit {
         self.matches.is_empty()
             || self.matches.iter().any(|m| m.matches(request.method, path, request.headers))
     }
+}
+
+/// The numbers of an elastic limit. It has one rate: of several, nobody could tell which is meant.
+fn raised(rates: &[CompiledRate]) -> Result<Option<Raised>, Refusal> {
+    for rate in rates {
+        let raised = rate.raised().map_err(|error| Refusal(error.to_string()))?;
+        if let Some((raised, &Elastic { below_percent, capacity: Capacity::InFlight(most), .. })) = raised {
+            if rates.len() != 1 {
+                return Err(Refusal("an elastic limit has exactly one rate".into()));
+            }
+            return Ok(Some(Raised { rates: vec![raised], below: below_percent.saturating_mul(most) }));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -184,9 +203,28 @@ mod tests {
             (RATE.replace(":1000", ":0"), "out of range"),
             (String::new(), "1 to 8 rates"),
             (format!("{RATE},{RATE}"), "different periods"),
+            (RATE.replace("\"fixedWindow\"", r#"{"gcra":{"burst":0}}"#), "out of range"),
+            (format!("{},{}", elastic(60_000), RATE), "exactly one rate"),
         ] {
             let refusal = PreparedPolicy::from_json(&json("", &rates)).unwrap_err();
             assert!(refusal.0.contains(word) && refusal.0.starts_with("limit l"), "{refusal}");
         }
+    }
+
+    fn elastic(period: u64) -> String {
+        format!(
+            r#"{{"requests":2,"periodMillis":{period},"algorithm":{{"elastic":{{"algorithm":"fixedWindow",
+            "requests":20,"belowPercent":70,"capacity":{{"inFlight":40}}}}}}}}"#
+        )
+    }
+
+    #[test]
+    fn an_elastic_limit_has_two_numbers_for_the_same_counts() {
+        let policy = PreparedPolicy::from_json(&json("", &elastic(60_000))).unwrap();
+        let limit = &policy.limits[0];
+        let raised = limit.raised.as_ref().unwrap();
+        assert_eq!(raised.below, 2800, "28 requests in hundredths");
+        assert_eq!((limit.rates[0].requests.get(), raised.rates[0].requests.get()), (2, 20));
+        assert_eq!(limit.rates[0].tag(), raised.rates[0].tag());
     }
 }

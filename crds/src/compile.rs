@@ -1,13 +1,18 @@
 //! From a valid policy to what sidecars enforce. Pure: equal specs compile to equal policies, with equal hashes.
 
 use sluice_config::policy::{
-    AddressHeader, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate, HeaderMatch, KeyPart, Match,
-    Mode, OnMissing, OnStoreFailure, PathMatch, RateAlgorithm, ValueMatch,
+    AddressHeader, Alignment, Bound, Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate,
+    Elastic, HeaderMatch, KeyPart, Match, Mode, OnMissing, OnStoreFailure, PathMatch, RateAlgorithm,
+    ValueMatch, Window,
 };
 
 use crate::duration;
 use crate::rate_limit_policy as api;
+pub use crate::summary::summary;
 use crate::validate::ValidPolicy;
+
+/// Guava's.
+const COLD_FACTOR: u64 = 3;
 
 /// Compiles a valid policy.
 #[must_use]
@@ -41,10 +46,6 @@ fn mode(mode: api::Mode) -> Mode {
 }
 
 fn compile_limit(policy_mode: api::Mode, limit: &api::Limit) -> CompiledLimit {
-    let algorithm = match &limit.algorithm {
-        Some(api::Algorithm { fixed_window: Some(_), .. }) => RateAlgorithm::FixedWindow,
-        _ => RateAlgorithm::SlidingWindowCounter,
-    };
     CompiledLimit {
         name: limit.name.clone(),
         // Shadow is the cautious word: it wins wherever it stands.
@@ -59,16 +60,101 @@ fn compile_limit(policy_mode: api::Mode, limit: &api::Limit) -> CompiledLimit {
             api::OnMissing::Skip => OnMissing::Skip,
             api::OnMissing::Deny => OnMissing::Deny,
         },
-        rates: limit
-            .rates
-            .iter()
-            .map(|rate| CompiledRate {
-                requests: u64::try_from(rate.requests).unwrap_or(0),
-                period_millis: duration::period(&rate.per).map_or(1, sluice_limiter::Period::millis),
-                algorithm,
-            })
-            .collect(),
+        rates: limit.rates.iter().map(|one| rate(limit, one)).collect(),
     }
+}
+
+/// One rate of a limit.
+pub(crate) fn rate(limit: &api::Limit, rate: &api::Rate) -> CompiledRate {
+    let algorithm = counted(limit, rate);
+    let enforcement = limit.enforcement.as_ref();
+    let soft = enforcement.and_then(|enforcement| enforcement.soft.as_ref());
+    let elastic = enforcement.and_then(|enforcement| enforcement.elastic.as_ref());
+    CompiledRate {
+        requests: number(rate.requests),
+        period_millis: millis(&rate.per),
+        algorithm: match (algorithm, soft, elastic) {
+            (Counted::Window(window), Some(soft), _) => RateAlgorithm::Soft {
+                window,
+                over_percent: number(soft.over_percent),
+                for_millis: millis(&soft.lasts),
+            },
+            (algorithm, _, Some(elastic)) => RateAlgorithm::Elastic(Box::new(Elastic {
+                algorithm: algorithm.hard(),
+                requests: number(elastic.requests),
+                below_percent: number(elastic.utilization_below_percent),
+                capacity: Capacity::InFlight(elastic.capacity.in_flight.map_or(1, number)),
+            })),
+            (algorithm, _, None) => algorithm.hard(),
+        },
+    }
+}
+
+/// How a rate counts, whatever its enforcement.
+enum Counted {
+    Window(Window),
+    Other(RateAlgorithm),
+}
+
+impl Counted {
+    fn hard(self) -> RateAlgorithm {
+        match self {
+            Self::Window(window) => RateAlgorithm::window(window),
+            Self::Other(algorithm) => algorithm,
+        }
+    }
+}
+
+fn counted(limit: &api::Limit, rate: &api::Rate) -> Counted {
+    let algorithm = limit.algorithm.clone().unwrap_or_default();
+    if let Some(api::FixedWindow { alignment }) = algorithm.fixed_window {
+        return Counted::Window(Window::FixedWindow {
+            alignment: match alignment {
+                api::Alignment::Clock => Alignment::Clock,
+                api::Alignment::FirstRequest => Alignment::FirstRequest,
+                api::Alignment::Spread => Alignment::Spread,
+            },
+        });
+    }
+    let other = if let Some(log) = algorithm.sliding_window_log {
+        RateAlgorithm::SlidingWindowLog {
+            min_interval_millis: log.min_interval.map_or(0, |interval| millis(&interval)),
+            count_denied: log.count_denied,
+        }
+    } else if let Some(bucket) = algorithm.token_bucket {
+        match bucket.warm_up {
+            Some(warm_up) => RateAlgorithm::WarmUp {
+                period_millis: millis(&warm_up.period),
+                cold_factor: warm_up.cold_factor.map_or(COLD_FACTOR, number),
+            },
+            // A bucket for a rate of none holds one all the same, and never fills.
+            None => {
+                RateAlgorithm::TokenBucket { burst: number(bucket.burst.unwrap_or(rate.requests)).max(1) }
+            }
+        }
+    } else if let Some(gcra) = algorithm.gcra {
+        RateAlgorithm::Gcra { burst: gcra.burst.map_or(1, number) }
+    } else if let Some(bucket) = algorithm.leaky_bucket {
+        RateAlgorithm::LeakyBucket { max_wait_millis: millis(&bucket.max_wait) }
+    } else {
+        let bound = match algorithm.sliding_window_counter.unwrap_or_default().bound {
+            api::Bound::Estimate => Bound::Estimate,
+            api::Bound::Guaranteed => Bound::Guaranteed,
+        };
+        let sub_windows = rate.sub_windows.map_or(1, number);
+        return Counted::Window(Window::SlidingWindowCounter { sub_windows, bound });
+    };
+    Counted::Other(other)
+}
+
+/// A number that has been found in its range.
+fn number(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+/// A duration that has been found to be one.
+fn millis(text: &str) -> u64 {
+    duration::period(text).map_or(1, sluice_limiter::Period::millis)
 }
 
 fn compile_match(entry: &api::Match) -> Match {
@@ -103,22 +189,5 @@ fn key_part(part: &api::KeyPart) -> Option<KeyPart> {
             ipv6_prefix: ip.ipv6_prefix.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(64),
         }),
         _ => None,
-    }
-}
-
-/// The limits in short, for a column of `kubectl get -o wide`: `per-customer 10/1m 500/1h`.
-#[must_use]
-pub fn summary(policy: &CompiledPolicy) -> String {
-    let limits = policy.limits.iter().map(|limit| {
-        let rates = limit
-            .rates
-            .iter()
-            .map(|rate| format!("{}/{}", rate.requests, duration::format(rate.period_millis)));
-        format!("{} {}", limit.name, rates.collect::<Vec<_>>().join(" "))
-    });
-    let text = limits.collect::<Vec<_>>().join(", ");
-    match text.char_indices().nth(200) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
     }
 }

@@ -3,6 +3,9 @@
 
 use sluice_limiter::Period;
 
+/// What the schema says of them.
+pub const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+
 /// Reads a duration into a period, or says what is wrong with it.
 pub fn period(text: &str) -> Result<Period, String> {
     let millis = millis(text).ok_or_else(|| {

@@ -6,6 +6,7 @@
 //! - [`schema`]: an object against the very schema that the API server has.
 //! - [`validate`]: all of what makes a policy valid; admission, the controller and `sluice check` share it.
 //! - [`compile`]: from a valid policy to what sidecars enforce.
+//! - [`summary`]: its limits in short.
 //! - [`manifest`]: policies in YAML files, with lines in the errors.
 
 pub mod compile;
@@ -15,6 +16,7 @@ pub mod manifest;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod rate_limit_policy;
 pub mod schema;
+pub mod summary;
 pub mod validate;
 
 pub use compile::compile;

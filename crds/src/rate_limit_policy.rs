@@ -5,6 +5,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::duration;
+
 /// Rate limits for the requests that reach the pods of this namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -92,6 +94,9 @@ pub enum AddressHeader {
 /// One limit: what it matches, how it tells clients apart, and its rates.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || self.rates.all(r, !has(r.subWindows))").message("only slidingWindowCounter has subWindows"))]
+#[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.soft) || !has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || has(self.algorithm.fixedWindow)").message("only slidingWindowCounter and fixedWindow can be soft"))]
+#[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || self.rates.size() == 1").message("an elastic limit has exactly one rate"))]
 pub struct Limit {
     /// Its name, unique in this policy. Counters and metrics carry it.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
@@ -113,6 +118,9 @@ pub struct Limit {
     /// How they are counted. Absent: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
+    /// How strictly the numbers are meant. Absent: hard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
 }
 
 /// What a request must have: everything that is said here.
@@ -240,30 +248,199 @@ pub struct Rate {
     #[schemars(range(min = 0, max = 1_099_511_627_776i64))]
     pub requests: i64,
     /// Per how long: a duration such as 500ms, 10s, 1m, 1h30m; from 1ms to 8784h.
-    #[schemars(length(min = 2, max = 32), regex(pattern = "^([0-9]{1,5}(h|m|s|ms)){1,4}$"))]
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
     pub per: String,
+    /// Into how many sub-windows a slidingWindowCounter cuts the period: more are more exact, and a few bytes each. They
+    /// must be whole milliseconds. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 60))]
+    pub sub_windows: Option<i64>,
 }
 
 /// How requests are counted: exactly one of its fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow is needed"))]
+#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow), has(self.slidingWindowLog), has(self.tokenBucket), has(self.gcra), has(self.leakyBucket)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket is needed"))]
 pub struct Algorithm {
-    /// The current window, and the previous one by the share of it that the last period still overlaps.
+    /// The current sub-window, all whole ones before it within the period, and the oldest by the share of it that the
+    /// period still overlaps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sliding_window_counter: Option<SlidingWindowCounter>,
-    /// Windows aligned to the clock (UTC). Up to twice the number may pass within a period across their edge.
+    /// One window after another. Up to twice the number may pass within a period across their edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed_window: Option<FixedWindow>,
+    /// Every admitted request by its instant: exact in every period, 6 bytes a request. At most 10000 requests a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sliding_window_log: Option<SlidingWindowLog>,
+    /// Tokens that come with constant speed, requests per period, up to a burst; each request takes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_bucket: Option<TokenBucket>,
+    /// The generic cell rate algorithm: requests come at least period/requests apart, but for a burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gcra: Option<Gcra>,
+    /// A queue: requests reach the application at least period/requests apart, and wait for their turn in the sidecar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaky_bucket: Option<LeakyBucket>,
 }
 
-/// Has no settings yet: `{}`.
+/// A window that slides.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct SlidingWindowCounter {}
+#[serde(rename_all = "camelCase")]
+pub struct SlidingWindowCounter {
+    /// What is supposed about the oldest sub-window.
+    #[serde(default)]
+    pub bound: Bound,
+}
 
-/// Has no settings yet: `{}`.
+/// What is supposed about the oldest sub-window.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// That it was used evenly: it counts by its share.
+    #[default]
+    Estimate,
+    /// Nothing: all of it counts. No period, wherever it begins, has ever more than the number; in return a steady client
+    /// gets only subWindows/(subWindows+1) of it.
+    Guaranteed,
+}
+
+/// One window after another.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct FixedWindow {}
+#[serde(rename_all = "camelCase")]
+pub struct FixedWindow {
+    /// When windows begin.
+    #[serde(default)]
+    pub alignment: Alignment,
+}
+
+/// When fixed windows begin.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Alignment {
+    /// At multiples of the period since the Unix epoch (UTC).
+    #[default]
+    Clock,
+    /// At the first request that is admitted, for each client.
+    FirstRequest,
+    /// As Clock, moved by a share of the period of its own for each client, so that clients do not all come back at once.
+    Spread,
+}
+
+/// Every request by its instant.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SlidingWindowLog {
+    /// Least time between two admitted requests: a duration such as 500ms, at most the period. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
+    pub min_interval: Option<String>,
+    /// Whether denied requests count too: who goes on asking stays denied until being quiet for long enough.
+    #[serde(default)]
+    pub count_denied: bool,
+}
+
+/// A bucket of tokens.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.burst) && has(self.warmUp))").message("burst and warmUp exclude each other"))]
+pub struct TokenBucket {
+    /// How many tokens the bucket holds. Default: the rate's requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_099_511_627_776i64))]
+    pub burst: Option<i64>,
+    /// Instead of a burst: after a rest the rate is lower, and rises to its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_up: Option<WarmUp>,
+}
+
+/// How a token bucket warms up.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WarmUp {
+    /// How long it takes: a duration from 1ms to 1h.
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
+    pub period: String,
+    /// How many times slower it is when cold. Default 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2, max = 100))]
+    pub cold_factor: Option<i64>,
+}
+
+/// The generic cell rate algorithm.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Gcra {
+    /// How many requests may come at once. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_099_511_627_776i64))]
+    pub burst: Option<i64>,
+}
+
+/// A queue with a constant outflow.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LeakyBucket {
+    /// The longest wait: a duration from 1ms to 1h. Whoever would have to wait longer is rejected at once.
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
+    pub max_wait: String,
+}
+
+/// How strictly numbers are meant: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.hard), has(self.soft), has(self.elastic)].filter(x, x).size() == 1").message("exactly one of hard, soft, elastic is needed"))]
+pub struct Enforcement {
+    /// No more than the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard: Option<Hard>,
+    /// For some time some more than the number. Only slidingWindowCounter and fixedWindow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft: Option<Soft>,
+    /// A higher number while the pod has capacity to spare. Only a limit of one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
+}
+
+/// Has no settings: `{}`.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Hard {}
+
+/// Some more for some time.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Soft {
+    /// How many percent more, rounded down to whole requests.
+    #[schemars(range(min = 1, max = 1000))]
+    pub over_percent: i64,
+    /// For how long, from the first request above the number on: a duration from 1ms to 8784h. It can be used again a
+    /// whole period after the window of the last request above the number.
+    #[serde(rename = "for")]
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
+    pub lasts: String,
+}
+
+/// A higher number while the pod has capacity to spare.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Elastic {
+    /// The higher number, per the rate's period; more than the rate's own.
+    #[schemars(range(min = 1, max = 1_099_511_627_776i64))]
+    pub requests: i64,
+    /// It holds in a pod while less than so many percent of the pod's capacity were used in the last second.
+    #[schemars(range(min = 1, max = 100))]
+    pub utilization_below_percent: i64,
+    /// What 100 percent are.
+    pub capacity: Capacity,
+}
+
+/// What 100 percent of a pod's utilization are: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.inFlight)].filter(x, x).size() == 1").message("exactly one of inFlight is needed"))]
+pub struct Capacity {
+    /// So many requests at the application at a time: forwarded, and not yet answered to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub in_flight: Option<i64>,
+}
 
 /// What is known of a policy.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

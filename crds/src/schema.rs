@@ -7,8 +7,8 @@ use kube::CustomResourceExt as _;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::RateLimitPolicy;
 use crate::validate::Violation;
+use crate::{RateLimitPolicy, duration};
 
 /// The schema of the whole object `RateLimitPolicy`.
 fn schema() -> &'static Value {
@@ -55,7 +55,7 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
             {
                 // Durations have words of their own.
-                let duration = path.ends_with(".per").then(|| crate::duration::period(text).err()).flatten();
+                let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();
                 wrong(duration.unwrap_or_else(|| format!("{text:?} must match {pattern}")));
             }
         }

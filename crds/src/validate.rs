@@ -1,5 +1,11 @@
 //! All of what makes a policy valid. Admission, the controller and `sluice check` call this and nothing else, so that
 //! they cannot disagree.
+//!
+//! - [`counting`]: rates, algorithm and enforcement.
+//! - [`warnings`]: what is legal and probably wrong.
+
+mod counting;
+mod warnings;
 
 use std::fmt;
 
@@ -7,8 +13,9 @@ use ipnet::IpNet;
 use serde_json::Value;
 use sluice_config::matcher::whole_regex;
 
-use crate::rate_limit_policy::{Algorithm, HeaderMatch, KeyPart, Limit, PathMatch, Rate, RateLimitPolicy};
-use crate::{duration, schema};
+use self::warnings::warnings;
+use crate::rate_limit_policy::{HeaderMatch, KeyPart, Limit, PathMatch, RateLimitPolicy};
+use crate::schema;
 
 /// Something wrong with a policy: where, and what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,33 +130,7 @@ impl Found {
                 &[("header", header.is_some()), ("clientIP", client_ip.is_some())],
             );
         }
-        self.rates(path, &limit.rates);
-        if let Some(Algorithm { sliding_window_counter, fixed_window }) = &limit.algorithm {
-            self.exactly_one(
-                &format!("{path}.algorithm"),
-                &[
-                    ("slidingWindowCounter", sliding_window_counter.is_some()),
-                    ("fixedWindow", fixed_window.is_some()),
-                ],
-            );
-        }
-    }
-
-    fn rates(&mut self, path: &str, rates: &[Rate]) {
-        let mut seen = Vec::new();
-        for (n, rate) in rates.iter().enumerate() {
-            let path = format!("{path}.rates[{n}].per");
-            match duration::period(&rate.per) {
-                Err(message) => self.wrong(path, message),
-                Ok(period) => match seen.iter().find(|(_, other)| *other == period) {
-                    Some((first, _)) => self.wrong(
-                        path,
-                        format!("rates[{first}] has the same period: the lower number alone would do, keep one of them"),
-                    ),
-                    None => seen.push((n, period)),
-                },
-            }
-        }
+        self.counting(path, limit);
     }
 
     fn path_match(&mut self, path: &str, test: &PathMatch) {
@@ -209,40 +190,4 @@ impl Found {
             self.wrong(path, format!("exactly one of {} is needed, {got}", all.join(", ")));
         }
     }
-}
-
-fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
-    let mut warnings = Vec::new();
-    let has_ip_limit = policy.spec.limits.iter().any(|limit| {
-        limit.key.as_ref().is_none_or(|key| key.parts.iter().any(|part| part.client_ip.is_some()))
-    });
-    for (l, limit) in policy.spec.limits.iter().enumerate() {
-        let periods: Vec<_> = limit
-            .rates
-            .iter()
-            .map(|rate| duration::period(&rate.per).map_or(0, sluice_limiter::Period::millis))
-            .collect();
-        for (n, rate) in limit.rates.iter().enumerate() {
-            let stricter =
-                limit.rates.iter().enumerate().find(|(m, other)| {
-                    *m != n && other.requests <= rate.requests && periods[*m] > periods[n]
-                });
-            if let Some((m, _)) = stricter {
-                warnings.push(Violation::new(
-                    format!("spec.limits[{l}].rates[{n}]"),
-                    format!("can never bind: rates[{m}] admits no more in a longer period"),
-                ));
-            }
-        }
-        let only_headers =
-            limit.key.as_ref().is_some_and(|key| key.parts.iter().all(|part| part.header.is_some()));
-        if only_headers && !has_ip_limit {
-            warnings.push(Violation::new(
-                format!("spec.limits[{l}].key"),
-                "a client that changes the header has a new counter each time: unless something before this pod \
-                 verifies it, add a limit by clientIP",
-            ));
-        }
-    }
-    warnings
 }

@@ -131,7 +131,7 @@ fn check_refuses_bad_input_with_its_path() {
         (
             limit("    algorithm: {magic: {}}\n"),
             "spec.limits[0].algorithm.magic",
-            "unknown field; known here: fixedWindow, slidingWindowCounter",
+            "unknown field; known here: fixedWindow, gcra, leakyBucket, slidingWindowCounter, slidingWindowLog, tokenBucket",
         ),
         (limit("    matches: [{}]\n"), "spec.limits[0].matches[0]", "says nothing"),
         (

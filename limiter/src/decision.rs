@@ -11,9 +11,11 @@ pub struct Decision {
     pub period: u64,
     /// Requests left after this check.
     pub remaining: u64,
-    /// Milliseconds until the whole limit is free again if nothing else happens; 0 when it is free now.
+    /// Microseconds until the whole limit is free again if nothing else happens; 0 when it is free now.
     pub reset: u64,
-    /// For a denial: waiting this many milliseconds, and nothing else happening, admits; one less does not.
+    /// For a denial: waiting this many microseconds, and nothing else happening, admits; one less does not.
     /// `None` when admitted, and when the cost is larger than the limit, which no wait mends.
     pub retry_after: Option<u64>,
+    /// Microseconds that an admitted request has to wait for its turn; only a leaky bucket makes it wait.
+    pub delay: u64,
 }

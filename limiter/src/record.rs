@@ -6,10 +6,16 @@
 //! | bytes | content |
 //! |---|---|
 //! | 6 | the [`Tag`] with the width of a count in its lowest 3 bits |
-//! | 6 | index of the newest slot: instant / slot length |
-//! | width x (previous slots + 1) | counts, newest first, each `width` bytes (1 to 6) |
+//! | 6 | `slot`: of slots the index of the newest, of other kinds an instant in milliseconds |
+//! | width x n | n counts, newest first, each `width` bytes (1 to 6): as many as there are slots; of `FirstRequest` 1; of buckets 2 |
+//!
+//! A log has instead of counts: 2 bytes with the number of instants, then each in 6 bytes (width is 6), newest first. Behind
+//! the record of a soft rate that is or was over its number stands one of the kind `Over` and the same period: `slot` is
+//! since when, its one count how many milliseconds later the slot of the last one ends.
 
-use crate::{Algorithm, MAX_COUNT, MAX_PERIOD_MS, Rate};
+use crate::algorithm::Kind;
+use crate::sliding_window_log::MAX_REQUESTS;
+use crate::{MAX_COUNT, MAX_PERIOD_MS, Rate, sliding_window_counter, warm_up};
 
 const WIDTH_BITS: u32 = 3;
 const SLOT_BITS: u32 = 6;
@@ -27,44 +33,107 @@ pub struct Tag(u64);
 impl Tag {
     /// The tag of all records of this rate, whatever its number of requests.
     #[must_use]
+    #[inline]
     pub fn of(rate: &Rate) -> Self {
-        Self(
-            (rate.period.millis() << PERIOD_SHIFT)
-                | (u64::from(rate.algorithm.code()) << ALGORITHM_SHIFT)
-                | (u64::from(rate.algorithm.previous_slots()) << SLOT_SHIFT),
-        )
+        Self::new(rate.algorithm.kind(), u64::from(rate.algorithm.previous_slots()), rate.period.millis())
+    }
+
+    fn new(kind: Kind, previous_slots: u64, period: u64) -> Self {
+        Self((period << PERIOD_SHIFT) | (kind.code() << ALGORITHM_SHIFT) | (previous_slots << SLOT_SHIFT))
     }
 
     /// The number that stands for it in a store; its lowest 3 bits are zero.
     #[must_use]
+    #[inline]
     pub fn get(self) -> u64 {
         self.0
     }
 
+    /// The tag with this number, which must have come from [`Tag::get`].
+    #[must_use]
+    #[inline]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn kind(self) -> Option<Kind> {
+        Kind::from_code((self.0 >> ALGORITHM_SHIFT) & ((1 << ALGORITHM_BITS) - 1))
+    }
+
+    /// Length of the period in milliseconds.
+    #[must_use]
+    #[inline]
+    pub fn period_millis(self) -> u64 {
+        self.0 >> PERIOD_SHIFT
+    }
+
     /// Length of a slot in milliseconds.
     #[must_use]
+    #[inline]
     pub fn slot_millis(self) -> u64 {
-        self.0 >> PERIOD_SHIFT
+        match self.previous_slots() {
+            0 | 1 => self.period_millis(),
+            slots => self.period_millis() / slots,
+        }
     }
 
     /// How many slots before the newest a record keeps.
     #[must_use]
+    #[inline]
     pub fn previous_slots(self) -> u64 {
         (self.0 >> SLOT_SHIFT) & ((1 << SLOT_BITS) - 1)
+    }
+
+    /// Whether the state is one number more than two: it does not fit in `slot`, `current` and `previous`.
+    #[must_use]
+    pub fn has_tail(self) -> bool {
+        self.previous_slots() > 1 || self.kind() == Some(Kind::Log)
+    }
+
+    /// Whether this is a log.
+    #[must_use]
+    pub fn is_log(self) -> bool {
+        self.kind() == Some(Kind::Log)
     }
 }
 
 /// The state of one rate for one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Record {
     /// What is counted.
     pub tag: Tag,
-    /// Index of the newest slot: instant / slot length.
+    /// Of slots the index of the newest: instant / slot length. Of other kinds an instant in milliseconds.
     pub slot: u64,
-    /// Count of the newest slot.
+    /// Count of the newest slot, or what the algorithm says.
     pub current: u64,
-    /// Count of the slot before it; 0 where the algorithm keeps none.
+    /// Count of the slot before it, or what the algorithm says; 0 where it says nothing.
     pub previous: u64,
+    /// Since when a soft rate is over its number.
+    pub over: Over,
+    /// Counts of the slots before those, newest first; of a log the instants.
+    pub tail: Vec<u64>,
+}
+
+/// When a soft rate went over its number, in milliseconds; both 0 when it never did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Over {
+    /// The first request above it.
+    pub since: u64,
+    /// The end of the slot of the last one.
+    pub last: u64,
+}
+
+/// The counts of a record of slots, newest first.
+pub(crate) struct Counts<'a>(pub(crate) &'a Record);
+
+impl Counts<'_> {
+    pub(crate) fn get(&self, index: u64) -> u64 {
+        match index {
+            0 => self.0.current,
+            1 => self.0.previous,
+            _ => self.0.tail.get(index as usize - 2).copied().unwrap_or(0),
+        }
+    }
 }
 
 /// Bytes that are no record.
@@ -76,51 +145,157 @@ pub enum RecordError {
     /// A tag that this release cannot read.
     #[error("a record has the unknown tag {0:#x}")]
     UnknownTag(u64),
+    /// Instants that are not in order.
+    #[error("the instants of a log are not in order")]
+    Disorder,
 }
 
 impl Record {
-    /// An empty record at `now`.
+    /// An empty record at `now` (microseconds).
     #[must_use]
+    #[inline]
     pub fn empty(tag: Tag, now: u64) -> Self {
-        Self { tag, slot: now / tag.slot_millis(), current: 0, previous: 0 }
+        let slot = match tag.kind() {
+            Some(Kind::Log | Kind::Arrival | Kind::WarmUp) => 0,
+            Some(Kind::FirstRequest) => now / 1000,
+            _ => now / (tag.slot_millis() * 1000),
+        };
+        let tail = vec![0; (tag.previous_slots() as usize).saturating_sub(1)];
+        Self { tag, slot, current: 0, previous: 0, over: Over::default(), tail }
     }
 
-    /// The instant from which on this record changes no decision.
+    /// The instant, in milliseconds, from which on this record changes no decision.
     #[must_use]
+    #[inline]
     pub fn expires_at(&self) -> u64 {
         // A damaged value may hold any slot.
-        let end = self.slot.saturating_add(self.tag.previous_slots() + 1);
-        end.saturating_mul(self.tag.slot_millis())
+        let end = match self.tag.kind() {
+            Some(Kind::FirstRequest | Kind::Log) => self.slot.saturating_add(self.tag.period_millis()),
+            Some(Kind::Arrival) => self.slot.saturating_add(1),
+            Some(Kind::WarmUp) => self.slot.saturating_add(1 + warm_up::MAX_WARM_UP_MS),
+            _ => {
+                self.slot.saturating_add(self.tag.previous_slots() + 1).saturating_mul(self.tag.slot_millis())
+            }
+        };
+        if self.over.last == 0 {
+            end
+        } else {
+            end.max(self.over.last.saturating_add(self.tag.period_millis()))
+        }
+    }
+
+    /// The record as a writer keeps it that has no use for it (another version of the limit has): not at all once it
+    /// has expired; one that is far ahead is rebased as its own rate would do, or it would be kept for as long.
+    #[must_use]
+    pub fn carry(mut self, now: u64) -> Option<Self> {
+        let millis = now / 1000;
+        if self.expires_at() <= millis {
+            return None;
+        }
+        match self.tag.kind() {
+            Some(Kind::FirstRequest) => {
+                if self.slot > millis + self.tag.period_millis() {
+                    self.slot = millis;
+                    self.over.since = self.over.since.min(millis);
+                    self.over.last = self.over.last.min(millis);
+                }
+            }
+            Some(Kind::Log) => {
+                if self.slot > millis + self.tag.period_millis() {
+                    self.slot = millis;
+                    self.tail.fill(millis);
+                }
+            }
+            Some(Kind::Arrival | Kind::WarmUp) => self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS),
+            _ => {
+                if self.slot > millis / self.tag.slot_millis() + self.tag.previous_slots().max(1) {
+                    self = sliding_window_counter::roll(self, now).0;
+                }
+            }
+        }
+        Some(self)
     }
 
     /// Appends the record's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let kind = self.tag.kind();
+        if kind == Some(Kind::Log) {
+            head(out, self.tag, 6, self.slot);
+            out.extend_from_slice(&(self.tail.len() as u16).to_le_bytes());
+            self.tail.iter().for_each(|instant| out.extend_from_slice(&instant.to_le_bytes()[..6]));
+            return;
+        }
         let counts = [self.current.min(MAX_COUNT), self.previous.min(MAX_COUNT)];
-        let counts = &counts[..=usize::from(self.tag.previous_slots() > 0)];
-        let top = counts.iter().copied().max().unwrap_or(0);
-        let width = (8 - top.leading_zeros() as usize / 8).max(1);
-        out.extend_from_slice(&(self.tag.0 | width as u64).to_le_bytes()[..6]);
-        out.extend_from_slice(&self.slot.to_le_bytes()[..6]);
-        for count in counts {
+        let counts = &counts[..if one_count(kind, self.tag) { 1 } else { 2 }];
+        let top = counts.iter().chain(&self.tail).copied().max().unwrap_or(0);
+        let width = width_of(top);
+        head(out, self.tag, width, self.slot);
+        for count in counts.iter().chain(&self.tail) {
             out.extend_from_slice(&count.to_le_bytes()[..width]);
+        }
+        if self.over.since > 0 {
+            let lasted = self.over.last.saturating_sub(self.over.since).min(MAX_COUNT);
+            let width = width_of(lasted);
+            head(out, Tag::new(Kind::Over, 0, self.tag.period_millis()), width, self.over.since);
+            out.extend_from_slice(&lasted.to_le_bytes()[..width]);
         }
     }
 
     /// Reads the first record of `bytes`; returns it and how many bytes it took.
     pub fn decode(bytes: &[u8]) -> Result<(Self, usize), RecordError> {
-        let head = read(bytes, 0, 6)?;
-        let (width, tag) = ((head & 7) as usize, Tag(head & !7));
-        let algorithm = (head >> ALGORITHM_SHIFT) & ((1 << ALGORITHM_BITS) - 1);
-        let known = Algorithm::from_code(algorithm as u8)
-            .is_some_and(|a| u64::from(a.previous_slots()) == tag.previous_slots());
-        if !known || !(1..=6).contains(&width) || !(1..=MAX_PERIOD_MS).contains(&tag.slot_millis()) {
-            return Err(RecordError::UnknownTag(head));
-        }
+        let number = read(bytes, 0, 6)?;
+        let (width, tag) = ((number & 7) as usize, Tag(number & !7));
+        let kind = tag.kind().filter(|&kind| {
+            let slots = tag.previous_slots();
+            let cut = match kind {
+                Kind::Sliding => (1..=60).contains(&slots) && tag.period_millis() % slots == 0,
+                Kind::Over => false,
+                _ => slots == 0,
+            };
+            cut && (1..=6).contains(&width)
+                && (kind != Kind::Log || width == 6)
+                && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
+        });
+        let Some(kind) = kind else { return Err(RecordError::UnknownTag(number)) };
         let slot = read(bytes, 6, 6)?;
-        let current = read(bytes, HEAD, width)?;
-        let kept = tag.previous_slots() as usize;
-        let previous = if kept > 0 { read(bytes, HEAD + width, width)? } else { 0 };
-        Ok((Self { tag, slot, current, previous }, HEAD + width * (kept + 1)))
+        let mut record = Self { tag, slot, current: 0, previous: 0, over: Over::default(), tail: Vec::new() };
+        let mut at = HEAD;
+        if kind == Kind::Log {
+            let instants = read(bytes, at, 2)? as usize;
+            at += 2;
+            if instants > MAX_REQUESTS as usize {
+                return Err(RecordError::UnknownTag(number));
+            }
+            record.tail = counts(bytes, at, 6, instants)?;
+            at += 6 * instants;
+            let ordered = record.tail.is_sorted_by(|newer, older| newer >= older);
+            if !ordered || record.tail.first().is_some_and(|&newest| newest != slot) {
+                return Err(RecordError::Disorder);
+            }
+            return Ok((record, at));
+        }
+        record.current = read(bytes, at, width)?;
+        at += width;
+        if !one_count(Some(kind), tag) {
+            record.previous = read(bytes, at, width)?;
+            at += width;
+        }
+        let more = (tag.previous_slots() as usize).saturating_sub(1);
+        record.tail = counts(bytes, at, width, more)?;
+        at += width * more;
+        if matches!(kind, Kind::Sliding | Kind::Clock | Kind::Spread | Kind::FirstRequest)
+            && let Ok(number) = read(bytes, at, 6)
+            && Tag(number & !7) == Tag::new(Kind::Over, 0, tag.period_millis())
+        {
+            let width = (number & 7) as usize;
+            if !(1..=6).contains(&width) {
+                return Err(RecordError::UnknownTag(number));
+            }
+            let since = read(bytes, at + 6, 6)?;
+            record.over = Over { since, last: since + read(bytes, at + HEAD, width)? };
+            at += HEAD + width;
+        }
+        Ok((record, at))
     }
 
     /// Reads every record of a value.
@@ -135,6 +310,23 @@ impl Record {
     }
 }
 
+fn one_count(kind: Option<Kind>, tag: Tag) -> bool {
+    !matches!(kind, Some(Kind::Arrival | Kind::WarmUp)) && tag.previous_slots() == 0
+}
+
+fn width_of(top: u64) -> usize {
+    (8 - top.leading_zeros() as usize / 8).max(1)
+}
+
+fn head(out: &mut Vec<u8>, tag: Tag, width: usize, slot: u64) {
+    out.extend_from_slice(&(tag.0 | width as u64).to_le_bytes()[..6]);
+    out.extend_from_slice(&slot.to_le_bytes()[..6]);
+}
+
+fn counts(bytes: &[u8], at: usize, width: usize, how_many: usize) -> Result<Vec<u64>, RecordError> {
+    (0..how_many).map(|n| read(bytes, at + n * width, width)).collect()
+}
+
 fn read(bytes: &[u8], at: usize, width: usize) -> Result<u64, RecordError> {
     let part = bytes.get(at..at + width).ok_or(RecordError::Truncated)?;
     let mut word = [0; 8];
@@ -145,6 +337,7 @@ fn read(bytes: &[u8], at: usize, width: usize) -> Result<u64, RecordError> {
 impl Rate {
     /// The tag of this rate's records.
     #[must_use]
+    #[inline]
     pub fn tag(&self) -> Tag {
         Tag::of(self)
     }
@@ -153,27 +346,41 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Period, Requests};
+    use crate::testing::{any_rate, rate};
+    use crate::{Algorithm, Alignment};
     use proptest::prelude::*;
-
-    fn rate(algorithm: Algorithm, period: u64) -> Rate {
-        Rate { requests: Requests::new(1).unwrap(), period: Period::from_millis(period).unwrap(), algorithm }
-    }
 
     proptest! {
         #[test]
         fn a_record_survives_its_bytes(
-            period in 1..=MAX_PERIOD_MS, slot in 0u64..1 << 47, current in 0..=MAX_COUNT, previous in 0..=MAX_COUNT, fixed: bool,
+            rate in any_rate(), slot in 0u64..1 << 47, counts in proptest::collection::vec(0..=MAX_COUNT, 61..80), over in 0u64..1 << 46, lasted in 0u64..1 << 39,
         ) {
-            let algorithm = if fixed { Algorithm::FIXED_WINDOW } else { Algorithm::SLIDING_WINDOW };
-            let previous = if fixed { 0 } else { previous };
-            let record = Record { tag: rate(algorithm, period).tag(), slot, current, previous };
+            let mut record = Record { slot, current: counts[0], ..Record::empty(rate.tag(), 0) };
+            if record.tag.is_log() {
+                record.current = 0;
+                record.tail = counts.clone();
+                record.tail.sort_by(|a, b| b.cmp(a));
+                record.slot = record.tail[0];
+            } else {
+                if !one_count(record.tag.kind(), record.tag) {
+                    record.previous = counts[1];
+                }
+                for (to, from) in record.tail.iter_mut().zip(&counts[2..]) {
+                    *to = *from;
+                }
+            }
+            if rate.soft.is_some() && over > 0 {
+                record.over = Over { since: over, last: over + lasted };
+            }
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
+            let length = bytes.len();
             record.encode(&mut bytes);
-            prop_assert_eq!(Record::decode_all(&bytes), Ok(vec![record, record]));
-            for cut in 1..bytes.len() / 2 {
-                prop_assert_eq!(Record::decode_all(&bytes[..cut]), Err(RecordError::Truncated));
+            prop_assert_eq!(Record::decode_all(&bytes), Ok(vec![record.clone(), record.clone()]));
+            for cut in 1..length {
+                // What is cut off may be the whole of the last part.
+                let cut = Record::decode_all(&bytes[..cut]);
+                prop_assert!(cut == Err(RecordError::Truncated) || record.over.since > 0);
             }
         }
 
@@ -186,18 +393,27 @@ mod tests {
     #[test]
     fn a_small_count_takes_a_byte() {
         let mut bytes = Vec::new();
-        Record::empty(rate(Algorithm::SLIDING_WINDOW, 60_000).tag(), 1).encode(&mut bytes);
+        Record::empty(rate(1, 60_000, Algorithm::SLIDING_WINDOW).tag(), 1).encode(&mut bytes);
         assert_eq!(bytes.len(), 14);
     }
 
     #[test]
     fn edits_of_the_period_or_the_algorithm_change_the_tag() {
+        let slots = |n| Algorithm::SlidingWindowCounter {
+            slots: crate::SubWindows::new(n).unwrap(),
+            bound: crate::Bound::Guaranteed,
+        };
         let tags = [
-            rate(Algorithm::SLIDING_WINDOW, 60_000).tag(),
-            rate(Algorithm::SLIDING_WINDOW, 60_001).tag(),
-            rate(Algorithm::FIXED_WINDOW, 60_000).tag(),
+            rate(1, 60_000, Algorithm::SLIDING_WINDOW).tag(),
+            rate(1, 60_001, Algorithm::SLIDING_WINDOW).tag(),
+            rate(1, 60_000, Algorithm::FIXED_WINDOW).tag(),
+            rate(1, 60_000, Algorithm::FixedWindow(Alignment::Spread)).tag(),
+            rate(1, 60_000, slots(60)).tag(),
+            rate(1, 60_000, slots(30)).tag(),
         ];
-        assert!(tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2]);
-        assert!(tags.iter().all(|t| t.get() & 7 == 0 && t.get() < 1 << 48));
+        for (n, tag) in tags.iter().enumerate() {
+            assert!(tag.get() & 7 == 0 && tag.get() < 1 << 48 && !tags[..n].contains(tag));
+        }
+        assert_eq!(rate(1, 60_000, slots(1)).tag(), tags[0], "the bound changes no record");
     }
 }

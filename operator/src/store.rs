@@ -21,7 +21,7 @@ pub const KEY_SECRET: &str = "sluice-store-key";
 /// The user of the embedded Redis.
 const USER: &str = "sluice";
 /// What the user of the embedded Redis may do: the script, and what the script itself does.
-const COMMANDS: &str = "+evalsha +eval +time +get +set +setrange";
+const COMMANDS: &str = "+evalsha +eval +time +get +mget +set +setrange";
 
 /// Makes the Secrets that are the operator's to make, if they are not there.
 pub async fn make_secrets(client: kube::Client, args: &Args) -> anyhow::Result<()> {

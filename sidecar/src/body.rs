@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::in_flight::Busy;
 use crate::pool::Lease;
 
 /// A request's body on its way to the application.
@@ -79,13 +80,45 @@ impl Body for RequestBody {
 /// A response's body on its way to the client.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The application's; its connection goes back to the pool when the body has ended.
-    Upstream(Incoming, Option<Lease>),
+    /// The application's, with what ends when the body has ended.
+    Upstream(Incoming, UntilEnd),
     /// One of our own; `None` once it has been sent.
     Own(Option<Bytes>),
 }
 
+/// What a body keeps until it has ended.
+#[derive(Debug, Default)]
+pub(crate) struct UntilEnd {
+    /// Goes back to the pool; dropped with a body that has not ended, it is closed.
+    lease: Option<Lease>,
+    busy: Option<Busy>,
+}
+
+impl UntilEnd {
+    fn end(&mut self) {
+        self.busy = None;
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+    }
+}
+
 impl Reply {
+    /// The application's body; its connection goes back to the pool when it has ended.
+    pub(crate) fn upstream(body: Incoming, lease: Option<Lease>) -> Self {
+        Self::Upstream(body, UntilEnd { lease, busy: None })
+    }
+
+    /// The request is in flight until the application's body has ended.
+    pub(crate) fn until_its_end(mut self, busy: Busy) -> Self {
+        if let Self::Upstream(body, until_end) = &mut self
+            && !body.is_end_stream()
+        {
+            until_end.busy = Some(busy);
+        }
+        self
+    }
+
     pub(crate) fn empty() -> Self {
         Self::Own(None)
     }
@@ -105,15 +138,15 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Upstream(body, lease) => {
+            Self::Upstream(body, until_end) => {
                 let frame = Pin::new(&mut *body).poll_frame(cx);
                 let ended = match &frame {
                     Poll::Ready(None) => true,
                     Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
                     _ => false,
                 };
-                if ended && let Some(lease) = lease.take() {
-                    lease.give_back();
+                if ended {
+                    until_end.end();
                 }
                 frame
             }

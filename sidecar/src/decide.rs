@@ -12,14 +12,17 @@ use smallvec::{SmallVec, smallvec};
 use crate::identify::Asked;
 use crate::snapshot::{LimitAt, Snapshot};
 use crate::stores::UNCONFIGURED;
+use crate::turn::{Crowded, Turn};
 
 /// What becomes of a request.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// No enforced limit is about it.
     Free,
-    /// Every limit has room, and was charged.
-    Admitted(Standing),
+    /// Every limit has room, and was charged; where there is a turn, it has to come first.
+    Admitted(Standing, Option<Turn>),
+    /// Every limit has room, but too many wait for their turn already; what was charged is given back.
+    Crowded(Crowded),
     /// At least one has not; none was charged.
     Denied(Standing),
     /// It lacks what identifies its client.
@@ -46,7 +49,7 @@ impl Standing {
     pub(crate) fn each(&self) -> impl Iterator<Item = (LimitAt, &[Decision])> {
         let mut rest = &self.answer.decisions[..];
         self.limits.iter().map(move |&at| {
-            let rates = self.snapshot.limit(at).spec.rates.len().min(rest.len());
+            let rates = self.snapshot.numbers(at).spec.rates.len().min(rest.len());
             let (mine, others) = rest.split_at(rates);
             rest = others;
             (at, mine)
@@ -63,6 +66,8 @@ pub(crate) async fn decide(snapshot: Arc<Snapshot>, asked: Asked) -> Verdict {
     for &at in &asked.shadow_missing {
         snapshot.limit(at).metrics.shadow_denied.inc();
     }
+    let waits = asked.enforced.iter().any(|&at| snapshot.limit(at).metrics.waiting.is_some());
+    let charged = waits.then(|| asked.check.clone());
     let store = snapshot.store.as_deref();
     let answer = if asked.shadows.is_empty() {
         enforce(store, asked.check).await
@@ -74,8 +79,24 @@ pub(crate) async fn decide(snapshot: Arc<Snapshot>, asked: Asked) -> Verdict {
     match answer {
         Ok(answer) => {
             let standing = Standing { limits: asked.enforced, answer, snapshot };
-            record(&standing);
-            if standing.answer.admitted { Verdict::Admitted(standing) } else { Verdict::Denied(standing) }
+            let turn = match charged.filter(|_| standing.answer.admitted) {
+                Some(charged) => Turn::of(&standing, charged),
+                None => Ok(None),
+            };
+            match turn {
+                Err(crowded) => {
+                    standing.snapshot.limit(crowded.limit).metrics.denied.inc();
+                    Verdict::Crowded(crowded)
+                }
+                Ok(turn) => {
+                    record(&standing);
+                    if standing.answer.admitted {
+                        Verdict::Admitted(standing, turn)
+                    } else {
+                        Verdict::Denied(standing)
+                    }
+                }
+            }
         }
         Err(fault) => unchecked(&snapshot, &asked.enforced, fault),
     }

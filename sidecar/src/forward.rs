@@ -88,9 +88,9 @@ pub(crate) async fn http1(
 fn attach(body: Incoming, lease: Lease) -> Reply {
     if hyper::body::Body::is_end_stream(&body) {
         lease.give_back();
-        return Reply::Upstream(body, None);
+        return Reply::upstream(body, None);
     }
-    Reply::Upstream(body, Some(lease))
+    Reply::upstream(body, Some(lease))
 }
 
 /// One request and its response. A connection that the application closed while it was idle is found out only by
@@ -173,7 +173,7 @@ pub(crate) async fn http2(
     loop {
         let (mut sender, number, reused) = own.get(failed).await.map_err(Failed::Unreachable)?;
         match sender.try_send_request(request).await {
-            Ok(response) => return Ok(response.map(|body| Reply::Upstream(body, None))),
+            Ok(response) => return Ok(response.map(|body| Reply::upstream(body, None))),
             Err(mut error) => match error.take_message() {
                 Some(again) if reused && failed.is_none() => (request, failed) = (again, Some(number)),
                 _ => return Err(Failed::no_answer(error.into_error(), broken.as_ref())),

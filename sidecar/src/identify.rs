@@ -44,12 +44,16 @@ impl Asked {
         let path = request.normal_path();
         for (p, policy) in snapshot.policies.iter().enumerate() {
             for (l, identity) in policy.prepared.identify(&request, &path, &snapshot.secret) {
-                let at = LimitAt { policy: p as u16, limit: l as u16 };
                 let limit = &policy.limits[l];
+                let at = LimitAt { policy: p as u16, limit: l as u16, raised: limit.is_raised() };
                 match (identity, limit.mode) {
                     (Identity::Skip, _) => {}
                     (Identity::Key(key), mode) => {
-                        let counter = Counter { limit: limit.spec.clone(), key: KeyHash(key), cost: COST };
+                        let counter = Counter {
+                            limit: snapshot.numbers(at).spec.clone(),
+                            key: KeyHash(key),
+                            cost: COST,
+                        };
                         if mode == Mode::Enforce {
                             asked.enforced.push(at);
                             asked.check.push(counter);

@@ -8,7 +8,9 @@
 //! - [`guard`]: what cannot be served is refused.
 //! - [`identify`]: which limits match, and whose request it is.
 //! - [`decide`]: the store is asked; the decision is recorded in [`record`].
-//! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`].
+//! - [`turn`]: where a leaky bucket says so, it waits.
+//! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`]; [`in_flight`] counts
+//!   them.
 //! - [`respond`], [`reject`]: what the client is told.
 //!
 //! The way of a policy:
@@ -29,6 +31,7 @@ mod framing;
 mod guard;
 mod hop;
 mod identify;
+mod in_flight;
 mod last_good;
 pub mod logging;
 mod memory;
@@ -44,6 +47,7 @@ mod snapshot;
 mod store_metrics;
 mod stores;
 pub mod subscribe;
+mod turn;
 mod wire;
 mod worker;
 

@@ -18,11 +18,13 @@ use crate::drain::Watch;
 use crate::forward::{self, Failed};
 use crate::guard::{self, Bad};
 use crate::identify::Asked;
+use crate::in_flight::Busy;
 use crate::pool::{Own, Pool};
 use crate::record::Metrics;
 use crate::reject::{Asker, STORE_FAILURE};
 use crate::respond::describe;
 use crate::snapshot::Publisher;
+use crate::turn::Crowded;
 use crate::wire::{Protocol, Suspicion};
 
 /// How much of a rejected request's body is read so that its connection can go on, and for how long.
@@ -36,6 +38,8 @@ pub(crate) struct Proxy {
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
     pub(crate) watch: Watch,
+    /// A clone is a request at the application.
+    pub(crate) busy: Busy,
 }
 
 /// What requests of one connection have in common.
@@ -81,7 +85,10 @@ impl Connection {
         let asked = Asked::about(&snapshot, &request, self.peer);
         match decide(snapshot.clone(), asked).await {
             Verdict::Free => self.forward(asker, request).await,
-            Verdict::Admitted(standing) => {
+            Verdict::Admitted(standing, turn) => {
+                if let Some(turn) = turn {
+                    turn.come().await;
+                }
                 let mut response = self.forward(asker, request).await;
                 describe(&standing, response.headers_mut());
                 response
@@ -92,6 +99,9 @@ impl Connection {
                 response
             }
             Verdict::Unchecked { fault, deny: true } => self.reject(request, asker.unchecked(fault)),
+            Verdict::Crowded(Crowded { limit, wait }) => {
+                self.reject(request, asker.crowded(snapshot.limit(limit), wait))
+            }
             Verdict::Denied(standing) => self.reject(request, asker.denied(&standing)),
             Verdict::Missing(at) => self.reject(request, asker.missing(snapshot.limit(at))),
         }
@@ -99,29 +109,32 @@ impl Connection {
 
     async fn forward(&self, asker: Asker, request: Request<Incoming>) -> Response<Reply> {
         let pool = &self.proxy.pool;
+        let busy = self.proxy.busy.clone();
         let forwarded = match self.protocol {
             Protocol::Http1 => forward::http1(pool, request, &self.forwarded_for, &self.permit).await,
             Protocol::Http2 => forward::http2(pool, &self.own, request, &self.forwarded_for).await,
         };
-        forwarded.unwrap_or_else(|failed| {
-            self.proxy.metrics.upstream_error(failed.reason());
-            let upstream = &pool.upstream;
-            match failed {
-                Failed::BrokenRequest => self.bad(asker, Bad::Body),
-                Failed::Unreachable(error) => {
-                    tracing::debug!(%upstream, %error, "the application cannot be reached");
-                    let detail = format!("The application at {upstream} cannot be reached: {error}.");
-                    let mut response = asker.unanswered(&detail);
-                    // It may have ended: the client shall find another one.
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                    response
-                }
-                Failed::NoAnswer(error) => {
-                    tracing::debug!(%upstream, %error, "the application did not answer");
-                    asker.unanswered(&format!("The application at {upstream} did not answer: {error}."))
-                }
+        let failed = match forwarded {
+            Ok(response) => return response.map(|body| body.until_its_end(busy)),
+            Err(failed) => failed,
+        };
+        self.proxy.metrics.upstream_error(failed.reason());
+        let upstream = &pool.upstream;
+        match failed {
+            Failed::BrokenRequest => self.bad(asker, Bad::Body),
+            Failed::Unreachable(error) => {
+                tracing::debug!(%upstream, %error, "the application cannot be reached");
+                let detail = format!("The application at {upstream} cannot be reached: {error}.");
+                let mut response = asker.unanswered(&detail);
+                // It may have ended: the client shall find another one.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
             }
-        })
+            Failed::NoAnswer(error) => {
+                tracing::debug!(%upstream, %error, "the application did not answer");
+                asker.unanswered(&format!("The application at {upstream} did not answer: {error}."))
+            }
+        }
     }
 
     fn bad(&self, asker: Asker, bad: Bad) -> Response<Reply> {

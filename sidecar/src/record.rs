@@ -7,8 +7,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sluice_config::PreparedPolicy;
+use sluice_config::policy::Mode;
+use sluice_config::{PreparedLimit, PreparedPolicy};
+use sluice_limiter::Algorithm;
 
+use crate::in_flight::InFlight;
 use crate::store_metrics::StoreMetrics;
 use crate::stores::CurrentStore;
 
@@ -19,6 +22,14 @@ struct Decided {
     policy: String,
     limit: String,
     outcome: &'static str,
+}
+
+/// Which limit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLimit {
+    /// `NAMESPACE/NAME`.
+    policy: String,
+    limit: String,
 }
 
 /// A policy in force.
@@ -40,6 +51,8 @@ struct Reason {
 pub(crate) struct Metrics {
     decisions: Family<Decided, Counter>,
     fallbacks: Family<Decided, Counter>,
+    waiting: Family<OfLimit, Gauge>,
+    raised: Family<OfLimit, Gauge>,
     policies: Family<InForce, Gauge>,
     upstream_errors: Family<Reason, Counter>,
     refused_requests: Family<Reason, Counter>,
@@ -60,15 +73,23 @@ pub(crate) struct LimitMetrics {
     pub(crate) fallback_admitted: Counter,
     /// Rejected because the store did not answer.
     pub(crate) fallback_denied: Counter,
+    /// Of a leaky bucket: requests that wait for their turn.
+    pub(crate) waiting: Option<Gauge>,
+    /// Of an elastic limit: 1 while its higher number holds.
+    pub(crate) raised: Option<Gauge>,
 }
 
 impl Metrics {
-    pub(crate) fn new(store: CurrentStore) -> Self {
+    pub(crate) fn new(store: CurrentStore, in_flight: InFlight) -> Self {
         let mut registry = Registry::with_prefix("sluice");
         let decisions = Family::default();
         registry.register("decisions", "Decisions by policy, limit and outcome", decisions.clone());
         let fallbacks = Family::default();
         registry.register("fallback", "Requests decided by onStoreFailure", fallbacks.clone());
+        let waiting = Family::default();
+        registry.register("waiting_requests", "Requests that wait for their turn", waiting.clone());
+        let raised = Family::default();
+        registry.register("limit_raised", "1: an elastic limit has its higher number", raised.clone());
         let policies = Family::default();
         registry.register("policy_info", "Policies in force, with their hash", policies.clone());
         let upstream_errors = Family::default();
@@ -79,11 +100,14 @@ impl Metrics {
         registry.register("sidecar_unlimited", "1: no policies known, everything passes", unlimited.clone());
         let connections = Gauge::default();
         registry.register("open_connections", "Connections of clients", connections.clone());
+        registry.register_collector(Box::new(in_flight));
         registry.register_collector(Box::new(StoreMetrics(store)));
         let registry = Arc::new(registry);
         Self {
             decisions,
             fallbacks,
+            waiting,
+            raised,
             policies,
             upstream_errors,
             refused_requests,
@@ -94,17 +118,29 @@ impl Metrics {
     }
 
     /// The counters of a limit; made once a snapshot.
-    pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &str) -> LimitMetrics {
+    pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &PreparedLimit) -> LimitMetrics {
+        let policy = format!("{}/{}", policy.namespace, policy.name);
         let of = |family: &Family<Decided, Counter>, outcome| {
-            let policy = format!("{}/{}", policy.namespace, policy.name);
-            family.get_or_create_owned(&Decided { policy, limit: limit.to_owned(), outcome })
+            let (policy, limit) = (policy.clone(), limit.name.clone());
+            family.get_or_create_owned(&Decided { policy, limit, outcome })
         };
+        let gauge = |family: &Family<OfLimit, Gauge>, has: bool| {
+            let labels = OfLimit { policy: policy.clone(), limit: limit.name.clone() };
+            if has {
+                return Some(family.get_or_create_owned(&labels));
+            }
+            family.remove(&labels);
+            None
+        };
+        let waits = limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
         LimitMetrics {
             admitted: of(&self.decisions, "admitted"),
             denied: of(&self.decisions, "denied"),
             shadow_denied: of(&self.decisions, "shadow_denied"),
             fallback_admitted: of(&self.fallbacks, "admitted"),
             fallback_denied: of(&self.fallbacks, "denied"),
+            waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
+            raised: gauge(&self.raised, limit.raised.is_some()),
         }
     }
 

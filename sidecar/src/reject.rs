@@ -1,5 +1,7 @@
 //! Answers of our own: RFC 9457 problems, and for gRPC calls a status in the headers alone.
 
+use std::time::Duration;
+
 use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use smallvec::SmallVec;
@@ -9,6 +11,7 @@ use crate::decide::Standing;
 use crate::guard::Bad;
 use crate::respond::{describe, retry_after};
 use crate::snapshot::Limit;
+use crate::turn::MOST_WAITING;
 
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 /// Says on a response that the store did not answer, and why.
@@ -134,7 +137,7 @@ impl Asker {
         let mut names = SmallVec::<[&str; 2]>::new();
         let mut detail = String::with_capacity(160);
         for (at, decisions) in denying {
-            let limit = &standing.snapshot.limit(at).names;
+            let limit = &standing.snapshot.numbers(at).names;
             for (n, _) in decisions.iter().enumerate().filter(|(_, decision)| !decision.admitted) {
                 names.push(&limit.bare[n]);
                 detail += &limit.rules[n];
@@ -160,10 +163,21 @@ impl Asker {
 
     /// A request that lacks what identifies its client.
     pub(crate) fn missing(self, limit: &Limit) -> Response<Reply> {
-        let name = limit.names.plain.as_str();
+        let name = limit.usual.names.plain.as_str();
         let detail =
             format!("Limit {name} denies requests that do not say exactly once who their client is.");
         self.problem(StatusCode::TOO_MANY_REQUESTS, GRPC_EXHAUSTED, QUOTA_EXCEEDED, &detail, &[name])
+    }
+
+    /// A request that would have to wait so long for its turn, where too many wait already.
+    pub(crate) fn crowded(self, limit: &Limit, wait: Duration) -> Response<Reply> {
+        let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);
+        let name = limit.usual.names.plain.as_str();
+        let detail = format!("Under limit {name} {MOST_WAITING} requests wait for their turn already.");
+        let mut response =
+            self.problem(StatusCode::TOO_MANY_REQUESTS, GRPC_EXHAUSTED, REDUCED_CAPACITY, &detail, &[name]);
+        wait_for(response.headers_mut(), seconds);
+        response
     }
 
     /// A request whose limits could not be checked, under a policy that rejects then.

@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sluice_limiter::{Decision, Rate};
+use sluice_limiter::{Algorithm, Decision, Rate};
 
 use crate::decide::Standing;
 
@@ -46,11 +46,40 @@ impl RateNames {
             let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={}{window}", rate.requests.get())
         });
-        let rules = rates.iter().map(|rate| {
-            let (requests, period) = (rate.requests.get(), period(rate.period.millis()));
-            format!("Limit {plain} admits {requests} requests per {period}. ")
-        });
+        let rules = rates.iter().map(|rate| format!("Limit {plain} {}. ", rule(rate)));
         Self { policies: policies.collect(), rules: rules.collect(), items, bare, plain }
+    }
+}
+
+/// What a rate does, for people who know no names of algorithms.
+fn rule(rate: &Rate) -> String {
+    let number = format!("{} requests per {}", rate.requests.get(), period(rate.period.millis()));
+    match rate.algorithm {
+        Algorithm::SlidingWindowLog { min_interval, count_denied } => {
+            let apart = if min_interval == 0 {
+                String::new()
+            } else {
+                format!(", at least {} apart", period(min_interval))
+            };
+            let quiet = if count_denied { "; denied requests count too" } else { "" };
+            format!("admits {number}{apart}{quiet}")
+        }
+        Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst }
+            if burst.get() != rate.requests.get() =>
+        {
+            format!("admits {number}, {} at once", burst.get())
+        }
+        Algorithm::WarmUp(_) => format!("admits {number}, and fewer after a rest"),
+        Algorithm::LeakyBucket { max_wait } => {
+            format!(
+                "lets {number} through, each after a wait of at most {}",
+                period(max_wait.micros() / 1000)
+            )
+        }
+        _ => match rate.soft {
+            None => format!("admits {number}"),
+            Some(soft) => format!("admits {number}, and for {} {}", period(soft.millis()), rate.ceiling()),
+        },
     }
 }
 
@@ -69,7 +98,7 @@ pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
     let mut text = BytesMut::with_capacity(192);
     let mut tightest: Option<Decision> = None;
     for (at, decisions) in standing.each() {
-        for (policy, decision) in standing.snapshot.limit(at).names.policies.iter().zip(decisions) {
+        for (policy, decision) in standing.snapshot.numbers(at).names.policies.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(policy.as_bytes());
             let strictness = |d: &Decision| (d.remaining, std::cmp::Reverse(d.reset));
@@ -80,13 +109,13 @@ pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
     }
     put(headers, RATE_LIMIT_POLICY, &mut text);
     for (at, decisions) in standing.each() {
-        for (item, decision) in standing.snapshot.limit(at).names.items.iter().zip(decisions) {
+        for (item, decision) in standing.snapshot.numbers(at).names.items.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(item.as_bytes());
             text.extend_from_slice(b";r=");
             number(&mut text, decision.remaining);
             text.extend_from_slice(b";t=");
-            number(&mut text, decision.reset.div_ceil(1000));
+            number(&mut text, decision.reset.div_ceil(1_000_000));
         }
     }
     put(headers, RATE_LIMIT, &mut text);
@@ -94,7 +123,7 @@ pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
         for (name, value) in [
             (X_LIMIT, tightest.limit),
             (X_REMAINING, tightest.remaining),
-            (X_RESET, tightest.reset.div_ceil(1000)),
+            (X_RESET, tightest.reset.div_ceil(1_000_000)),
         ] {
             number(&mut text, value);
             put(headers, name, &mut text);
@@ -123,7 +152,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
 pub(crate) fn retry_after(standing: &Standing) -> Option<u64> {
     let mut longest = 1;
     for decision in standing.answer.decisions.iter().filter(|decision| !decision.admitted) {
-        longest = longest.max(decision.retry_after?.div_ceil(1000));
+        longest = longest.max(decision.retry_after?.div_ceil(1_000_000));
     }
     Some(longest)
 }
@@ -131,13 +160,14 @@ pub(crate) fn retry_after(standing: &Standing) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_limiter::{Algorithm, Period, Requests};
+    use sluice_limiter::{Period, Requests};
 
     fn rate(requests: u64, millis: u64) -> Rate {
         Rate {
             requests: Requests::new(requests).unwrap(),
             period: Period::from_millis(millis).unwrap(),
             algorithm: Algorithm::FIXED_WINDOW,
+            soft: None,
         }
     }
 

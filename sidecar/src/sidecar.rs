@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::accept::bind;
 use crate::admin::Admin;
 use crate::drain::{self, Signal, Watch};
+use crate::in_flight::InFlight;
 use crate::memory;
 use crate::patience::{IDLE, Limits};
 use crate::pool::Upstream;
@@ -125,6 +126,8 @@ impl Bound {
         let (publisher, metrics) = (sidecar.publisher.clone(), sidecar.metrics.clone());
         let waited = Arc::new(AtomicBool::new(false));
         sidecar.tasks.push(tokio::spawn(wait(startup_wait, waited.clone(), publisher.clone())));
+        let in_flight = publisher.in_flight().clone();
+        sidecar.tasks.push(tokio::spawn(in_flight.watch(publisher.clone())));
         if let Some(listener) = admin {
             let pages = Admin { publisher, metrics, watch, waited };
             sidecar.tasks.push(tokio::spawn(async move {
@@ -175,9 +178,10 @@ impl Sidecar {
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
         let current = CurrentStore::default();
-        let metrics = Metrics::new(current.clone());
+        let in_flight = InFlight::new();
+        let metrics = Metrics::new(current.clone(), in_flight.clone());
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
-        let publisher = Publisher::new(stores, metrics.clone());
+        let publisher = Publisher::new(stores, metrics.clone(), in_flight);
         let (signal, watch) = drain::channel();
         let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut work = Vec::new();

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::Mode;
-use sluice_config::{KeySecret, PreparedPolicy, Refusal};
+use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy, Refusal};
+use sluice_limiter::Rate;
 use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
 
+use crate::in_flight::{InFlight, Load};
 use crate::record::{LimitMetrics, Metrics};
 use crate::respond::RateNames;
 use crate::stores::{StoreChoice, Stores, started};
@@ -33,13 +35,42 @@ impl Snapshot {
     pub(crate) fn limit(&self, at: LimitAt) -> &Limit {
         &self.policies[usize::from(at.policy)].limits[usize::from(at.limit)]
     }
+
+    /// The numbers that were chosen.
+    pub(crate) fn numbers(&self, at: LimitAt) -> &Numbers {
+        let limit = self.limit(at);
+        match &limit.raised {
+            Some(raised) if at.raised => &raised.numbers,
+            _ => &limit.usual,
+        }
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.policies.iter().flat_map(|policy| &policy.limits)
+    }
+
+    /// Whether any number depends on how busy the application is.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.limits().any(|limit| limit.raised.is_some())
+    }
+
+    /// Says in metrics which limits are raised.
+    pub(crate) fn say_raised(&self) {
+        for limit in self.limits() {
+            if let (Some(raised), Some(gauge)) = (&limit.raised, &limit.metrics.raised) {
+                gauge.set(i64::from(raised.holds()));
+            }
+        }
+    }
 }
 
-/// Which limit of a snapshot.
+/// Which limit of a snapshot, and with which of its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitAt {
     pub(crate) policy: u16,
     pub(crate) limit: u16,
+    /// With its higher number.
+    pub(crate) raised: bool,
 }
 
 /// A policy in force.
@@ -53,10 +84,56 @@ pub(crate) struct Policy {
 /// A limit in force, with everything about it that is the same for all requests.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    pub(crate) spec: Arc<LimitSpec>,
+    pub(crate) usual: Numbers,
+    pub(crate) raised: Option<Raised>,
     pub(crate) mode: Mode,
-    pub(crate) names: RateNames,
     pub(crate) metrics: LimitMetrics,
+}
+
+/// A limit's numbers: as the store knows them, and as clients do.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub(crate) spec: Arc<LimitSpec>,
+    pub(crate) names: RateNames,
+}
+
+/// Higher numbers of a limit, which count in the same records.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    numbers: Numbers,
+    below: u64,
+    load: Load,
+}
+
+impl Raised {
+    /// Whether they hold now.
+    pub(crate) fn holds(&self) -> bool {
+        self.load.is_below(self.below)
+    }
+}
+
+impl Limit {
+    fn new(limit: &PreparedLimit, name: &str, load: &Load, metrics: LimitMetrics) -> Self {
+        let numbers = |rates: &[Rate]| Numbers {
+            spec: Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec())),
+            names: RateNames::new(name, rates),
+        };
+        Self {
+            usual: numbers(&limit.rates),
+            raised: limit.raised.as_ref().map(|raised| Raised {
+                numbers: numbers(&raised.rates),
+                below: raised.below,
+                load: load.clone(),
+            }),
+            mode: limit.mode,
+            metrics,
+        }
+    }
+
+    /// Whether its higher numbers hold now.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.as_ref().is_some_and(Raised::holds)
+    }
 }
 
 /// Puts policies into force. Clones are the same publisher.
@@ -68,16 +145,18 @@ struct Inner {
     current: ArcSwap<Snapshot>,
     stores: Mutex<Stores>,
     metrics: Metrics,
+    in_flight: InFlight,
     applied: AtomicBool,
 }
 
 impl Publisher {
-    pub(crate) fn new(stores: Stores, metrics: Metrics) -> Self {
+    pub(crate) fn new(stores: Stores, metrics: Metrics, in_flight: InFlight) -> Self {
         metrics.unlimited.set(1);
         Self(Arc::new(Inner {
             current: ArcSwap::from_pointee(Snapshot::nothing()),
             stores: Mutex::new(stores),
             metrics,
+            in_flight,
             applied: AtomicBool::new(false),
         }))
     }
@@ -99,19 +178,18 @@ impl Publisher {
                 twice.insert(limit.name.as_str());
             }
         }
+        let load = &self.0.in_flight.load;
         let prepared = accepted.iter().map(|(_, policy)| Policy {
             limits: policy
                 .limits
                 .iter()
-                .map(|limit| Limit {
-                    spec: Arc::new(LimitSpec::new(limit.scope.clone(), limit.rates.clone())),
-                    mode: limit.mode,
-                    names: if twice.contains(limit.name.as_str()) {
-                        RateNames::new(&format!("{}/{}", policy.name, limit.name), &limit.rates)
+                .map(|limit| {
+                    let name = if twice.contains(limit.name.as_str()) {
+                        format!("{}/{}", policy.name, limit.name)
                     } else {
-                        RateNames::new(&limit.name, &limit.rates)
-                    },
-                    metrics: metrics.limit(policy, &limit.name),
+                        limit.name.clone()
+                    };
+                    Limit::new(limit, &name, load, metrics.limit(policy, limit))
                 })
                 .collect(),
             prepared: policy.clone(),
@@ -159,6 +237,10 @@ impl Publisher {
     #[must_use]
     pub fn store_state(&self) -> crate::stores::StoreState {
         self.0.stores.lock().unwrap_or_else(PoisonError::into_inner).state()
+    }
+
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
     }
 
     pub(crate) fn current(&self) -> Arc<Snapshot> {

@@ -190,12 +190,12 @@ pub(crate) async fn started(store: &Store) {
 
 fn options(access: &StoreAccess) -> RedisOptions {
     RedisOptions {
-        url: access.url.clone(),
         username: access.username.clone(),
         password: access.password.clone().map(Secret::new),
         ca_pem: access.ca.clone().map(String::into_bytes),
         latency_budget: Duration::from_millis(access.latency_budget_millis),
         prefix: access.prefix.clone(),
         partitions: PARTITIONS,
+        ..RedisOptions::new(&access.url)
     }
 }

@@ -80,7 +80,8 @@ impl Work {
             let pool = Pool::new(upstream);
             tokio::spawn(sweep(pool.clone()));
             let (publisher, metrics, watch) = (publisher.clone(), metrics.clone(), watch.clone());
-            let proxy = Arc::new(Proxy { pool, publisher, metrics, watch });
+            let busy = publisher.in_flight().worker();
+            let proxy = Arc::new(Proxy { pool, publisher, metrics, watch, busy });
             accepting.push(tokio::spawn(accept(listener, proxy, terms.clone())));
         }
         drop(terms);

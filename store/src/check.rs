@@ -31,6 +31,18 @@ impl LimitSpec {
     pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
         Self { scope: scope.into(), rates }
     }
+
+    /// Whether several who ask the same at the same instant can be decided at once, knowing only how many.
+    #[must_use]
+    pub fn merges(&self) -> bool {
+        self.rates.iter().all(Rate::merges)
+    }
+
+    /// Whether a denied check changes a counter of this limit.
+    #[must_use]
+    pub fn counts_denied(&self) -> bool {
+        self.rates.iter().any(Rate::counts_denied)
+    }
 }
 
 /// One counter of a check.
@@ -52,22 +64,47 @@ pub type Check = SmallVec<[Counter; 2]>;
 pub struct Answer {
     /// Whether every rate of every counter has room. Only then was anything charged.
     pub admitted: bool,
+    /// When, by the store's clock, in microseconds since the Unix epoch: names what was charged in a [`Settlement`].
+    pub at: u64,
     /// One decision for each rate of each counter, in the check's order.
     pub decisions: SmallVec<[Decision; 2]>,
+}
+
+/// What was taken of a counter at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// How many times the cost, at most as many as were wanted.
+    pub granted: u64,
+    /// How the counter stands afterwards, as the next one who asks the same would be told.
+    pub answer: Answer,
+}
+
+/// The correction of a charge: the request cost more, or less, than was taken. Made of a charge once and given away with
+/// it, so that no charge is corrected twice.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The limit that was charged.
+    pub limit: Arc<LimitSpec>,
+    /// The key that was charged.
+    pub key: KeyHash,
+    /// [`Answer::at`] of the check that charged it.
+    pub charged: u64,
+    /// More, or less if it is negative. A refund never goes below nothing used.
+    pub delta: i64,
 }
 
 /// The records of one counter, one for each of its rates, in the order of the rates.
 pub type Records = SmallVec<[Record; 1]>;
 
 /// Decides a check at `now`. `stored` holds what is known of each counter and is replaced by what is known
-/// afterwards: charged everywhere if admitted, otherwise only rolled to now.
+/// afterwards: charged everywhere if admitted, otherwise only rolled to now, and with the denial where denials count.
 pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
         let before = std::mem::take(records);
         for rate in &counter.limit.rates {
-            let found = before.iter().find(|record| record.tag == rate.tag()).copied();
-            let (record, at) = rate.roll(found, now);
+            let found = before.iter().find(|record| record.tag == rate.tag()).cloned();
+            let (record, at) = rate.roll(found, now + rate.phase(counter.key.0));
             rooms.push((at, rate.has_room(&record, at, counter.cost)));
             records.push(record);
         }
@@ -76,14 +113,37 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
     let mut rooms = rooms.into_iter();
     let mut decisions = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
-        for (rate, record) in counter.limit.rates.iter().zip(records.iter_mut()) {
+        for (rate, stored) in counter.limit.rates.iter().zip(records.iter_mut()) {
             if let Some((at, room)) = rooms.next() {
-                if admitted {
-                    *record = rate.charge(*record, counter.cost);
-                }
-                decisions.push(rate.decision(record, at, counter.cost, room));
+                let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
+                *stored = if admitted {
+                    rate.charge(record, at, counter.cost)
+                } else {
+                    rate.refuse(record, at, counter.cost)
+                };
+                decisions.push(rate.decision(stored, at, counter.cost, room, admitted));
             }
         }
     }
-    Answer { admitted, decisions }
+    Answer { admitted, at: now, decisions }
+}
+
+/// Whether a record was rebased after a wrong clock. Then it is stored even if the check was denied: or each denial would
+/// rebase it again, until the clock has caught up.
+#[must_use]
+pub fn rebased(before: &Record, after: &Record) -> bool {
+    let empty = after.tag.is_log() && after.tail.is_empty();
+    before.tag == after.tag && after.slot < before.slot && !empty
+}
+
+/// Corrects a counter's records at `now`, those of the limit's rates; what is not there is not made.
+pub fn settle(settlement: &Settlement, stored: &mut [Record], now: u64) {
+    for rate in &settlement.limit.rates {
+        let phase = rate.phase(settlement.key.0);
+        if let Some(stored) = stored.iter_mut().find(|record| record.tag == rate.tag()) {
+            let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
+            let (record, _) = rate.roll(Some(record), now + phase);
+            *stored = rate.settle(record, settlement.charged + phase, settlement.delta);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The time that a memory store counts in: milliseconds since the Unix epoch, because windows are aligned to it.
+//! The time that a memory store counts in: microseconds since the Unix epoch, because windows are aligned to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,22 +18,29 @@ impl Clock {
     /// A clock that stands still at `millis` until [`Clock::advance`].
     #[must_use]
     pub fn manual(millis: u64) -> Self {
-        Self(Some(Arc::new(AtomicU64::new(millis))))
+        Self(Some(Arc::new(AtomicU64::new(millis * 1000))))
     }
 
     /// Moves a manual clock; does nothing to the machine's.
     pub fn advance(&self, millis: u64) {
         if let Some(clock) = &self.0 {
-            clock.fetch_add(millis, Ordering::SeqCst);
+            clock.fetch_add(millis * 1000, Ordering::SeqCst);
         }
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Moves a manual clock by microseconds.
+    pub fn advance_micros(&self, micros: u64) {
+        if let Some(clock) = &self.0 {
+            clock.fetch_add(micros, Ordering::SeqCst);
+        }
+    }
+
+    /// Microseconds since the Unix epoch.
     #[must_use]
     pub fn now(&self) -> u64 {
         match &self.0 {
             Some(clock) => clock.load(Ordering::SeqCst),
-            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64),
         }
     }
 }

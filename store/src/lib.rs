@@ -15,7 +15,7 @@ pub mod failure;
 pub mod memory;
 pub mod redis;
 
-pub use check::{Answer, Check, Counter, KeyHash, LimitSpec, MAX_COUNTERS};
+pub use check::{Answer, Check, Counter, Granted, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;
 pub use failure::{StoreError, StoreHealth};
 pub use memory::MemoryStore;

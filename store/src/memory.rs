@@ -101,7 +101,7 @@ impl MemoryStore {
                 records.push(entry.map(|entry| entry.records.clone()).unwrap_or_default());
             }
             let answer = decide(check, &mut records, now);
-            if answer.admitted {
+            if answer.admitted || check.iter().any(|counter| counter.limit.counts_denied()) {
                 for ((&id, at), records) in ids.iter().zip(found).zip(records) {
                     if let Some(shard) = shard(&mut locked, id) {
                         shard.put(id, at, records, now);
@@ -138,6 +138,7 @@ fn shard<'a>(locked: &'a mut [(usize, MutexGuard<'_, Shard>)], id: u128) -> Opti
 impl Shard {
     /// Looks at the next few entries and drops those that expired.
     fn sweep(&mut self, now: u64) {
+        let now = now / 1000;
         for _ in 0..SWEPT_PER_CHECK.min(self.entries.len()) {
             if self.swept >= self.entries.len() {
                 self.swept = 0;
@@ -167,7 +168,7 @@ impl Shard {
             let ours = entry.records.len();
             for old in before {
                 let foreign = entry.records[..ours].iter().all(|new| new.tag != old.tag);
-                if foreign && old.expires_at() > now && entry.records.len() - ours < crate::check::MAX_RATES {
+                if foreign && old.expires_at() > now / 1000 && entry.records.len() - ours < crate::check::MAX_RATES {
                     entry.records.push(old);
                 }
             }
@@ -196,11 +197,8 @@ mod tests {
     use crate::check::LimitSpec;
 
     fn limit(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
-        let rate = Rate {
-            requests: Requests::new(requests).unwrap(),
-            period: Period::from_millis(period).unwrap(),
-            algorithm: Algorithm::SLIDING_WINDOW,
-        };
+        let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
+        let rate = Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap();
         Arc::new(LimitSpec::new(scope, vec![rate]))
     }
 
@@ -297,7 +295,11 @@ mod tests {
         let damaged = counter(&limit, 1);
         let id = store.id(&damaged, damaged.key);
         for slot in [u64::MAX, u64::MAX / 60_000] {
-            let record = sluice_limiter::Record { tag: limit.rates[0].tag(), slot, current: 1, previous: 0 };
+            let record = sluice_limiter::Record {
+                slot,
+                current: 1,
+                ..sluice_limiter::Record::empty(limit.rates[0].tag(), 0)
+            };
             assert_eq!(record.expires_at(), u64::MAX);
             store.lock(shard_of(id)).put(id, None, smallvec::smallvec![record], 0);
             // All of these look at some entries of every shard.

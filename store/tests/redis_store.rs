@@ -29,6 +29,7 @@ fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
         requests: Requests::new(requests).unwrap(),
         period: Period::from_millis(period).unwrap(),
         algorithm,
+        soft: None,
     }
 }
 
@@ -463,7 +464,7 @@ async fn store_reports_that_nobody_listens() {
 
 #[tokio::test]
 async fn store_needs_no_more_rights_than_documented() {
-    const RIGHTS: [&str; 6] = ["+evalsha", "+eval", "+time", "+get", "+set", "+setrange"];
+    const RIGHTS: [&str; 7] = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange"];
     let redis = Redis::start(&[]);
     let set_user = |name: &str, rights: &[&str]| {
         let mut command = redis::cmd("ACL");

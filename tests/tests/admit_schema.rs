@@ -43,6 +43,51 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
 }
 
 #[tokio::test]
+async fn admit_accepts_every_algorithm_and_enforcement_and_fills_in_defaults() {
+    let namespace = namespace().await;
+    let soft = json!({"soft": {"overPercent": 1000, "for": "8784h"}});
+    let elastic = json!({"elastic": {"requests": 2, "utilizationBelowPercent": 100, "capacity": {"inFlight": 1_000_000}}});
+    for (n, extra) in [
+        json!({"algorithm": {"slidingWindowCounter": {"bound": "Guaranteed"}}, "enforcement": {"hard": {}}}),
+        json!({"algorithm": {"slidingWindowCounter": {}}, "enforcement": soft}),
+        json!({"rates": [{"requests": 1, "per": "1m", "subWindows": 60}, {"requests": 5, "per": "1h"}], "enforcement": soft}),
+        json!({"algorithm": {"fixedWindow": {"alignment": "FirstRequest"}}, "enforcement": soft}),
+        json!({"algorithm": {"fixedWindow": {"alignment": "Spread"}}, "enforcement": elastic}),
+        json!({"algorithm": {"slidingWindowLog": {"minInterval": "2s", "countDenied": true}}}),
+        json!({"algorithm": {"slidingWindowLog": {}}}),
+        json!({"algorithm": {"tokenBucket": {"burst": 500_000}}}),
+        json!({"algorithm": {"tokenBucket": {"warmUp": {"period": "1h", "coldFactor": 100}}}}),
+        json!({"algorithm": {"tokenBucket": {}}, "enforcement": elastic}),
+        json!({"algorithm": {"gcra": {"burst": 2}}}),
+        json!({"algorithm": {"gcra": {}}}),
+        json!({"algorithm": {"leakyBucket": {"maxWait": "1h"}}}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let spec = limit(extra);
+        let own = sluice_crds::validate(&json!({"metadata": {"name": "bad"}, "spec": spec}));
+        assert!(own.is_ok(), "sluice check refuses what the API server accepts: {spec}\n{own:?}");
+        let applied = namespace.apply(&format!("algorithm-{n}"), spec.clone()).await;
+        applied.unwrap_or_else(|error| panic!("{spec}: {error}"));
+    }
+    for (algorithm, field, default) in [
+        ("slidingWindowCounter", "bound", json!("Estimate")),
+        ("fixedWindow", "alignment", json!("Clock")),
+        ("slidingWindowLog", "countDenied", json!(false)),
+    ] {
+        let policy = namespace.apply("defaults", limit(json!({"algorithm": {algorithm: {}}}))).await.unwrap();
+        let policy = serde_json::to_value(&policy.spec).unwrap();
+        assert_eq!(policy["limits"][0]["algorithm"], json!({algorithm: {field: default}}));
+        namespace
+            .api::<sluice_crds::RateLimitPolicy>()
+            .delete("defaults", &Default::default())
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
 async fn admit_refuses_bad_input_with_the_field_s_path() {
     let namespace = namespace().await;
     for (spec, path) in [
@@ -78,7 +123,59 @@ async fn admit_refuses_bad_input_with_the_field_s_path() {
         ),
         (
             limit(json!({"algorithm": {"fixedWindow": {}, "slidingWindowCounter": {}}})),
-            "exactly one of slidingWindowCounter, fixedWindow",
+            "exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket",
+        ),
+        (limit(json!({"algorithm": {}})), "exactly one of slidingWindowCounter"),
+        (limit(json!({"algorithm": {"gcra": {}, "leakyBucket": {"maxWait": "1s"}}})), "exactly one of"),
+        (limit(json!({"algorithm": {"fixedWindow": {"alignment": "Noon"}}})), "fixedWindow.alignment"),
+        (limit(json!({"algorithm": {"slidingWindowCounter": {"bound": "Exact"}}})), "bound"),
+        (
+            limit(json!({"algorithm": {"slidingWindowLog": {"minInterval": "1d"}}})),
+            "slidingWindowLog.minInterval",
+        ),
+        (
+            limit(json!({"algorithm": {"tokenBucket": {"burst": 5, "warmUp": {"period": "1s"}}}})),
+            "burst and warmUp exclude each other",
+        ),
+        (limit(json!({"algorithm": {"tokenBucket": {"burst": 0}}})), "tokenBucket.burst"),
+        (limit(json!({"algorithm": {"tokenBucket": {"warmUp": {}}}})), "tokenBucket.warmUp.period"),
+        (
+            limit(json!({"algorithm": {"tokenBucket": {"warmUp": {"period": "1s", "coldFactor": 1}}}})),
+            "warmUp.coldFactor",
+        ),
+        (limit(json!({"algorithm": {"leakyBucket": {}}})), "leakyBucket.maxWait"),
+        (limit(json!({"rates": [{"requests": 1, "per": "1m", "subWindows": 61}]})), "rates[0].subWindows"),
+        (
+            limit(
+                json!({"rates": [{"requests": 1, "per": "1m", "subWindows": 2}], "algorithm": {"gcra": {}}}),
+            ),
+            "only slidingWindowCounter has subWindows",
+        ),
+        (limit(json!({"enforcement": {}})), "exactly one of hard, soft, elastic"),
+        (
+            limit(json!({"enforcement": {"hard": {}, "soft": {"overPercent": 1, "for": "1s"}}})),
+            "exactly one of hard, soft, elastic",
+        ),
+        (limit(json!({"enforcement": {"soft": {"overPercent": 0, "for": "1s"}}})), "soft.overPercent"),
+        (limit(json!({"enforcement": {"soft": {"overPercent": 1}}})), "enforcement.soft.for"),
+        (
+            limit(
+                json!({"algorithm": {"gcra": {}}, "enforcement": {"soft": {"overPercent": 1, "for": "1s"}}}),
+            ),
+            "only slidingWindowCounter and fixedWindow can be soft",
+        ),
+        (
+            limit(
+                json!({"enforcement": {"elastic": {"requests": 2, "utilizationBelowPercent": 70, "capacity": {}}}}),
+            ),
+            "exactly one of inFlight",
+        ),
+        (
+            limit(json!({
+                "rates": [{"requests": 1, "per": "1m"}, {"requests": 2, "per": "1h"}],
+                "enforcement": {"elastic": {"requests": 2, "utilizationBelowPercent": 70, "capacity": {"inFlight": 1}}},
+            })),
+            "an elastic limit has exactly one rate",
         ),
         (
             limit(json!({"matches": [{"path": {"exact": "/a", "prefix": "/b"}}]})),

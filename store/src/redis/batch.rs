@@ -11,13 +11,14 @@ use sluice_limiter::MAX_COUNT;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::queue::{Caller, Job, MAX_WAITING};
+use super::queue::{Ask, Caller, Job, MAX_WAITING};
 use super::script::{Request, pack};
-use crate::check::{Check, Counter};
+use crate::check::{Check, Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::StoreError;
 
-/// How many records one call may touch: about one millisecond of Redis, which serves nobody else meanwhile.
-pub(super) const MAX_RECORDS: usize = 512;
+/// How many records one call may touch: about half a millisecond of Redis, which serves nobody else meanwhile. What more
+/// waits goes into a second call beside it; larger calls cost no less a check.
+pub(super) const MAX_RECORDS: usize = 160;
 
 /// How counters are named.
 #[derive(Debug, Clone)]
@@ -27,11 +28,20 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// The partition of a key: all counters of one client share it.
+    pub(super) fn partition(&self, key: KeyHash) -> u16 {
+        (key.0 % u128::from(self.partitions.max(1))) as u16
+    }
+
     /// `PREFIX SCOPE:{PARTITION}:HASH`.
     pub(super) fn name(&self, counter: &Counter) -> String {
-        let partition = counter.key.0 % u128::from(self.partitions.max(1));
-        let mut name = format!("{}{}:{{{partition}}}:", self.prefix, counter.limit.scope);
-        URL_SAFE_NO_PAD.encode_string(counter.key.0.to_be_bytes(), &mut name);
+        self.name_of(&counter.limit, counter.key)
+    }
+
+    fn name_of(&self, limit: &LimitSpec, key: KeyHash) -> String {
+        let partition = self.partition(key);
+        let mut name = format!("{}{}:{{{partition}}}:", self.prefix, limit.scope);
+        URL_SAFE_NO_PAD.encode_string(key.0.to_be_bytes(), &mut name);
         name
     }
 }
@@ -42,56 +52,94 @@ pub(super) struct Batch {
     entries: Vec<Entry>,
     callers: usize,
     records: usize,
+    first_deadline: Option<Instant>,
     /// Entries by hash of what they ask. A collision only costs the merging.
     known: HashMap<u64, usize, foldhash::fast::RandomState>,
     hasher: foldhash::fast::RandomState,
 }
 
-/// A check and all who ask it, in the order in which they came.
+/// What is asked, and by whom.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) check: Check,
-    pub(super) callers: Vec<Caller>,
-    first_deadline: Instant,
+pub(super) enum Entry {
+    /// A check and all who ask it, in the order in which they came.
+    Check(Check, Vec<Caller>),
+    /// Anything else has one caller.
+    One(Ask),
 }
 
 impl Batch {
-    /// Takes a check in, or gives it back if it does not fit.
+    /// Takes a question in, or gives it back if it does not fit.
     pub(super) fn push(&mut self, job: Job) -> Option<Job> {
         if self.callers == MAX_WAITING {
             return Some(job);
         }
-        let mut hasher = self.hasher.build_hasher();
-        for counter in &job.check {
-            (Arc::as_ptr(&counter.limit) as usize, counter.key, counter.cost).hash(&mut hasher);
-        }
-        let hash = hasher.finish();
-        if let Some(entry) = self.known.get(&hash).and_then(|&at| self.entries.get_mut(at))
-            && same(&entry.check, &job.check)
+        let Job { ask, deadline } = job;
+        let records = ask.records();
+        let hash = match &ask {
+            Ask::Check(check, _) => self.hash(check),
+            _ => None,
+        };
+        if let (Some(hash), Ask::Check(check, _)) = (hash, &ask)
+            && let Some(Entry::Check(known, callers)) =
+                self.known.get(&hash).and_then(|&at| self.entries.get_mut(at))
+            && same(known, check)
         {
-            entry.first_deadline = entry.first_deadline.min(job.deadline);
-            entry.callers.push(job.answer);
+            if let Ask::Check(_, caller) = ask {
+                callers.push(caller);
+            }
             self.callers += 1;
+            self.first_deadline = self.first_deadline.into_iter().chain([deadline]).min();
             return None;
         }
-        let records: usize = job.check.iter().map(|counter| counter.limit.rates.len()).sum();
         // One that is too large by itself is let through alone: it cannot wait for more room.
         if self.records + records > MAX_RECORDS && !self.entries.is_empty() {
-            return Some(job);
+            return Some(Job { ask, deadline });
         }
         self.records += records;
         self.callers += 1;
-        self.known.insert(hash, self.entries.len());
-        self.entries.push(Entry {
-            check: job.check,
-            callers: vec![job.answer],
-            first_deadline: job.deadline,
+        self.first_deadline = self.first_deadline.into_iter().chain([deadline]).min();
+        if let Some(hash) = hash {
+            self.known.insert(hash, self.entries.len());
+        }
+        self.entries.push(match ask {
+            Ask::Check(check, caller) => Entry::Check(check, vec![caller]),
+            other => Entry::One(other),
         });
         None
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// What a check asks, if several who ask it can be merged.
+    fn hash(&self, check: &Check) -> Option<u64> {
+        if check.iter().any(|counter| !counter.limit.merges()) {
+            return None;
+        }
+        let mut hasher = self.hasher.build_hasher();
+        for counter in check {
+            (Arc::as_ptr(&counter.limit) as usize, counter.key, counter.cost).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    /// How many different questions it holds.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many records it touches.
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// The same questions in a call each.
+    pub(super) fn into_singles(self) -> impl Iterator<Item = Self> {
+        let first_deadline = self.first_deadline;
+        self.entries.into_iter().map(move |entry| Self {
+            callers: entry.callers(),
+            records: entry.records(),
+            entries: vec![entry],
+            first_deadline,
+            ..Self::default()
+        })
     }
 
     /// How many wait for this call.
@@ -106,51 +154,147 @@ impl Batch {
 
     /// When the first of them gives up.
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.entries.iter().map(|entry| entry.first_deadline).min()
+        self.first_deadline
     }
 
     /// The call, to be obeyed until `deadline` (milliseconds of the server's clock).
     pub(super) fn request(&self, keys: &Keys, deadline: u64) -> Request {
-        let mut request = Request::default();
-        let mut numbers = vec![deadline];
-        // Which keys are named already, by the client's hash, with their scopes.
-        let mut named: HashMap<u128, SmallVec<[(&str, u64); 2]>, foldhash::fast::RandomState> =
-            HashMap::default();
+        let mut writer =
+            Writer { keys, request: Request::default(), numbers: vec![deadline], named: HashMap::default() };
         for entry in &self.entries {
-            numbers.extend([entry.check.len() as u64, entry.callers.len() as u64]);
-            for counter in &entry.check {
-                let scopes = named.entry(counter.key.0).or_default();
-                let index = match scopes.iter().find(|(scope, _)| *scope == counter.limit.scope) {
-                    Some(&(_, index)) => index,
-                    None => {
-                        request.keys.push(keys.name(counter));
-                        let index = request.keys.len() as u64;
-                        scopes.push((&counter.limit.scope, index));
-                        index
-                    }
-                };
-                // No limit is larger than MAX_COUNT: one more is as good as any cost above it, and stays exact.
-                numbers.extend([index, counter.cost.min(MAX_COUNT + 1), counter.limit.rates.len() as u64]);
-                for rate in &counter.limit.rates {
-                    numbers.extend([rate.requests.get(), rate.tag().get()]);
+            match entry {
+                Entry::Check(check, callers) => {
+                    writer.numbers.extend([check.len() as u64, callers.len() as u64]);
+                    check.iter().for_each(|counter| writer.counter(counter));
                 }
+                Entry::One(Ask::Check(check, _)) => {
+                    writer.numbers.extend([check.len() as u64, 1]);
+                    check.iter().for_each(|counter| writer.counter(counter));
+                }
+                Entry::One(Ask::Take(counter, wanted, _)) => {
+                    writer.numbers.extend([1, *wanted]);
+                    writer.counter(counter);
+                }
+                Entry::One(Ask::Settle(settlement, _)) => writer.settlement(settlement),
             }
         }
+        let Writer { mut request, numbers, .. } = writer;
         request.payload = pack(&numbers);
         request
     }
 
     /// Answers everybody without the store.
     pub(super) fn refuse(self, error: &StoreError) {
-        for caller in self.entries.into_iter().flat_map(|entry| entry.callers) {
-            // One who has gone does not mind.
-            let _ = caller.send(Err(error.clone()));
-        }
+        self.entries.into_iter().for_each(|entry| entry.refuse(error));
     }
 
     /// The checks in the call's order.
     pub(super) fn into_entries(self) -> Vec<Entry> {
         self.entries
+    }
+}
+
+impl Entry {
+    /// How many can be admitted at most.
+    pub(super) fn asked(&self) -> u64 {
+        match self {
+            Self::Check(_, callers) => callers.len() as u64,
+            Self::One(Ask::Check(..)) => 1,
+            Self::One(Ask::Take(_, wanted, _)) => *wanted,
+            Self::One(Ask::Settle(..)) => 0,
+        }
+    }
+
+    fn callers(&self) -> usize {
+        match self {
+            Self::Check(_, callers) => callers.len(),
+            Self::One(_) => 1,
+        }
+    }
+
+    fn records(&self) -> usize {
+        match self {
+            Self::Check(check, _) => records(check),
+            Self::One(ask) => ask.records(),
+        }
+    }
+
+    /// Answers without the store. A caller who has gone does not mind.
+    pub(super) fn refuse(self, error: &StoreError) {
+        match self {
+            Self::Check(_, callers) => {
+                callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone()))))
+            }
+            Self::One(ask) => ask.refuse(error.clone()),
+        }
+    }
+}
+
+/// Writes the numbers of a call, and names each key once.
+struct Writer<'a> {
+    keys: &'a Keys,
+    request: Request,
+    numbers: Vec<u64>,
+    /// Which keys are named already, by the client's hash, with their scopes.
+    named: HashMap<u128, SmallVec<[(&'a str, u64); 2]>, foldhash::fast::RandomState>,
+}
+
+impl<'a> Writer<'a> {
+    /// The index of a key among the script's.
+    fn index(&mut self, limit: &'a LimitSpec, key: KeyHash) -> u64 {
+        let scopes = self.named.entry(key.0).or_default();
+        match scopes.iter().find(|(scope, _)| *scope == limit.scope) {
+            Some(&(_, index)) => index,
+            None => {
+                self.request.keys.push(self.keys.name_of(limit, key));
+                let index = self.request.keys.len() as u64;
+                scopes.push((&limit.scope, index));
+                index
+            }
+        }
+    }
+
+    fn counter(&mut self, counter: &'a Counter) {
+        let index = self.index(&counter.limit, counter.key);
+        // No limit is larger than MAX_COUNT: one more is as good as any cost above it, and stays exact.
+        let cost = counter.cost.min(MAX_COUNT + 1);
+        self.numbers.extend([index, cost, counter.limit.rates.len() as u64]);
+        for rate in &counter.limit.rates {
+            match rate.parameters(counter.key.0, cost) {
+                None => self.numbers.extend([rate.requests.get(), rate.tag().get()]),
+                Some(parameters) => {
+                    self.numbers.extend([rate.requests.get(), rate.tag().get() + 1]);
+                    self.numbers.extend(parameters);
+                }
+            }
+        }
+    }
+
+    fn settlement(&mut self, settlement: &'a Settlement) {
+        let index = self.index(&settlement.limit, settlement.key);
+        let amount = settlement.delta.unsigned_abs().min(MAX_COUNT);
+        let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
+        let charged = settlement.charged.min(1 << 52);
+        self.numbers.extend([0, index, charged, more, less, settlement.limit.rates.len() as u64]);
+        for rate in &settlement.limit.rates {
+            self.numbers.extend([rate.requests.get(), rate.tag().get() + 1]);
+            self.numbers.extend(rate.all_parameters(settlement.key.0, amount));
+        }
+    }
+}
+
+/// How many records a check touches.
+fn records(check: &Check) -> usize {
+    check.iter().map(|counter| counter.limit.rates.len()).sum()
+}
+
+impl Ask {
+    fn records(&self) -> usize {
+        match self {
+            Self::Check(check, _) => records(check),
+            Self::Take(counter, ..) => counter.limit.rates.len(),
+            Self::Settle(settlement, _) => settlement.limit.rates.len(),
+        }
     }
 }
 
@@ -171,20 +315,20 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::check::{KeyHash, LimitSpec};
 
     fn limit(rates: u64) -> Arc<LimitSpec> {
         let rate = |n| Rate {
             requests: Requests::new(5).unwrap(),
             period: Period::from_millis(n).unwrap(),
             algorithm: Algorithm::FIXED_WINDOW,
+            soft: None,
         };
         Arc::new(LimitSpec::new("ns/p/l", (1..=rates).map(rate).collect()))
     }
 
     fn job(limit: &Arc<LimitSpec>, key: u128, cost: u64) -> Job {
         let check = smallvec![Counter { limit: limit.clone(), key: KeyHash(key), cost }];
-        Job { check, deadline: Instant::now(), answer: oneshot::channel().0 }
+        Job { ask: Ask::Check(check, oneshot::channel().0), deadline: Instant::now() }
     }
 
     #[test]

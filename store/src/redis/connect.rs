@@ -3,6 +3,8 @@
 //! [`redis::aio::ConnectionManager`] is not used: during an outage its callers wait for it to reconnect, and nothing
 //! bounds how many of them do.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -10,9 +12,10 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::time::{Instant, timeout};
 
 use super::fault::classify;
-use super::options::Target;
 use super::reply::Reply;
 use super::script::{Request, Script, pack, send};
+use super::sentinel::Sentinels;
+use super::target::Target;
 use crate::failure::StoreFault;
 
 /// How long the first attempt may take, and with the handshake of TLS. Nobody waits for one while the circuit is open,
@@ -43,46 +46,114 @@ impl ServerClock {
     }
 }
 
-/// Connects, and sees that the script runs, and within the budget: a server that only answers later would close the
-/// circuit now and open it with the next calls. If `key` is given, a counter's key that the last connection failed over,
-/// also that it can be written: a replica or a full server must not look healthy until the next check. `failed` counts
-/// the attempts before.
-pub(super) async fn connect(
-    target: &Target,
-    script: &Script,
-    key: Option<&str>,
-    budget: Duration,
-    failed: u32,
-) -> Result<(MultiplexedConnection, ServerClock), StoreFault> {
+/// A connection without any promise. Each failed attempt before lets it take longer.
+pub(super) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConnection, StoreFault> {
     let attempt = if target.tls { ATTEMPT_TLS } else { ATTEMPT };
     let attempt = attempt.saturating_mul(1 << failed.min(16)).min(LONGEST_ATTEMPT);
     // Timeouts are ours: those of the crate would race with them.
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(Some(attempt)).set_response_timeout(None);
-    let connecting = target.client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = match timeout(attempt, connecting).await {
-        Ok(Ok(connection)) => connection,
+    match timeout(attempt, target.client.get_multiplexed_async_connection_with_config(&config)).await {
+        Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => {
             tracing::debug!(address = target.address, %error, "cannot connect to Redis");
-            return Err(classify(&error));
+            Err(classify(&error))
         }
-        Err(_) => return Err(StoreFault::Unreachable),
-    };
+        Err(_) => Err(StoreFault::Unreachable),
+    }
+}
+
+/// Which server a worker talks to.
+pub(super) enum Way {
+    /// Always this one.
+    Fixed(Arc<Target>),
+    /// The one that sentinels name.
+    Sentinels(Arc<Sentinels>),
+}
+
+/// A connection that was seen to work, to which server, and that server's clock.
+pub(super) struct Connected {
+    pub(super) target: Arc<Target>,
+    pub(super) connection: MultiplexedConnection,
+    pub(super) clock: ServerClock,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(target) => f.write_str(&target.address),
+            Self::Sentinels(sentinels) => write!(f, "the master {}", sentinels.name()),
+        }
+    }
+}
+
+impl Way {
+    /// Finds the server and connects to it.
+    pub(super) async fn connect(
+        &self,
+        script: &Script,
+        key: Option<&str>,
+        budget: Duration,
+        failed: u32,
+    ) -> Result<Connected, StoreFault> {
+        let target = match self {
+            Self::Fixed(target) => target.clone(),
+            Self::Sentinels(sentinels) => sentinels.master(failed).await?,
+        };
+        let mut connection = open(&target, failed).await?;
+        if matches!(self, Self::Sentinels(_)) {
+            see_master(&mut connection, &target, budget).await?;
+        }
+        let clock = see_works(&mut connection, script, key, budget).await?;
+        Ok(Connected { target, connection, clock })
+    }
+}
+
+/// Sees that a server is a master: sentinels may name one that is not any more, or not yet.
+async fn see_master(
+    connection: &mut MultiplexedConnection,
+    target: &Target,
+    budget: Duration,
+) -> Result<(), StoreFault> {
+    match timeout(budget.max(ATTEMPT), send(connection, &redis::cmd("ROLE"))).await {
+        Ok(Ok(Value::Array(role))) => match role.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+            _ => {
+                tracing::debug!(address = target.address, "the sentinels' master is none");
+                Err(StoreFault::ReadOnly)
+            }
+        },
+        Ok(Ok(_)) => Err(StoreFault::Nonsense),
+        Ok(Err(error)) => Err(classify(&error)),
+        Err(_) => Err(StoreFault::Slow),
+    }
+}
+
+/// Sees that the script runs, and within the budget: a server that only answers later would close the circuit now and
+/// open it with the next calls. If `key` is given, a counter's key that the last connection failed over, also that it
+/// can be written: a replica or a full server must not look healthy until the next check.
+async fn see_works(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    key: Option<&str>,
+    budget: Duration,
+) -> Result<ServerClock, StoreFault> {
     // The first call may have to send the script, and the server to compile it.
-    probe(&mut connection, script, budget.max(ATTEMPT)).await?;
+    probe(connection, script, budget.max(ATTEMPT)).await?;
     if let Some(key) = key {
         // Writes nothing, but is refused wherever a write would be.
         let mut write = redis::cmd("SETRANGE");
         write.arg(key).arg(0).arg("");
-        match timeout(budget.max(ATTEMPT), send(&mut connection, &write)).await {
+        match timeout(budget.max(ATTEMPT), send(connection, &write)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) if error.code() == Some("WRONGTYPE") => {}
+            // The key has moved to another server of the cluster: no fault of this one.
+            Ok(Err(error)) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => {}
             Ok(Err(error)) => return Err(classify(&error)),
             Err(_) => return Err(StoreFault::Slow),
         }
     }
-    let clock = probe(&mut connection, script, budget).await?;
-    Ok((connection, clock))
+    probe(connection, script, budget).await
 }
 
 /// Calls the script with no check at all: it answers its time.

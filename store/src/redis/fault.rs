@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::failure::StoreFault;
 
@@ -26,6 +26,38 @@ pub(super) fn classify(error: &RedisError) -> StoreFault {
         }
         _ if says(&["BUSY "]) => StoreFault::Slow,
         _ => StoreFault::Nonsense,
+    }
+}
+
+/// Why a cluster's server did not obey a call that another one may obey, or the same one soon. Nothing was done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// The slot belongs to the server at this address.
+    Moved(String),
+    /// The slot is moving to the server at this address, and the keys are there already.
+    Ask(String),
+    /// The slot is moving, and only some of the keys are here.
+    TryAgain,
+    /// Nobody serves the slot.
+    Down,
+}
+
+impl Redirect {
+    /// Reads it from an error.
+    pub(super) fn of(error: &RedisError) -> Option<Self> {
+        let address = || error.redirect_node().map(|(address, _)| address.to_owned());
+        let ErrorKind::Server(kind) = error.kind() else { return None };
+        match kind {
+            ServerErrorKind::Moved => address().map(Self::Moved),
+            ServerErrorKind::Ask => address().map(Self::Ask),
+            ServerErrorKind::TryAgain => Some(Self::TryAgain),
+            ServerErrorKind::ClusterDown => Some(Self::Down),
+            // A key went away while the script ran.
+            _ if error.detail().is_some_and(|detail| detail.contains("access a non local key")) => {
+                Some(Self::TryAgain)
+            }
+            _ => None,
+        }
     }
 }
 

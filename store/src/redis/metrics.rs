@@ -1,4 +1,4 @@
-//! What happened, in numbers, and how the store is doing: atomics that the task writes and anybody reads.
+//! What happened, in numbers, and how the store is doing: atomics that the tasks write and anybody reads.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -26,9 +26,11 @@ pub struct RedisMetrics {
     pub expired: u64,
     /// Calls that failed with an error.
     pub errors: u64,
-    /// Connections made after the first.
+    /// Connections made after the first, of each server.
     pub reconnects: u64,
-    /// Whether the circuit is open.
+    /// Calls that a cluster's server did not obey, as the keys are elsewhere or on their way; they were sent again.
+    pub redirected: u64,
+    /// Whether the circuit is open; in a cluster, that of any master.
     pub circuit_open: bool,
     /// Answered calls by how long they took; the bounds are [`LATENCY_BOUNDS_US`]. Not cumulative.
     pub latency_buckets: [u64; LATENCY_BOUNDS_US.len() + 1],
@@ -36,11 +38,16 @@ pub struct RedisMetrics {
     pub latency_sum_us: u64,
 }
 
-/// What the task tells everybody else.
+/// How one server is doing.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct Circuit {
     /// 0: starting, 1: healthy, 2 and up: failing with a fault of [`FAULTS`].
     health: AtomicU8,
+}
+
+/// What the tasks count.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
     pub(super) calls: AtomicU64,
     pub(super) checks: AtomicU64,
     pub(super) merged: AtomicU64,
@@ -49,6 +56,7 @@ pub(super) struct Shared {
     pub(super) expired: AtomicU64,
     pub(super) errors: AtomicU64,
     pub(super) reconnects: AtomicU64,
+    pub(super) redirected: AtomicU64,
     latency_buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
     latency_sum_us: AtomicU64,
 }
@@ -67,7 +75,7 @@ pub(super) fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Relaxed);
 }
 
-impl Shared {
+impl Circuit {
     pub(super) fn health(&self) -> StoreHealth {
         match self.health.load(Relaxed) {
             0 => StoreHealth::Starting,
@@ -78,7 +86,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_health(&self, health: StoreHealth) {
+    pub(super) fn set(&self, health: StoreHealth) {
         let n = match health {
             StoreHealth::Starting => 0,
             StoreHealth::Healthy => 1,
@@ -89,6 +97,16 @@ impl Shared {
         self.health.store(n, Relaxed);
     }
 
+    /// Why the circuit is open, if it is.
+    pub(super) fn fault(&self) -> Option<StoreFault> {
+        match self.health() {
+            StoreHealth::Failing(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+impl Shared {
     pub(super) fn took(&self, latency: Duration) {
         let micros = latency.as_micros() as u64;
         let bucket = LATENCY_BOUNDS_US.partition_point(|&bound| bound < micros);
@@ -96,7 +114,7 @@ impl Shared {
         self.latency_sum_us.fetch_add(micros, Relaxed);
     }
 
-    pub(super) fn metrics(&self) -> RedisMetrics {
+    pub(super) fn metrics(&self, health: StoreHealth) -> RedisMetrics {
         RedisMetrics {
             calls: self.calls.load(Relaxed),
             checks: self.checks.load(Relaxed),
@@ -106,7 +124,8 @@ impl Shared {
             expired: self.expired.load(Relaxed),
             errors: self.errors.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
-            circuit_open: matches!(self.health(), StoreHealth::Failing(_)),
+            redirected: self.redirected.load(Relaxed),
+            circuit_open: matches!(health, StoreHealth::Failing(_)),
             latency_buckets: std::array::from_fn(|n| self.latency_buckets[n].load(Relaxed)),
             latency_sum_us: self.latency_sum_us.load(Relaxed),
         }
@@ -119,14 +138,14 @@ mod tests {
 
     #[test]
     fn health_survives_its_byte() {
-        let shared = Shared::default();
-        assert_eq!(shared.health(), StoreHealth::Starting);
+        let circuit = Circuit::default();
+        assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Starting, None));
         for fault in FAULTS {
-            shared.set_health(StoreHealth::Failing(fault));
-            assert_eq!(shared.health(), StoreHealth::Failing(fault));
+            circuit.set(StoreHealth::Failing(fault));
+            assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Failing(fault), Some(fault)));
         }
-        shared.set_health(StoreHealth::Healthy);
-        assert_eq!(shared.health(), StoreHealth::Healthy);
+        circuit.set(StoreHealth::Healthy);
+        assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Healthy, None));
     }
 
     #[test]
@@ -135,6 +154,6 @@ mod tests {
         for micros in [0, 100, 101, 100_000, 100_001, 9_000_000] {
             shared.took(Duration::from_micros(micros));
         }
-        assert_eq!(shared.metrics().latency_buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shared.metrics(StoreHealth::Healthy).latency_buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
     }
 }

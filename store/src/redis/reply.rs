@@ -2,22 +2,36 @@
 //! numbers in headers have one definition.
 
 use redis::Value;
-use sluice_limiter::{MAX_COUNT, Record};
+use sluice_limiter::sliding_window_log::View;
+use sluice_limiter::{MAX_COUNT, Over, Rate, Record};
 use smallvec::SmallVec;
 
 use super::batch::{Batch, Entry};
-use crate::check::{Answer, Check, Records};
+use super::queue::Ask;
+use crate::check::{Answer, Counter, Granted};
 use crate::failure::{StoreError, StoreFault};
 
 /// A reply that is not what the script returns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotAReply;
 
+/// The state of one rate, as the script returns it.
+#[derive(Debug)]
+enum State {
+    Record(Record),
+    /// Of a log only what an answer needs.
+    Log(View),
+}
+
+/// The states of all rates of all counters of a check.
+type States = SmallVec<[State; 2]>;
+
 /// What the script said about one entry.
 #[derive(Debug)]
 enum Outcome {
-    /// How many callers are admitted, and the records of all counters afterwards.
-    Decided(u64, Records),
+    /// How many callers are admitted, and the states afterwards.
+    Decided(u64, States),
+    Settled,
     Broken(StoreFault),
 }
 
@@ -26,6 +40,8 @@ enum Outcome {
 pub(super) struct Reply {
     /// The server's time in milliseconds.
     pub(super) now: u64,
+    /// The same in microseconds.
+    micros: u64,
     rest: std::vec::IntoIter<Value>,
 }
 
@@ -33,9 +49,9 @@ impl Reply {
     pub(super) fn read(value: Value) -> Result<Self, NotAReply> {
         let Value::Array(values) = value else { return Err(NotAReply) };
         let mut rest = values.into_iter();
-        // Milliseconds since the epoch stay below this for 30,000 years; sums with periods do not overflow.
-        let now = whole(&mut rest)?.try_into().ok().filter(|&now| now < 1 << 50).ok_or(NotAReply)?;
-        Ok(Self { now, rest })
+        // Microseconds since the epoch stay below this for 250 years; sums with periods do not overflow.
+        let micros: u64 = whole(&mut rest)?.try_into().ok().filter(|&now| now < 1 << 53).ok_or(NotAReply)?;
+        Ok(Self { now: micros / 1000, micros, rest })
     }
 
     /// Whether the script came too late to decide anything. Asked of a reply to a call that named checks.
@@ -46,33 +62,59 @@ impl Reply {
     /// Answers everybody. If the reply is broken nobody is answered by it: all are told so.
     pub(super) fn answer(mut self, batch: Batch) -> Result<(), NotAReply> {
         let entries = batch.into_entries();
-        let outcomes: Result<Vec<_>, _> = entries.iter().map(|entry| self.outcome(&entry.check)).collect();
+        let outcomes: Result<Vec<_>, _> = entries.iter().map(|entry| self.outcome(entry)).collect();
         let outcomes = outcomes.and_then(|all| if self.rest.len() == 0 { Ok(all) } else { Err(NotAReply) });
         let broken = outcomes.is_err();
         let mut outcomes = outcomes.unwrap_or_default().into_iter();
         for entry in entries {
-            tell(entry, outcomes.next().unwrap_or(Outcome::Broken(StoreFault::Nonsense)), self.now);
+            tell(entry, outcomes.next().unwrap_or(Outcome::Broken(StoreFault::Nonsense)), self.micros);
         }
         if broken { Err(NotAReply) } else { Ok(()) }
     }
 
-    fn outcome(&mut self, check: &Check) -> Result<Outcome, NotAReply> {
+    fn outcome(&mut self, entry: &Entry) -> Result<Outcome, NotAReply> {
         let admitted = match whole(&mut self.rest)? {
             -1 => return Ok(Outcome::Broken(StoreFault::WrongType)),
             -2 => return Ok(Outcome::Broken(StoreFault::Nonsense)),
-            admitted => u64::try_from(admitted).map_err(|_| NotAReply)?,
+            admitted => u64::try_from(admitted).ok().filter(|&n| n <= entry.asked()).ok_or(NotAReply)?,
         };
-        let mut records = Records::new();
-        for rate in check.iter().flat_map(|counter| &counter.limit.rates) {
-            let mut count = || {
-                let n = u64::try_from(whole(&mut self.rest)?).map_err(|_| NotAReply)?;
-                if n < 1 << 50 { Ok(n) } else { Err(NotAReply) }
-            };
-            let (slot, current, previous) = (count()?, count()?, count()?);
-            let current = current.min(MAX_COUNT);
-            records.push(Record { tag: rate.tag(), slot, current, previous: previous.min(MAX_COUNT) });
+        let counters = match entry {
+            Entry::Check(check, _) | Entry::One(Ask::Check(check, _)) => &check[..],
+            Entry::One(Ask::Take(counter, ..)) => std::slice::from_ref(counter),
+            Entry::One(Ask::Settle(..)) => return Ok(Outcome::Settled),
+        };
+        let rates = counters.iter().flat_map(|counter| &counter.limit.rates);
+        let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
+        Ok(Outcome::Decided(admitted, states))
+    }
+
+    fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {
+        let tag = rate.tag();
+        let (first, second) = (count(&mut self.rest)?, count(&mut self.rest)?);
+        if tag.is_log() {
+            let leaves = count(&mut self.rest)?;
+            return Ok(State::Log(View { newest: first, used: second, leaves }));
         }
-        Ok(Outcome::Decided(admitted, records))
+        let mut record = Record { slot: first, current: second.min(MAX_COUNT), ..Record::empty(tag, 0) };
+        if tag.has_tail() {
+            let Some(Value::BulkString(bytes)) = self.rest.next() else { return Err(NotAReply) };
+            if bytes.len() != 6 * (record.tail.len() + 1) {
+                return Err(NotAReply);
+            }
+            let mut counts = bytes.chunks_exact(6).map(|bytes| {
+                let mut word = [0; 8];
+                word[..6].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            });
+            record.previous = counts.next().unwrap_or(0);
+            record.tail.iter_mut().zip(counts).for_each(|(to, count)| *to = count);
+        } else {
+            record.previous = count(&mut self.rest)?.min(MAX_COUNT);
+        }
+        if rate.soft.is_some() {
+            record.over = Over { since: count(&mut self.rest)?, last: count(&mut self.rest)? };
+        }
+        Ok(State::Record(record))
     }
 }
 
@@ -83,40 +125,71 @@ fn whole(values: &mut std::vec::IntoIter<Value>) -> Result<i64, NotAReply> {
     }
 }
 
+fn count(values: &mut std::vec::IntoIter<Value>) -> Result<u64, NotAReply> {
+    let n = u64::try_from(whole(values)?).map_err(|_| NotAReply)?;
+    if n < 1 << 50 { Ok(n) } else { Err(NotAReply) }
+}
+
 /// Answers the callers of one entry: the first `admitted` of them pass, each seeing the state of its turn.
 fn tell(entry: Entry, outcome: Outcome, now: u64) {
-    let Entry { check, callers, .. } = entry;
     let (admitted, after) = match outcome {
         Outcome::Decided(admitted, after) => (admitted, after),
-        Outcome::Broken(fault) => {
-            for caller in callers {
-                let _ = caller.send(Err(StoreError::Unavailable(fault)));
+        Outcome::Settled => {
+            if let Entry::One(Ask::Settle(_, caller)) = entry {
+                let _ = caller.send(Ok(()));
             }
             return;
         }
+        Outcome::Broken(fault) => return entry.refuse(&StoreError::Unavailable(fault)),
     };
-    for (turn, caller) in (0u64..).zip(callers) {
-        let _ = caller.send(Ok(answer(&check, &after, admitted, turn, now)));
+    match entry {
+        Entry::Check(check, callers) => {
+            for (turn, caller) in (0u64..).zip(callers) {
+                let _ = caller.send(Ok(answer(&check, &after, admitted, turn, now)));
+            }
+        }
+        Entry::One(Ask::Check(check, caller)) => {
+            let _ = caller.send(Ok(answer(&check, &after, admitted, 0, now)));
+        }
+        Entry::One(Ask::Take(counter, wanted, caller)) => {
+            let granted = admitted.min(wanted);
+            let answer = answer(&[counter], &after, granted, granted, now);
+            let _ = caller.send(Ok(Granted { granted, answer }));
+        }
+        Entry::One(settle) => settle.refuse(StoreError::Unavailable(StoreFault::Nonsense)),
     }
 }
 
-/// The answer of the caller of this turn, given the records after all turns.
-fn answer(check: &Check, after: &Records, admitted: u64, turn: u64, now: u64) -> Answer {
+/// The answer of the caller of this turn, given the states after all turns.
+fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64) -> Answer {
     let mut decisions = SmallVec::new();
+    let passes = turn < admitted;
     let rates = check.iter().flat_map(|counter| counter.limit.rates.iter().map(move |rate| (counter, rate)));
-    for ((counter, rate), record) in rates.zip(after) {
-        // Rolling again changes nothing; it gives the instant that counts.
-        let (mut record, at) = rate.roll(Some(*record), now);
-        let room = if turn < admitted {
-            let later = (admitted - 1 - turn).saturating_mul(counter.cost);
-            record.current = record.current.saturating_sub(later);
-            true
-        } else {
-            rate.has_room(&record, at, counter.cost)
-        };
-        decisions.push(rate.decision(&record, at, counter.cost, room));
+    for ((counter, rate), state) in rates.zip(after) {
+        let (cost, now) = (counter.cost, now + rate.phase(counter.key.0));
+        let later = if passes { (admitted - 1 - turn).saturating_mul(cost).min(MAX_COUNT) } else { 0 };
+        decisions.push(match state {
+            State::Record(record) => {
+                // Rolling again changes nothing; it gives the instant that counts.
+                let (mut record, at) = rate.roll(Some(record.clone()), now);
+                if later > 0 {
+                    record = rate.settle(record, at, -(later as i64));
+                }
+                let room = passes || rate.has_room(&record, at, cost);
+                rate.decision(&record, at, cost, room, passes)
+            }
+            State::Log(view) => {
+                let view = View { used: view.used.saturating_sub(later), ..*view };
+                rate.log_decision(
+                    &view,
+                    now.max(view.newest * 1000),
+                    cost,
+                    passes || rate.log_has_room(&view, now, cost),
+                )
+            }
+        });
     }
-    Answer { admitted: turn < admitted, decisions }
+    Answer { admitted: passes, at: now, decisions }
 }
 
 #[cfg(test)]
@@ -124,20 +197,19 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use sluice_limiter::{Algorithm, Period, Rate, Requests};
+    use sluice_limiter::{Algorithm, Period, Requests};
     use smallvec::smallvec;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::check::{Counter, KeyHash, LimitSpec, decide};
+    use crate::check::{Check, KeyHash, LimitSpec, Records, decide};
     use crate::redis::queue::Job;
 
     fn check(requests: u64, cost: u64) -> Check {
-        let rate = |algorithm, requests| Rate {
-            requests: Requests::new(requests).unwrap(),
-            period: Period::from_millis(1000).unwrap(),
-            algorithm,
+        let rate = |algorithm, requests| {
+            let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(1000).unwrap());
+            Rate::new(requests, period, algorithm).unwrap()
         };
         let rates =
             vec![rate(Algorithm::SLIDING_WINDOW, requests), rate(Algorithm::FIXED_WINDOW, requests + 2)];
@@ -149,7 +221,7 @@ mod tests {
         /// Merged callers get the answers that they would have got one after another.
         #[test]
         fn merged_callers_see_the_state_of_their_turn(requests in 0u64..30, cost in 0u64..4, before in 0u64..20, callers in 1usize..40) {
-            let (check, now) = (check(requests, cost), 1_700_000_000_123);
+            let (check, now) = (check(requests, cost), 1_700_000_000_123_456);
             let stored: Records = check[0].limit.rates.iter()
                 .map(|rate| Record { current: before, previous: 0, ..Record::empty(rate.tag(), now) }).collect();
             let mut state = vec![stored];
@@ -161,7 +233,7 @@ mod tests {
             for _ in 0..callers {
                 let (answer, receiver) = oneshot::channel();
                 receivers.push(receiver);
-                batch.push(Job { check: check.clone(), deadline: Instant::now(), answer });
+                batch.push(Job { ask: Ask::Check(check.clone(), answer), deadline: Instant::now() });
             }
             let mut values = vec![Value::Int(now as i64), Value::Int(admitted)];
             for record in &state[0] {
@@ -177,7 +249,7 @@ mod tests {
         fn any_reply_answers_everybody(values in proptest::collection::vec(prop_oneof![any::<i64>(), 0i64..5], 0..12)) {
             let (answer, mut receiver) = oneshot::channel();
             let mut batch = Batch::default();
-            batch.push(Job { check: check(5, 1), deadline: Instant::now(), answer });
+            batch.push(Job { ask: Ask::Check(check(5, 1), answer), deadline: Instant::now() });
             if let Ok(reply) = Reply::read(Value::Array(values.into_iter().map(Value::Int).collect())) {
                 let _ = reply.answer(batch);
                 prop_assert!(receiver.try_recv().is_ok());

@@ -10,7 +10,7 @@ pub const CHECK_LUA: &str = include_str!("check.lua");
 /// The script with its hash.
 #[derive(Debug)]
 pub(super) struct Script {
-    hash: String,
+    pub(super) hash: String,
 }
 
 /// What one call asks.
@@ -49,7 +49,8 @@ pub(super) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
     }
 }
 
-fn command(name: &str, script: &str, request: &Request) -> Cmd {
+/// EVALSHA with the hash, or EVAL with the text.
+pub(super) fn command(name: &str, script: &str, request: &Request) -> Cmd {
     let size = script.len() + request.payload.len() + request.keys.iter().map(String::len).sum::<usize>();
     let mut command = Cmd::with_capacity(request.keys.len() + 4, size + 32);
     command.arg(name).arg(script).arg(request.keys.len());

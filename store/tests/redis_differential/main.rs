@@ -20,10 +20,10 @@ mod world;
 use mutants::MUTANTS;
 use rand::Rng;
 use redis::{Connection, Value};
-use sluice_limiter::{MAX_COUNT, Record};
+use sluice_limiter::Record;
 use sluice_store::redis::CHECK_LUA;
 use support::Redis;
-use world::{Entry, Stored, World, expires, name};
+use world::{ALL, Entry, Focus, Stored, World, encode, expires, name};
 
 const PRELUDE: &str = "local real = redis
 local redis = {
@@ -49,8 +49,8 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         }
         batches += 1;
         world.step();
-        let micros = world.now % 1000 * 1000 + world.rng.random_range(0..1000);
-        pipe.mset(&[("fake:seconds", world.now / 1000), ("fake:micros", micros)]).ignore();
+        pipe.mset(&[("fake:seconds", world.now / 1_000_000), ("fake:micros", world.now % 1_000_000)])
+            .ignore();
         for _ in 0..world.rng.random_range(0..12) {
             let (name, stored) = world.seed();
             put(&mut pipe, &name, &stored);
@@ -59,8 +59,9 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         let entries = world.entries();
         done += entries.len() as u64;
         let late = world.rng.random_bool(0.02);
-        let deadline = world.now + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
-        let late = deadline < world.now;
+        let millis = world.now / 1000;
+        let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
+        let late = deadline < millis;
         let (names, payload) = request(&entries, deadline);
         pipe.cmd("EVALSHA").arg(&hash).arg(names.len()).arg(&names).arg(payload);
         pipe.cmd("MGET").arg(&names);
@@ -71,15 +72,25 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         let [Value::Array(reply), Value::Array(values), ends @ ..] = &replies[..] else {
             return Err(format!("replies of another shape: {replies:?}"));
         };
-        let got: Vec<i64> = reply.iter().map(|n| if let Value::Int(n) = n { *n } else { i64::MIN }).collect();
-        let mut expected = vec![world.now as i64];
-        if !late {
-            expected.extend(world.decide(&entries));
+        let mut rest = &reply[..];
+        if rest.split_off_first() != Some(&Value::Int(world.now as i64)) {
+            return Err(format!("the time is not {}: {reply:?}", world.now));
         }
-        if got != expected {
-            let at = got.iter().zip(&expected).position(|(a, b)| a != b);
-            return Err(format!("replies differ at {at:?} at {}:\n{got:?}\n{expected:?}", world.now));
+        for entry in if late { &[][..] } else { &entries[..] } {
+            let before = world.known(entry);
+            let expected = world.decide(entry);
+            let got = rest.split_off(..expected.len().min(rest.len())).unwrap_or_default();
+            if got != expected {
+                let now = world.now;
+                return Err(format!(
+                    "differs at {now}: {got:?}, expected {expected:?}, of {before:?} by {entry:?}"
+                ));
+            }
         }
+        if !rest.is_empty() {
+            return Err(format!("replies too much: {rest:?}"));
+        }
+        world.forget();
         for ((name, value), end) in names.iter().zip(values).zip(ends) {
             compare(world, name, value, end)?;
         }
@@ -102,7 +113,7 @@ fn put(pipe: &mut redis::Pipeline, name: &str, stored: &Stored) {
     match stored {
         Stored::Records(records) => {
             let end = expires(records).map(|end| ("PXAT", end));
-            pipe.cmd("SET").arg(name).arg(raw(records)).arg(end).ignore();
+            pipe.cmd("SET").arg(name).arg(encode(records)).arg(end).ignore();
         }
         Stored::Garbage(bytes) => {
             pipe.cmd("SET").arg(name).arg(bytes).ignore();
@@ -113,37 +124,41 @@ fn put(pipe: &mut redis::Pipeline, name: &str, stored: &Stored) {
     }
 }
 
-/// The bytes of records, counts beyond the maximum included, as damaged values have them.
-fn raw(records: &[Record]) -> Vec<u8> {
-    let mut bytes = vec![];
-    for record in records {
-        let counts = [record.current, record.previous];
-        if counts.iter().all(|&count| count <= MAX_COUNT) {
-            record.encode(&mut bytes);
-            continue;
-        }
-        bytes.extend(&(record.tag.get() | 6).to_le_bytes()[..6]);
-        for n in [record.slot].iter().chain(&counts[..=usize::from(record.tag.previous_slots() > 0)]) {
-            bytes.extend(&n.to_le_bytes()[..6]);
-        }
-    }
-    bytes
-}
-
 fn request(entries: &[Entry], deadline: u64) -> (Vec<String>, Vec<u8>) {
     let mut names: Vec<String> = vec![];
     let mut numbers = vec![deadline];
-    for Entry { counters, callers } in entries {
-        numbers.extend([counters.len() as u64, *callers]);
-        for counter in counters {
-            let name = name(&counter.limit, counter.key);
-            let index = names.iter().position(|known| *known == name).unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
-            });
-            numbers.extend([index as u64 + 1, counter.cost, counter.limit.rates.len() as u64]);
-            for rate in &counter.limit.rates {
-                numbers.extend([rate.requests.get(), rate.tag().get()]);
+    let mut index = |name: String| {
+        let index = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        });
+        index as u64 + 1
+    };
+    for entry in entries {
+        match entry {
+            Entry::Check { counters, callers } => {
+                numbers.extend([counters.len() as u64, *callers]);
+                for counter in counters {
+                    let index = index(name(&counter.limit, counter.key));
+                    numbers.extend([index, counter.cost, counter.limit.rates.len() as u64]);
+                    for rate in &counter.limit.rates {
+                        let parameters = rate.parameters(counter.key.0, counter.cost);
+                        let flag = u64::from(parameters.is_some());
+                        numbers.extend([rate.requests.get(), rate.tag().get() + flag]);
+                        numbers.extend(parameters.into_iter().flatten());
+                    }
+                }
+            }
+            Entry::Settle(settlement) => {
+                let index = index(name(&settlement.limit, settlement.key));
+                let amount = settlement.delta.unsigned_abs();
+                let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
+                let rates = &settlement.limit.rates;
+                numbers.extend([0, index, settlement.charged, more, less, rates.len() as u64]);
+                for rate in rates {
+                    numbers.extend([rate.requests.get(), rate.tag().get() + 1]);
+                    numbers.extend(rate.all_parameters(settlement.key.0, amount));
+                }
             }
         }
     }
@@ -156,7 +171,7 @@ fn compare(world: &World, name: &str, value: &Value, end: &Value) -> Result<(), 
         (Some(Stored::Garbage(bytes)), Value::BulkString(found)) => bytes == found,
         (Some(Stored::Records(records)), Value::BulkString(found)) => {
             Record::decode_all(found).is_ok_and(|found| found == *records)
-                && *found == raw(records)
+                && *found == encode(records)
                 && expires(records).is_none_or(|expires| *end == Value::Int(expires))
         }
         _ => false,
@@ -181,17 +196,43 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a whole number"))
 }
 
-#[test]
-fn the_script_decides_as_the_reference_does() {
+fn compare_all(focus: Focus) {
     let redis = Redis::start(&[]);
     let seed = number("SLUICE_SEED").unwrap_or_else(rand::random);
-    let checks = number("SLUICE_DIFFERENTIAL_CHECKS").unwrap_or(100_000);
-    let mut world = World::new(seed);
+    let checks = number("SLUICE_DIFFERENTIAL_CHECKS").unwrap_or(30_000);
+    let mut world = World::new(seed, focus);
     if let Err(difference) = run(&mut world, CHECK_LUA, &mut redis.connection(), checks) {
-        panic!("SLUICE_SEED={seed}: {difference}");
+        panic!("SLUICE_SEED={seed} {focus:?}: {difference}");
     }
-    println!("SLUICE_SEED={seed}: {checks} checks, {} admitted, {} denied", world.admitted, world.denied);
-    assert!(world.admitted > checks / 20 && world.denied > checks / 20, "both outcomes were compared");
+    let (admitted, denied) = (world.admitted, world.denied);
+    println!(
+        "SLUICE_SEED={seed} {focus:?}: {checks} checks, {admitted} admitted, {denied} denied, 0 differences"
+    );
+    assert!(admitted > checks / 50 && denied > checks / 50, "both outcomes were compared");
+}
+
+macro_rules! the_script_decides_as_the_reference_does {
+    ($($name:ident: $focus:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            compare_all(Focus::$focus);
+        }
+    )*};
+}
+
+the_script_decides_as_the_reference_does! {
+    two_windows_are_decided_as_the_reference_does: TwoWindows,
+    sub_windows_are_decided_as_the_reference_does: SubWindows,
+    guaranteed_windows_are_decided_as_the_reference_does: Guaranteed,
+    fixed_windows_are_decided_as_the_reference_does: FixedClock,
+    fixed_windows_from_the_first_request_are_decided_as_the_reference_does: FixedFirstRequest,
+    spread_windows_are_decided_as_the_reference_does: FixedSpread,
+    logs_are_decided_as_the_reference_does: Log,
+    token_buckets_are_decided_as_the_reference_does: TokenBucket,
+    gcra_is_decided_as_the_reference_does: Gcra,
+    leaky_buckets_are_decided_as_the_reference_does: LeakyBucket,
+    warm_ups_are_decided_as_the_reference_does: WarmUp,
+    soft_limits_are_decided_as_the_reference_does: Soft,
 }
 
 #[test]
@@ -201,12 +242,16 @@ fn every_mutant_of_the_script_is_caught() {
     for (what, original, mutation) in MUTANTS {
         assert!(CHECK_LUA.contains(original), "the script no longer contains {original:?}: {what}");
         let mutant = CHECK_LUA.replacen(original, mutation, 1);
-        let mut world = World::new(1);
-        match run(&mut world, &mutant, &mut redis.connection(), 100_000) {
-            Ok(()) => survivors.push(what),
-            Err(difference) => {
-                let decided = world.admitted + world.denied;
-                println!("caught after {decided} callers: {what}: {:.120}", difference.replace('\n', " "));
+        let caught = ALL.into_iter().find_map(|focus| {
+            let mut world = World::new(1, focus);
+            let result = run(&mut world, &mutant, &mut redis.connection(), 20_000);
+            result.err().map(|difference| (focus, world.admitted + world.denied, difference))
+        });
+        match caught {
+            None => survivors.push(what),
+            Some((focus, decided, difference)) => {
+                let difference = difference.replace('\n', " ");
+                println!("caught by {focus:?} after {decided} callers: {what}: {difference:.100}");
             }
         }
     }

@@ -3,19 +3,57 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use sluice_limiter::{Algorithm, MAX_COUNT, MAX_PERIOD_MS, Period, Rate, Record, Requests};
-use sluice_store::check::{Records, decide};
-use sluice_store::{Counter, KeyHash, LimitSpec};
+use redis::Value;
+use sluice_limiter::{
+    Algorithm, Alignment, Bound, Burst, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Over, Period, Rate, Record,
+    Requests, Soft, SubWindows, WarmUp, sliding_window_log,
+};
+use sluice_store::check::{Records, decide, rebased, settle};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
-/// The year 2096: the future, so that Redis expires nothing, and the same for everybody, so that a seed repeats a run.
+/// The year 2096 in milliseconds: the future, so that Redis expires nothing, and the same for everybody, so that a
+/// seed repeats a run.
 const EARLIEST: u64 = 4_000_000_000_000;
 const DAY: u64 = 86_400_000;
 const PERIODS: [u64; 12] =
     [1, 2, 7, 1000, 60_000, 999_983, 3_600_000, DAY, 7 * DAY, 365 * DAY, MAX_PERIOD_MS - 1, MAX_PERIOD_MS];
+
+/// Which algorithm most of the rates have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Focus {
+    TwoWindows,
+    SubWindows,
+    Guaranteed,
+    FixedClock,
+    FixedFirstRequest,
+    FixedSpread,
+    Log,
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    WarmUp,
+    Soft,
+}
+
+pub(crate) const ALL: [Focus; 12] = [
+    Focus::TwoWindows,
+    Focus::SubWindows,
+    Focus::Guaranteed,
+    Focus::FixedClock,
+    Focus::FixedFirstRequest,
+    Focus::FixedSpread,
+    Focus::Log,
+    Focus::TokenBucket,
+    Focus::Gcra,
+    Focus::LeakyBucket,
+    Focus::WarmUp,
+    Focus::Soft,
+];
 
 /// What Redis must hold.
 pub(crate) enum Stored {
@@ -32,22 +70,28 @@ pub(crate) struct World {
     /// The versions of each limit, as edits make them: (limit, version).
     limits: Vec<Vec<Arc<LimitSpec>>>,
     pub(crate) stored: HashMap<String, Stored>,
+    /// In microseconds.
     pub(crate) now: u64,
+    focus: Focus,
+    /// Names of what the batch wrote.
+    written: Vec<String>,
     /// Counts what was compared, to see that the runs are not vacuous.
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
 }
 
-pub(crate) struct Entry {
-    pub(crate) counters: Vec<Counter>,
-    pub(crate) callers: u64,
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Check { counters: Vec<Counter>, callers: u64 },
+    Settle(Settlement),
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, focus: Focus) -> Self {
         let rng = StdRng::seed_from_u64(seed);
+        let (limits, stored, written) = (vec![], HashMap::new(), vec![]);
         let mut world =
-            Self { rng, limits: vec![], stored: HashMap::new(), now: EARLIEST, admitted: 0, denied: 0 };
+            Self { rng, limits, stored, now: EARLIEST * 1000, focus, written, admitted: 0, denied: 0 };
         world.rebuild();
         world
     }
@@ -63,7 +107,12 @@ impl World {
                 for _ in 0..3 {
                     let mut rates = first.rates.clone();
                     match self.rng.random_range(0..3) {
-                        0 => rates.iter_mut().for_each(|rate| rate.requests = self.requests()),
+                        0 => {
+                            for rate in &mut rates {
+                                let edited = Rate { requests: self.requests(), ..*rate };
+                                *rate = edited.checked().unwrap_or(*rate);
+                            }
+                        }
                         1 => rates = self.limit(n).rates.clone(),
                         _ => rates.reverse(),
                     }
@@ -76,31 +125,87 @@ impl World {
 
     /// Some limits are great ones, where products pass 2^53; they have one rate, which alone decides.
     fn limit(&mut self, n: usize) -> Arc<LimitSpec> {
-        if n < 3 {
-            let rate = Rate {
-                requests: Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
-                period: Period::from_millis(self.rng.random_range(DAY..=MAX_PERIOD_MS)).unwrap(),
-                algorithm: Algorithm::SLIDING_WINDOW,
-            };
-            return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate]));
+        if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows) {
+            let slots = if self.focus == Focus::TwoWindows { 1 } else { self.rng.random_range(2..=60) };
+            let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / slots * slots;
+            let slots = SubWindows::new(slots).unwrap();
+            let rate = Rate::new(
+                Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
+                Period::from_millis(period).unwrap(),
+                Algorithm::SlidingWindowCounter { slots, bound: Bound::Estimate },
+            );
+            return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
         }
         let how_many = *[1, 1, 1, 2, 3, 8].choose(&mut self.rng).unwrap();
         let mut rates: Vec<Rate> = vec![];
         while rates.len() < how_many {
-            let rate = Rate {
-                requests: self.requests(),
-                period: Period::from_millis(self.period()).unwrap(),
-                algorithm: if self.rng.random_bool(0.35) {
-                    Algorithm::FIXED_WINDOW
-                } else {
-                    Algorithm::SLIDING_WINDOW
-                },
+            let focus =
+                if self.rng.random_bool(0.7) { self.focus } else { *ALL.choose(&mut self.rng).unwrap() };
+            let Some(rate) = self.rate(focus) else { continue };
+            let clash = |other: &Rate| {
+                // Soft rates of one period would share what is known of it.
+                other.tag() == rate.tag()
             };
-            if rates.iter().all(|other| other.tag() != rate.tag()) {
+            if !rates.iter().any(clash) {
                 rates.push(rate);
             }
         }
         Arc::new(LimitSpec::new(format!("limit{n}"), rates))
+    }
+
+    /// A rate; `None` if the numbers drawn do not fit together.
+    fn rate(&mut self, focus: Focus) -> Option<Rate> {
+        let (mut requests, mut period) = (self.requests(), self.period());
+        let small = self.rng.random_range(0..20);
+        let millis = match self.rng.random_range(0..3) {
+            0 => 0,
+            1 => self.rng.random_range(0..=period),
+            _ => self.rng.random_range(0..5000),
+        };
+        let burst =
+            Burst::new(if self.rng.random_bool(0.2) { requests.get().max(1) } else { small + 1 }).unwrap();
+        let algorithm = match focus {
+            Focus::TwoWindows => Algorithm::SLIDING_WINDOW,
+            Focus::SubWindows | Focus::Guaranteed => {
+                let slots = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
+                period = (period / slots).max(1) * slots;
+                period = period.min(MAX_PERIOD_MS / slots * slots);
+                let bound = if focus == Focus::Guaranteed { Bound::Guaranteed } else { Bound::Estimate };
+                Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+            }
+            Focus::FixedClock => Algorithm::FIXED_WINDOW,
+            Focus::FixedFirstRequest => Algorithm::FixedWindow(Alignment::FirstRequest),
+            Focus::FixedSpread => Algorithm::FixedWindow(Alignment::Spread),
+            Focus::Log => {
+                requests = Requests::new(requests.get() % 40).unwrap();
+                let min_interval = if self.rng.random_bool(0.5) { 0 } else { millis.min(period) };
+                Algorithm::SlidingWindowLog { min_interval, count_denied: self.rng.random_bool(0.3) }
+            }
+            Focus::TokenBucket => Algorithm::TokenBucket { burst },
+            Focus::Gcra => Algorithm::Gcra { burst },
+            Focus::LeakyBucket => {
+                Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(millis.min(MAX_PERIOD_MS)).unwrap() }
+            }
+            Focus::WarmUp => {
+                let (millis, factor) = (self.rng.random_range(1..=60_000), self.rng.random_range(2..6));
+                period = period.min(MAX_PERIOD_MS / factor);
+                Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())
+            }
+            Focus::Soft => *[
+                Algorithm::SLIDING_WINDOW,
+                Algorithm::FIXED_WINDOW,
+                Algorithm::FixedWindow(Alignment::FirstRequest),
+                Algorithm::FixedWindow(Alignment::Spread),
+            ]
+            .choose(&mut self.rng)
+            .unwrap(),
+        };
+        let rate = Rate::new(requests, Period::from_millis(period).unwrap(), algorithm).ok()?;
+        if focus == Focus::Soft || (focus == Focus::SubWindows && self.rng.random_bool(0.1)) {
+            let lasts = *[1, 1000, period, (3 * period).min(MAX_PERIOD_MS)].choose(&mut self.rng).unwrap();
+            return rate.softened(Soft::new(self.rng.random_range(1..=300), lasts).unwrap()).ok();
+        }
+        Some(rate)
     }
 
     fn requests(&mut self) -> Requests {
@@ -123,10 +228,12 @@ impl World {
         }
     }
 
-    /// Moves the clock: half of the time to within one millisecond of a window's boundary.
+    /// Moves the clock: half of the time to within one unit of a boundary, be it a millisecond of a window's or the
+    /// microsecond of an instant that is stored.
     pub(crate) fn step(&mut self) {
-        let period = self.limits.choose(&mut self.rng).unwrap()[0].rates[0].period.millis();
-        let now = self.now;
+        let rate = self.limits.choose(&mut self.rng).unwrap()[0].rates[0];
+        let period = rate.tag().slot_millis();
+        let now = self.now / 1000;
         let moved = match self.rng.random_range(0..20) {
             0 => now - self.rng.random_range(1..4),
             1 => now - period * self.rng.random_range(1..4),
@@ -136,33 +243,90 @@ impl World {
             8..14 => now + self.rng.random_range(0..=period),
             _ => now + period,
         };
-        let moved = if self.rng.random_bool(0.5) {
+        let moved = if self.rng.random_bool(0.4) {
             (moved + period / 2) / period * period + self.rng.random_range(0..3) - 1
         } else {
             moved
         };
+        let mut micros = moved * 1000 + self.rng.random_range(0..1000);
+        if self.rng.random_bool(0.4)
+            && let Some(at) = self.stored_instant()
+        {
+            micros = at - 1 + self.rng.random_range(0..3);
+        }
         // Far beyond, the clock is put back by years.
         let latest = EARLIEST + 20 * MAX_PERIOD_MS;
-        self.now = if (EARLIEST..latest).contains(&moved) { moved } else { EARLIEST + period };
+        self.now =
+            if (EARLIEST..latest).contains(&(micros / 1000)) { micros } else { (EARLIEST + period) * 1000 };
+    }
+
+    /// When something that is stored changes an answer.
+    fn stored_instant(&mut self) -> Option<u64> {
+        let names: Vec<&String> = self.stored.keys().collect();
+        // Maps are in another order in each run.
+        let name = (*names.iter().min()?).clone();
+        let limit = self.any_limit();
+        let name = if self.rng.random_bool(0.2) {
+            name
+        } else {
+            {
+                let key = self.key();
+                self::name(&limit, key)
+            }
+        };
+        let Some(Stored::Records(records)) = self.stored.get(&name) else { return None };
+        let record = records.choose(&mut self.rng)?.clone();
+        let rate = limit.rates.iter().find(|rate| rate.tag() == record.tag)?;
+        let (rolled, at) = rate.roll(Some(record), self.now);
+        let room = rate.has_room(&rolled, at, 1);
+        let decision = rate.decision(&rolled, at, 1, room, false);
+        Some(at + decision.retry_after.unwrap_or(decision.reset).max(1))
     }
 
     pub(crate) fn entries(&mut self) -> Vec<Entry> {
         let how_many = self.rng.random_range(1..40);
         (0..how_many)
             .map(|_| {
+                if self.rng.random_bool(0.1) {
+                    return self.settlement();
+                }
                 let mut counters: Vec<Counter> = vec![];
                 for _ in 0..*[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() {
                     let limit = self.any_limit();
                     let cost = self.cost(&limit);
-                    let key = KeyHash(self.rng.random_range(0..4));
+                    let key = self.key();
                     if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
                         counters.push(Counter { limit, key, cost });
                     }
                 }
-                let callers = *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap();
-                Entry { counters, callers }
+                let merges = counters.iter().all(|counter| counter.limit.merges());
+                let callers = if merges { *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap() } else { 1 };
+                Entry::Check { counters, callers }
             })
             .collect()
+    }
+
+    fn settlement(&mut self) -> Entry {
+        let limit = self.any_limit();
+        let delta = match self.rng.random_range(0..8) {
+            0 => MAX_COUNT as i64,
+            1 => -(MAX_COUNT as i64),
+            _ => self.rng.random_range(-6..6),
+        };
+        let period = limit.rates[0].tag().slot_millis() * 1000;
+        let charged = match self.rng.random_range(0..4) {
+            0 => self.now - self.now % 1000,
+            1 => self.now + period,
+            2 => self.now.saturating_sub(period * self.rng.random_range(0..4)),
+            _ => self.now,
+        };
+        Entry::Settle(Settlement { key: self.key(), limit, charged, delta })
+    }
+
+    /// One of four, different in all of their bits.
+    fn key(&mut self) -> KeyHash {
+        let key: u128 = self.rng.random_range(0..4);
+        KeyHash(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
     }
 
     fn any_limit(&mut self) -> Arc<LimitSpec> {
@@ -188,7 +352,8 @@ impl World {
     /// their rate has room for; or no records at all.
     pub(crate) fn seed(&mut self) -> (String, Stored) {
         let limit = self.any_limit();
-        let name = name(&limit, KeyHash(self.rng.random_range(0..4)));
+        let key = self.key();
+        let name = name(&limit, key);
         if self.rng.random_bool(0.03) {
             return (name, Stored::List);
         }
@@ -202,7 +367,7 @@ impl World {
                 limit.rates.clone()
             };
             let rate = rates[n % rates.len()];
-            records.push(self.record(&rate));
+            records.push(self.record(&rate, key));
         }
         let mut bytes = encode(&records);
         if self.rng.random_bool(0.1) {
@@ -213,19 +378,84 @@ impl World {
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
             }
         }
-        let stored = Record::decode_all(&bytes).map_or(Stored::Garbage(bytes), Stored::Records);
-        (name, stored)
+        match Record::decode_all(&bytes) {
+            // Counts that no release writes are put back into range when they are written again, which is not compared.
+            Ok(records) if records.iter().any(absurd) => self.seed(),
+            Ok(records) => (name, Stored::Records(records)),
+            Err(_) => (name, Stored::Garbage(bytes)),
+        }
     }
 
-    fn record(&mut self, rate: &Rate) -> Record {
+    fn record(&mut self, rate: &Rate, key: KeyHash) -> Record {
         let any = |rng: &mut StdRng| match rng.random_range(0..3) {
             0 => rng.random_range(0..20),
             1 => rng.random_range(0..=MAX_COUNT),
             _ => MAX_COUNT - rng.random_range(0..5),
         };
-        let mut record = Record::empty(rate.tag(), self.now);
+        let now = self.now + rate.phase(key.0);
+        let (millis, period) = (now / 1000, rate.period.millis());
+        let mut record = Record::empty(rate.tag(), now);
+        match rate.algorithm {
+            Algorithm::SlidingWindowLog { .. } => {
+                let how_many = self.rng.random_range(1..=rate.requests.get() + 2);
+                let latest = if self.rng.random_bool(0.2) { millis + 2 * period } else { millis };
+                record.tail = (0..how_many)
+                    .map(|_| match self.rng.random_range(0..4) {
+                        0 => millis,
+                        1 => millis - period + self.rng.random_range(0..3) - 1,
+                        _ => self.rng.random_range(millis - period..=latest),
+                    })
+                    .collect();
+                record.tail.sort_by(|a, b| b.cmp(a));
+                record.slot = record.tail.first().copied().unwrap_or(0);
+                return record;
+            }
+            Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
+                let furthest = rate.all_parameters(key.0, 1)[4];
+                let tat = match self.rng.random_range(0..6) {
+                    0 => now - self.rng.random_range(0..3),
+                    1 => now + furthest + self.rng.random_range(0..3) - 1,
+                    2 => now + self.rng.random_range(0..=2 * furthest + 1),
+                    3 => now + 3 * MAX_PERIOD_MS * 1000,
+                    _ => now + self.rng.random_range(0..=furthest),
+                };
+                (record.slot, record.previous) = (tat / 1000, tat % 1000);
+                record.current = self.rng.random_range(0..=rate.requests.get());
+                return record;
+            }
+            Algorithm::WarmUp(warm_up) => {
+                let free = now * 256 - 3
+                    + self.rng.random_range(0..6)
+                    + match self.rng.random_range(0..4) {
+                        0 => self.rng.random_range(0..period * 256_000 * 12),
+                        1 => 0,
+                        _ => self.rng.random_range(0..100_000_000),
+                    };
+                let free = if self.rng.random_bool(0.3) { free - 500_000_000 } else { free };
+                (record.slot, record.previous) = (free / 256_000, free % 256_000);
+                record.current = self.rng.random_range(0..=warm_up.micros() * 260);
+                return record;
+            }
+            Algorithm::FixedWindow(Alignment::FirstRequest) => {
+                record.current = any(&mut self.rng) % (rate.requests.get() + 2);
+                record.slot = match self.rng.random_range(0..5) {
+                    0 => millis - period + self.rng.random_range(0..3) - 1,
+                    1 => millis + period + self.rng.random_range(0..3) - 1,
+                    2 => millis + self.rng.random_range(0..3 * period),
+                    _ => millis - self.rng.random_range(0..period),
+                };
+                self.over(rate, &mut record, millis);
+                return record;
+            }
+            _ => {}
+        }
         if rate.tag().previous_slots() > 0 && self.rng.random_bool(0.8) {
             record.previous = any(&mut self.rng);
+        }
+        let modest = rate.requests.get() / 20 + 2;
+        for n in 0..record.tail.len() {
+            record.tail[n] =
+                if self.rng.random_bool(0.1) { any(&mut self.rng) } else { self.rng.random_range(0..modest) };
         }
         record.current = any(&mut self.rng);
         match self.rng.random_range(0..12) {
@@ -237,23 +467,43 @@ impl World {
             _ => {
                 // As full as can be, give or take a little.
                 record.previous %= rate.requests.get() + 1;
-                if record.previous > 0 && self.rng.random_bool(0.5) {
+                if !record.tail.is_empty() {
+                    record.previous %= modest;
+                    record.tail.iter_mut().for_each(|count| *count %= modest);
+                }
+                if record.previous > 0 && record.tail.is_empty() && self.rng.random_bool(0.5) {
                     record.previous = self.hard_share(rate).unwrap_or(record.previous);
                 }
                 record.current = 0;
-                let (rolled, at) = rate.roll(Some(record), self.now);
-                let spare = rate.requests.get().saturating_sub(rate.used(&rolled, at));
+                let (rolled, at) = rate.roll(Some(record.clone()), now);
+                let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
                 record.current = (spare + 1).saturating_sub(self.rng.random_range(0..5));
             }
         }
+        self.over(rate, &mut record, millis);
         record
+    }
+
+    /// When a soft rate was over its number, at times.
+    fn over(&mut self, rate: &Rate, record: &mut Record, millis: u64) {
+        if self.rng.random_bool(if rate.soft.is_some() { 0.6 } else { 0.05 }) {
+            let period = rate.period.millis();
+            let near = |rng: &mut StdRng| match rng.random_range(0..4) {
+                0 => millis + rng.random_range(0..3) - 1,
+                1 => millis - period.min(DAY) + rng.random_range(0..3) - 1,
+                2 => millis - rng.random_range(0..4000),
+                _ => millis + DAY - rng.random_range(0..2 * DAY),
+            };
+            let (a, b) = (near(&mut self.rng), near(&mut self.rng));
+            record.over = Over { since: a.min(b), last: a.max(b) };
+        }
     }
 
     /// A previous count whose share leaves next to nothing, or nearly a whole, when divided by the period: there a
     /// product that is not exact rounds to the other side.
     fn hard_share(&mut self, rate: &Rate) -> Option<u64> {
         let period = i128::from(rate.period.millis());
-        let rest = period - i128::from(self.now) % period;
+        let rest = period - i128::from(self.now / 1000) % period;
         let (divisor, factor) = euclid(rest, period);
         let least = match self.rng.random_range(-2..3) {
             0 => self.rng.random_range(0..divisor) * (period / divisor),
@@ -263,42 +513,107 @@ impl World {
         Some(least + self.rng.random_range(0..=more) * rate.period.millis())
     }
 
-    /// What the reference makes of a batch: the numbers of the reply after its time.
-    pub(crate) fn decide(&mut self, entries: &[Entry]) -> Vec<i64> {
-        let mut numbers = vec![];
-        for Entry { counters, callers } in entries {
-            let names: Vec<_> = counters.iter().map(|counter| name(&counter.limit, counter.key)).collect();
-            let broken = names.iter().find_map(|name| match self.stored.get(name) {
-                Some(Stored::Garbage(_)) => Some(-2),
-                Some(Stored::List) => Some(-1),
-                _ => None,
-            });
-            if let Some(code) = broken {
-                numbers.push(code);
-                continue;
-            }
-            let mut admitted = 0;
-            let mut after = vec![];
-            for _ in 0..*callers {
-                after = names.iter().map(|name| Records::from_slice(self.records(name))).collect();
-                if decide(counters, &mut after, self.now).admitted {
-                    admitted += 1;
-                    for ((counter, name), own) in counters.iter().zip(&names).zip(&after) {
-                        if counter.cost > 0 {
-                            let records = written(own, self.records(name), self.now);
-                            self.stored.insert(name.clone(), Stored::Records(records));
-                        }
-                    }
-                }
-            }
-            self.admitted += admitted as u64;
-            self.denied += callers - admitted as u64;
-            numbers.push(admitted);
-            for record in after.iter().flatten() {
-                numbers.extend([record.slot, record.current, record.previous].map(|n| n as i64));
+    /// What the reference makes of an entry: its values of the reply.
+    pub(crate) fn decide(&mut self, entry: &Entry) -> Vec<Value> {
+        match entry {
+            Entry::Check { counters, callers } => self.check(counters, *callers),
+            Entry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
+        }
+    }
+
+    /// What is known of the counters of an entry.
+    pub(crate) fn known(&self, entry: &Entry) -> Vec<Vec<Record>> {
+        match entry {
+            Entry::Check { counters, .. } => counters
+                .iter()
+                .map(|counter| self.records(&name(&counter.limit, counter.key)).to_vec())
+                .collect(),
+            Entry::Settle(settlement) => {
+                vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
         }
-        numbers
+    }
+
+    fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
+        let names: Vec<_> = counters.iter().map(|counter| name(&counter.limit, counter.key)).collect();
+        let mut admitted = 0;
+        let mut after: Vec<Records> = vec![];
+        let broken = names.iter().find_map(|name| self.broken(name));
+        for _ in 0..callers {
+            after = names.iter().map(|name| self.records(name).iter().cloned().collect()).collect();
+            let passes = decide(counters, &mut after, self.now).admitted && broken.is_none();
+            admitted += u64::from(passes);
+            for ((counter, name), own) in counters.iter().zip(&names).zip(&after) {
+                if self.broken(name).is_some() {
+                    continue;
+                }
+                let charged = if passes { counter.cost > 0 } else { counter.limit.counts_denied() };
+                if charged && broken.is_none() {
+                    let records = written(own, self.records(name), self.now);
+                    self.write(name, records);
+                } else if let Some(records) =
+                    corrected(&counter.limit, counter.key, self.records(name), self.now)
+                {
+                    self.write(name, records);
+                }
+            }
+        }
+        if let Some(code) = broken {
+            return vec![Value::Int(code)];
+        }
+        self.admitted += admitted;
+        self.denied += callers - admitted;
+        let mut values = vec![Value::Int(admitted as i64)];
+        let rates =
+            counters.iter().flat_map(|counter| counter.limit.rates.iter().map(|rate| (rate, counter.cost)));
+        for ((rate, cost), record) in rates.zip(after.iter().flatten()) {
+            values.extend(reply(rate, cost, record));
+        }
+        values
+    }
+
+    fn settle(&mut self, settlement: &Settlement) -> i64 {
+        let name = name(&settlement.limit, settlement.key);
+        if let Some(code) = self.broken(&name) {
+            return code;
+        }
+        let mut records = self.records(&name).to_vec();
+        let known =
+            settlement.limit.rates.iter().any(|rate| records.iter().any(|record| record.tag == rate.tag()));
+        settle(settlement, &mut records, self.now);
+        if known {
+            self.write(&name, records);
+        }
+        0
+    }
+
+    fn write(&mut self, name: &str, records: Vec<Record>) {
+        self.written.push(name.to_owned());
+        self.stored.insert(name.to_owned(), Stored::Records(records));
+    }
+
+    /// Forgets what Redis does not keep: values that were written when all of their records had ended long ago.
+    pub(crate) fn forget(&mut self) {
+        let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        for name in self.written.drain(..) {
+            let gone = match self.stored.get(&name) {
+                Some(Stored::Records(records)) => {
+                    records.iter().all(|record| record.expires_at() < real)
+                }
+                _ => false,
+            };
+            if gone {
+                self.stored.remove(&name);
+            }
+        }
+    }
+
+    fn broken(&self, name: &str) -> Option<i64> {
+        match self.stored.get(name) {
+            Some(Stored::Garbage(_)) => Some(-2),
+            Some(Stored::List) => Some(-1),
+            _ => None,
+        }
     }
 
     fn records(&self, name: &str) -> &[Record] {
@@ -324,38 +639,63 @@ pub(crate) fn name(limit: &LimitSpec, key: KeyHash) -> String {
     format!("{}:{}", limit.scope, key.0)
 }
 
-/// The records that a charged counter keeps: its own first, then up to 8 others that have not expired, rebased if
-/// they are far ahead.
-fn written(own: &[Record], before: &[Record], now: u64) -> Vec<Record> {
-    let foreign = before
-        .iter()
-        .filter(|record| own.iter().all(|used| used.tag != record.tag))
-        .filter(|record| expires_at(record) > u128::from(now))
-        .map(|record| {
-            let newest = now / record.tag.slot_millis();
-            if record.slot > newest + 1 {
-                let current = (record.current + record.previous).min(MAX_COUNT);
-                Record { slot: newest, current, previous: 0, ..*record }
-            } else {
-                *record
-            }
-        });
-    own.iter().copied().chain(foreign.take(8)).collect()
+/// The state of a rate as the script returns it.
+fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
+    let mut values = if record.tag.is_log() {
+        let view = sliding_window_log::view(record, cost, rate.requests.get());
+        [view.newest, view.used, view.leaves].map(|n| Value::Int(n as i64)).to_vec()
+    } else if record.tag.has_tail() {
+        let counts = [record.previous].into_iter().chain(record.tail.iter().copied());
+        let bytes: Vec<u8> = counts.flat_map(|count| count.to_le_bytes().into_iter().take(6)).collect();
+        vec![Value::Int(record.slot as i64), Value::Int(record.current as i64), Value::BulkString(bytes)]
+    } else {
+        [record.slot, record.current, record.previous].map(|n| Value::Int(n as i64)).to_vec()
+    };
+    if rate.soft.is_some() {
+        values.extend([record.over.since, record.over.last].map(|n| Value::Int(n as i64)));
+    }
+    values
 }
 
-/// [`Record::expires_at`], for slots that only garbage has as well.
-fn expires_at(record: &Record) -> u128 {
-    u128::from(record.slot + record.tag.previous_slots() + 1) * u128::from(record.tag.slot_millis())
+/// The records that a written counter keeps: its own first, then up to 8 others that have not expired.
+fn written(own: &[Record], before: &[Record], now: u64) -> Vec<Record> {
+    let foreign = before.iter().filter(|record| own.iter().all(|used| used.tag != record.tag));
+    own.iter().cloned().chain(foreign.filter_map(|record| record.clone().carry(now)).take(8)).collect()
+}
+
+/// The records of a counter that is not charged, if some of them were rebased.
+fn corrected(limit: &LimitSpec, key: KeyHash, before: &[Record], now: u64) -> Option<Vec<Record>> {
+    let mut records = before.to_vec();
+    let mut changed = false;
+    for rate in &limit.rates {
+        if let Some(record) = records.iter_mut().find(|record| record.tag == rate.tag()) {
+            let (rolled, _) = rate.roll(Some(record.clone()), now + rate.phase(key.0));
+            if rebased(record, &rolled) {
+                *record = rolled;
+                changed = true;
+            }
+        }
+    }
+    changed.then_some(records)
+}
+
+fn absurd(record: &Record) -> bool {
+    // An empty log has ended before all time.
+    let empty = record.tag.is_log() && record.tail.is_empty();
+    let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
+    empty || !record.tag.is_log() && counts.max() > Some(MAX_COUNT)
+        || record.expires_at() >= 1 << 52
+        || record.slot >= 1 << 47
 }
 
 /// When a value expires: at its records' latest end. Only damaged ones end in the past or beyond all time; those
 /// are put without an end.
 pub(crate) fn expires(records: &[Record]) -> Option<i64> {
-    let sane = u128::from(EARLIEST - 5 * MAX_PERIOD_MS)..1 << 60;
-    records.iter().map(expires_at).max().filter(|end| sane.contains(end)).map(|end| end as i64)
+    let sane = EARLIEST - 5 * MAX_PERIOD_MS..1 << 60;
+    records.iter().map(Record::expires_at).max().filter(|end| sane.contains(end)).map(|end| end as i64)
 }
 
-fn encode(records: &[Record]) -> Vec<u8> {
+pub(crate) fn encode(records: &[Record]) -> Vec<u8> {
     let mut bytes = vec![];
     records.iter().for_each(|record| record.encode(&mut bytes));
     bytes

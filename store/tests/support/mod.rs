@@ -18,10 +18,19 @@ pub struct Redis {
 impl Redis {
     /// Starts one with further arguments and waits until it serves.
     pub fn start(arguments: &[&str]) -> Self {
+        Self::start_on(free_port, arguments)
+    }
+
+    /// As [`Redis::start`], on a port that stays free while it is down: none that the system gives to connections.
+    pub fn start_restartable(arguments: &[&str]) -> Self {
+        Self::start_on(quiet_port, arguments)
+    }
+
+    fn start_on(any_port: fn() -> u16, arguments: &[&str]) -> Self {
         let mut arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // A port that was free a moment ago may be taken by another test: try again.
         for _ in 0..10 {
-            let port = free_port();
+            let port = any_port();
             let mut redis = Self { child: None, port, arguments };
             if redis.try_start() {
                 return redis;
@@ -31,7 +40,7 @@ impl Redis {
         panic!("redis-server did not start on any of 10 ports");
     }
 
-    /// Starts it again on the same port, empty.
+    /// Starts it again on the same port, with what it kept on disk: nothing, unless its arguments say otherwise.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_start(), "redis-server did not start again on port {}", self.port);
@@ -121,6 +130,25 @@ impl Drop for Redis {
 /// A port that nobody listens on.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A port that nobody listens on, below those that Linux gives to outgoing connections.
+pub fn quiet_port() -> u16 {
+    loop {
+        let port = rand::random_range(12_000..28_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// As [`eventually`], for a thread of its own.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "did not come about in 60 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Waits for something to become true, for so long that only a fault can make it fail.

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# build.sh FOLDER: build this program in FOLDER, and print where it is.
+# As published, limitador 0.14.0 does not compile with redis_storage alone: two functions stand behind disk_storage, which
+# would compile RocksDB. It also takes OpenSSL, for a Redis that is called without TLS here. A copy of its source has
+# those two gates open and no TLS; nothing that is measured is changed.
+set -euo pipefail
+
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+readonly here folder=$(realpath -m "$1") version=0.14.0
+
+published=$(cargo metadata --locked --format-version 1 --manifest-path "$here/Cargo.toml" |
+  grep -o "\"manifest_path\":\"[^\"]*/limitador-$version/Cargo.toml\"" | cut -d '"' -f 4 | head -n 1)
+mkdir -p "$folder/peer" "$folder/src"
+# Unchanged files keep their times, so that nothing is compiled twice.
+copy() { cp -ru --preserve=timestamps "$@"; }
+copy "$here/src" "$here/Cargo.toml" "$here/Cargo.lock" "$folder/peer/"
+copy "$here/../src/random.rs" "$folder/src/"
+if [ ! -e "$folder/limitador-$version" ]; then
+  cp -r --preserve=timestamps "$(dirname "$published")" "$folder/limitador-$version"
+  for file in storage/keys counter; do
+    file=$folder/limitador-$version/src/$file.rs
+    [ "$(grep -c '^ *#\[cfg(feature = "disk_storage")\]$' "$file")" = 1 ]
+    sed -i '/^ *#\[cfg(feature = "disk_storage")\]$/d' "$file"
+  done
+  sed -i '/"\(tokio-\)\?\(tls-native-tls\|native-tls-comp\)",/d' "$folder/limitador-$version/Cargo.toml"
+fi
+cd "$folder/peer"
+cargo build --release --quiet --target-dir "$folder/target" \
+  --config "patch.crates-io.limitador.path=\"$folder/limitador-$version\""
+echo "$folder/target/release/sluice-bench-limitador"

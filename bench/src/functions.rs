@@ -1,0 +1,83 @@
+//! The pure functions of the limiter by Criterion: what a store computes for one rate of one check, without finding its
+//! record: roll, ask for room, charge, decide.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use criterion::Criterion;
+use serde::Deserialize;
+
+use crate::algorithms::{all, check};
+use crate::row::{Checks, Row, Sample};
+
+const REQUESTS: u64 = 1_000;
+const PERIOD: Duration = Duration::from_secs(10);
+/// Between two requests that are admitted: four times as long as the rate allows, in microseconds.
+const PAUSE: u64 = 4 * 10_000_000 / REQUESTS;
+const GROUP: &str = "check of one rate";
+
+/// What Criterion writes of each benchmark:
+/// <https://criterion-rs.github.io/book/user_guide/csv_output.html> names the file.
+#[derive(Debug, Deserialize)]
+struct Estimates {
+    median: Estimate,
+}
+
+#[derive(Debug, Deserialize)]
+struct Estimate {
+    point_estimate: f64,
+    confidence_interval: Interval,
+}
+
+#[derive(Debug, Deserialize)]
+struct Interval {
+    lower_bound: f64,
+    upper_bound: f64,
+}
+
+/// Measures all algorithms; Criterion's files go to a folder.
+pub(crate) fn measure(folder: &Path) -> anyhow::Result<Vec<Row>> {
+    let folder = folder.join("criterion");
+    let mut criterion = Criterion::default()
+        .without_plots()
+        .with_output_color(false)
+        .output_directory(&folder)
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300));
+    let mut rows = Vec::new();
+    let start = 1_700_000_000_000_000;
+    for named in all(REQUESTS, PERIOD)? {
+        for denied in [false, true] {
+            let (rate, mut now, mut stored) = (named.rate, start, None);
+            if denied {
+                while check(&rate, &mut stored, now).admitted {}
+            }
+            let (mut asked, mut admitted) = (0u64, 0u64);
+            let name = format!("{}, {}", named.name, if denied { "denied" } else { "admitted" });
+            let mut group = criterion.benchmark_group(GROUP);
+            group.bench_function(&name, |bencher| {
+                bencher.iter(|| {
+                    if !denied {
+                        now += PAUSE;
+                    }
+                    let decision = black_box(check(black_box(&rate), &mut stored, black_box(now)));
+                    asked += 1;
+                    admitted += u64::from(decision.admitted);
+                });
+            });
+            group.finish();
+            let file = folder.join(GROUP).join(&name).join("new/estimates.json");
+            let text = std::fs::read(&file).with_context(|| format!("{} is missing", file.display()))?;
+            let Estimates { median } = serde_json::from_slice(&text)?;
+            let Interval { lower_bound: lowest, upper_bound: highest } = median.confidence_interval;
+            let sample = Sample { median: median.point_estimate, lowest, highest };
+            let mut checks = Checks::default();
+            checks.one("not as expected", if denied { admitted } else { asked - admitted }, 0);
+            rows.push(Row::sampled(format!("limiter: {name}"), "ns/check", sample, &checks));
+        }
+    }
+    Ok(rows)
+}

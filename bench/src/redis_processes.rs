@@ -1,0 +1,186 @@
+//! Many processes with one caller each, as sidecars of quiet pods: there is nothing to batch. Against the same script,
+//! called by each process for itself, once a check.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use sluice_store::{Check, Counter, LimitSpec, RedisOptions, RedisStore, StoreHealth};
+use sluice_tests::wait::until;
+use tokio::time::Duration;
+
+use crate::child::{Child, numbers, serve};
+use crate::cores::Cores;
+use crate::keys::{MANY, check, counter, key, limit};
+use crate::random::Random;
+use crate::redis_server::RedisServer;
+use crate::rounds::interleave;
+use crate::row::{Aim, Checks, Row};
+use crate::wire::Call;
+
+const ROUNDS: u64 = 5;
+const PROCESSES: u64 = 64;
+/// Of each process.
+const CHECKS: u64 = 300;
+const CLIENTS: u64 = 100_000;
+const SCOPE: &str = "bench/policy/limit";
+const SIDES: [&str; 2] = ["store", "plain"];
+const NAME: &str = "the same script, EVALSHA once a check";
+
+/// One round of one side: a check's share of it.
+struct Round {
+    /// Microseconds of Redis's CPU.
+    server: f64,
+    /// Of it, within the script.
+    script: f64,
+    calls: f64,
+    admitted: u64,
+}
+
+/// Measures 64 processes.
+pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
+    let redis = RedisServer::start(cores).await?;
+    let address = redis.url.trim_start_matches("redis://").to_owned();
+    let children = (0..PROCESSES).map(|number| Child::role(&["caller", &address, &number.to_string()]));
+    let children = children.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut children = children.into_iter().map(Child::ready).collect::<anyhow::Result<Vec<_>>>()?;
+    let rounds = interleave(ROUNDS, async |side, round| {
+        let side = SIDES[side];
+        for child in &mut children {
+            ensure!(child.ask(&format!("get-ready {side}"))? == "ready", "a process is not ready");
+        }
+        redis.tell(&["CONFIG", "RESETSTAT"]).await?;
+        let before = redis.processes.cpu()?;
+        for child in &mut children {
+            child.say(&format!("{side} {CHECKS} {round}"))?;
+        }
+        let mut admitted = 0;
+        for child in &mut children {
+            admitted += numbers(&child.answer()?)?.1;
+        }
+        let server = redis.processes.cpu_since(&before)?.as_secs_f64() * 1e6;
+        let (calls, script) = redis.script_calls().await?;
+        let share = |value: f64| value / (PROCESSES * CHECKS) as f64;
+        let (server, script, calls) = (share(server), share(script as f64), share(calls as f64));
+        Ok(Round { server, script, calls, admitted })
+    })
+    .await?;
+    drop(children);
+
+    let mut checks = Checks::default();
+    let total = ROUNDS * PROCESSES * CHECKS;
+    checks.one("Sluice: admitted while measured", rounds.iter().map(|both| both.0.admitted).sum(), total);
+    checks.one("peer: answered while measured", rounds.iter().map(|both| both.1.admitted).sum(), total);
+    // Each time that a process gets ready to call by itself, it looks at one call of the store.
+    let all = (ROUNDS + 1) * PROCESSES * (2 * CHECKS + 1);
+    checks.one("counted in Redis by all rounds of both", counted(&redis).await?, all);
+    let row = |title: &str, unit: &str, value: fn(&Round) -> f64| {
+        let values: Vec<_> = rounds.iter().map(|(ours, peer)| (value(ours), value(peer))).collect();
+        Row::compared(
+            format!("Redis store: {PROCESSES} processes of one caller, {title}"),
+            unit,
+            &values,
+            NAME,
+            &checks,
+        )
+    };
+    Ok(vec![
+        row("CPU of Redis", "us/check", |round| round.server).aim(Aim::RatioAtMost(0.6)),
+        row("of it within the script", "us/check", |round| round.script),
+        row("of it outside: sockets, parsing", "us/check", |round| round.server - round.script),
+        row("calls to Redis", "calls/check", |round| round.calls),
+    ])
+}
+
+/// How many requests of all clients have been counted: each is asked for without taking anything.
+async fn counted(redis: &RedisServer) -> anyhow::Result<u64> {
+    let (store, limit) = (redis.store().await?, limit(SCOPE, MANY)?);
+    let callers: Vec<_> = (0..PROCESSES)
+        .map(|caller| {
+            let (store, limit) = (store.clone(), limit.clone());
+            tokio::spawn(async move {
+                let mut sum = 0;
+                for client in (caller..CLIENTS).step_by(PROCESSES as usize) {
+                    let peek = Counter { cost: 0, ..counter(&limit, key(client)) };
+                    let answer = store.check(Check::from_iter([peek])).await?;
+                    sum += answer.decisions.iter().map(|rate| rate.limit - rate.remaining).sum::<u64>();
+                }
+                anyhow::Ok(sum)
+            })
+        })
+        .collect();
+    let mut sum = 0;
+    for caller in callers {
+        sum += caller.await.context("a caller panicked")??;
+    }
+    Ok(sum)
+}
+
+/// A process with one caller: `get-ready store|plain`, then `store|plain CHECKS ROUND`, answered by `0 ADMITTED`.
+pub(crate) fn role(address: &str, number: &str) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let number: u64 = number.parse()?;
+    let mut caller = runtime.block_on(Caller::connect(address))?;
+    serve(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        runtime.block_on(async {
+            match words[..] {
+                ["get-ready", "plain"] => {
+                    caller.call = Some(Call::see(address, &counter(&caller.limit, key(0))).await?);
+                    Ok("ready".to_owned())
+                }
+                ["get-ready", "store"] => Ok("ready".to_owned()),
+                [side, checks, round] => {
+                    let random = Random::new(round.parse::<u64>()? * PROCESSES + number + 1);
+                    let admitted = match side {
+                        "store" => caller.store(checks.parse()?, random).await?,
+                        _ => caller.plain(checks.parse()?, random).await?,
+                    };
+                    Ok(format!("0 {admitted}"))
+                }
+                _ => bail!("{line:?} is not expected"),
+            }
+        })
+    })
+}
+
+struct Caller {
+    store: RedisStore,
+    connection: MultiplexedConnection,
+    limit: Arc<LimitSpec>,
+    call: Option<Call>,
+}
+
+impl Caller {
+    async fn connect(address: &str) -> anyhow::Result<Self> {
+        let url = format!("redis://{address}");
+        let mut options = RedisOptions::new(&url);
+        options.latency_budget = Duration::from_secs(10);
+        let store = RedisStore::start(options)?;
+        until("the store is healthy", async || (store.health() == StoreHealth::Healthy).then_some(())).await;
+        let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        Ok(Self { store, connection, limit: limit(SCOPE, MANY)?, call: None })
+    }
+
+    async fn store(&self, checks: u64, mut random: Random) -> anyhow::Result<u64> {
+        let mut admitted = 0;
+        for _ in 0..checks {
+            let answer = self.store.check(check(&self.limit, key(random.below(CLIENTS)))).await?;
+            admitted += u64::from(answer.admitted);
+        }
+        Ok(admitted)
+    }
+
+    /// What the script answers is not known here, but that it is more than the time, which alone means too late.
+    async fn plain(&mut self, checks: u64, mut random: Random) -> anyhow::Result<u64> {
+        let call = self.call.take().context("not ready")?;
+        let mut admitted = 0;
+        for _ in 0..checks {
+            let name = self.store.key(&counter(&self.limit, key(random.below(CLIENTS))));
+            let reply: Value = call.with_key(&name).query_async(&mut self.connection).await?;
+            admitted += u64::from(matches!(reply, Value::Array(values) if values.len() > 1));
+        }
+        Ok(admitted)
+    }
+}

@@ -1,0 +1,113 @@
+//! What is legal and probably wrong.
+
+use super::Violation;
+use crate::duration;
+use crate::rate_limit_policy::{Algorithm, Bound, LeakyBucket, Limit, RateLimitPolicy, SlidingWindowLog};
+
+/// Longer than this most clients and load balancers do not wait for an answer: 60 s.
+const PATIENCE_MS: u64 = 60_000;
+
+pub(super) fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
+    let mut warnings = Vec::new();
+    let has_ip_limit = policy.spec.limits.iter().any(|limit| {
+        limit.key.as_ref().is_none_or(|key| key.parts.iter().any(|part| part.client_ip.is_some()))
+    });
+    for (l, limit) in policy.spec.limits.iter().enumerate() {
+        let path = format!("spec.limits[{l}]");
+        for n in 0..limit.rates.len() {
+            if let Some(why) = never_binds(limit, n) {
+                warnings.push(Violation::new(format!("{path}.rates[{n}]"), format!("can never bind: {why}")));
+            }
+        }
+        let algorithm = limit.algorithm.as_ref();
+        if let Some(Algorithm { sliding_window_counter: Some(window), .. }) = algorithm
+            && window.bound == Bound::Guaranteed
+        {
+            for (n, _) in
+                limit.rates.iter().enumerate().filter(|(_, rate)| rate.sub_windows.unwrap_or(1) == 1)
+            {
+                warnings.push(Violation::new(
+                    format!("{path}.rates[{n}]"),
+                    "with `bound: Guaranteed` and one sub-window the whole previous period counts: a steady client gets \
+                     half of the number. Set subWindows, such as 10",
+                ));
+            }
+        }
+        if let Some(Algorithm { leaky_bucket: Some(LeakyBucket { max_wait }), .. }) = algorithm
+            && millis(max_wait) > PATIENCE_MS
+        {
+            warnings.push(Violation::new(
+                format!("{path}.algorithm.leakyBucket.maxWait"),
+                "most clients and load balancers give up after 60s or earlier",
+            ));
+        }
+        let only_headers =
+            limit.key.as_ref().is_some_and(|key| key.parts.iter().all(|part| part.header.is_some()));
+        if only_headers && !has_ip_limit {
+            warnings.push(Violation::new(
+                format!("{path}.key"),
+                "a client that changes the header has a new counter each time: unless something before this pod \
+                 verifies it, add a limit by clientIP",
+            ));
+        }
+    }
+    warnings
+}
+
+fn millis(text: &str) -> u64 {
+    duration::period(text).map_or(0, sluice_limiter::Period::millis)
+}
+
+/// Why one rate of a limit never denies what the others admit. Says nothing when in doubt.
+fn never_binds(limit: &Limit, n: usize) -> Option<String> {
+    let rate = &limit.rates[n];
+    let (requests, period) = (i128::from(rate.requests), i128::from(millis(&rate.per)));
+    let others = || limit.rates.iter().enumerate().filter(|&(m, _)| m != n);
+    if let Some((m, _)) =
+        others().find(|(_, other)| other.requests <= rate.requests && millis(&other.per) as i128 > period)
+    {
+        return Some(format!("rates[{m}] admits no more in a longer period"));
+    }
+    let shares_burst = match limit.algorithm.as_ref() {
+        Some(Algorithm { gcra: Some(_), .. } | Algorithm { leaky_bucket: Some(_), .. }) => true,
+        Some(Algorithm { token_bucket: Some(bucket), .. }) => bucket.burst.is_some(),
+        _ => false,
+    };
+    for (m, other) in others() {
+        let (fewer, shorter) = (i128::from(other.requests), i128::from(millis(&other.per)));
+        if shares_burst {
+            // Of buckets of one size the slowest decides.
+            if fewer * period < requests * shorter {
+                return Some(format!("rates[{m}] is slower and its burst is the same"));
+            }
+        } else if is_window(limit) && shorter < period {
+            // So many windows of the other lie in one of this rate's, those that it cuts at both ends included; and two
+            // more, so that this rate's own estimate does not deny either.
+            let most = fewer * ((period + shorter - 1) / shorter);
+            if most + 2 * fewer <= requests {
+                let text = |millis: i128| duration::format(millis as u64);
+                return Some(format!(
+                    "rates[{m}] admits {fewer} per {}, which is {most} in {}",
+                    text(shorter),
+                    text(period)
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// Whether no more than the number is admitted in a window, hard, and denials do not count.
+fn is_window(limit: &Limit) -> bool {
+    let counts = match limit.algorithm.as_ref() {
+        None
+        | Some(Algorithm { sliding_window_counter: Some(_), .. } | Algorithm { fixed_window: Some(_), .. }) => {
+            true
+        }
+        Some(Algorithm { sliding_window_log: Some(SlidingWindowLog { count_denied, .. }), .. }) => {
+            !count_denied
+        }
+        _ => false,
+    };
+    counts && limit.enforcement.as_ref().is_none_or(|enforcement| enforcement.soft.is_none())
+}

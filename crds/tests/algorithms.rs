@@ -1,0 +1,408 @@
+//! Algorithms and enforcement: what is refused and where, what is warned of, and what sidecars get.
+
+use sluice_config::{PolicyHash, PreparedPolicy};
+use sluice_crds::manifest::{Loaded, load};
+use sluice_crds::summary;
+
+/// A policy of one limit: its rates, and what else it has.
+fn manifest(rates: &str, more: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  limits:\n  - name: l\n    rates: [{rates}]\n    {more}\n"
+    )
+}
+
+fn one(rates: &str, more: &str) -> Loaded {
+    let text = manifest(rates, more);
+    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+}
+
+fn errors(rates: &str, more: &str) -> Vec<String> {
+    load(&manifest(rates, more)).expect_err("this must be refused").iter().map(ToString::to_string).collect()
+}
+
+const ONE: &str = "{requests: 6, per: 1m}";
+const TWO: &str = "{requests: 6, per: 1m}, {requests: 60, per: 1h}";
+
+/// Every algorithm and every enforcement, with its summary.
+const EVERY: [(&str, &str, &str); 22] = [
+    (ONE, "", "l 6/1m"),
+    (ONE, "algorithm: {slidingWindowCounter: {}}", "l 6/1m"),
+    (ONE, "enforcement: {hard: {}}", "l 6/1m"),
+    ("{requests: 6, per: 1m}, {requests: 500, per: 1h, subWindows: 60}", "", "l 6/1m 500/1h(60 sub-windows)"),
+    (
+        "{requests: 6, per: 1m, subWindows: 10}",
+        "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+        "l 6/1m(10 sub-windows) [Guaranteed]",
+    ),
+    (ONE, "algorithm: {fixedWindow: {}}", "l 6/1m [fixedWindow]"),
+    (TWO, "algorithm: {fixedWindow: {alignment: Clock}}", "l 6/1m 60/1h [fixedWindow]"),
+    (ONE, "algorithm: {fixedWindow: {alignment: FirstRequest}}", "l 6/1m [fixedWindow FirstRequest]"),
+    (ONE, "algorithm: {fixedWindow: {alignment: Spread}}", "l 6/1m [fixedWindow Spread]"),
+    (ONE, "algorithm: {slidingWindowLog: {}}", "l 6/1m [slidingWindowLog]"),
+    (
+        ONE,
+        "algorithm: {slidingWindowLog: {minInterval: 2s, countDenied: true}}",
+        "l 6/1m [slidingWindowLog, 2s apart, denied count]",
+    ),
+    (TWO, "algorithm: {tokenBucket: {}}", "l 6/1m 60/1h [tokenBucket]"),
+    (ONE, "algorithm: {tokenBucket: {burst: 20}}", "l 6/1m [tokenBucket burst 20]"),
+    ("{requests: 0, per: 1m}", "algorithm: {tokenBucket: {}}", "l 0/1m [tokenBucket]"),
+    (
+        ONE,
+        "algorithm: {tokenBucket: {warmUp: {period: 10s}}}",
+        "l 6/1m [tokenBucket warm after 10s from 1/3]",
+    ),
+    (ONE, "algorithm: {gcra: {}}", "l 6/1m [gcra]"),
+    (ONE, "algorithm: {gcra: {burst: 3}}", "l 6/1m [gcra burst 3]"),
+    (ONE, "algorithm: {leakyBucket: {maxWait: 30s}}", "l 6/1m [leakyBucket wait 30s]"),
+    (TWO, "enforcement: {soft: {overPercent: 20, for: 30s}}", "l 6/1m 60/1h [soft 20% for 30s]"),
+    (
+        ONE,
+        "algorithm: {fixedWindow: {}}\n    enforcement: {soft: {overPercent: 20, for: 30s}}",
+        "l 6/1m [fixedWindow, soft 20% for 30s]",
+    ),
+    (
+        ONE,
+        "enforcement: {elastic: {requests: 20, utilizationBelowPercent: 70, capacity: {inFlight: 40}}}",
+        "l 6/1m [elastic 20 below 70% of 40 in flight]",
+    ),
+    (
+        ONE,
+        "algorithm: {tokenBucket: {}}\n    enforcement: {elastic: {requests: 20, utilizationBelowPercent: 70, capacity: {inFlight: 40}}}",
+        "l 6/1m [tokenBucket, elastic 20 below 70% of 40 in flight]",
+    ),
+];
+
+#[test]
+fn every_algorithm_is_valid_fits_a_sidecar_and_is_named_in_short() {
+    for (rates, more, expected) in EVERY {
+        let loaded = one(rates, more);
+        assert_eq!(summary::whole(&loaded.compiled), expected);
+        let json = loaded.compiled.to_json();
+        let prepared = PreparedPolicy::from_json(&json).unwrap_or_else(|refusal| panic!("{refusal}\n{json}"));
+        assert_eq!(prepared.limits[0].raised.is_some(), more.contains("elastic"), "{more}");
+    }
+}
+
+/// The hashes that the first release printed. One that changed with an upgrade of the operator would make a policy
+/// unconfirmed in every pod.
+#[test]
+fn a_policy_of_the_first_release_compiles_to_the_same_bytes() {
+    for (rest, hash) in [
+        (
+            "{name: demo}\nspec: {limits: [{name: per-client, key: {parts: [{header: {name: x-api-key}}]}, rates: [{requests: 5, per: 3s}], algorithm: {slidingWindowCounter: {}}}]}",
+            "7209a1c8ea8900fd63559679738279a9",
+        ),
+        (
+            "{name: login}\nspec:\n  onStoreFailure: Deny\n  clientAddress: {trustedProxies: [10.0.0.0/8], header: XForwardedFor}\n  limits: [{name: tries, matches: [{path: {exact: /login}, methods: [POST]}], key: {parts: [{clientIP: {ipv6Prefix: 64}}]}, rates: [{requests: 5, per: 1m}], algorithm: {fixedWindow: {}}}]",
+            "6d80d21a55f6ad441a92f3b9b5e96cc9",
+        ),
+        (
+            "{name: per-api-key}\nspec:\n  limits:\n  - {name: per-api-key, matches: [{path: {prefix: /v1/}}], key: {parts: [{header: {name: x-api-key}}]}, rates: [{requests: 10, per: 1m}, {requests: 500, per: 1h}]}\n  - {name: per-address, key: {parts: [{clientIP: {}}]}, rates: [{requests: 1000, per: 1m}]}",
+            "d0a64630177cbc0e615cc0984d071521",
+        ),
+    ] {
+        let text = format!("apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {rest}\n");
+        let json = load(&text).unwrap().remove(0).compiled.to_json();
+        assert_eq!(PolicyHash::of(&json).to_string(), hash, "{json}");
+    }
+    assert_eq!(
+        one(ONE, "").compiled.to_json(),
+        r#"{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","limits":[{"name":"l","mode":"Enforce","onMissing":"Shared","rates":[{"requests":6,"periodMillis":60000,"algorithm":"slidingWindowCounter"}]}]}"#
+    );
+    // Saying a default changes nothing.
+    let plain = one(ONE, "").compiled;
+    for more in [
+        "algorithm: {slidingWindowCounter: {bound: Estimate}}",
+        "algorithm: {slidingWindowCounter: {}}",
+        "enforcement: {hard: {}}",
+    ] {
+        assert_eq!(one(ONE, more).compiled, plain);
+    }
+    assert_eq!(one("{requests: 6, per: 1m, subWindows: 1}", "").compiled, plain);
+}
+
+#[test]
+fn check_refuses_bad_algorithms_with_their_path() {
+    let limit = "spec.limits[0]";
+    for (rates, more, path, word) in [
+        (
+            ONE,
+            "algorithm: {}",
+            ".algorithm",
+            "exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket is needed, none is there",
+        ),
+        (ONE, "algorithm: {gcra: {}, tokenBucket: {}}", ".algorithm", "there are tokenBucket and gcra"),
+        (ONE, "algorithm: {gcra: {bust: 1}}", ".algorithm.gcra.bust", "unknown field; known here: burst"),
+        ("{requests: 6, per: 1m, subWindows: 0}", "", ".rates[0].subWindows", "0 is out of range: 1 to 60"),
+        ("{requests: 6, per: 1m, subWindows: 61}", "", ".rates[0].subWindows", "out of range"),
+        ("{requests: 6, per: 1m, subWindows: '6'}", "", ".rates[0].subWindows", "must be an integer"),
+        (
+            "{requests: 6, per: 1s, subWindows: 7}",
+            "",
+            ".rates[0].subWindows",
+            "choose a number that divides it",
+        ),
+        ("{requests: 6, per: 59ms, subWindows: 60}", "", ".rates[0].subWindows", "whole milliseconds"),
+        (
+            "{requests: 6, per: 1m, subWindows: 1}",
+            "algorithm: {gcra: {}}",
+            ".rates[0].subWindows",
+            "only slidingWindowCounter",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowCounter: {bound: Exact}}",
+            ".algorithm.slidingWindowCounter.bound",
+            "one of Estimate, Guaranteed",
+        ),
+        (
+            ONE,
+            "algorithm: {fixedWindow: {alignment: Noon}}",
+            ".algorithm.fixedWindow.alignment",
+            "one of Clock, FirstRequest, Spread",
+        ),
+        (
+            "{requests: 10001, per: 1m}",
+            "algorithm: {slidingWindowLog: {}}",
+            ".rates[0].requests",
+            "at most 10000",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {minInterval: 1d}}",
+            ".algorithm.slidingWindowLog.minInterval",
+            "is no duration",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {minInterval: 0s}}",
+            ".algorithm.slidingWindowLog.minInterval",
+            "out of range",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {minInterval: 61s}}",
+            ".algorithm.slidingWindowLog.minInterval",
+            "1m1s is longer than the period of rates[0], 1m",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {countDenied: yes}}",
+            ".algorithm.slidingWindowLog.countDenied",
+            "must be a boolean",
+        ),
+        (ONE, "algorithm: {tokenBucket: {burst: 0}}", ".algorithm.tokenBucket.burst", "out of range"),
+        (
+            "{requests: 1, per: 8784h}",
+            "algorithm: {tokenBucket: {burst: 2}}",
+            ".algorithm.tokenBucket.burst",
+            "longer than 8784 hours",
+        ),
+        (
+            "{requests: 1, per: 8784h}",
+            "algorithm: {gcra: {burst: 2}}",
+            ".algorithm.gcra.burst",
+            "longer than 8784 hours",
+        ),
+        (
+            ONE,
+            "algorithm: {tokenBucket: {burst: 5, warmUp: {period: 1s}}}",
+            ".algorithm.tokenBucket.burst",
+            "exclude each other",
+        ),
+        (
+            ONE,
+            "algorithm: {tokenBucket: {warmUp: {}}}",
+            ".algorithm.tokenBucket.warmUp.period",
+            "is required",
+        ),
+        (
+            ONE,
+            "algorithm: {tokenBucket: {warmUp: {period: 61m}}}",
+            ".algorithm.tokenBucket.warmUp.period",
+            "1ms to 1h are allowed",
+        ),
+        (
+            ONE,
+            "algorithm: {tokenBucket: {warmUp: {period: 1s, coldFactor: 1}}}",
+            ".algorithm.tokenBucket.warmUp.coldFactor",
+            "2 to 100",
+        ),
+        (
+            "{requests: 6, per: 8784h}",
+            "algorithm: {tokenBucket: {warmUp: {period: 1s}}}",
+            ".rates[0].per",
+            "when cold",
+        ),
+        (ONE, "algorithm: {leakyBucket: {}}", ".algorithm.leakyBucket.maxWait", "is required"),
+        (
+            ONE,
+            "algorithm: {leakyBucket: {maxWait: 2h}}",
+            ".algorithm.leakyBucket.maxWait",
+            "1ms to 1h are allowed",
+        ),
+        (
+            ONE,
+            "enforcement: {}",
+            ".enforcement",
+            "exactly one of hard, soft, elastic is needed, none is there",
+        ),
+        (
+            ONE,
+            "enforcement: {hard: {}, soft: {overPercent: 1, for: 1s}}",
+            ".enforcement",
+            "there are hard and soft",
+        ),
+        (ONE, "enforcement: {soft: {overPercent: 0, for: 1s}}", ".enforcement.soft.overPercent", "1 to 1000"),
+        (
+            ONE,
+            "enforcement: {soft: {overPercent: 1001, for: 1s}}",
+            ".enforcement.soft.overPercent",
+            "1 to 1000",
+        ),
+        (ONE, "enforcement: {soft: {overPercent: 20}}", ".enforcement.soft.for", "is required"),
+        (ONE, "enforcement: {soft: {overPercent: 20, for: soon}}", ".enforcement.soft.for", "is no duration"),
+        (
+            ONE,
+            "algorithm: {tokenBucket: {}}\n    enforcement: {soft: {overPercent: 20, for: 1s}}",
+            ".enforcement.soft",
+            "give a bucket a burst instead",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {}}\n    enforcement: {soft: {overPercent: 20, for: 1s}}",
+            ".enforcement.soft",
+            "can be soft",
+        ),
+        (
+            "{requests: 1, per: 60s}, {requests: 2, per: 1m}",
+            "enforcement: {soft: {overPercent: 20, for: 1s}}",
+            ".rates[1].per",
+            "same period",
+        ),
+        (
+            TWO,
+            "enforcement: {elastic: {requests: 100, utilizationBelowPercent: 70, capacity: {inFlight: 4}}}",
+            ".enforcement.elastic",
+            "exactly one rate, this one has 2",
+        ),
+        (
+            ONE,
+            "enforcement: {elastic: {requests: 6, utilizationBelowPercent: 70, capacity: {inFlight: 4}}}",
+            ".enforcement.elastic.requests",
+            "6 is no more than the rate's 6",
+        ),
+        (
+            ONE,
+            "enforcement: {elastic: {requests: 7, utilizationBelowPercent: 101, capacity: {inFlight: 4}}}",
+            ".enforcement.elastic.utilizationBelowPercent",
+            "1 to 100",
+        ),
+        (
+            ONE,
+            "enforcement: {elastic: {requests: 7, utilizationBelowPercent: 70, capacity: {}}}",
+            ".enforcement.elastic.capacity",
+            "exactly one of inFlight",
+        ),
+        (
+            ONE,
+            "enforcement: {elastic: {requests: 7, utilizationBelowPercent: 70}}",
+            ".enforcement.elastic.capacity",
+            "is required",
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowLog: {}}\n    enforcement: {elastic: {requests: 10001, utilizationBelowPercent: 70, capacity: {inFlight: 4}}}",
+            ".enforcement.elastic.requests",
+            "at most 10000",
+        ),
+    ] {
+        let errors = errors(rates, more);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].contains(&format!(": {limit}{path}: ")) && errors[0].contains(word),
+            "{path}: {word}\n{errors:?}"
+        );
+    }
+}
+
+#[test]
+fn check_warns_of_rates_that_can_never_bind_and_of_half_the_throughput() {
+    let window = "";
+    for (rates, more, expected) in [
+        (TWO, window, None),
+        ("{requests: 10, per: 1m}, {requests: 500, per: 1h}", window, None),
+        ("{requests: 10, per: 1m}, {requests: 600, per: 1h}", window, None),
+        (
+            "{requests: 1000, per: 1m}, {requests: 10, per: 1h}",
+            window,
+            Some("rates[0]: can never bind: rates[1] admits no more in a longer period"),
+        ),
+        (
+            "{requests: 5, per: 1h}, {requests: 5, per: 1m}",
+            window,
+            Some("rates[1]: can never bind: rates[0] admits no more"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            window,
+            Some("rates[1]: can never bind: rates[0] admits 5 per 1m, which is 300 in 1h"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "algorithm: {slidingWindowLog: {}}",
+            Some("300 in 1h"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "algorithm: {slidingWindowLog: {countDenied: true}}",
+            None,
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "enforcement: {soft: {overPercent: 900, for: 1m}}",
+            None,
+        ),
+        (
+            "{requests: 10, per: 1s}, {requests: 100, per: 1m}",
+            "algorithm: {tokenBucket: {burst: 5}}",
+            Some("rates[0]: can never bind: rates[1] is slower"),
+        ),
+        ("{requests: 10, per: 1s}, {requests: 100, per: 1m}", "algorithm: {tokenBucket: {}}", None),
+        (
+            "{requests: 10, per: 1s}, {requests: 1000, per: 1m}",
+            "algorithm: {gcra: {}}",
+            Some("rates[1]: can never bind: rates[0] is slower"),
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            Some("rates[0]: with `bound: Guaranteed` and one sub-window"),
+        ),
+        (
+            "{requests: 6, per: 1m, subWindows: 1}",
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            Some("half of the number"),
+        ),
+        (
+            "{requests: 6, per: 1m, subWindows: 2}",
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            None,
+        ),
+        (ONE, "algorithm: {leakyBucket: {maxWait: 60s}}", None),
+        (
+            ONE,
+            "algorithm: {leakyBucket: {maxWait: 61s}}",
+            Some("maxWait: most clients and load balancers give up"),
+        ),
+    ] {
+        let warnings: Vec<_> = one(rates, more).warnings.iter().map(ToString::to_string).collect();
+        match expected {
+            None => assert!(warnings.is_empty(), "{rates} {more}: {warnings:?}"),
+            Some(word) => {
+                assert!(warnings.len() == 1 && warnings[0].contains(word), "{rates} {more}: {warnings:?}")
+            }
+        }
+    }
+}

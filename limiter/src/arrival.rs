@@ -1,0 +1,134 @@
+//! Token bucket, generic cell rate algorithm and leaky bucket: one state, the *theoretical arrival time* (TAT) of the
+//! next request if all came at the rate's own pace. A request of cost c moves it to `max(TAT, now) + c * T`, with T =
+//! period / requests, and conforms if it then is no more than the capacity ahead of now. After ITU-T I.371 and "Traffic
+//! Management Specification Version 4.1" (ATM Forum, 1999), section 4.4.2, virtual scheduling; the same bucket counted in
+//! tokens is Turner's (1986).
+//!
+//! - `tokenBucket`: the capacity is `burst * T`; a full bucket is a TAT in the past.
+//! - `gcra`: the same, with a burst of 1 unless said otherwise.
+//! - `leakyBucket`: who conforms waits until `max(TAT, now)`, which is no more than `maxWait` away: a constant outflow.
+//!
+//! T is seldom whole: 3 a second are 333,333 us and a third. Hence a TAT is whole microseconds and a rest in units of
+//! 1 / requests microseconds: exact for 3 a second and for ten million.
+//!
+//! In a [`Record`]: `slot` is the TAT's milliseconds, `previous` its microseconds within them, `current` the rest.
+
+use crate::{Algorithm, Rate, Record};
+
+/// A length of time in microseconds and a rest in units of 1 / requests of a microsecond, smaller than one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) micros: u64,
+    pub(crate) rest: u64,
+}
+
+impl Span {
+    pub(crate) const ZERO: Self = Self { micros: 0, rest: 0 };
+
+    /// The time of so many requests: requests * period / per.
+    #[inline]
+    pub(crate) fn of(requests: u64, period_micros: u64, per: u64) -> Self {
+        let per = per.max(1);
+        if let Some(product) = requests.checked_mul(period_micros) {
+            return Self { micros: product / per, rest: product % per };
+        }
+        let (product, per) = (u128::from(requests) * u128::from(period_micros), u128::from(per));
+        Self {
+            micros: u64::try_from(product / per).unwrap_or(u64::MAX >> 8).min(u64::MAX >> 8),
+            rest: (product % per) as u64,
+        }
+    }
+
+    pub(crate) fn plus(self, other: Self, per: u64) -> Self {
+        let rest = self.rest + other.rest;
+        let carry = u64::from(rest >= per.max(1));
+        Self { micros: self.micros + other.micros + carry, rest: rest - carry * per.max(1) }
+    }
+
+    /// The difference, or nothing.
+    pub(crate) fn minus(self, other: Self, per: u64) -> Self {
+        if self <= other {
+            Self::ZERO
+        } else if self.rest >= other.rest {
+            Self { micros: self.micros - other.micros, rest: self.rest - other.rest }
+        } else {
+            Self { micros: self.micros - other.micros - 1, rest: self.rest + per.max(1) - other.rest }
+        }
+    }
+
+    /// Whole microseconds, rounded up.
+    pub(crate) fn ceil(self) -> u64 {
+        self.micros + u64::from(self.rest > 0)
+    }
+}
+
+fn tat(record: &Record) -> u64 {
+    record.slot.saturating_mul(1000).saturating_add(record.previous)
+}
+
+fn set(record: &mut Record, micros: u64, rest: u64) {
+    (record.slot, record.previous, record.current) = (micros / 1000, micros % 1000, rest);
+}
+
+/// How far the TAT is ahead of now.
+pub(crate) fn ahead(record: &Record, now: u64) -> Span {
+    let tat = tat(record);
+    if tat < now { Span::ZERO } else { Span { micros: tat - now, rest: record.current } }
+}
+
+/// The furthest that a TAT can be ahead, in whole microseconds; one beyond it comes from another clock or number.
+pub(crate) fn furthest(rate: &Rate) -> u64 {
+    match rate.algorithm {
+        Algorithm::LeakyBucket { max_wait } => max_wait.micros() + rate.period.micros(),
+        Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst } => rate.span(burst.get()).ceil(),
+        _ => 0,
+    }
+}
+
+/// Takes in what may have been stored with another number or by another clock.
+pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> Record {
+    if record.current >= rate.requests.get().max(1) {
+        // A rest of another number: rounded up.
+        let micros = tat(&record).saturating_add(1);
+        set(&mut record, micros, 0);
+    }
+    let latest = now + furthest(rate);
+    if tat(&record) > latest {
+        set(&mut record, latest, 0);
+    }
+    record
+}
+
+/// Moves the TAT.
+pub(crate) fn reserve(rate: &Rate, record: &mut Record, now: u64, span: Span) {
+    let after = ahead(record, now).plus(span, rate.requests.get());
+    set(record, now + after.micros, after.rest);
+}
+
+/// How many requests of cost 1 fit now.
+pub(crate) fn tokens(rate: &Rate, record: &Record, capacity: Span, now: u64) -> u64 {
+    let requests = rate.requests.get();
+    if requests == 0 {
+        return 0;
+    }
+    let left = capacity.minus(ahead(record, now), requests);
+    let left = u128::from(left.micros) * u128::from(requests) + u128::from(left.rest);
+    (left / u128::from(rate.period.micros())) as u64
+}
+
+/// A span that a settlement may move a TAT by: larger ones would not be exact in a double.
+pub(crate) fn capped(span: Span) -> Span {
+    if span.micros >= 1 << 51 { Span { micros: 1 << 51, rest: 0 } } else { span }
+}
+
+/// What the TAT would be had the cost been another.
+pub(crate) fn settle(rate: &Rate, record: &mut Record, delta: i64) {
+    let requests = rate.requests.get();
+    if delta == 0 {
+        return;
+    }
+    let span = capped(rate.span(delta.unsigned_abs().min(crate::MAX_COUNT)));
+    let now = Span { micros: tat(record), rest: record.current };
+    let after = if delta < 0 { now.minus(span, requests) } else { now.plus(span, requests) };
+    set(record, after.micros, after.rest);
+}

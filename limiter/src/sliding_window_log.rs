@@ -1,0 +1,88 @@
+//! The sliding-window log: every admitted request by its instant, the newest N of them; admit iff fewer than N lie in
+//! the period that ends now. Exact in every trailing period, at 6 bytes a request: so N is at most
+//! [`MAX_REQUESTS`]. A request of cost c is c instants. After the "sliding log" of the Kong and Figma write-ups
+//! (2017), there a sorted set.
+//!
+//! `minInterval` also wants that much time between two admitted requests. `countDenied` records denied requests too, so
+//! that a client that keeps asking stays denied.
+//!
+//! In a [`Record`]: `tail` holds the instants in milliseconds, newest first; `slot` is the newest, 0 if there is none.
+
+use crate::{Rate, Record};
+
+/// The largest number of requests of a log.
+pub const MAX_REQUESTS: u64 = 10_000;
+
+/// The record at `now`, without what no longer counts, and the instant that counts.
+pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> (Record, u64) {
+    let (millis, period) = (now / 1000, rate.period.millis());
+    let mut at = now;
+    if record.slot > millis + period {
+        record.tail.fill(millis);
+    } else if record.slot > millis {
+        at = record.slot * 1000;
+    }
+    let kept = record.tail.partition_point(|instant| instant + period > at / 1000);
+    record.tail.truncate(kept);
+    record.slot = record.tail.first().copied().unwrap_or(0);
+    (record, at)
+}
+
+pub(crate) fn has_room(record: &Record, now: u64, cost: u64, requests: u64, min_interval: u64) -> bool {
+    let fits = (record.tail.len() as u64).saturating_add(cost) <= requests;
+    fits && (min_interval == 0 || record.tail.is_empty() || record.slot + min_interval <= now / 1000)
+}
+
+/// Notes `cost` requests at `now`, and forgets all but the newest `requests`.
+pub(crate) fn add(record: &mut Record, now: u64, cost: u64, requests: u64) {
+    let cost = cost.min(requests) as usize;
+    record.tail.splice(0..0, std::iter::repeat_n(now / 1000, cost));
+    record.tail.truncate(requests as usize);
+    record.slot = record.tail.first().copied().unwrap_or(0);
+}
+
+/// Adds or removes requests at the instant that was charged.
+pub(crate) fn settle(record: &mut Record, charged: u64, delta: i64, requests: u64) {
+    let millis = charged / 1000;
+    let from = record.tail.partition_point(|&instant| instant > millis);
+    if delta < 0 {
+        let to = record.tail.partition_point(|&instant| instant >= millis);
+        let gone = (to - from).min(delta.unsigned_abs() as usize);
+        record.tail.drain(from..from + gone);
+    } else {
+        let more = delta.unsigned_abs().min(requests) as usize;
+        record.tail.splice(from..from, std::iter::repeat_n(millis, more));
+        record.tail.truncate(requests as usize);
+    }
+    record.slot = record.tail.first().copied().unwrap_or(0);
+}
+
+/// What an answer needs to know of a log; instants in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// The newest instant; 0 if there is none.
+    pub newest: u64,
+    /// How many count.
+    pub used: u64,
+    /// The instant that has to leave before the cost fits; 0 if it fits.
+    pub leaves: u64,
+}
+
+/// The view of a rolled record that a check of `cost` needs.
+#[must_use]
+pub fn view(record: &Record, cost: u64, requests: u64) -> View {
+    let leaves = requests.checked_sub(cost.max(1)).and_then(|kept| record.tail.get(kept as usize));
+    View { newest: record.slot, used: record.tail.len() as u64, leaves: leaves.copied().unwrap_or(0) }
+}
+
+impl View {
+    pub(crate) fn reset(&self, period: u64, now: u64) -> u64 {
+        if self.used == 0 { 0 } else { ((self.newest + period) * 1000).saturating_sub(now) }
+    }
+
+    pub(crate) fn retry_after(&self, period: u64, min_interval: u64, now: u64) -> u64 {
+        let room = if self.leaves == 0 { 0 } else { self.leaves + period };
+        let pause = if min_interval == 0 || self.used == 0 { 0 } else { self.newest + min_interval };
+        (room.max(pause) * 1000).saturating_sub(now)
+    }
+}

@@ -1,0 +1,74 @@
+//! What several tests need.
+
+use proptest::prelude::*;
+
+use crate::{
+    Algorithm, Alignment, Bound, Burst, Decision, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Period, Rate, Record,
+    Requests, Soft, SubWindows, WarmUp,
+};
+
+pub(crate) fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
+    Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
+}
+
+pub(crate) fn sliding(slots: u64, bound: Bound) -> Algorithm {
+    Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+}
+
+pub(crate) fn any_algorithm() -> impl Strategy<Value = Algorithm> {
+    let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
+    let burst = prop_oneof![1u64..30, 1u64..2000].prop_map(|burst| Burst::new(burst).unwrap());
+    prop_oneof![
+        (prop_oneof![Just(1u64), 1u64..=60], bound).prop_map(|(slots, bound)| sliding(slots, bound)),
+        Just(Algorithm::FixedWindow(Alignment::Clock)),
+        Just(Algorithm::FixedWindow(Alignment::FirstRequest)),
+        Just(Algorithm::FixedWindow(Alignment::Spread)),
+        (prop_oneof![Just(0u64), 0u64..60_000], any::<bool>()).prop_map(|(min_interval, count_denied)| {
+            Algorithm::SlidingWindowLog { min_interval, count_denied }
+        }),
+        burst.clone().prop_map(|burst| Algorithm::TokenBucket { burst }),
+        burst.prop_map(|burst| Algorithm::Gcra { burst }),
+        (0u64..100_000)
+            .prop_map(|wait| Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(wait).unwrap() }),
+        (1u64..100_000, 2u64..10)
+            .prop_map(|(millis, factor)| Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())),
+    ]
+}
+
+/// Rates of all kinds, small and absurd; those that cannot be are made so that they can.
+pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
+    let requests = prop_oneof![3 => 0u64..20, 1 => 0..=MAX_COUNT, 1 => Just(MAX_COUNT)];
+    let period = prop_oneof![1u64..50, 1..=MAX_PERIOD_MS, Just(1000), Just(60_000), Just(MAX_PERIOD_MS)];
+    let soft = proptest::option::weighted(0.3, (1u64..200, 1u64..100_000));
+    (requests, period, any_algorithm(), soft).prop_map(|(mut requests, mut period, mut algorithm, soft)| {
+        match &mut algorithm {
+            Algorithm::SlidingWindowCounter { slots, .. } => {
+                let slots = u64::from(slots.get());
+                period = (period / slots).max(1) * slots;
+                period = period.min(MAX_PERIOD_MS / slots * slots);
+            }
+            Algorithm::SlidingWindowLog { min_interval, .. } => {
+                requests %= 200;
+                *min_interval %= period + 1;
+            }
+            Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst } => {
+                let most = u128::from(requests.max(1)) * u128::from(MAX_PERIOD_MS) / u128::from(period);
+                *burst = Burst::new(burst.get().min(most as u64).max(1)).unwrap();
+            }
+            Algorithm::WarmUp(warm_up) => period = period.min(MAX_PERIOD_MS / warm_up.cold_factor()),
+            _ => {}
+        }
+        let rate = rate(requests, period, algorithm);
+        let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
+        soft.and_then(|soft| rate.softened(soft).ok()).unwrap_or(rate)
+    })
+}
+
+/// One check of one rate, as a store makes it.
+pub(crate) fn check(rate: &Rate, stored: Option<Record>, now: u64, cost: u64) -> (Record, Decision) {
+    let (record, at) = rate.roll(stored, now);
+    let room = rate.has_room(&record, at, cost);
+    let record = if room { rate.charge(record, at, cost) } else { rate.refuse(record, at, cost) };
+    let decision = rate.decision(&record, at, cost, room, room);
+    (record, decision)
+}

@@ -1,0 +1,3 @@
+//! Layers.
+#[allow(dead_code)]
+mod lease;#[allow(dead_code)]mod table;

@@ -1,0 +1,120 @@
+//! A map of bounded size: entries side by side, so that a hand can walk them and drop what is idle.
+
+use std::collections::HashMap;
+
+/// How many entries are looked at for an idle one when the table is full.
+const LOOKED_AT: usize = 16;
+
+/// At most `max` entries by 128-bit identity.
+#[derive(Debug)]
+pub(super) struct Table<V> {
+    entries: Vec<(u128, V)>,
+    index: HashMap<u128, u32, foldhash::fast::RandomState>,
+    hand: usize,
+    max: usize,
+}
+
+impl<V> Table<V> {
+    pub(super) fn new(max: usize) -> Self {
+        Self { entries: Vec::new(), index: HashMap::default(), hand: 0, max }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn get_mut(&mut self, id: u128) -> Option<&mut V> {
+        let at = *self.index.get(&id)?;
+        self.entries.get_mut(at as usize).map(|(_, value)| value)
+    }
+
+    /// The entry of this identity, made if there is room: when the table is full, a few others are looked at, and the
+    /// first idle one gives way.
+    pub(super) fn entry(
+        &mut self,
+        id: u128,
+        idle: impl Fn(&V) -> bool,
+        make: impl FnOnce() -> V,
+    ) -> Option<&mut V> {
+        let at = match self.index.get(&id) {
+            Some(&at) => at as usize,
+            None => {
+                if self.entries.len() >= self.max && !self.drop_idle(idle) {
+                    return None;
+                }
+                self.index.insert(id, self.entries.len() as u32);
+                self.entries.push((id, make()));
+                self.entries.len() - 1
+            }
+        };
+        self.entries.get_mut(at).map(|(_, value)| value)
+    }
+
+    pub(super) fn remove(&mut self, id: u128) -> Option<V> {
+        let at = self.index.remove(&id)? as usize;
+        let (_, value) = self.entries.swap_remove(at);
+        if let Some(&(moved, _)) = self.entries.get(at) {
+            self.index.insert(moved, at as u32);
+        }
+        Some(value)
+    }
+
+    /// Every entry.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u128, &mut V)> {
+        self.entries.iter_mut().map(|(id, value)| (*id, value))
+    }
+
+    fn drop_idle(&mut self, idle: impl Fn(&V) -> bool) -> bool {
+        for _ in 0..LOOKED_AT.min(self.entries.len()) {
+            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
+            if let Some((id, _)) = self.entries.get(self.hand).filter(|(_, value)| idle(value)) {
+                let id = *id;
+                self.remove(id);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// As a map, of which only idle entries (here: odd values) ever go, and only when it is full.
+        #[test]
+        fn it_is_a_map_that_only_idle_entries_leave(steps in proptest::collection::vec((0u128..40, 0u32..9, 0..4), 0..300)) {
+            let (mut table, mut model) = (Table::new(10), HashMap::new());
+            for (id, value, what) in steps {
+                match what {
+                    0 => prop_assert_eq!(table.remove(id), model.remove(&id)),
+                    1 => prop_assert_eq!(table.get_mut(id).copied(), model.get(&id).copied()),
+                    _ => {
+                        let found = table.entry(id, |value| value % 2 == 1, || value).copied();
+                        let known = model.get(&id).copied();
+                        match (found, known) {
+                            (Some(found), Some(known)) => prop_assert_eq!(found, known),
+                            (Some(found), None) => {
+                                prop_assert_eq!(found, value);
+                                model.insert(id, value);
+                            }
+                            (None, Some(_)) => prop_assert!(false, "a known entry is found"),
+                            (None, None) => prop_assert!(model.len() == 10 && model.values().all(|v| v % 2 == 0)),
+                        }
+                    }
+                }
+                let left: HashMap<_, _> = table.iter_mut().map(|(id, value)| (id, *value)).collect();
+                for (id, value) in &model {
+                    prop_assert!(left.get(id) == Some(value) || (value % 2 == 1 && left.len() == 10));
+                }
+                prop_assert!(left.len() <= 10);
+                model = left;
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The server's clock is put forward and back by a day. Both stores call the shipped script in a wrapping that moves
+//! what TIME says; when keys expire moves along.
+
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use sluice_store::redis::CHECK_LUA;
+
+use crate::case::Case;
+use crate::proxy::Proxy;
+use crate::support::until;
+use crate::verdict::Lost;
+use crate::{Server, turn};
+
+const PATIENT: Duration = Duration::from_secs(1);
+const DAY: i64 = 86_400;
+
+const PRELUDE: &str = "local real = redis
+local step = tonumber(real.call('GET', 'step') or 0)
+local redis = setmetatable({
+  call = function(name, ...)
+    local arguments = {...}
+    if name == 'TIME' then
+      local time = real.call('TIME')
+      return {string.format('%.0f', time[1] + step), time[2]}
+    end
+    for i = 1, #arguments do
+      if arguments[i] == 'PXAT' then
+        arguments[i + 1] = string.format('%.0f', arguments[i + 1] - step * 1000)
+      end
+    end
+    return real.call(name, unpack(arguments))
+  end,
+}, {__index = real})
+";
+
+fn stepped(name: &'static str, from: i64, to: i64) {
+    let _turn = turn();
+    let server = Server::start(&[]);
+    let mut connection = server.redis.connection();
+    let script = server.load(&format!("{PRELUDE}{CHECK_LUA}"));
+    let proxy = Proxy::with_script(server.redis.port, script);
+    let (): () = connection.set("step", from).unwrap();
+    let mut case = Case::start(name, [proxy.url(), proxy.url()], PATIENT);
+    case.goes_on(Duration::from_millis(3_500));
+    let late = case.load.stores.each_ref().map(|store| store.metrics().late);
+    let step = Instant::now();
+    let (): () = connection.set("step", to).unwrap();
+    if to > from {
+        // A call carries its deadline by the clock as last heard: each store loses one, and knows better then.
+        until("each store heard of it", || {
+            case.load.stores.iter().zip(late).all(|(store, late)| store.metrics().late > late)
+        });
+        case.leapt(step);
+    }
+    case.recovers(step);
+    case.admits(step);
+    case.goes_on(Duration::from_millis(4_000));
+    for store in &case.load.stores {
+        let metrics = store.metrics();
+        assert!(metrics.errors == 0 && metrics.reconnects == 0, "{metrics:?}");
+    }
+    proxy.assert_script_replaced();
+    case.judge(&mut connection, &[], Lost::AtTheEdges);
+}
+
+#[test]
+fn store_lives_with_a_clock_that_is_put_forward() {
+    stepped("clock a day forward", 0, DAY);
+}
+
+/// What was used is not forgotten, and not held against anybody for longer than the window it was moved to.
+#[test]
+fn store_lives_with_a_clock_that_is_put_back() {
+    stepped("clock a day back", 0, -DAY);
+}
