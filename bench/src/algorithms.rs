@@ -31,7 +31,12 @@ pub(crate) fn all(requests: u64, period: Duration) -> anyhow::Result<Vec<Named>>
         named("fixedWindow, FirstRequest", Algorithm::FixedWindow(Alignment::FirstRequest), true, false),
         named("slidingWindowCounter", Algorithm::SLIDING_WINDOW, true, false),
         named("slidingWindowCounter, 10 sub-windows", sliding(slots, Bound::Estimate), true, false),
-        named("the same, Guaranteed", sliding(slots, Bound::Guaranteed), true, true),
+        named(
+            "slidingWindowCounter, 10 sub-windows, Guaranteed",
+            sliding(slots, Bound::Guaranteed),
+            true,
+            true,
+        ),
         named(
             "slidingWindowLog",
             Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false },

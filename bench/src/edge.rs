@@ -1,5 +1,6 @@
-//! What each algorithm admits of somebody who has been quiet and then sends as fast as possible, from just before the
-//! edge of a window on. The time is no clock's, so this is the same in each run.
+//! What each algorithm admits of somebody who sends one request (which opens a window where windows are opened by
+//! requests), and then as fast as possible, from just before the edge of the window on. The time is no clock's, so this
+//! is the same in each run.
 
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ const REQUESTS: u64 = 100;
 const PERIOD: Duration = Duration::from_secs(10);
 /// An edge of aligned windows, in milliseconds since the Unix epoch.
 const EDGE: i64 = 1_700_000_000_000;
-/// The first request, in milliseconds before the edge.
-const BEFORE: i64 = 500;
+/// The one request, and when all the others begin, in milliseconds before the edge.
+const FIRST: i64 = 9_500;
+const FLOOD: i64 = 500;
 const UNTIL: i64 = 25_000;
 /// In each millisecond.
 const EACH: usize = 3;
@@ -38,17 +40,15 @@ pub(crate) fn measure() -> anyhow::Result<(Chart, Vec<Row>)> {
         Panel { label: label.to_owned(), lines: lines.collect() }
     };
     let chart = Chart {
-        title: format!(
-            "{REQUESTS} requests in 10 s; {EACH} sent in each millisecond from 0.5 s before an edge on"
-        ),
+        title: format!("{REQUESTS} requests in 10 s: one comes, and 9 s later {EACH} in each millisecond"),
         x: Axis {
             label: "seconds from the edge of an aligned window".to_owned(),
-            from: -1.0,
+            from: -10.0,
             to: UNTIL as f64 / 1e3,
             doubling: false,
         },
         panels: vec![panel("passed so far: windows", true), panel("passed so far: buckets", false)],
-        marks: [0.0, 10.0, 20.0].map(|x| (x, if x == 0.0 { "edge" } else { "" }.to_owned())).into(),
+        marks: vec![(0.0, "edge of an aligned window".to_owned())],
     };
     Ok((chart, rows.collect()))
 }
@@ -56,8 +56,8 @@ pub(crate) fn measure() -> anyhow::Result<(Chart, Vec<Row>)> {
 /// When each request that was admitted passed, in milliseconds from the edge; a leaky bucket lets it wait.
 fn attack(named: &Named) -> Vec<i64> {
     let (mut stored, mut passed) = (None, Vec::new());
-    for at in -BEFORE..UNTIL {
-        for _ in 0..EACH {
+    for (at, times) in [(-FIRST, 1)].into_iter().chain((-FLOOD..UNTIL).map(|at| (at, EACH))) {
+        for _ in 0..times {
             let decision = check(&named.rate, &mut stored, (EDGE + at) as u64 * 1_000);
             if decision.admitted {
                 passed.push(at + decision.delay.div_ceil(1_000) as i64);
@@ -75,10 +75,10 @@ fn most(passed: &[i64]) -> usize {
     passed.iter().enumerate().map(within).max().unwrap_or(0)
 }
 
-/// How many passed until when, at most two hundred steps: those that passed at once are one.
+/// How many passed until when: those that passed at once are one step.
 fn steps(passed: &[i64]) -> Vec<Point> {
     let point = |at: i64, count: usize| Point { x: at as f64 / 1e3, y: count as f64, spread: None };
-    let mut points = vec![point(-1_000, 0)];
+    let mut points = vec![point(-10_000, 0)];
     for (count, &at) in passed.iter().enumerate() {
         if passed.get(count + 1) != Some(&at) {
             points.push(point(at, count + 1));

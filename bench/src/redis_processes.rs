@@ -14,7 +14,7 @@ use crate::child::{Child, numbers, serve};
 use crate::cores::Cores;
 use crate::keys::{MANY, check, counter, key, limit};
 use crate::random::Random;
-use crate::redis_server::RedisServer;
+use crate::redis_server::{RedisServer, connect};
 use crate::rounds::interleave;
 use crate::row::{Aim, Checks, Row};
 use crate::wire::Call;
@@ -159,7 +159,7 @@ impl Caller {
         options.latency_budget = Duration::from_secs(10);
         let store = RedisStore::start(options)?;
         until("the store is healthy", async || (store.health() == StoreHealth::Healthy).then_some(())).await;
-        let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let connection = connect(&url).await?;
         Ok(Self { store, connection, limit: limit(SCOPE, MANY)?, call: None })
     }
 

@@ -1,8 +1,8 @@
 //! A Redis on a core of its own, as both sides use it.
 
 use anyhow::Context as _;
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
 use sluice_store::{RedisOptions, RedisStore, StoreHealth};
 use sluice_tests::process::{Process, free_port};
 use sluice_tests::wait::until;
@@ -50,7 +50,7 @@ impl RedisServer {
 
     /// A connection.
     pub(crate) async fn connection(&self) -> anyhow::Result<MultiplexedConnection> {
-        Ok(redis::Client::open(self.url.as_str())?.get_multiplexed_async_connection().await?)
+        connect(&self.url).await
     }
 
     /// A store that is connected. Its checks may wait for as long as a store allows: what is measured is work.
@@ -88,6 +88,12 @@ impl RedisServer {
     }
 }
 
+/// A connection that waits as long as it takes: what is measured is work.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    Ok(redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
 fn start(cores: Cores, folder: &TempDir, port: u16) -> anyhow::Result<Process> {
     let arguments = [
         crate::peer_file("redis.conf").display().to_string(),
@@ -101,7 +107,7 @@ fn start(cores: Cores, folder: &TempDir, port: u16) -> anyhow::Result<Process> {
 
 async fn answers(url: &str) {
     until("Redis answers", async || {
-        let mut connection = redis::Client::open(url).ok()?.get_multiplexed_async_connection().await.ok()?;
+        let mut connection = connect(url).await.ok()?;
         redis::cmd("PING").query_async::<Value>(&mut connection).await.ok()
     })
     .await;

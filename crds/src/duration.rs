@@ -1,17 +1,23 @@
 //! Durations as Kubernetes' Gateway API writes them (GEP-2257): one to four parts of up to five digits and a unit
 //! (h, m, s, ms), such as `1h30m`.
 
-use sluice_limiter::Period;
+use sluice_limiter::{MAX_PERIOD_MS, Period};
 
 /// What the schema says of them.
 pub const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// Reads a duration into a period, or says what is wrong with it.
 pub fn period(text: &str) -> Result<Period, String> {
+    up_to(text, MAX_PERIOD_MS)
+}
+
+/// The same, of at most so many milliseconds.
+pub fn up_to(text: &str, most: u64) -> Result<Period, String> {
     let millis = millis(text).ok_or_else(|| {
         format!("{text:?} is no duration: write up to four parts of up to five digits and a unit (h, m, s, ms), such as 1h30m")
     })?;
-    Period::from_millis(millis).map_err(|_| format!("{text} is out of range: 1ms to 8784h are allowed"))
+    let in_range = Period::from_millis(millis).ok().filter(|_| millis <= most);
+    in_range.ok_or_else(|| format!("{text} is out of range: 1ms to {} are allowed", format(most)))
 }
 
 fn millis(text: &str) -> Option<u64> {

@@ -5,8 +5,12 @@
 //! domains", 2017); here in exact integers. `Guaranteed`: the oldest slot counts whole.
 //!
 //! Within one aligned period never more than N pass. Within a trailing one the estimate can be driven by an adversary
-//! who fills the end of a slot: with m = 1 up to 2N - 1. `Guaranteed` never exceeds N in any trailing period, and
-//! admits m / (m + 1) of the rate to who sends all the time: choose m well above 1.
+//! who fills the end of a slot and then the end of the m-th slot after it. At the last admission of the period, with r
+//! milliseconds left of a slot of L, current + whole + ceil(oldest * r / L) <= N; the period holds at most current +
+//! whole + oldest, and oldest <= N, r >= 1: so at most N + floor(N * (L - 1) / L) pass, whatever m is, which is 2N - 1
+//! for slots of at least N milliseconds, and the adversary does reach it. More sub-windows bring the estimate of
+//! ordinary traffic nearer, not this bound. `Guaranteed` never exceeds N in any trailing period, which touches no more
+//! than m + 1 slots, and admits m / (m + 1) of the rate to who sends all the time: choose m well above 1.
 
 use crate::algorithm::{Bound, shifted};
 use crate::record::Counts;
@@ -149,4 +153,174 @@ fn ceil_share(count: u64, part: u64, whole: u64) -> u64 {
 /// floor(count * period / whole), for count < whole: it is below `period`.
 fn floor_share(count: u64, period: u64, whole: u64) -> u64 {
     (u128::from(count) * u128::from(period) / u128::from(whole)) as u64
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Rate;
+    use crate::testing::{rate, sliding};
+
+    /// A generator of numbers that repeats itself: xorshift64* (Vigna, 2016).
+    pub(crate) struct Numbers(pub(crate) u64);
+
+    impl Numbers {
+        pub(crate) fn below(&mut self, end: u64) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % end
+        }
+    }
+
+    /// One move of an adversary: when, in a slot and microseconds within it, and what part of what fits.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Move {
+        slot: u64,
+        micros: u64,
+        part: u64,
+    }
+
+    impl Move {
+        /// Half of them a microsecond from an edge, and half in a slot that is nearly a period away.
+        fn any(numbers: &mut Numbers, slots: u64, length: u64) -> Self {
+            let slot = match numbers.below(2) {
+                0 => [0, 1, slots - 1, slots, slots + 1, 2 * slots][numbers.below(6) as usize],
+                _ => numbers.below(2 * slots + 2),
+            };
+            let micros = match numbers.below(6) {
+                0 => 0,
+                1 => 1,
+                2 => length - 1,
+                3 => length - 2,
+                _ => numbers.below(length),
+            };
+            Self { slot, micros, part: [1, 1, 1, 2, 3, u64::MAX][numbers.below(6) as usize] }
+        }
+    }
+
+    /// What is admitted, by instant, to an adversary who makes these moves.
+    fn admitted(rate: &Rate, moves: &[Move], length: u64) -> Vec<(u64, u64)> {
+        // A multiple of all slots, so that moves fall where they say.
+        let start = 1_000_000 * rate.period.micros();
+        let (mut stored, mut all) = (None, vec![]);
+        for each in moves {
+            let now = start + each.slot * length + each.micros;
+            let (record, at) = rate.roll(stored.take(), now);
+            let room = rate.requests.get().saturating_sub(rate.used(&record, at));
+            let cost = (room / each.part).max(u64::from(room > 0));
+            if cost > 0 {
+                assert!(rate.has_room(&record, at, cost) && !rate.has_room(&record, at, room + 1));
+                stored = Some(rate.charge(record, at, cost));
+                all.push((now, cost));
+            } else {
+                stored = Some(record);
+            }
+        }
+        all
+    }
+
+    /// The most that any trailing period holds, to the microsecond.
+    pub(crate) fn fullest(admitted: &[(u64, u64)], period: u64) -> u64 {
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for &(now, cost) in admitted {
+            sum += cost;
+            while admitted[first].0 + period <= now {
+                sum -= admitted[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+
+    /// The most that a search for the worst case finds in a trailing period of a window: schedules at random, and changes
+    /// of the best so far.
+    pub(crate) fn worst(rate: &Rate, tries: u64, seed: u64) -> u64 {
+        let slots = rate.tag().previous_slots().max(1);
+        let length = rate.tag().slot_millis() * 1000;
+        let mut numbers = Numbers(seed);
+        let (mut best, mut most) = (vec![], 0);
+        for _ in 0..tries {
+            let mut moves: Vec<Move> = if numbers.below(2) == 0 { vec![] } else { best.clone() };
+            if !moves.is_empty() {
+                let at = numbers.below(moves.len() as u64) as usize;
+                moves.swap_remove(at);
+            }
+            for _ in 0..1 + numbers.below(4) {
+                moves.push(Move::any(&mut numbers, slots, length));
+            }
+            moves.sort_unstable();
+            let found = fullest(&admitted(rate, &moves, length), rate.period.micros());
+            if found > most {
+                (best, most) = (moves, found);
+            }
+        }
+        most
+    }
+
+    /// The bound at the head of this module.
+    fn bound(rate: &Rate) -> u64 {
+        let (requests, length) = (rate.requests.get(), rate.tag().slot_millis());
+        requests + requests * (length - 1) / length
+    }
+
+    #[test]
+    fn an_adversary_gets_1999_of_1000_in_a_trailing_period_of_two_windows() {
+        let rate = rate(1000, 60_000, crate::Algorithm::SLIDING_WINDOW);
+        assert_eq!((worst(&rate, 20_000, 1), bound(&rate)), (1999, 1999));
+    }
+
+    #[test]
+    fn sub_windows_do_not_help_against_an_adversary() {
+        for (slots, expected) in [(2, 1999), (10, 1999), (60, 1999)] {
+            let rate = rate(1000, 3_600_000, sliding(slots, Bound::Estimate));
+            let found = worst(&rate, 40_000, slots);
+            println!("estimate, m = {slots}: {found} of 1000 in a trailing period");
+            assert_eq!((found, bound(&rate)), (expected, expected));
+        }
+        // Slots shorter than N milliseconds: a millisecond's share of the oldest is more than one.
+        for (slots, length, expected) in [(1, 100, 1990), (10, 50, 1980), (60, 1, 1000), (60, 2, 1500)] {
+            let rate = rate(1000, slots * length, sliding(slots, Bound::Estimate));
+            assert_eq!((worst(&rate, 40_000, slots), bound(&rate)), (expected, expected));
+        }
+    }
+
+    #[test]
+    fn no_adversary_exceeds_the_bound_of_the_estimate() {
+        let mut numbers = Numbers(7);
+        for slots in 1..=60 {
+            let length = 1 + numbers.below(2000);
+            let rate = rate(1 + numbers.below(3000), slots * length, sliding(slots, Bound::Estimate));
+            let found = worst(&rate, 1500, slots);
+            assert!(found <= bound(&rate), "{found} of {rate:?}");
+        }
+    }
+
+    /// And the same search, for the estimate, does exceed it.
+    #[test]
+    fn no_adversary_exceeds_the_number_when_it_is_guaranteed() {
+        for slots in 1..=60 {
+            let worst = |bound| worst(&rate(1000, slots * 1000, sliding(slots, bound)), 1500, slots);
+            assert_eq!(worst(Bound::Guaranteed), 1000, "m = {slots}");
+            assert!(worst(Bound::Estimate) > 1300, "m = {slots}");
+        }
+    }
+
+    /// Who asks each millisecond gets m / (m + 1) of the rate, on the average of whole rounds.
+    #[test]
+    fn a_guaranteed_counter_admits_its_share_of_the_rate() {
+        for slots in [1, 2, 4, 20] {
+            let rate = rate(60, 20 * 6 * slots, sliding(slots, Bound::Guaranteed));
+            let (rounds, mut stored, mut total) = (50, None, 0);
+            for millis in 0..rounds * (slots + 1) * 120 {
+                let (record, at) = rate.roll(stored.take(), millis * 1000);
+                let room = rate.requests.get() - rate.used(&record, at);
+                total += room;
+                stored = Some(rate.charge(record, at, room));
+            }
+            // A round is m + 1 slots, in which N pass.
+            assert_eq!(total, rounds * 60, "m = {slots}");
+        }
+    }
 }

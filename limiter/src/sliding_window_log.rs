@@ -86,3 +86,61 @@ impl View {
         (room.max(pause) * 1000).saturating_sub(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Algorithm;
+    use crate::sliding_window_counter::tests::{Numbers, fullest, worst};
+    use crate::testing::{check, rate};
+
+    /// Admitted iff the trailing period, of all that was ever recorded, has room: no more, and no less.
+    #[test]
+    fn a_log_is_exact_in_every_trailing_period() {
+        let mut numbers = Numbers(31);
+        let (mut yes, mut no) = (0, 0);
+        for _ in 0..400 {
+            let (requests, period) = (1 + numbers.below(30), 1 + numbers.below(2000));
+            let min_interval = if numbers.below(2) == 0 { 0 } else { numbers.below(period + 1) };
+            let count_denied = numbers.below(3) == 0;
+            let rate = rate(requests, period, Algorithm::SlidingWindowLog { min_interval, count_denied });
+            let (mut now, mut stored) = (10_000_000_000, None);
+            let (mut recorded, mut admitted) = (Vec::<(u64, u64)>::new(), vec![]);
+            for _ in 0..300 {
+                now += match numbers.below(5) {
+                    0 => 0,
+                    1 => period * 1000 - 1 + numbers.below(3),
+                    2 => min_interval * 1000 - 1 + numbers.below(3),
+                    _ => numbers.below(period * 100),
+                };
+                let (millis, cost) = (now / 1000, 1 + numbers.below(3));
+                let inside: u64 =
+                    recorded.iter().filter(|(at, _)| at + period > millis).map(|(_, cost)| cost).sum();
+                let quiet = recorded.last().is_none_or(|(at, _)| at + min_interval <= millis);
+                let (record, decision) = check(&rate, stored, now, cost);
+                stored = Some(record);
+                assert_eq!(
+                    decision.admitted,
+                    inside + cost <= requests && quiet,
+                    "{inside} at {now} of {rate:?}"
+                );
+                if decision.admitted {
+                    admitted.push((millis, cost));
+                }
+                if decision.admitted || count_denied {
+                    recorded.push((millis, cost));
+                }
+                *if decision.admitted { &mut yes } else { &mut no } += 1;
+            }
+            assert!(fullest(&admitted, period) <= requests);
+        }
+        assert!(yes > 10_000 && no > 10_000, "{yes} admitted, {no} denied");
+    }
+
+    #[test]
+    fn no_adversary_exceeds_the_number_of_a_log() {
+        let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+        for requests in [1, 10, 1000] {
+            assert_eq!(worst(&rate(requests, 60_000, log), 3000, 5), requests);
+        }
+    }
+}

@@ -42,3 +42,53 @@ pub(crate) fn retry_after(rate: &Rate, record: &Record, now: u64, cost: u64) -> 
     let at = hard.into_iter().chain(extra).min()?;
     Some((at * 1000).saturating_sub(now))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::sliding_window_counter::tests::Numbers;
+    use crate::testing::{check, rate};
+    use crate::{Algorithm, Soft};
+
+    /// Whatever comes: a window never holds more than N and the extra; above N only for so long after the first that was,
+    /// and again only a whole period after the window of the last that was.
+    #[test]
+    fn the_extra_is_bounded_in_number_and_in_time() {
+        let mut numbers = Numbers(23);
+        let (mut extras, mut again) = (0, 0);
+        for _ in 0..400 {
+            let (requests, period) = (1 + numbers.below(30), 1 + numbers.below(2000));
+            let lasts = 1 + numbers.below(4 * period);
+            let soft = Soft::new(1 + numbers.below(200), lasts).unwrap();
+            let rate = rate(requests, period, Algorithm::FIXED_WINDOW).softened(soft).unwrap();
+            let (mut now, mut stored, mut window, mut used) = (1_000_000_000_000, None, 0, 0);
+            let mut extra: Option<(u64, u64)> = None;
+            for _ in 0..600 {
+                now += match numbers.below(8) {
+                    0 => numbers.below(3 * period * 1000),
+                    1..4 => 0,
+                    _ => numbers.below(period * 100),
+                };
+                let (millis, cost) = (now / 1000, 1 + numbers.below(3));
+                if millis / period != window {
+                    (window, used) = (millis / period, 0);
+                }
+                let (record, decision) = check(&rate, stored, now, cost);
+                stored = Some(record);
+                let open = extra.is_none_or(|(since, end)| millis < since + lasts || millis >= end + period);
+                let most = if open { rate.ceiling() } else { requests };
+                assert_eq!(decision.admitted, used + cost <= most, "{used} + {cost} at {now} of {rate:?}");
+                if decision.admitted {
+                    used += cost;
+                    if used > requests {
+                        let begins = extra.is_none_or(|(_, end)| millis >= end + period);
+                        again += u64::from(begins && extra.is_some());
+                        extras += 1;
+                        let since = if begins { millis } else { extra.unwrap_or_default().0 };
+                        extra = Some((since, (window + 1) * period));
+                    }
+                }
+            }
+        }
+        assert!(extras > 1000 && again > 100, "{extras} above the number, {again} re-armed");
+    }
+}

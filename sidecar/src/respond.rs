@@ -15,6 +15,9 @@ const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// The largest integer of a structured field (RFC 9651, 3.3.1).
+const LARGEST: u64 = 999_999_999_999_999;
+
 /// The names of a limit's rates, as they stand in headers; made once a snapshot.
 #[derive(Debug)]
 pub(crate) struct RateNames {
@@ -113,7 +116,7 @@ pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
             separate(&mut text);
             text.extend_from_slice(item.as_bytes());
             text.extend_from_slice(b";r=");
-            number(&mut text, decision.remaining);
+            number(&mut text, decision.remaining.min(LARGEST));
             text.extend_from_slice(b";t=");
             number(&mut text, decision.reset.div_ceil(1_000_000));
         }
@@ -160,7 +163,7 @@ pub(crate) fn retry_after(standing: &Standing) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_limiter::{Period, Requests};
+    use sluice_limiter::{Burst, MaxWait, Period, Requests, Soft, WarmUp};
 
     fn rate(requests: u64, millis: u64) -> Rate {
         Rate {
@@ -178,5 +181,40 @@ mod tests {
         assert_eq!(one.rules, ["Limit per-client admits 5 requests per 1m. "]);
         let two = RateNames::new("a\"b\u{e9}", &[rate(1, 1_500), rate(9, 7_200_000)]);
         assert_eq!(two.policies, ["\"a\\\"b_/1500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
+    }
+
+    #[test]
+    fn a_denial_says_in_plain_words_what_its_rate_does() {
+        let rule = |algorithm| {
+            let rate = Rate { algorithm, ..rate(5, 60_000) };
+            RateNames::new("l", &[rate.checked().unwrap()]).rules.remove(0)
+        };
+        let burst = |n| Burst::new(n).unwrap();
+        for (algorithm, expected) in [
+            (Algorithm::SLIDING_WINDOW, "admits 5 requests per 1m"),
+            (
+                Algorithm::SlidingWindowLog { min_interval: 2_000, count_denied: true },
+                "admits 5 requests per 1m, at least 2s apart; denied requests count too",
+            ),
+            (
+                Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false },
+                "admits 5 requests per 1m",
+            ),
+            (Algorithm::TokenBucket { burst: burst(5) }, "admits 5 requests per 1m"),
+            (Algorithm::TokenBucket { burst: burst(9) }, "admits 5 requests per 1m, 9 at once"),
+            (Algorithm::Gcra { burst: burst(1) }, "admits 5 requests per 1m, 1 at once"),
+            (
+                Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(1_500).unwrap() },
+                "lets 5 requests per 1m through, each after a wait of at most 1500ms",
+            ),
+            (
+                Algorithm::WarmUp(WarmUp::new(1_000, 3).unwrap()),
+                "admits 5 requests per 1m, and fewer after a rest",
+            ),
+        ] {
+            assert_eq!(rule(algorithm), format!("Limit l {expected}. "));
+        }
+        let soft = rate(5, 60_000).softened(Soft::new(50, 30_000).unwrap()).unwrap();
+        assert_eq!(RateNames::new("l", &[soft]).rules, ["Limit l admits 5 requests per 1m, and for 30s 7. "]);
     }
 }

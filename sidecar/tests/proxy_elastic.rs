@@ -1,4 +1,5 @@
 //! Elastic limits: the higher number holds while the application has capacity to spare, and for the same counts.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -102,8 +102,11 @@ async fn a_client_that_goes_away_gives_its_place_back() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Enforce")])]);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
-    for _ in 0..3 {
-        let gone = ask(&sidecar).await;
+    for request in
+        ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello"]
+    {
+        let mut gone = Client::connect(sidecar.addresses()[0]).await;
+        gone.send(request).await;
         wait_for(&sidecar, 1).await;
         // Its place is the last one that may be waited for.
         assert_eq!(get(sidecar.addresses()[0], "").await.status, 429);

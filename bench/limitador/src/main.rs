@@ -42,7 +42,13 @@ fn main() -> anyhow::Result<()> {
             })
         }
         ["redis", kind, url, clients, requests] => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            // The cached one writes between the rounds too.
+            let runtime = match kind {
+                "cached" => {
+                    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?
+                }
+                _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            };
             let peer =
                 runtime.block_on(redis::Peer::connect(kind, url, clients.parse()?, requests.parse()?))?;
             serve(|line| match line[..] {

@@ -2,7 +2,7 @@
 
 use sluice_config::rate::BadRate;
 use sluice_limiter::warm_up::MAX_WARM_UP_MS;
-use sluice_limiter::{Period, RateError};
+use sluice_limiter::{MAX_PERIOD_MS, RateError};
 
 use super::Found;
 use crate::rate_limit_policy::{
@@ -100,14 +100,8 @@ impl Found {
 
     /// A duration, of at most so many milliseconds.
     fn time(&mut self, path: &str, text: &str, most: Option<u64>) {
-        match (duration::period(text).map(Period::millis), most) {
-            (Err(message), _) => self.wrong(path, message),
-            (Ok(millis), Some(most)) if millis > most => {
-                let most = duration::format(most);
-                self.wrong(path, format!("{text} is out of range: 1ms to {most} are allowed"));
-            }
-            _ => {}
-        }
+        let Err(message) = duration::up_to(text, most.unwrap_or(MAX_PERIOD_MS)) else { return };
+        self.wrong(path, message);
     }
 
     /// What goes together.

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::Store;
+use crate::RedisStore;
 use crate::check::{Answer, Check, Counter, Granted, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 
@@ -23,4 +23,22 @@ pub trait Backend: Send + Sync + 'static {
 
     /// How the store is doing.
     fn health(&self) -> StoreHealth;
+}
+
+impl Backend for RedisStore {
+    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+        Self::check(self, check).await
+    }
+
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+        Self::take(self, counter, wanted).await
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+        Self::settle(self, settlement).await
+    }
+
+    fn health(&self) -> StoreHealth {
+        Self::health(self)
+    }
 }

@@ -26,10 +26,12 @@ const MOST_RATES: usize = 4;
 const PLACES: usize = 4;
 const LOCKS: usize = 16;
 
+type Set = [Option<Denial>; PLACES];
+
 /// See the module.
 pub(super) struct DenialCache {
     /// Sets side by side, cut into as many pieces as there are locks.
-    pieces: [Mutex<Box<[[Option<Denial>; PLACES]]>>; LOCKS],
+    pieces: [Mutex<Box<[Set]>>; LOCKS],
     hits: AtomicU64,
 }
 
@@ -102,12 +104,12 @@ impl DenialCache {
         self.hits.load(Relaxed)
     }
 
-    fn piece(&self, check: u128) -> std::sync::MutexGuard<'_, Box<[[Option<Denial>; PLACES]]>> {
+    fn piece(&self, check: u128) -> std::sync::MutexGuard<'_, Box<[Set]>> {
         self.pieces[(check >> 124) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn set(piece: &mut [[Option<Denial>; PLACES]], check: u128) -> Option<&mut [Option<Denial>; PLACES]> {
+fn set(piece: &mut [Set], check: u128) -> Option<&mut Set> {
     let sets = piece.len().max(1);
     piece.get_mut(check as u64 as usize % sets)
 }

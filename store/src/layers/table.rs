@@ -28,26 +28,47 @@ impl<V> Table<V> {
         self.entries.get_mut(at as usize).map(|(_, value)| value)
     }
 
-    /// The entry of this identity, made if there is room: when the table is full, a few others are looked at, and the
-    /// first idle one gives way.
+    /// The entry of this identity, made if there is room: see [`Table::make_room`].
     pub(super) fn entry(
         &mut self,
         id: u128,
         idle: impl Fn(&V) -> bool,
         make: impl FnOnce() -> V,
     ) -> Option<&mut V> {
+        if self.index.contains_key(&id) || self.make_room(idle).0 {
+            Some(self.get_or_insert(id, make))
+        } else {
+            None
+        }
+    }
+
+    /// The entry of this identity, made in any case.
+    pub(super) fn get_or_insert(&mut self, id: u128, make: impl FnOnce() -> V) -> &mut V {
         let at = match self.index.get(&id) {
             Some(&at) => at as usize,
             None => {
-                if self.entries.len() >= self.max && !self.drop_idle(idle) {
-                    return None;
-                }
                 self.index.insert(id, self.entries.len() as u32);
                 self.entries.push((id, make()));
                 self.entries.len() - 1
             }
         };
-        self.entries.get_mut(at).map(|(_, value)| value)
+        &mut self.entries[at].1
+    }
+
+    /// Whether there is room for one more: when the table is full, a few entries are looked at, and the first idle one
+    /// gives way and is returned.
+    pub(super) fn make_room(&mut self, idle: impl Fn(&V) -> bool) -> (bool, Option<V>) {
+        if self.entries.len() < self.max {
+            return (true, None);
+        }
+        for _ in 0..LOOKED_AT.min(self.entries.len()) {
+            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
+            if let Some((id, _)) = self.entries.get(self.hand).filter(|(_, value)| idle(value)) {
+                let id = *id;
+                return (true, self.remove(id));
+            }
+        }
+        (false, None)
     }
 
     pub(super) fn remove(&mut self, id: u128) -> Option<V> {
@@ -62,18 +83,6 @@ impl<V> Table<V> {
     /// Every entry.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u128, &mut V)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
-    }
-
-    fn drop_idle(&mut self, idle: impl Fn(&V) -> bool) -> bool {
-        for _ in 0..LOOKED_AT.min(self.entries.len()) {
-            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
-            if let Some((id, _)) = self.entries.get(self.hand).filter(|(_, value)| idle(value)) {
-                let id = *id;
-                self.remove(id);
-                return true;
-            }
-        }
-        false
     }
 }
 

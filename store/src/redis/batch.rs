@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sluice_limiter::MAX_COUNT;
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::queue::{Ask, Caller, Job, MAX_WAITING};
-use super::script::{Request, pack};
-use crate::check::{Check, Counter, KeyHash, LimitSpec, Settlement};
+use super::request::Writer;
+use super::script::Request;
+use crate::check::{Check, Counter, KeyHash, LimitSpec};
 use crate::failure::StoreError;
 
 /// How many records one call may touch: about half a millisecond of Redis, which serves nobody else meanwhile. What more
@@ -38,7 +37,7 @@ impl Keys {
         self.name_of(&counter.limit, counter.key)
     }
 
-    fn name_of(&self, limit: &LimitSpec, key: KeyHash) -> String {
+    pub(super) fn name_of(&self, limit: &LimitSpec, key: KeyHash) -> String {
         let partition = self.partition(key);
         let mut name = format!("{}{}:{{{partition}}}:", self.prefix, limit.scope);
         URL_SAFE_NO_PAD.encode_string(key.0.to_be_bytes(), &mut name);
@@ -159,28 +158,18 @@ impl Batch {
 
     /// The call, to be obeyed until `deadline` (milliseconds of the server's clock).
     pub(super) fn request(&self, keys: &Keys, deadline: u64) -> Request {
-        let mut writer =
-            Writer { keys, request: Request::default(), numbers: vec![deadline], named: HashMap::default() };
+        let mut writer = Writer::new(keys);
         for entry in &self.entries {
             match entry {
-                Entry::Check(check, callers) => {
-                    writer.numbers.extend([check.len() as u64, callers.len() as u64]);
-                    check.iter().for_each(|counter| writer.counter(counter));
-                }
-                Entry::One(Ask::Check(check, _)) => {
-                    writer.numbers.extend([check.len() as u64, 1]);
-                    check.iter().for_each(|counter| writer.counter(counter));
-                }
+                Entry::Check(check, callers) => writer.check(check, callers.len() as u64),
+                Entry::One(Ask::Check(check, _)) => writer.check(check, 1),
                 Entry::One(Ask::Take(counter, wanted, _)) => {
-                    writer.numbers.extend([1, *wanted]);
-                    writer.counter(counter);
+                    writer.check(std::slice::from_ref(counter), *wanted)
                 }
                 Entry::One(Ask::Settle(settlement, _)) => writer.settlement(settlement),
             }
         }
-        let Writer { mut request, numbers, .. } = writer;
-        request.payload = pack(&numbers);
-        request
+        writer.finish(deadline)
     }
 
     /// Answers everybody without the store.
@@ -226,59 +215,6 @@ impl Entry {
                 callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone()))))
             }
             Self::One(ask) => ask.refuse(error.clone()),
-        }
-    }
-}
-
-/// Writes the numbers of a call, and names each key once.
-struct Writer<'a> {
-    keys: &'a Keys,
-    request: Request,
-    numbers: Vec<u64>,
-    /// Which keys are named already, by the client's hash, with their scopes.
-    named: HashMap<u128, SmallVec<[(&'a str, u64); 2]>, foldhash::fast::RandomState>,
-}
-
-impl<'a> Writer<'a> {
-    /// The index of a key among the script's.
-    fn index(&mut self, limit: &'a LimitSpec, key: KeyHash) -> u64 {
-        let scopes = self.named.entry(key.0).or_default();
-        match scopes.iter().find(|(scope, _)| *scope == limit.scope) {
-            Some(&(_, index)) => index,
-            None => {
-                self.request.keys.push(self.keys.name_of(limit, key));
-                let index = self.request.keys.len() as u64;
-                scopes.push((&limit.scope, index));
-                index
-            }
-        }
-    }
-
-    fn counter(&mut self, counter: &'a Counter) {
-        let index = self.index(&counter.limit, counter.key);
-        // No limit is larger than MAX_COUNT: one more is as good as any cost above it, and stays exact.
-        let cost = counter.cost.min(MAX_COUNT + 1);
-        self.numbers.extend([index, cost, counter.limit.rates.len() as u64]);
-        for rate in &counter.limit.rates {
-            match rate.parameters(counter.key.0, cost) {
-                None => self.numbers.extend([rate.requests.get(), rate.tag().get()]),
-                Some(parameters) => {
-                    self.numbers.extend([rate.requests.get(), rate.tag().get() + 1]);
-                    self.numbers.extend(parameters);
-                }
-            }
-        }
-    }
-
-    fn settlement(&mut self, settlement: &'a Settlement) {
-        let index = self.index(&settlement.limit, settlement.key);
-        let amount = settlement.delta.unsigned_abs().min(MAX_COUNT);
-        let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
-        let charged = settlement.charged.min(1 << 52);
-        self.numbers.extend([0, index, charged, more, less, settlement.limit.rates.len() as u64]);
-        for rate in &settlement.limit.rates {
-            self.numbers.extend([rate.requests.get(), rate.tag().get() + 1]);
-            self.numbers.extend(rate.all_parameters(settlement.key.0, amount));
         }
     }
 }

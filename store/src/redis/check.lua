@@ -1,18 +1,23 @@
 -- Decides a batch of checks in one call. What it computes is defined in Rust: Rate::roll, has_room, charge, refuse and
 -- settle of sluice-limiter, decide of sluice-store; the bytes of a value in record.rs of sluice-limiter.
 --
--- KEYS     the key of every counter, each once
--- ARGV[1]  MessagePack array of whole numbers: the deadline in milliseconds of this server's clock, then for each
---          check: number of counters, number of callers who ask the same; for each of its counters: index in KEYS,
---          cost, number of rates; for each of its rates: requests, tag, and if the tag's lowest bit is set the five
---          numbers of Rate::parameters. A settlement begins with 0 instead: then index in KEYS, the instant that was
---          charged in microseconds, how much more, how much less, number of rates; and its rates, all with parameters.
+-- KEYS     the key of every counter, each once, in the order in which they are first met
+-- ARGV[1]  MessagePack array of whole numbers: the deadline in milliseconds of this server's clock, the number of limits,
+--          for each of them the number of its rates, and for each rate: requests, tag (its lowest bit set if it has
+--          parameters). Then what is asked, one after another:
+--          l + 2: a check of limit l (from 1) with the next key, cost 1, one caller;
+--          1: a check: number of counters, number of callers who ask the same; for each counter: index in KEYS, cost, limit;
+--          0: a settlement: index in KEYS, the instant that was charged in microseconds, how much more, how much less, limit.
+--          Behind each limit that is named the five numbers of Rate::parameters for each of its rates that has
+--          parameters; of a settlement's for each of its rates.
 -- reply    this server's time in microseconds, then for each check: how many of the callers are admitted, and for
 --          each rate of each counter the state afterwards: slot, current, previous. Of more than two slots the third is
 --          a string, the counts of all previous slots in 6 bytes each; of a log the three are newest instant, number
 --          of instants, and the instant that has to leave before the cost fits. Of a soft rate follow since and last. A
---          settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes are no
---          records. After the deadline: the time alone, and nothing is written.
+--          check of the short form whose limit has no parameters is answered by -3 - (current * 4 + 2 if the slot is not that of
+--          now + 1 if it is admitted); by previous, if there are two windows; by the slot, if it is not that of now; for
+--          each further rate the same with current * 2 + 1 if the slot is not that of now. A settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes
+--          are no records. After the deadline: the time alone, and nothing is written.
 --
 -- All reads come before all writes, so an error leaves nothing half done. Every number is a whole one below 2^53,
 -- where Lua's doubles are exact, and so is x % y for such x and y: (x - x % y) / y is the floor of x / y. Only the curve of
@@ -20,7 +25,7 @@
 
 local call, byte, sub, rep, spread = redis.call, string.byte, string.sub, string.rep, unpack
 local pack, unpack = struct.pack, struct.unpack
-local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 65536, 10000
+local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 1048576, 10000
 -- The lowest 13 bits of a tag: algorithm * 512 + previous slots * 8. A sliding window's are 520 to 992.
 local TWO_WINDOWS, ONE_WINDOW, SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 520, 1024, 1536, 2048, 2560, 3072, 3584, 4096
 local keys, a = KEYS, cmsgpack.unpack(ARGV[1])
@@ -29,6 +34,31 @@ local t = call('TIME')
 local fraction = t[2] % 1000
 local now, micros = t[1] * 1000 + (t[2] - fraction) / 1000, t[1] * 1000000 + t[2]
 if now > a[1] then return {micros} end
+
+-- Limits: where the rates of each begin among all. Rates: requests, tag, whether there are parameters; and of the two
+-- kinds without: period, the slot of now, what is left of it.
+local first, rate_requests, rate_tag, rate_flag, rate_period, rate_slot, rate_rest = {1}, {}, {}, {}, {}, {}, {}
+-- Whether a limit has no parameters at all.
+local plain = {}
+local p, count = 3, 0
+for l = 1, a[2] or 0 do
+  local rates = a[p]
+  p = p + 1
+  plain[l] = true
+  for r = count + 1, count + rates do
+    local tag = a[p + 1]
+    local flag = tag % 2
+    tag = tag - flag
+    rate_requests[r], rate_tag[r], rate_flag[r] = a[p], tag, flag == 1
+    if flag == 1 then plain[l] = false end
+    local period = (tag - tag % 8192) / 8192
+    local over = now % period
+    rate_period[r], rate_slot[r], rate_rest[r] = period, (now - over) / period, period - over
+    p = p + 2
+  end
+  count = count + rates
+  first[l + 1] = count + 1
+end
 
 -- Formats of a record by the width of its counts, made when first met.
 local formats_two, formats_one = {}, {}
@@ -355,9 +385,10 @@ local function rebase(i, k, slot, current, previous)
   end
 end
 
--- Rolls the record of a rate with parameters into the cells after m; returns how many of the callers it admits.
-local function other(p, k, from, to, cost, admitted, m)
-  local requests, tag, p1, p2, p3 = a[p], a[p + 1] - 1, a[p + 2], a[p + 3], a[p + 4]
+-- Rolls the record of a rate with parameters, which stand behind p, into the cells after m; returns how many of the
+-- callers it admits.
+local function other(requests, tag, p, k, from, to, cost, admitted, m)
+  local p1, p2, p3 = a[p + 1], a[p + 2], a[p + 3]
   local kind = tag % 8192
   local period = (tag - kind) / 8192
   local i = find(tag, from, to)
@@ -391,11 +422,11 @@ local function other(p, k, from, to, cost, admitted, m)
     if p1 > 0 and kept > 0 and slot + p1 > t then room = 0 end
     r_tails[m], r_now[m], r_used[m] = instants, t, kept
   elseif kind == ARRIVAL then
-    slot, current, previous = roll_arrival(i, requests, a[p + 6])
+    slot, current, previous = roll_arrival(i, requests, a[p + 5])
     rebase(i, k, slot, current, previous)
     local ahead, rest = slot * 1000 + previous - micros, current
     if ahead < 0 then ahead, rest = 0, 0 end
-    local span, part = p3, a[p + 5]
+    local span, part = p3, a[p + 4]
     -- Whether so many fit: ahead + k * span <= capacity.
     local function fits(k)
       local r = k * part
@@ -430,8 +461,7 @@ local function other(p, k, from, to, cost, admitted, m)
 end
 
 -- The cells after m with so many admitted of so many callers; adds to the tables of what few records have.
-local function charge(p, m, cost, admitted, callers)
-  local requests, tag = a[p], a[p + 1] - 1
+local function charge(requests, tag, p, m, cost, admitted, callers)
   local kind = tag % 8192
   local period = (tag - kind) / 8192
   local slot, current, previous, add = rolled[m + 1], rolled[m + 2], rolled[m + 3], admitted * cost
@@ -439,7 +469,7 @@ local function charge(p, m, cost, admitted, callers)
     if add > 0 then
       current = current + add
       if current > MAX_COUNT then current = MAX_COUNT end
-      if a[p + 4] > 0 and r_used[m] + add > requests then
+      if a[p + 3] > 0 and r_used[m] + add > requests then
         local t = r_now[m]
         if r_sinces[m] == 0 or r_sinces[m] > t or t >= r_lasts[m] + period then r_sinces[m] = t end
         if kind == FIRST then r_lasts[m] = slot + period
@@ -447,7 +477,7 @@ local function charge(p, m, cost, admitted, callers)
       end
     end
   elseif kind == LOG then
-    if a[p + 3] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
+    if a[p + 2] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
     if add > 0 then
       local t = r_now[m]
       local instants = sub(rep(pack('<I6', t), add < requests and add or requests) .. r_tails[m], 1, requests * 6)
@@ -458,15 +488,15 @@ local function charge(p, m, cost, admitted, callers)
     if add > 0 then
       local ahead, rest = slot * 1000 + previous - micros, current
       if ahead < 0 then ahead, rest = 0, 0 end
-      local r = admitted * a[p + 5]
+      local r = admitted * a[p + 4]
       local over = r % requests
-      ahead, rest = ahead + admitted * a[p + 4] + (r - over) / requests, rest + over
+      ahead, rest = ahead + admitted * a[p + 3] + (r - over) / requests, rest + over
       if rest >= requests then ahead, rest = ahead + 1, rest - requests end
       previous, current = (micros + ahead) % 1000, rest
       slot = (micros + ahead - previous) / 1000
     end
   elseif add > 0 then
-    local wait, left = warm_up(requests, period, a[p + 2], a[p + 3], current, cost)
+    local wait, left = warm_up(requests, period, a[p + 1], a[p + 2], current, cost)
     current = left
     local part = (previous + wait) % 256000
     slot, previous = slot + (previous + wait - part) / 256000, part
@@ -474,14 +504,14 @@ local function charge(p, m, cost, admitted, callers)
   return slot, current, previous
 end
 
--- Corrects what was charged; p stands behind the 0. Returns the position after the settlement.
+-- Corrects what was charged; p is where the settlement's index stands. Returns whether it changed anything.
 local function settle(p, from, to)
-  local charged, more, less, rates = a[p + 1], a[p + 2], a[p + 3], a[p + 4]
+  local charged, more, less, limit = a[p + 1], a[p + 2], a[p + 3], a[p + 4]
   local instant = (charged - charged % 1000) / 1000
   local changed = false
-  p = p + 5
-  for _ = 1, rates do
-    local requests, tag, p1 = a[p], a[p + 1] - 1, a[p + 2]
+  p = p + 4
+  for r = first[limit], first[limit + 1] - 1 do
+    local requests, tag, p1 = rate_requests[r], rate_tag[r], a[p + 1]
     local kind = tag % 8192
     local period = (tag - kind) / 8192
     local i = find(tag, from, to)
@@ -531,8 +561,8 @@ local function settle(p, from, to)
         end
         rec[i + 1], tails[i] = #instants > 0 and unpack('<I6', instants, 1) or 0, instants
       elseif kind == ARRIVAL then
-        local slot, rest, part = roll_arrival(i, requests, a[p + 6])
-        local tat, span, over, per = slot * 1000 + part, a[p + 4], a[p + 5], requests < 1 and 1 or requests
+        local slot, rest, part = roll_arrival(i, requests, a[p + 5])
+        local tat, span, over, per = slot * 1000 + part, a[p + 3], a[p + 4], requests < 1 and 1 or requests
         if less > more then
           tat, rest = tat - span, rest - over
           if rest < 0 then tat, rest = tat - 1, rest + per end
@@ -544,17 +574,17 @@ local function settle(p, from, to)
         part = tat % 1000
         rec[i + 1], rec[i + 2], rec[i + 3] = (tat - part) / 1000, rest, part
       else
-        local slot, stored, part = roll_warm_up(i, period, p1 * 256, a[p + 3])
-        part = less > more and part - a[p + 4] or part + a[p + 4]
+        local slot, stored, part = roll_warm_up(i, period, p1 * 256, a[p + 2])
+        part = less > more and part - a[p + 3] or part + a[p + 3]
         local left = part % 256000
         slot, part = slot + (part - left) / 256000, left
         if slot < 0 then slot, part = 0, 0 end
         rec[i + 1], rec[i + 2], rec[i + 3] = slot, stored, part
       end
     end
-    p = p + 7
+    p = p + 5
   end
-  return p, changed
+  return changed
 end
 
 -- Copies a record that no rate of the limit uses behind the others, if it has not expired: during a roll-out both are in
@@ -634,8 +664,41 @@ end
 -- Values of all keys at once. One that is not a string looks as if it were not there, so those are asked for again.
 local values = #keys > 0 and call('MGET', spread(keys))
 
-local function load(key, at)
-  local value, ends, from, start = values[key], 0, n + 1, n
+-- Counters whose records are just those of a limit without parameters, that were charged by checks of the short form, by
+-- key: of one rate the rate, slot and counts, of several the limit and a table of all numbers of the value; and whether the
+-- key ends when it did.
+local s_rate, s_slot, s_current, s_previous, s_same = {}, {}, {}, {}, {}
+local m_limit, m_numbers, m_ends = {}, {}, {}
+
+local function load(key)
+  local value, ends, from, start, at = values[key], 0, n + 1, n, key * 5
+  local r = s_rate[key]
+  if r then
+    -- The value's own records are of no interest any more, but what is compared with them at the end is.
+    s_rate[key] = false
+    rec[n + 1], rec[n + 2], rec[n + 3], rec[n + 4] = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
+    n = n + 4
+    info[at - 4], info[at - 3] = from, n - 3
+    info[at - 2] = value and #value or 0
+    info[at - 1] = s_same[key] and ends_of(0, rate_tag[r], s_slot[key]) or 0
+    info[at] = true
+    return from
+  end
+  local l = m_limit[key]
+  if l then
+    local t, at_number = m_numbers[key], 1
+    m_limit[key] = false
+    for r = first[l], first[l + 1] - 1 do
+      local two = rate_tag[r] % 8192 == TWO_WINDOWS
+      rec[n + 1], rec[n + 2], rec[n + 3] = rate_tag[r], t[at_number + 1], t[at_number + 2]
+      rec[n + 4] = two and t[at_number + 3] or 0
+      at_number = at_number + (two and 4 or 3)
+      n = n + 4
+    end
+    info[at - 4], info[at - 3], info[at - 2], info[at - 1] = from, n - 3, value and #value or 0, m_ends[key]
+    info[at] = true
+    return from
+  end
   if not value then
     value = redis.pcall('GET', keys[key])
     if type(value) == 'table' then
@@ -658,200 +721,498 @@ local function load(key, at)
   return from
 end
 
-local out, o, p, stop = {micros}, 2, 2, #a
-while p <= stop do
-  local counters, admitted, bad = a[p], a[p + 1], nil
-  if counters == 0 then
-    local k = admitted * 5
-    local from = info[k - 4] or load(admitted, k)
-    if type(from) == 'table' then return from end
-    local changed
-    p, changed = settle(p + 1, from < 0 and 1 or from, from < 0 and 0 or info[k - 3])
-    if changed then info[k] = true end
-    out[o] = from < 0 and from or 0
-    o = o + 1
+-- The format of a value of one record by its length, and the width of its counts.
+local two_of, one_of = {}, {}
+for width = 1, 6 do
+  two_of[12 + 2 * width] = '<I6I6I' .. width .. 'I' .. width
+  one_of[12 + width] = '<I6I6I' .. width
+end
+
+local out, o, stop, named = {micros}, 2, #a, 0
+
+-- Decides a check of the short form if its value is one record of its rate, or nothing; false if it is more than that.
+local function short(key, r)
+  local value, tag = values[key], rate_tag[r]
+  local two = tag % 8192 == TWO_WINDOWS
+  local slot, current, previous, same, write = rate_slot[r], 0, 0, false, false
+  if value then
+    local length = #value
+    local f = two and two_of[length] or not two and one_of[length]
+    if not f then return false end
+    local own, stored, c, b = unpack(f, value)
+    if own ~= tag + (two and (length - 12) / 2 or length - 12) then return false end
+    if not two then b = 0 end
+    if stored == slot then
+      current, previous, same = c, b, true
+    elseif stored == slot - 1 then
+      if two then previous = c end
+    elseif stored == slot + 1 then
+      slot, current, previous, same = stored, c, b, true
+    elseif stored > slot then
+      current, write = c + b, true
+      if current > MAX_COUNT then current = MAX_COUNT end
+    end
   else
-    local callers, start, m = admitted, p + 2, 0
-    p = start
-    for _ = 1, counters do
-      local k, cost, rates = a[p] * 5, a[p + 1], a[p + 2]
-      p = p + 3
-      local from = info[k - 4]
-      if not from then
-        from = load(a[p - 3], k)
-        if type(from) == 'table' then return from end
+    value = redis.pcall('GET', keys[key])
+    if value then return false end
+  end
+  local room = rate_requests[r] - current
+  if previous > 0 and room > 0 then
+    local period, rest = rate_period[r], rate_rest[r]
+    if slot > rate_slot[r] then rest = period end
+    local x = previous * rest
+    if x <= 9007199254740992 then
+      local over = x % period
+      room = room - (x - over) / period
+      if over > 0 then room = room - 1 end
+    else
+      room = room - long_share(previous, rest, period)
+    end
+  end
+  local code = slot == rate_slot[r] and 0 or 2
+  if room >= 1 then
+    current, code, write = current + 1, code + 1, true
+  end
+  out[o] = -3 - current * 4 - code
+  o = o + 1
+  if two then
+    out[o] = previous
+    o = o + 1
+  end
+  if code > 1 then
+    out[o] = slot
+    o = o + 1
+  end
+  if write then
+    s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
+  end
+  return true
+end
+
+-- Formats of values of several records, by limit and length: those that were met last.
+local formats_many = {}
+
+-- The format of a value of just the records of a limit, as their tags say it; or nil.
+local function format_many(value, limit)
+  local f, pos, length = '<', 1, #value
+  for r = first[limit], first[limit + 1] - 1 do
+    if pos + 5 > length then return nil end
+    local tag = rate_tag[r]
+    local two = tag % 8192 == TWO_WINDOWS
+    local width = unpack('<I6', value, pos) - tag
+    if width < 1 or width > 6 then return nil end
+    pos = pos + (two and 12 + 2 * width or 12 + width)
+    f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
+  end
+  return pos == length + 1 and f or nil
+end
+
+-- As short, for a limit of several rates.
+local function short_many(key, limit)
+  local value = values[key]
+  if not value then return false end
+  local from, to, length = first[limit], first[limit + 1] - 1, #value
+  local formats = formats_many[limit]
+  if not formats then
+    formats = {}
+    formats_many[limit] = formats
+  end
+  local f = formats[length]
+  local t = f and {unpack(f, value)}
+  local good = false
+  for _ = 1, 2 do
+    if t then
+      local at = 1
+      good = true
+      for r = from, to do
+        local width = t[at] - rate_tag[r]
+        if width < 1 or width > 6 then good = false break end
+        at = at + (rate_tag[r] % 8192 == TWO_WINDOWS and 4 or 3)
       end
-      if from < 0 then
-        bad = bad or from
-        for _ = 1, rates do p = p + (a[p + 1] % 8 == 1 and 7 or 2) end
-      else
-        local to = info[k - 3]
-        for _ = 1, rates do
-          local requests, tag = a[p], a[p + 1]
-          local kind = tag % 8192
-          if kind == TWO_WINDOWS or kind == ONE_WINDOW then
-            p = p + 2
-            local period = (tag - kind) / 8192
-            local slot = (now - now % period) / period
-            local current, previous = 0, 0
-            for i = from, to, 4 do
-              if rec[i] == tag then
-                local stored = rec[i + 1]
-                if stored == slot then
-                  current, previous = rec[i + 2], rec[i + 3]
-                elseif stored == slot - 1 then
-                  if kind == TWO_WINDOWS then previous = rec[i + 2] end
-                elseif stored == slot + 1 then
-                  slot, current, previous = stored, rec[i + 2], rec[i + 3]
-                elseif stored > slot then
-                  current = rec[i + 2] + rec[i + 3]
-                  if current > MAX_COUNT then current = MAX_COUNT end
-                  if sinces[i] then
-                    if sinces[i] > now then sinces[i] = now end
-                    if lasts[i] > now then lasts[i] = now end
-                  end
-                  rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, 0
-                  info[k] = true
+    end
+    if good then break end
+    f = format_many(value, limit)
+    if not f then return false end
+    formats[length] = f
+    t = {unpack(f, value)}
+  end
+  local at, ends, admitted, write = 1, 0, true, false
+  for r = from, to do
+    local slot, stored, current, previous, period = rate_slot[r], t[at + 1], t[at + 2], 0, rate_period[r]
+    local two = rate_tag[r] % 8192 == TWO_WINDOWS
+    local e = (stored + (two and 2 or 1)) * period
+    if e > ends then ends = e end
+    if stored == slot then
+      if two then previous = t[at + 3] end
+    elseif stored == slot - 1 then
+      if two then previous = current end
+      current = 0
+    elseif stored == slot + 1 then
+      slot = stored
+      if two then previous = t[at + 3] end
+    elseif stored > slot then
+      if two then current = current + t[at + 3] end
+      if current > MAX_COUNT then current = MAX_COUNT end
+      write = true
+    else
+      current = 0
+    end
+    t[at + 1] = slot
+    t[at + 2] = current
+    local room = rate_requests[r] - current
+    if two then
+      t[at + 3] = previous
+      if previous > 0 and room > 0 then
+        room = room - share(previous, slot > rate_slot[r] and period or rate_rest[r], period)
+      end
+      at = at + 4
+    else
+      at = at + 3
+    end
+    if room < 1 then admitted = false end
+  end
+  -- A rebase without a charge changes only what was rebased: the long way.
+  if write and not admitted then return false end
+  at = 1
+  local base = o
+  for r = from, to do
+    local slot, current = t[at + 1], t[at + 2]
+    if admitted then
+      current = current + 1
+      t[at + 2] = current
+    end
+    out[o] = current * 2 + (slot == rate_slot[r] and 0 or 1)
+    o = o + 1
+    if rate_tag[r] % 8192 == TWO_WINDOWS then
+      out[o] = t[at + 3]
+      o = o + 1
+      at = at + 4
+    else
+      at = at + 3
+    end
+    if slot ~= rate_slot[r] then
+      out[o] = slot
+      o = o + 1
+    end
+  end
+  out[base] = -3 - out[base] * 2 - (admitted and 1 or 0)
+  if admitted then m_limit[key], m_numbers[key], m_ends[key] = limit, t, ends end
+  return true
+end
+
+-- Puts the answer of the long way that begins behind at into the short form.
+local function shorten(at, limit, admitted)
+  local long = {}
+  for i = at, o - 1 do
+    long[i - at + 1] = out[i]
+    out[i] = nil
+  end
+  o = at
+  local i = 1
+  for r = first[limit], first[limit + 1] - 1 do
+    local slot = long[i]
+    out[o] = long[i + 1] * 2 + (slot == rate_slot[r] and 0 or 1)
+    o = o + 1
+    if rate_tag[r] % 8192 == TWO_WINDOWS then
+      out[o] = long[i + 2]
+      o = o + 1
+    end
+    if slot ~= rate_slot[r] then
+      out[o] = slot
+      o = o + 1
+    end
+    i = i + 3
+  end
+  out[at] = -3 - out[at] * 2 - admitted
+end
+
+-- Decides a check; p is where its first counter stands. Returns the position after it, or an error.
+local function check(p, counters, callers, start, cost_of_all)
+  local admitted, bad, m = callers, nil, 0
+  for c = 1, counters do
+    local key, cost, limit = a[p], a[p + 1], a[p + 2]
+    if cost_of_all then key, cost, limit = start, 1, cost_of_all else p = p + 3 end
+    if key > named then named = key end
+    local k = key * 5
+    local from = info[k - 4] or load(key)
+    if type(from) == 'table' then return from end
+    local first, last = first[limit], first[limit + 1] - 1
+    if from < 0 then
+      bad = bad or from
+      for r = first, last do
+        if rate_flag[r] then p = p + 5 end
+      end
+    else
+      local to = info[k - 3]
+      for r = first, last do
+        local requests, tag = rate_requests[r], rate_tag[r]
+        if rate_flag[r] then
+          admitted, rolled[m + 1], rolled[m + 2], rolled[m + 3] =
+            other(requests, tag, p - 1, k, from, to, cost, admitted, m)
+          p = p + 5
+        else
+          local period, slot = rate_period[r], rate_slot[r]
+          local two = tag % 8192 == TWO_WINDOWS
+          local current, previous = 0, 0
+          for i = from, to, 4 do
+            if rec[i] == tag then
+              local stored = rec[i + 1]
+              if stored == slot then
+                current, previous = rec[i + 2], rec[i + 3]
+              elseif stored == slot - 1 then
+                if two then previous = rec[i + 2] end
+              elseif stored == slot + 1 then
+                slot, current, previous = stored, rec[i + 2], rec[i + 3]
+              elseif stored > slot then
+                current = rec[i + 2] + rec[i + 3]
+                if current > MAX_COUNT then current = MAX_COUNT end
+                if sinces[i] then
+                  if sinces[i] > now then sinces[i] = now end
+                  if lasts[i] > now then lasts[i] = now end
                 end
-                break
+                rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, 0
+                info[k] = true
               end
+              break
             end
-            local room = requests - current
-            if previous > 0 then
-              local rest = (slot + 1) * period - now
-              if rest > period then rest = period end
-              local x = previous * rest
-              if x <= 9007199254740992 then
-                local over = x % period
-                room = room - (x - over) / period
-                if over > 0 then room = room - 1 end
-              else
-                room = room - long_share(previous, rest, period)
-              end
-            end
-            if cost == 0 then
-              if room < 1 then admitted = 0 end
-            elseif cost * admitted > room then
-              if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
-            end
-            rolled[m + 1] = slot
-            rolled[m + 2] = current
-            rolled[m + 3] = previous
-          else
-            admitted, rolled[m + 1], rolled[m + 2], rolled[m + 3] = other(p, k, from, to, cost, admitted, m)
-            p = p + 7
           end
-          m = m + 3
+          local room = requests - current
+          if previous > 0 then
+            local rest = slot > rate_slot[r] and period or rate_rest[r]
+            room = room - share(previous, rest, period)
+          end
+          if cost == 0 then
+            if room < 1 then admitted = 0 end
+          elseif cost * admitted > room then
+            if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
+          end
+          rolled[m + 1] = slot
+          rolled[m + 2] = current
+          rolled[m + 3] = previous
+        end
+        m = m + 3
+      end
+    end
+  end
+  return p, admitted, bad
+end
+
+-- Charges a check and says how its counters stand.
+local function conclude(p, counters, callers, start, cost_of_all, admitted)
+  local m = 0
+  for _ = 1, counters do
+    local key, cost, limit = a[p], a[p + 1], a[p + 2]
+    if cost_of_all then key, cost, limit = start, 1, cost_of_all else p = p + 3 end
+    local k, first, last = key * 5, first[limit], first[limit + 1] - 1
+    local add, from, to = admitted * cost, info[k - 4], info[k - 3]
+    local write = add > 0
+    if not write and admitted < callers then
+      -- A log that counts denials is written by them too.
+      local q = p
+      for r = first, last do
+        if rate_flag[r] then
+          if rate_tag[r] % 8192 == LOG and a[q + 1] == 1 then write = true end
+          q = q + 5
         end
       end
     end
-    if bad then
-      out[o] = bad
-      o = o + 1
-    else
-      out[o] = admitted
-      o = o + 1
-      p, m = start, 0
-      for _ = 1, counters do
-        local k, cost, rates = a[p] * 5, a[p + 1], a[p + 2]
-        p = p + 3
-        local add, from, to = admitted * cost, info[k - 4], info[k - 3]
-        local write = add > 0
-        if not write and admitted < callers then
-          -- A log that counts denials is written by them too.
-          local q = p
-          for _ = 1, rates do
-            local kind = a[q + 1] % 8192
-            if kind == LOG + 1 and a[q + 3] == 1 then write = true end
-            q = q + (kind % 8 == 1 and 7 or 2)
-          end
-        end
-        local base, alone = n, false
-        if write then
-          info[k] = true
-          alone = rates == 1 and from == to and rec[from] == a[p + 1]
-          if alone then
-            base = from - 1
-          else
-            n, info[k - 4] = n + 4 * rates, n + 1
-          end
-        end
-        local i = base + 1
-        for _ = 1, rates do
-          local tag = a[p + 1]
-          local kind = tag % 8192
-          if kind == TWO_WINDOWS or kind == ONE_WINDOW then
-            local slot, current, previous = rolled[m + 1], rolled[m + 2] + add, rolled[m + 3]
-            out[o] = slot
-            out[o + 1] = current
-            out[o + 2] = previous
-            o = o + 3
-            if write then
-              rec[i] = tag
-              rec[i + 1] = slot
-              rec[i + 2] = current
-              rec[i + 3] = previous
-              if not alone then
-                -- A rate that is hard keeps what is known of when it was soft.
-                local before = find(tag, from, to)
-                if before then sinces[i], lasts[i] = sinces[before], lasts[before] end
-              end
-            end
-            p = p + 2
-          else
-            local slot, current, previous = charge(p, m, cost, admitted, callers)
-            tag = tag - 1
-            kind = kind - 1
-            if kind == LOG then
-              local instants, used, requests, c = r_tails[m], r_used[m], a[p], cost < 1 and 1 or cost
-              out[o] = slot
-              out[o + 1] = used
-              out[o + 2] = (c <= requests and used > requests - c) and unpack('<I6', instants, (requests - c) * 6 + 1) or 0
-            else
-              out[o] = slot
-              out[o + 1] = current
-              local tail = kind < LOG and r_tails[m]
-              if tail then
-                out[o + 2] = pack('<' .. rep('I6', #tail + 1), previous, spread(tail))
-              else
-                out[o + 2] = previous
-              end
-            end
-            o = o + 3
-            if kind < LOG and a[p + 4] > 0 then
-              out[o] = r_sinces[m]
-              out[o + 1] = r_lasts[m]
-              o = o + 2
-            end
-            if write then
-              rec[i] = tag
-              rec[i + 1] = slot
-              rec[i + 2] = current
-              rec[i + 3] = previous
-              if kind <= LOG then tails[i] = r_tails[m] end
-              if kind < LOG and r_sinces[m] > 0 then sinces[i], lasts[i] = r_sinces[m], r_lasts[m] end
-            end
-            p = p + 7
-          end
-          m = m + 3
+    local base, alone = n, false
+    if write then
+      info[k] = true
+      -- If there are just the records of these rates, they are changed where they are.
+      alone = to - from == 4 * (last - first)
+      if alone then
+        local i = from
+        for r = first, last do
+          if rec[i] ~= rate_tag[r] then alone = false break end
           i = i + 4
         end
-        if write and not alone then
-          local own, room = n, MAX_FOREIGN
-          for j = from, to, 4 do
-            if room > 0 and not find(rec[j], base + 1, own - 3) and carry(j) then room = room - 1 end
+      end
+      if alone then
+        base = from - 1
+      else
+        n, info[k - 4] = n + 4 * (last - first + 1), n + 1
+      end
+    end
+    local i = base + 1
+    for r = first, last do
+      local tag = rate_tag[r]
+      if rate_flag[r] then
+        local kind = tag % 8192
+        local requests = rate_requests[r]
+        local slot, current, previous = charge(requests, tag, p - 1, m, cost, admitted, callers)
+        if kind == LOG then
+          local instants, used, c = r_tails[m], r_used[m], cost < 1 and 1 or cost
+          out[o] = slot
+          out[o + 1] = used
+          out[o + 2] = (c <= requests and used > requests - c) and unpack('<I6', instants, (requests - c) * 6 + 1) or 0
+        else
+          out[o] = slot
+          out[o + 1] = current
+          local tail = kind < LOG and r_tails[m]
+          if tail then
+            out[o + 2] = pack('<' .. rep('I6', #tail + 1), previous, spread(tail))
+          else
+            out[o + 2] = previous
           end
-          info[k - 3] = n - 3
         end
+        o = o + 3
+        if kind < LOG and a[p + 2] > 0 then
+          out[o] = r_sinces[m]
+          out[o + 1] = r_lasts[m]
+          o = o + 2
+        end
+        if write then
+          rec[i] = tag
+          rec[i + 1] = slot
+          rec[i + 2] = current
+          rec[i + 3] = previous
+          if kind <= LOG then tails[i] = r_tails[m] end
+          if kind < LOG and r_sinces[m] > 0 then sinces[i], lasts[i] = r_sinces[m], r_lasts[m] end
+        end
+        p = p + 5
+      else
+        local slot, current, previous = rolled[m + 1], rolled[m + 2] + add, rolled[m + 3]
+        out[o] = slot
+        out[o + 1] = current
+        out[o + 2] = previous
+        o = o + 3
+        if write then
+          rec[i] = tag
+          rec[i + 1] = slot
+          rec[i + 2] = current
+          rec[i + 3] = previous
+          if not alone then
+            -- A rate that is hard keeps what is known of when it was soft.
+            local before = find(tag, from, to)
+            if before then sinces[i], lasts[i] = sinces[before], lasts[before] end
+          end
+        end
+      end
+      m = m + 3
+      i = i + 4
+    end
+    if write and not alone then
+      local own, room = n, MAX_FOREIGN
+      for j = from, to, 4 do
+        if room > 0 and not find(rec[j], base + 1, own - 3) and carry(j) then room = room - 1 end
+      end
+      info[k - 3] = n - 3
+    end
+  end
+end
+
+while p <= stop do
+  local what = a[p]
+  p = p + 1
+  if what == 0 then
+    local key = a[p]
+    if key > named then named = key end
+    local k = key * 5
+    local from = info[k - 4] or load(key)
+    if type(from) == 'table' then return from end
+    if from > 0 and settle(p, from, info[k - 3]) then info[k] = true end
+    out[o] = from < 0 and from or 0
+    o = o + 1
+    local limit = a[p + 4]
+    p = p + 5 + 5 * (first[limit + 1] - first[limit])
+  else
+    local limit = what > 2 and what - 2 or nil
+    local done = false
+    if limit then
+      named = named + 1
+      local r = first[limit]
+      if plain[limit] and not info[named * 5 - 4] then
+        if first[limit + 1] == r + 1 then done = short(named, r) else done = short_many(named, limit) end
+      end
+    end
+    if not done then
+      local counters, callers, start = 1, 1, named
+      if not limit then
+        counters, callers = a[p], a[p + 1]
+        p = p + 2
+      end
+      local begin = p
+      local admitted, bad
+      p, admitted, bad = check(begin, counters, callers, start, limit)
+      if type(p) == 'table' then return p end
+      if bad then
+        out[o] = bad
+        o = o + 1
+      elseif limit and plain[limit] then
+        local at = o
+        conclude(begin, counters, callers, start, limit, admitted)
+        shorten(at, limit, admitted)
+      else
+        out[o] = admitted
+        o = o + 1
+        conclude(begin, counters, callers, start, limit, admitted)
       end
     end
   end
 end
 
+-- Formats of several records, by limit and by the widths of their counts.
+local formats_by_widths = {}
+
 for k = 1, #keys do
   local at = k * 5
-  if info[at] then
-    local value, ends = nil, 0
+  local r = s_rate[k]
+  if r then
+    local tag, slot, current, previous = rate_tag[r], s_slot[k], s_current[k], s_previous[k]
+    local top = current
+    if previous > top then top = previous end
+    local width = top < 256 and 1 or width_of(top)
+    local value, kept
+    if tag % 8192 == TWO_WINDOWS then
+      value, kept = pack(two_of[12 + 2 * width], tag + width, slot, current, previous), 2
+    else
+      value, kept = pack(one_of[12 + width], tag + width, slot, current), 1
+    end
+    if s_same[k] and #value == #values[k] then
+      call('SETRANGE', keys[k], '0', value)
+    else
+      call('SET', keys[k], value, 'PXAT', (slot + kept) * rate_period[r])
+    end
+  elseif m_limit[k] then
+    local limit, t = m_limit[k], m_numbers[k]
+    local at, ends, length, widths = 1, 0, #values[k], 0
+    local by_widths = formats_by_widths[limit]
+    if not by_widths then
+      by_widths = {}
+      formats_by_widths[limit] = by_widths
+    end
+    for r = first[limit], first[limit + 1] - 1 do
+      local tag, slot, top = rate_tag[r], t[at + 1], t[at + 2]
+      local two = tag % 8192 == TWO_WINDOWS
+      if two and t[at + 3] > top then top = t[at + 3] end
+      local width = top < 256 and 1 or width_of(top)
+      t[at] = tag + width
+      widths = widths * 8 + width
+      local e = (slot + (two and 2 or 1)) * rate_period[r]
+      if e > ends then ends = e end
+      at = at + (two and 4 or 3)
+    end
+    local f = by_widths[widths]
+    if not f then
+      f, at = '<', 1
+      for r = first[limit], first[limit + 1] - 1 do
+        local tag = rate_tag[r]
+        local two = tag % 8192 == TWO_WINDOWS
+        local width = t[at] - tag
+        f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
+        at = at + (two and 4 or 3)
+      end
+      by_widths[widths] = f
+    end
+    local value = pack(f, spread(t))
+    if #value == length and ends == m_ends[k] then
+      call('SETRANGE', keys[k], '0', value)
+    else
+      call('SET', keys[k], value, 'PXAT', ends)
+    end
+  elseif info[at] then
+    local value, ends, one, two = nil, 0, nil, nil
     for i = info[at - 4], info[at - 3], 4 do
       local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
       local kind = tag % 8192
@@ -870,9 +1231,14 @@ for k = 1, #keys do
         bytes = encode_other(i, kind, tag, slot, current, previous)
         e = ends_of(i, tag, slot)
       end
-      value = value and value .. bytes or bytes
+      -- Most values are few records: they are put together at once.
+      if not one then one = bytes
+      elseif not two then two = bytes
+      elseif not value then value = one .. two .. bytes
+      else value = value .. bytes end
       if e > ends then ends = e end
     end
+    value = value or (two and one .. two) or one
     -- SETRANGE keeps the time to live, and costs less.
     if #value == info[at - 2] and ends == info[at - 1] then
       call('SETRANGE', keys[k], '0', value)

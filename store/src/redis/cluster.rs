@@ -27,7 +27,7 @@ use crate::failure::{StoreError, StoreFault, StoreHealth};
 /// How long the map is believed while all is well, and the bounds of the wait between two readings while it is not.
 const BELIEVED: Duration = Duration::from_secs(30);
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a server may take to tell the map.
 const LONGEST_ANSWER: Duration = Duration::from_secs(1);

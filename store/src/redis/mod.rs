@@ -64,6 +64,7 @@ mod options;
 mod parts;
 mod queue;
 mod reply;
+mod request;
 mod script;
 mod sentinel;
 mod slots;

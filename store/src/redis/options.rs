@@ -9,6 +9,10 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     TlsCertificates,
 };
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 
 use super::target::{Reach, Target};
 
@@ -64,6 +68,23 @@ pub struct ClientCertificate {
     pub certificate_pem: Vec<u8>,
     /// The key, in PEM. It is never printed.
     pub key_pem: Vec<u8>,
+}
+
+impl ClientCertificate {
+    /// Sees that both can be read and belong together. What is wrong never repeats what was read.
+    fn validate(&self, provider: &CryptoProvider) -> Result<(), String> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate_pem).collect();
+        let chain = chain.map_err(|_| "its certificate is no PEM")?;
+        if chain.is_empty() {
+            return Err("there is no certificate in it".into());
+        }
+        let key = PrivateKeyDer::from_pem_slice(&self.key_pem).map_err(|_| "its key is no PEM")?;
+        match CertifiedKey::from_der(chain, key, provider) {
+            Ok(_) => Ok(()),
+            Err(rustls::Error::InconsistentKeys(_)) => Err("its key belongs to another certificate".into()),
+            Err(_) => Err("its certificate or its key is damaged or of an unknown kind".into()),
+        }
+    }
 }
 
 /// How to reach a Redis.
@@ -190,20 +211,12 @@ impl RedisOptions {
                 (None, None) => Ok(info),
             };
         }
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            return Err(OptionsError::NoTlsProvider);
-        }
-        let holds = |pem: &[u8], what: &[u8]| pem.windows(what.len()).any(|at| at == what);
-        if self.ca_pem.as_ref().is_some_and(|pem| !holds(pem, PEM_CERTIFICATE)) {
+        let Some(provider) = CryptoProvider::get_default() else { return Err(OptionsError::NoTlsProvider) };
+        if self.ca_pem.as_ref().is_some_and(|pem| !pem.windows(PEM_BEGIN.len()).any(|at| at == PEM_BEGIN)) {
             return Err(OptionsError::Ca("there is no certificate in it".into()));
         }
-        if let Some(ClientCertificate { certificate_pem, key_pem }) = &self.client_certificate {
-            if !holds(certificate_pem, PEM_CERTIFICATE) {
-                return Err(OptionsError::ClientCertificate("there is no certificate in it".into()));
-            }
-            if !holds(key_pem, b"PRIVATE KEY-----") {
-                return Err(OptionsError::ClientCertificate("there is no key in the key's file".into()));
-            }
+        if let Some(client) = &self.client_certificate {
+            client.validate(provider).map_err(OptionsError::ClientCertificate)?;
         }
         // One at a time, so that the error names the right one.
         let build = |root_cert, client_tls| {
@@ -220,7 +233,7 @@ impl RedisOptions {
     }
 }
 
-const PEM_CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+const PEM_BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Reads one URL.
 fn parse(url: &str) -> Result<ConnectionInfo, OptionsError> {

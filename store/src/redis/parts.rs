@@ -1,6 +1,7 @@
 //! A check whose counters lie in several slots of a cluster, which no script call can decide together: the slots are
 //! asked one after another, always in the same order, and when one denies or fails, what the others took is given back.
-//! Meanwhile others see it as taken: they may be denied too early, never too late.
+//! Meanwhile others see it as taken: they may be denied too early, never too late. What cannot be given back, as its
+//! server has failed since, stays taken until it expires.
 
 use smallvec::SmallVec;
 use tokio::time::Instant;

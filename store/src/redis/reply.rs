@@ -76,6 +76,7 @@ impl Reply {
         let admitted = match whole(&mut self.rest)? {
             -1 => return Ok(Outcome::Broken(StoreFault::WrongType)),
             -2 => return Ok(Outcome::Broken(StoreFault::Nonsense)),
+            short if short < 0 => return self.short(entry, -3 - short),
             admitted => u64::try_from(admitted).ok().filter(|&n| n <= entry.asked()).ok_or(NotAReply)?,
         };
         let counters = match entry {
@@ -86,6 +87,29 @@ impl Reply {
         let rates = counters.iter().flat_map(|counter| &counter.limit.rates);
         let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
         Ok(Outcome::Decided(admitted, states))
+    }
+
+    /// The answer of the short form: one caller, one counter, no parameters. The first number is read already.
+    fn short(&mut self, entry: &Entry, code: i64) -> Result<Outcome, NotAReply> {
+        let (Entry::Check(check, _) | Entry::One(Ask::Check(check, _))) = entry else {
+            return Err(NotAReply);
+        };
+        let ([Counter { limit, .. }], 1) = (&check[..], entry.asked()) else { return Err(NotAReply) };
+        let code = u64::try_from(code).map_err(|_| NotAReply)?;
+        let mut states = States::new();
+        for rate in &limit.rates {
+            let code = if states.is_empty() { code / 2 } else { code_of(&mut self.rest)? };
+            let mut record = Record::empty(rate.tag(), self.micros);
+            record.current = (code / 2).min(MAX_COUNT);
+            if record.tag.previous_slots() > 0 {
+                record.previous = count(&mut self.rest)?.min(MAX_COUNT);
+            }
+            if code & 1 > 0 {
+                record.slot = count(&mut self.rest)?;
+            }
+            states.push(State::Record(record));
+        }
+        Ok(Outcome::Decided(code & 1, states))
     }
 
     fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {
@@ -123,6 +147,10 @@ fn whole(values: &mut std::vec::IntoIter<Value>) -> Result<i64, NotAReply> {
         Some(Value::Int(n)) => Ok(n),
         _ => Err(NotAReply),
     }
+}
+
+fn code_of(values: &mut std::vec::IntoIter<Value>) -> Result<u64, NotAReply> {
+    u64::try_from(whole(values)?).map_err(|_| NotAReply)
 }
 
 fn count(values: &mut std::vec::IntoIter<Value>) -> Result<u64, NotAReply> {

@@ -367,6 +367,9 @@ impl Worker {
                         return Called::Answered;
                     }
                 }
+                if matches!(Redirect::of(&error), Some(Redirect::Moved(_))) {
+                    tracing::warn!(address = self.address, "this Redis belongs to a cluster: name it as one");
+                }
                 tracing::debug!(address = self.address, %error, "a call to Redis failed");
                 Err(classify(&error))
             }

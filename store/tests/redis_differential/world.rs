@@ -597,9 +597,7 @@ impl World {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         for name in self.written.drain(..) {
             let gone = match self.stored.get(&name) {
-                Some(Stored::Records(records)) => {
-                    records.iter().all(|record| record.expires_at() < real)
-                }
+                Some(Stored::Records(records)) => records.iter().all(|record| record.expires_at() < real),
                 _ => false,
             };
             if gone {
@@ -683,7 +681,8 @@ fn absurd(record: &Record) -> bool {
     // An empty log has ended before all time.
     let empty = record.tag.is_log() && record.tail.is_empty();
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
-    empty || !record.tag.is_log() && counts.max() > Some(MAX_COUNT)
+    empty
+        || !record.tag.is_log() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
         || record.slot >= 1 << 47
 }

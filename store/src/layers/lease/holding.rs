@@ -22,9 +22,9 @@ use super::pace::{Pace, Part};
 use super::terms::{Terms, capacity, freed, slot, used};
 use crate::check::{Answer, KeyHash, LimitSpec};
 
-/// The part of a limit's number below which a holder takes nothing in advance. About 50; half of it is what an estimate
-/// may be wrong by.
-const LEAST_PART: f64 = 28.0;
+/// The part of a limit's number below which a holder takes nothing in advance. Below about 50 there is little to gain;
+/// an estimate may be wrong by half.
+const LEAST_PART: f64 = 20.0;
 
 /// A block this small is not cut further.
 const SMALL: f64 = 25.0;
@@ -39,8 +39,10 @@ const WORTH: f64 = 5.0;
 const WORTH_PART: f64 = 0.05;
 const WORTH_MOST: f64 = 40.0;
 
-/// What is wanted ahead beyond what is expected, as a factor.
-const SLACK: f64 = 1.25;
+/// What may be needed in a time in which so much is expected: some more, and more of little, as requests come by chance.
+fn at_most(expected: f64) -> f64 {
+    1.1 * expected + expected.sqrt()
+}
 
 /// Decisions about the rates of one limit.
 pub(in crate::layers) type Decisions = SmallVec<[Decision; 2]>;
@@ -259,7 +261,7 @@ impl Holding {
             return (None, Some(self.ends));
         }
         let pace = self.pace.at(now, memory(terms));
-        let needed = (pace * left as f64 * SLACK).ceil() as u64;
+        let needed = at_most(pace * left as f64).ceil() as u64;
         let spare = self.left.saturating_sub(needed);
         let soon = left <= terms.longest / 8;
         let back = if spare > self.block / 4 || (soon && spare > 1) { spare } else { 0 };
@@ -355,7 +357,7 @@ impl Holding {
             size = size.max(worth(terms, part).min(remaining));
         }
         let time = if self.ends > now { self.ends - now } else { terms.longest };
-        let needed = self.pace.at(now, memory(terms)) * time as f64 * SLACK - self.left as f64;
+        let needed = at_most(self.pace.at(now, memory(terms)) * time as f64) - self.left as f64;
         size.min(needed.max(0.0)).min(self.most as f64) as u64
     }
 

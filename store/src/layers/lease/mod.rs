@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 pub(super) use holding::Decisions;
 use holding::{Holding, Return, Step};
-pub(super) use terms::Terms;
+pub(super) use terms::{Terms, used};
 
 use super::flight::Flight;
 use super::plan::{Asked, LimitPlan};
@@ -221,22 +221,34 @@ impl Leases {
         }
     }
 
-    /// What came of a taking that was sent at `sent`; `None`: nothing, or nothing is known.
-    pub(super) fn took(&self, taking: &Taking, granted: Option<&Granted>, sent: u64, now: u64) {
+    /// What came of a taking that was sent at `sent`; returns whose it was.
+    pub(super) fn took(&self, taking: &Taking, granted: &Granted, sent: u64, now: u64) -> Option<Asked> {
         let mut shard = self.lock(taking.id);
-        let Some(entry) = shard.get_mut(taking.id) else { return };
+        let entry = shard.get_mut(taking.id).filter(|entry| entry.waits_for(taking))?;
         entry.flight = None;
-        let Some(Granted { granted, answer }) = granted else { return entry.holding.failed() };
         self.counters.takes.fetch_add(1, Relaxed);
         let unit = taking.counter.cost;
-        let (wanted, granted) = (taking.times * unit, granted * unit);
-        self.counters.taken.fetch_add(granted, Relaxed);
-        let Some(terms) = &entry.plan.terms else { return entry.holding.failed() };
-        entry.holding.took(&entry.plan.spec, entry.key, terms, wanted, granted, answer, sent, now);
+        let (wanted, got) = (taking.times * unit, granted.granted * unit);
+        self.counters.taken.fetch_add(got, Relaxed);
+        let plan = entry.plan.clone();
+        let terms = plan.terms.as_ref()?;
+        let Granted { answer, .. } = granted;
+        entry.holding.took(&plan.spec, entry.key, terms, wanted, got, answer, sent, now);
         self.note_lost(entry);
+        let asked = Asked { limit: plan, key: entry.key, cost: 0 };
         if entry.holding.left() > 0 && !std::mem::replace(&mut entry.reviewed, true) {
             drop(shard);
             self.schedule(now, taking.id);
+        }
+        Some(asked)
+    }
+
+    /// Nothing came of a taking, or nothing is known of it; or it has ended already.
+    pub(super) fn not_taken(&self, taking: &Taking) {
+        let mut shard = self.lock(taking.id);
+        if let Some(entry) = shard.get_mut(taking.id).filter(|entry| entry.waits_for(taking)) {
+            entry.flight = None;
+            entry.holding.failed();
         }
     }
 
@@ -342,6 +354,10 @@ impl Leases {
 }
 
 impl Entry {
+    fn waits_for(&self, taking: &Taking) -> bool {
+        self.flight.as_ref().is_some_and(|flight| Arc::ptr_eq(flight, &taking.flight))
+    }
+
     fn taking(&mut self, id: u128, wanted: u64) -> Taking {
         let flight = Arc::new(Flight::default());
         self.flight = Some(flight.clone());

@@ -65,7 +65,7 @@ fn fills(rate: &Rate) -> u64 {
 }
 
 /// How much of a rate was used, by its own decision.
-pub(super) fn used(rate: &Rate, decision: &Decision) -> u64 {
+pub(in crate::layers) fn used(rate: &Rate, decision: &Decision) -> u64 {
     capacity(rate).saturating_sub(decision.remaining)
 }
 

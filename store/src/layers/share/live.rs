@@ -1,0 +1,174 @@
+//! Who shares a limit, and how much of it is whose: pod i of p gets floor(N / p), and one more if its rendezvous rank for
+//! the key is below N mod p. All shares of a key together are exactly N, and the extra ones of different keys fall on
+//! different pods. Rendezvous: every pod has a score for a key, made of both; the rank is how many pods score higher
+//! (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998). All pods must know each other by
+//! the same numbers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The pods that share a policy, each by a number that all of them know it by (say, a hash of its UID), and which of
+/// them this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Live {
+    own: u64,
+    pods: Vec<u64>,
+}
+
+impl Live {
+    /// This pod alone.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self { own: 0, pods: vec![0] }
+    }
+
+    /// These pods, of which `own` is one, listed or not.
+    #[must_use]
+    pub fn new(own: u64, pods: impl IntoIterator<Item = u64>) -> Self {
+        let mut pods: Vec<u64> = pods.into_iter().chain([own]).collect();
+        pods.sort_unstable();
+        pods.dedup();
+        Self { own, pods }
+    }
+
+    /// Pod `index` of `count` that are numbered from 0.
+    #[must_use]
+    pub fn numbered(index: u32, count: u32) -> Self {
+        Self::new(u64::from(index), 0..u64::from(count))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.pods.len() as u64
+    }
+
+    /// This pod's rank for a key: how many pods come before it.
+    pub(super) fn rank(&self, key: u128) -> u64 {
+        let own = (score(self.own, key), self.own);
+        self.pods.iter().filter(|&&pod| (score(pod, key), pod) > own).count() as u64
+    }
+
+    /// This pod's share of `number`, given its rank.
+    pub(super) fn share(&self, number: u64, rank: u64) -> u64 {
+        let pods = self.count().max(1);
+        number / pods + u64::from(rank < number % pods)
+    }
+}
+
+fn score(pod: u64, key: u128) -> u64 {
+    mix(pod ^ mix((key >> 64) as u64 ^ mix(key as u64)))
+}
+
+/// The finalizer of splitmix64 (Steele, Lea and Flood, 2014): the same in every pod and release.
+fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+/// How many changes are kept. With more, an older and larger count is taken for longer.
+const KEPT: usize = 64;
+
+/// What was live, and when. A pod that has gone has used its share of the period in which it was there, so the largest
+/// count of the last period is what shares are cut by.
+#[derive(Debug)]
+pub(super) struct Members {
+    /// Since when, and who; counts fall from one to the next, as a smaller one that a larger one follows is never the
+    /// largest of a time that ends now.
+    changes: VecDeque<(u64, Arc<Live>)>,
+}
+
+impl Members {
+    pub(super) fn new() -> Self {
+        Self { changes: VecDeque::from([(0, Arc::new(Live::alone()))]) }
+    }
+
+    /// From `now` on it is these.
+    pub(super) fn set(&mut self, now: u64, live: Live) {
+        let mut since = now;
+        // One that is no larger ends the larger one before it when it began itself.
+        while let Some((began, _)) = self.changes.pop_back_if(|(_, last)| last.count() <= live.count()) {
+            since = began;
+        }
+        if self.changes.len() == KEPT {
+            self.changes.remove(1);
+        }
+        self.changes.push_back((since, Arc::new(live)));
+    }
+
+    /// The largest within the last `period` microseconds.
+    pub(super) fn largest(&self, now: u64, period: u64) -> Arc<Live> {
+        let begin = now.saturating_sub(period);
+        // One was in effect until the next began; the first that still was is the largest.
+        let ended = self.changes.iter().skip(1).take_while(|(since, _)| *since <= begin).count();
+        self.changes.get(ended).map_or_else(|| Arc::new(Live::alone()), |(_, live)| live.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn shares_of_all_pods_are_the_whole_number(
+            pods in proptest::collection::hash_set(any::<u64>(), 1..40), key: u128, number in 0u64..1 << 40,
+        ) {
+            let shares = |number: u64| pods.iter().map(move |&pod| (pod, number));
+            let sum: u64 = shares(number)
+                .map(|(pod, number)| {
+                    let live = Live::new(pod, pods.iter().copied());
+                    live.share(number, live.rank(key))
+                })
+                .sum();
+            prop_assert_eq!(sum, number);
+        }
+
+        /// Compared with looking at every instant.
+        #[test]
+        fn the_largest_count_of_the_last_period_is_known(
+            changes in proptest::collection::vec((1u64..50, 1u32..30), 1..30), period in 0u64..300, later in 0u64..100,
+        ) {
+            let (mut members, mut now, mut at) = (Members::new(), 0, vec![]);
+            for (step, count) in changes {
+                members.set(now, Live::numbered(0, count));
+                at.extend(std::iter::repeat_n(u64::from(count), step as usize));
+                now += step;
+            }
+            at.extend(std::iter::repeat_n(*at.last().unwrap(), later as usize + 1));
+            let now = at.len() as u64 - 1;
+            let first = now.saturating_sub(period) as usize;
+            let largest = *at[first..].iter().max().unwrap();
+            let found = members.largest(now, period).count();
+            // What ended at the very beginning of the period may count or not.
+            let touching = at[first.saturating_sub(1)..].iter().copied().max().unwrap();
+            prop_assert!(found == largest || found == touching, "{found} for {largest}");
+        }
+    }
+
+    #[test]
+    fn extra_ones_fall_on_all_pods_alike() {
+        let lives: Vec<_> = (0..10).map(|n| Live::numbered(n, 10)).collect();
+        for live in &lives {
+            let extra = (0..10_000u128).filter(|&key| live.rank(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)) < 3);
+            let extra = extra.count();
+            assert!((2_700..3_300).contains(&extra), "{extra} of 10000 keys");
+        }
+    }
+
+    #[test]
+    fn many_changes_err_towards_a_larger_count() {
+        let mut members = Members::new();
+        for n in 0..500u32 {
+            members.set(u64::from(n) * 10, Live::numbered(0, 1000 - n));
+        }
+        assert!(members.changes.len() <= KEPT);
+        assert_eq!(members.largest(5_000, 5_000).count(), 1000);
+        assert!(members.largest(5_000, 100).count() >= 510);
+        assert_eq!(members.largest(500_000, 100).count(), 501);
+    }
+}

@@ -1,0 +1,439 @@
+//! The Redis store on a real cluster of three masters with a replica each: exact under load from several stores, while a
+//! slot moves, and while a master dies.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/checks.rs"]
+mod checks;
+#[path = "support/cluster.rs"]
+mod cluster;
+mod support;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use checks::{admitted, check, counter, failing, healthy, limit, patient, used, within};
+use cluster::{Cluster, rows};
+use sluice_store::failure::StoreFault;
+use sluice_store::redis::{Secret, Topology};
+use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
+use support::{eventually, free_port};
+
+fn start(cluster: &Cluster, budget: Duration) -> Arc<RedisStore> {
+    Arc::new(RedisStore::start(within(budget, RedisOptions::cluster(cluster.urls()))).unwrap())
+}
+
+/// Asks until `stop`, from several tasks, one key after another; how many of each key were admitted.
+struct Load {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<Vec<Result<usize, String>>>>,
+}
+
+impl Load {
+    /// Each task asks all of `keys` in turn and pauses a little: the load is to last, not to be heavy.
+    fn start(stores: &[Arc<RedisStore>], tasks: usize, limits: &[Arc<LimitSpec>], keys: &[u128]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = (0..tasks)
+            .map(|n| {
+                let (store, limits, keys) =
+                    (stores[n % stores.len()].clone(), limits.to_vec(), keys.to_vec());
+                let stop = stop.clone();
+                tokio::spawn(async move {
+                    let mut seen: Vec<Result<usize, String>> = vec![Ok(0); keys.len()];
+                    while !stop.load(SeqCst) {
+                        for (at, &key) in keys.iter().enumerate() {
+                            let counters: Vec<Counter> =
+                                limits.iter().map(|limit| counter(limit, key)).collect();
+                            match (&mut seen[at], store.check(check(&counters)).await) {
+                                (Ok(count), Ok(answer)) => *count += usize::from(answer.admitted),
+                                (Ok(_), Err(error)) => seen[at] = Err(error.to_string()),
+                                (Err(_), _) => {}
+                            }
+                        }
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    seen
+                })
+            })
+            .collect();
+        Self { stop, tasks }
+    }
+
+    /// Ends; how many of each key were admitted in all, if nobody saw an error.
+    async fn end(self, keys: usize) -> Vec<usize> {
+        self.stop.store(true, SeqCst);
+        let mut all = vec![0; keys];
+        for task in self.tasks {
+            for (sum, count) in all.iter_mut().zip(task.await.unwrap()) {
+                *sum += count.expect("no check fails");
+            }
+        }
+        all
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_admits_exactly_the_number_over_all_masters() {
+    let cluster = Cluster::start(&[]);
+    let stores: Vec<_> = (0..3).map(|_| start(&cluster, Duration::from_secs(10))).collect();
+    let (hot, own) = (limit("hot", 500), limit("own", 25));
+    let callers: Vec<_> = (0..48usize)
+        .map(|n| {
+            let (store, hot, own) = (stores[n % 3].clone(), hot.clone(), own.clone());
+            tokio::spawn(async move {
+                let one = admitted(&store, &[counter(&hot, 5)], 20).await;
+                let mut others = 0;
+                for key in 0..40 {
+                    others += admitted(&store, &[counter(&own, key)], 1).await;
+                }
+                (one, others)
+            })
+        })
+        .collect();
+    let (mut one, mut others) = (0, 0);
+    for caller in callers {
+        let (a, b) = caller.await.unwrap();
+        (one, others) = (one + a, others + b);
+    }
+    assert_eq!((one, others), (500, 40 * 25));
+    let owners: HashSet<_> =
+        (0..40).map(|key| cluster.owner_of(cluster.slot(&stores[0], &counter(&own, key)), 0)).collect();
+    assert_eq!(owners.len(), 3, "the keys lie on all masters");
+    for key in 0..40 {
+        let counter = counter(&own, key);
+        let owner = cluster.owner_of(cluster.slot(&stores[0], &counter), 0);
+        assert_eq!(used(&mut cluster.servers[owner].connection(), &stores[0], &counter), 25);
+    }
+    for store in &stores {
+        assert_eq!(store.health(), StoreHealth::Healthy);
+        let metrics = store.metrics();
+        assert_eq!((metrics.errors, metrics.reconnects, metrics.redirected), (0, 0, 0), "{metrics:?}");
+        assert!(metrics.merged > 0, "{metrics:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is_denied() {
+    let cluster = Cluster::start(&[]);
+    let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(10))).collect();
+    let (shared, own) = (limit("shared", 300), limit("client", 20));
+    let both = |client: u128| [counter(&own, 1 + client), counter(&shared, 0)];
+    let store = &stores[0];
+    let slots: HashSet<_> = both(0).iter().map(|counter| cluster.slot(store, counter)).collect();
+    assert_eq!(slots.len(), 2);
+    // More than both limits admit, all at once: some may be denied while another one's part is taken and given back.
+    let callers: Vec<_> = (0..40u128)
+        .map(|n| {
+            let (store, both) = (stores[n as usize % 2].clone(), both(n % 20));
+            tokio::spawn(async move { (n % 20, admitted(&store, &both, 15).await) })
+        })
+        .collect();
+    let mut by_client = vec![0; 20];
+    for caller in callers {
+        let (client, admitted) = caller.await.unwrap();
+        by_client[client as usize] += admitted;
+    }
+    assert!(by_client.iter().sum::<usize>() <= 300 && by_client.iter().all(|&n| n <= 20), "{by_client:?}");
+    // One after another they get the rest, and not one more.
+    for client in 0..20 {
+        by_client[client as usize] += admitted(store, &both(client), 20).await;
+    }
+    assert_eq!(by_client.iter().sum::<usize>(), 300, "{by_client:?}");
+    let answer = store.check(check(&both(0))).await.unwrap();
+    assert!(!answer.admitted && !answer.decisions[1].admitted);
+    assert_eq!((answer.decisions[0].limit, answer.decisions[1].limit), (20, 300));
+    assert_eq!(answer.decisions[0].remaining, 20 - by_client[0] as u64);
+    for client in 0..20 {
+        let [counter, _] = both(client);
+        let owner = cluster.owner_of(cluster.slot(store, &counter), 0);
+        eventually("what was denied is given back", || async {
+            used(&mut cluster.servers[owner].connection(), store, &counter)
+                == by_client[client as usize] as u64
+        })
+        .await;
+    }
+}
+
+/// Moves a slot key by key, each only after the load has gone on for a while.
+fn move_slot(cluster: &Cluster, slot: u16, from: usize, to: usize, goes_on: impl Fn()) {
+    let (source, target) = (cluster.id(from), cluster.id(to));
+    cluster.set_slot(to, slot, "IMPORTING", &source).unwrap();
+    cluster.set_slot(from, slot, "MIGRATING", &target).unwrap();
+    goes_on();
+    while cluster.migrate(slot, from, to, 2) > 0 {
+        goes_on();
+    }
+    cluster.set_slot(to, slot, "NODE", &target).unwrap();
+    goes_on();
+    for server in 0..3 {
+        cluster.set_slot(server, slot, "NODE", &target).unwrap();
+    }
+    goes_on();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
+    let cluster = Cluster::start(&[]);
+    let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(10))).collect();
+    healthy(&stores[0]).await;
+    // One partition, so that all of these keys move; two limits, so that checks name several of them.
+    let (number, partitions) = (400, 64);
+    let limits = [limit("moved-a", number), limit("moved-b", number)];
+    let keys: Vec<u128> = (0..8).map(|n| 17 + n * partitions).collect();
+    let slot = cluster.slot(&stores[0], &counter(&limits[0], keys[0]));
+    let (from, turns) = (cluster.owner_of(slot, 0), Arc::new(AtomicUsize::new(0)));
+    let (before, new) = keys.split_at(5);
+    let load = Load::start(&stores, 4, &limits, before);
+    // These keys are made while the slot moves.
+    let late = {
+        let (stores, limits, new, turns) = (stores.clone(), limits.clone(), new.to_vec(), turns.clone());
+        tokio::spawn(async move {
+            while turns.load(SeqCst) < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut all = vec![0; new.len()];
+            for _ in 0..30 {
+                for (sum, &key) in all.iter_mut().zip(&new) {
+                    *sum +=
+                        admitted(&stores[0], &[counter(&limits[0], key), counter(&limits[1], key)], 1).await;
+                }
+            }
+            all
+        })
+    };
+    let cluster = tokio::task::spawn_blocking({
+        let turns = turns.clone();
+        move || {
+            for to in [(from + 1) % 3, (from + 2) % 3, from] {
+                let owner = cluster.owner_of(slot, 0);
+                move_slot(&cluster, slot, owner, to, || {
+                    turns.fetch_add(1, SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                });
+            }
+            cluster
+        }
+    })
+    .await
+    .unwrap();
+    let new_admitted = late.await.unwrap();
+    let mut all = load.end(before.len()).await;
+    all.extend(new_admitted);
+    let redirected: u64 = stores.iter().map(|store| store.metrics().redirected).sum();
+    let errors: u64 = stores.iter().map(|store| store.metrics().errors).sum();
+    println!("{} turns, {redirected} calls redirected, admitted so far {all:?}", turns.load(SeqCst));
+    assert!(redirected > 0);
+    assert_eq!(errors, 0);
+    for (&key, so_far) in keys.iter().zip(&all) {
+        let counters = [counter(&limits[0], key), counter(&limits[1], key)];
+        let rest = admitted(&stores[1], &counters, number as usize + 1 - so_far).await;
+        assert_eq!(so_far + rest, number as usize, "key {key}");
+        let mut owner = cluster.servers[cluster.owner_of(slot, 0)].connection();
+        // A denial within the last two seconds may have been by counter, and then what the first took is on its way back.
+        support::until("both counters are full", || {
+            counters.iter().all(|counter| used(&mut owner, &stores[0], counter) == number)
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
+    let mut cluster = Cluster::start(&[]);
+    let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(1))).collect();
+    for store in &stores {
+        healthy(store).await;
+    }
+    let number = 20_000usize;
+    let limit = limit("dying", number as u64);
+    let owner = |key| cluster.owner_of(cluster.slot(&stores[0], &counter(&limit, key)), 0);
+    let key = 3;
+    let dying = owner(key);
+    let others: Vec<u128> = (0..64).filter(|&key| owner(key) != dying).collect();
+    let survivor = owner(others[0]);
+    let load = Load::start(&stores, 2, std::slice::from_ref(&limit), &others[..8]);
+    // Callers of the dying master's key: each stops at its first error.
+    let callers: Vec<_> = (0..8)
+        .map(|n| {
+            let (store, limit) = (stores[n % 2].clone(), limit.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                loop {
+                    match store.check(check(&[counter(&limit, key)])).await {
+                        Ok(answer) => admitted += usize::from(answer.admitted),
+                        Err(error) => return (admitted, error),
+                    }
+                    // So that it does not run dry before it dies.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.servers[dying].kill();
+    let died = Instant::now();
+    let mut before = 0;
+    for caller in callers {
+        let (admitted, error) = caller.await.unwrap();
+        assert_eq!(error, StoreError::Unavailable(StoreFault::Unreachable));
+        before += admitted;
+    }
+    assert!(before > 0);
+    failing(&stores[0], StoreFault::Unreachable).await;
+    for store in &stores {
+        healthy(store).await;
+    }
+    let down = died.elapsed();
+    // Those of the other masters saw nothing of it.
+    load.end(8).await;
+    let slot = cluster.slot_at(survivor, &stores[0], &counter(&limit, key));
+    let heir = cluster.owner_of(slot, survivor);
+    assert_ne!(heir, dying);
+    let survived = used(&mut cluster.servers[heir].connection(), &stores[0], &counter(&limit, key)) as usize;
+    let mut after = 0;
+    let counters = [counter(&limit, key)];
+    while after <= number {
+        // Many at once, so that it does not take long.
+        let many = futures_of(&stores, &counters).await;
+        if many == 0 {
+            break;
+        }
+        after += many;
+    }
+    let (total, lost) = (before + after, before.saturating_sub(survived));
+    println!(
+        "down {down:?}; limit {number}, admitted {before} before and {after} after, {lost} lost with the master"
+    );
+    assert!(total <= number + lost, "{total} admitted of {number}, {lost} of them lost");
+    assert_eq!(survived + after, number);
+    let rows = rows(&mut cluster.servers[survivor].connection());
+    assert!(rows.iter().any(|row| row.failed && row.port == cluster.servers[dying].port), "{rows:?}");
+    // The dead one comes back as a replica, and nobody minds.
+    cluster.servers[dying].restart();
+    for store in &stores {
+        healthy(store).await;
+        assert!(!store.check(check(&counters)).await.unwrap().admitted);
+    }
+}
+
+/// How many of some checks at once are admitted.
+async fn futures_of(stores: &[Arc<RedisStore>], counters: &[Counter]) -> usize {
+    let tasks: Vec<_> = (0..64)
+        .map(|n| {
+            let (store, counters) = (stores[n % stores.len()].clone(), counters.to_vec());
+            tokio::spawn(async move { admitted(&store, &counters, 20).await })
+        })
+        .collect();
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.await.unwrap();
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_answers_of_a_hanging_master_within_the_budget_until_its_replica_takes_over() {
+    let cluster = Cluster::start(&[]);
+    let budget = Duration::from_millis(500);
+    let store = start(&cluster, budget);
+    healthy(&store).await;
+    let limit = limit("hanging", 1_000_000);
+    let hanging = cluster.owner_of(cluster.slot(&store, &counter(&limit, 3)), 0);
+    let other = (0..64)
+        .find(|&key| cluster.owner_of(cluster.slot(&store, &counter(&limit, key)), 0) != hanging)
+        .unwrap();
+    cluster.servers[hanging].stop();
+    eventually("the hanging master's checks fail", || async {
+        assert!(store.check(check(&[counter(&limit, other)])).await.is_ok());
+        store.check(check(&[counter(&limit, 3)])).await.is_err()
+    })
+    .await;
+    eventually("the replica has taken over", || async {
+        assert!(store.check(check(&[counter(&limit, other)])).await.is_ok());
+        store.check(check(&[counter(&limit, 3)])).await.is_ok()
+    })
+    .await;
+    healthy(&store).await;
+    cluster.servers[hanging].go_on();
+    eventually("the old master is a replica", || async {
+        let rows = rows(&mut cluster.servers[hanging].connection());
+        rows.iter().any(|row| row.port == cluster.servers[hanging].port && !row.master)
+    })
+    .await;
+    assert!(store.check(check(&[counter(&limit, 3)])).await.is_ok());
+}
+
+#[tokio::test]
+async fn store_finds_the_cluster_by_any_seed_and_reports_that_none_answers() {
+    let cluster = Cluster::start(&[]);
+    let mut seeds = vec![format!("redis://127.0.0.1:{}", free_port())];
+    // A replica knows as well.
+    seeds.push(cluster.servers[4].url());
+    let store = RedisStore::start(patient(RedisOptions::cluster(seeds))).unwrap();
+    let limit = limit("seeds", 5);
+    for key in 0..20 {
+        assert_eq!(admitted(&store, &[counter(&limit, key)], 7).await, 5);
+    }
+    assert_eq!(store.health(), StoreHealth::Healthy);
+    assert!(store.check(check(&[])).await.unwrap().admitted);
+    let nobody = [format!("redis://127.0.0.1:{}", free_port())];
+    let store = RedisStore::start(patient(RedisOptions::cluster(nobody))).unwrap();
+    let answer = store.check(check(&[counter(&limit, 1)])).await;
+    assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Unreachable)));
+    failing(&store, StoreFault::Unreachable).await;
+    // One that is no cluster.
+    let alone = support::Redis::start(&[]);
+    let store = RedisStore::start(patient(RedisOptions::cluster([alone.url()]))).unwrap();
+    failing(&store, StoreFault::Nonsense).await;
+}
+
+#[tokio::test]
+async fn store_needs_no_more_rights_in_a_cluster_than_documented() {
+    const RIGHTS: [&str; 9] =
+        ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+cluster|slots", "+asking"];
+    let cluster = Cluster::start(&[]);
+    let set_user = |name: &str, rights: &[&str]| {
+        for server in &cluster.servers {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg(name);
+            for word in ["on", ">secret", "resetkeys", "~sluice:*", "resetchannels", "-@all"] {
+                command.arg(word);
+            }
+            let (): () = command.arg(rights).query(&mut server.connection()).unwrap();
+        }
+        let mut options = patient(RedisOptions::cluster(cluster.urls()));
+        (options.username, options.password) = (Some(name.to_owned()), Some(Secret::new("secret")));
+        RedisStore::start(options).unwrap()
+    };
+    let limit = limit("acl", 1000);
+    let store = set_user("least", &RIGHTS);
+    for key in 0..10 {
+        assert_eq!(admitted(&store, &[counter(&limit, key)], 3).await, 3);
+    }
+    // Half a slot moved: a new key is asked for at its new place.
+    let slot = cluster.slot(&store, &counter(&limit, 3));
+    let from = cluster.owner_of(slot, 0);
+    let to = (from + 1) % 3;
+    cluster.set_slot(to, slot, "IMPORTING", &cluster.id(from)).unwrap();
+    cluster.set_slot(from, slot, "MIGRATING", &cluster.id(to)).unwrap();
+    assert_eq!(admitted(&store, &[counter(&limit, 3 + 64)], 3).await, 3);
+    assert!(store.metrics().redirected > 0);
+    assert_eq!(store.metrics().errors, 0);
+    for left_out in ["+cluster|slots", "+asking"] {
+        let rights: Vec<_> = RIGHTS.into_iter().filter(|&right| right != left_out).collect();
+        let store = set_user("less", &rights);
+        eventually(&format!("refused without {left_out}"), || async {
+            store.check(check(&[counter(&limit, 3 + 128)])).await
+                == Err(StoreError::Unavailable(StoreFault::Refused))
+        })
+        .await;
+    }
+}
+
+#[test]
+fn cluster_options_are_printed_without_the_password() {
+    let options = RedisOptions::cluster(["redis://:hunter2@a:1", "redis://:hunter2@b:2"]);
+    assert!(!format!("{options:?}").contains("hunter2"));
+    assert!(matches!(options.topology, Topology::Cluster { .. }));
+}

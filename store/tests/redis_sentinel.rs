@@ -1,0 +1,277 @@
+//! The Redis store behind three sentinels that watch a master and its replica.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/checks.rs"]
+mod checks;
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use checks::{admitted, check, counter, failing, healthy, limit, patient, used, within};
+use redis::Value;
+use sluice_store::failure::StoreFault;
+use sluice_store::redis::{Secret, Topology};
+use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
+use support::{Redis, eventually, free_port, quiet_port, until};
+use tempfile::TempDir;
+
+/// A sentinel; ended on drop.
+struct Sentinel {
+    child: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Sentinel {
+    fn start(master: u16, more: &str) -> Self {
+        for _ in 0..10 {
+            let (dir, port) = (tempfile::tempdir().unwrap(), quiet_port());
+            let file = dir.path().join("sentinel.conf");
+            let text = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 2\n\
+                 sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 4000\n{more}",
+                dir.path().display()
+            );
+            std::fs::write(&file, text).unwrap();
+            let child = Command::new("redis-server")
+                .arg(file)
+                .arg("--sentinel")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut sentinel = Self { child, port, _dir: dir };
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(10) {
+                if sentinel.child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return sentinel;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        panic!("redis-server --sentinel did not start on any of 10 ports");
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// How many of the others, and how many replicas, it knows of.
+    fn knows(&self) -> (usize, usize) {
+        let rows = |what: &str| -> usize {
+            let mut command = redis::cmd("SENTINEL");
+            let rows: Vec<Value> = command.arg(what).arg("main").query(&mut self.connection()).unwrap();
+            rows.len()
+        };
+        (rows("SENTINELS"), rows("REPLICAS"))
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Watched {
+    master: Redis,
+    replica: Redis,
+    sentinels: Vec<Sentinel>,
+}
+
+impl Watched {
+    fn start() -> Self {
+        let master = Redis::start_restartable(&["--repl-diskless-sync-delay", "0"]);
+        let replica = Redis::start_restartable(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(master.port, "")).collect();
+        until("the sentinels know each other and the replica", || {
+            sentinels.iter().all(|sentinel| sentinel.knows() == (2, 1))
+        });
+        until("the replica is in step", || {
+            let info: String = redis::cmd("INFO").arg("replication").query(&mut master.connection()).unwrap();
+            info.contains("state=online")
+        });
+        Self { master, replica, sentinels }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(Sentinel::url).collect()
+    }
+
+    fn options(&self) -> RedisOptions {
+        RedisOptions::sentinel(self.urls(), "main")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn store_finds_the_master_and_follows_it_when_it_dies() {
+    let mut watched = Watched::start();
+    let budget = Duration::from_secs(1);
+    let stores: Vec<_> =
+        (0..2).map(|_| Arc::new(RedisStore::start(within(budget, watched.options())).unwrap())).collect();
+    for store in &stores {
+        healthy(store).await;
+    }
+    let number = 5000usize;
+    let counters = [counter(&limit("watched", number as u64), 1)];
+    // Each caller stops at its first error.
+    let callers: Vec<_> = (0..4)
+        .map(|n| {
+            let (store, counters) = (stores[n % 2].clone(), counters.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                while let Ok(answer) = store.check(check(&counters)).await {
+                    admitted += usize::from(answer.admitted);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                admitted
+            })
+        })
+        .collect();
+    eventually("some are admitted", || async {
+        used_or_none(&watched.master, &stores[0], &counters[0]) > 100
+    })
+    .await;
+    watched.master.kill();
+    let died = Instant::now();
+    let mut before = 0;
+    for caller in callers {
+        before += caller.await.unwrap();
+    }
+    for store in &stores {
+        healthy(store).await;
+    }
+    let down = died.elapsed();
+    let survived = used(&mut watched.replica.connection(), &stores[0], &counters[0]) as usize;
+    let mut after = 0;
+    for _ in 0..number {
+        let answer = stores[0].check(check(&counters)).await.unwrap();
+        if !answer.admitted {
+            break;
+        }
+        after += 1;
+    }
+    let (total, lost) = (before + after, before.saturating_sub(survived));
+    println!(
+        "down {down:?}; limit {number}, admitted {before} before and {after} after, {lost} lost with the master"
+    );
+    assert!(before > 0 && total <= number + lost, "{total} admitted of {number}, {lost} of them lost");
+    assert_eq!(survived + after, number);
+    // The old master comes back as a replica, and nobody minds.
+    watched.master.restart();
+    eventually("the old master is a replica", || async {
+        role(&watched.master).is_some_and(|role| role == "slave")
+    })
+    .await;
+    for store in &stores {
+        assert!(!store.check(check(&counters)).await.unwrap().admitted);
+        assert!(store.metrics().reconnects >= 1);
+    }
+}
+
+/// `None` while it changes its role, for then it ends all connections.
+fn role(redis: &Redis) -> Option<String> {
+    let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().ok()?;
+    let role: Vec<Value> = redis::cmd("ROLE").query(&mut connection).ok()?;
+    match role.into_iter().next() {
+        Some(Value::BulkString(role)) => String::from_utf8(role).ok(),
+        _ => None,
+    }
+}
+
+fn used_or_none(redis: &Redis, store: &RedisStore, counter: &sluice_store::Counter) -> u64 {
+    let exists: bool = redis::cmd("EXISTS").arg(store.key(counter)).query(&mut redis.connection()).unwrap();
+    if exists { used(&mut redis.connection(), store, counter) } else { 0 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_follows_a_master_that_is_replaced_while_it_lives() {
+    let watched = Watched::start();
+    let store = RedisStore::start(patient(watched.options())).unwrap();
+    let counters = [counter(&limit("replaced", 1_000_000), 1)];
+    assert_eq!(admitted(&store, &counters, 3).await, 3);
+    let (): () = redis::cmd("SENTINEL")
+        .arg("FAILOVER")
+        .arg("main")
+        .query(&mut watched.sentinels[0].connection())
+        .unwrap();
+    eventually("the replica counts", || async {
+        let _ = store.check(check(&counters)).await;
+        role(&watched.replica).is_some_and(|role| role == "master")
+            && used_or_none(&watched.replica, &store, &counters[0]) > 3
+            && store.health() == StoreHealth::Healthy
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn store_asks_the_next_sentinel_and_names_what_is_wrong() {
+    let watched = Watched::start();
+    let limit = limit("asks", 3);
+    let mut urls = watched.urls();
+    urls.insert(0, format!("redis://127.0.0.1:{}", free_port()));
+    let store = RedisStore::start(patient(RedisOptions::sentinel(urls, "main"))).unwrap();
+    assert_eq!(admitted(&store, &[counter(&limit, 1)], 5).await, 3);
+    // A name that nobody knows, and sentinels that are none or not there.
+    let store = RedisStore::start(patient(RedisOptions::sentinel(watched.urls(), "other"))).unwrap();
+    failing(&store, StoreFault::Nonsense).await;
+    let none = RedisOptions::sentinel([watched.master.url()], "main");
+    failing(&RedisStore::start(patient(none)).unwrap(), StoreFault::Nonsense).await;
+    let gone = RedisOptions::sentinel([format!("redis://127.0.0.1:{}", free_port())], "main");
+    failing(&RedisStore::start(patient(gone)).unwrap(), StoreFault::Unreachable).await;
+}
+
+#[tokio::test]
+async fn store_needs_no_more_rights_behind_sentinels_than_documented() {
+    let watched = Watched::start();
+    let limit = limit("acl", 1000);
+    let set_user = |redis: &mut redis::Connection, name: &str, keys: &[&str], rights: &[&str]| {
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg(name).arg("on").arg(">secret").arg("resetkeys").arg(keys);
+        let (): () = command.arg("resetchannels").arg("-@all").arg(rights).query(redis).unwrap();
+    };
+    let rights = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+role"];
+    let watch = ["+sentinel|get-master-addr-by-name"];
+    for redis in [&watched.master, &watched.replica] {
+        set_user(&mut redis.connection(), "least", &["~sluice:*"], &rights);
+        set_user(&mut redis.connection(), "less", &["~sluice:*"], &rights[..7]);
+    }
+    for sentinel in &watched.sentinels {
+        set_user(&mut sentinel.connection(), "watcher", &[], &watch);
+        set_user(&mut sentinel.connection(), "blind", &[], &[]);
+    }
+    let with = |user: &str, watcher: &str| {
+        let options = RedisOptions {
+            topology: Topology::Sentinel {
+                urls: watched.urls(),
+                master: "main".into(),
+                username: Some(watcher.into()),
+                password: Some(Secret::new("secret")),
+            },
+            username: Some(user.into()),
+            password: Some(Secret::new("secret")),
+            ..watched.options()
+        };
+        RedisStore::start(patient(options)).unwrap()
+    };
+    let store = with("least", "watcher");
+    assert_eq!(admitted(&store, &[counter(&limit, 1)], 20).await, 20);
+    assert_eq!(store.metrics().errors, 0);
+    for (user, watcher) in [("less", "watcher"), ("least", "blind")] {
+        let store = with(user, watcher);
+        failing(&store, StoreFault::Refused).await;
+        let answer = store.check(check(&[counter(&limit, 1)])).await;
+        assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Refused)));
+    }
+}

@@ -1,0 +1,179 @@
+//! The Redis store over TLS: whom it trusts, and what it shows.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/checks.rs"]
+mod checks;
+#[path = "support/cluster.rs"]
+mod cluster;
+mod support;
+
+use checks::{admitted, check, counter, failing, limit, patient};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use sluice_store::failure::StoreFault;
+use sluice_store::redis::{ClientCertificate, OptionsError};
+use sluice_store::{RedisOptions, RedisStore, StoreError};
+use support::{Redis, quiet_port};
+use tempfile::TempDir;
+
+/// A certificate authority of the test's own.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for a name and its key, in PEM.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// The certificates of a server in files.
+struct Files(TempDir);
+
+impl Files {
+    fn new(authority: &Authority, name: &str) -> Self {
+        let files = Self(tempfile::tempdir().unwrap());
+        let (certificate, key) = authority.issue(name);
+        for (file, text) in [("ca", &authority.pem), ("certificate", &certificate), ("key", &key)] {
+            std::fs::write(files.0.path().join(file), text).unwrap();
+        }
+        files
+    }
+
+    fn arguments(&self, clients: &str) -> Vec<String> {
+        let path = |file: &str| self.0.path().join(file).to_string_lossy().into_owned();
+        let pairs = [
+            ("--tls-cert-file", path("certificate")),
+            ("--tls-key-file", path("key")),
+            ("--tls-ca-cert-file", path("ca")),
+            ("--tls-auth-clients", clients.to_owned()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+}
+
+/// A server that also listens with TLS, and that port.
+fn serve(files: &Files, clients: &str) -> (Redis, u16) {
+    for _ in 0..10 {
+        let port = quiet_port();
+        let mut arguments = files.arguments(clients);
+        arguments.extend(["--tls-port".to_owned(), port.to_string()]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return (Redis::start(&arguments), port);
+        }
+    }
+    panic!("no port is free");
+}
+
+fn options(port: u16, authority: &Authority) -> RedisOptions {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let options = RedisOptions::new(format!("rediss://127.0.0.1:{port}"));
+    RedisOptions { ca_pem: Some(authority.pem.clone().into_bytes()), ..patient(options) }
+}
+
+fn shows(options: RedisOptions, (certificate, key): (String, String)) -> RedisOptions {
+    let client = ClientCertificate { certificate_pem: certificate.into_bytes(), key_pem: key.into_bytes() };
+    RedisOptions { client_certificate: Some(client), ..options }
+}
+
+async fn refused(options: RedisOptions) {
+    let store = RedisStore::start(options).unwrap();
+    failing(&store, StoreFault::Refused).await;
+    let answer = store.check(check(&[counter(&limit("refused", 1), 1)])).await;
+    assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Refused)));
+}
+
+#[tokio::test]
+async fn store_trusts_the_authority_that_it_is_given_and_no_other() {
+    let authority = Authority::new();
+    let (_redis, port) = serve(&Files::new(&authority, "127.0.0.1"), "no");
+    let store = RedisStore::start(options(port, &authority)).unwrap();
+    assert_eq!(admitted(&store, &[counter(&limit("tls", 3), 1)], 5).await, 3);
+    refused(options(port, &Authority::new())).await;
+    // The public authorities did not sign it either.
+    refused(RedisOptions { ca_pem: None, ..options(port, &authority) }).await;
+}
+
+#[tokio::test]
+async fn store_refuses_a_server_of_another_name() {
+    let authority = Authority::new();
+    let (_redis, port) = serve(&Files::new(&authority, "other.example"), "no");
+    refused(options(port, &authority)).await;
+}
+
+#[tokio::test]
+async fn store_shows_its_certificate_to_a_server_that_asks_for_it() {
+    let authority = Authority::new();
+    let (_redis, port) = serve(&Files::new(&authority, "127.0.0.1"), "yes");
+    refused(options(port, &authority)).await;
+    refused(shows(options(port, &authority), Authority::new().issue("client"))).await;
+    let store = RedisStore::start(shows(options(port, &authority), authority.issue("client"))).unwrap();
+    assert_eq!(admitted(&store, &[counter(&limit("tls", 3), 1)], 5).await, 3);
+}
+
+#[tokio::test]
+async fn store_reaches_all_servers_of_a_cluster_over_tls() {
+    let authority = Authority::new();
+    let files = Files::new(&authority, "127.0.0.1");
+    let path = |file: &str| files.0.path().join(file).to_string_lossy().into_owned();
+    let by_hand = ["--tls", "--cacert", &path("ca"), "--cert", &path("certificate"), "--key", &path("key")];
+    let by_hand = by_hand.map(str::to_owned);
+    let (cluster, ports) = cluster::Cluster::start_with_tls(&files.arguments("yes"), &by_hand);
+    let urls = ports.iter().map(|port| format!("rediss://127.0.0.1:{port}"));
+    let options = RedisOptions {
+        topology: RedisOptions::cluster(urls).topology,
+        ..shows(options(0, &authority), authority.issue("client"))
+    };
+    let store = RedisStore::start(options).unwrap();
+    let limit = limit("tls", 3);
+    for key in 0..20 {
+        assert_eq!(admitted(&store, &[counter(&limit, key)], 5).await, 3);
+    }
+    let connected: usize = cluster.servers[..3]
+        .iter()
+        .map(|server| {
+            let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).unwrap();
+            usize::from(clients.contains("cmd=evalsha"))
+        })
+        .sum();
+    assert_eq!(connected, 3, "the store has a connection to every master");
+    assert_eq!(store.metrics().errors, 0);
+}
+
+#[tokio::test]
+async fn store_refuses_certificates_that_it_cannot_read_without_repeating_them() {
+    let authority = Authority::new();
+    let good = authority.issue("client");
+    let start = |certificate: &str, key: &str| {
+        let options = shows(options(1, &authority), (certificate.to_owned(), key.to_owned()));
+        let error = RedisStore::start(options).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        error
+    };
+    let unreadable = |error| matches!(error, OptionsError::ClientCertificate(_));
+    assert!(unreadable(start("hunter2", &good.1)));
+    assert!(unreadable(start(&good.0, "hunter2")));
+    let other = authority.issue("other");
+    assert!(start(&good.0, &other.1).to_string().contains("belongs to another certificate"));
+    assert!(unreadable(start(&good.0, "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n")));
+    let ca = RedisOptions {
+        ca_pem: Some(b"-----BEGIN CERTIFICATE-----\nhunter2\n-----END CERTIFICATE-----\n".into()),
+        ..options(1, &authority)
+    };
+    assert!(matches!(RedisStore::start(ca).unwrap_err(), OptionsError::Ca(_)));
+}

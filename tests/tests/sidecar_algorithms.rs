@@ -1,0 +1,208 @@
+//! Every algorithm and every enforcement on the whole path: applied to a real API server, compiled by the operator,
+//! enforced by a sidecar with counters in its memory. What they do exactly is tested with a clock that stands still;
+//! here each is told from every other, with periods so long that no slow machine changes an answer.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use sluice_tests::cluster::TestNamespace;
+use sluice_tests::control_plane::ControlPlane;
+use sluice_tests::load::{Answer, get};
+use sluice_tests::operator::Operator;
+use sluice_tests::sidecar::Sidecar;
+use sluice_tests::wait::until;
+
+/// A limit of its own path, by `x-client`.
+fn limit(name: &str, rate: Value, more: Value) -> Value {
+    let mut limit = json!({
+        "name": name,
+        "matches": [{"path": {"exact": format!("/{name}")}}],
+        "key": {"parts": [{"header": {"name": "x-client"}}]},
+        "rates": [rate],
+    });
+    limit.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    limit
+}
+
+fn spec() -> Value {
+    let algorithm = |algorithm: Value| json!({"algorithm": algorithm});
+    json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [
+        limit("sliding", json!({"requests": 3, "per": "1h"}), json!({})),
+        limit("slots", json!({"requests": 3, "per": "1h", "subWindows": 60}), json!({})),
+        limit(
+            "guaranteed",
+            json!({"requests": 3, "per": "1h", "subWindows": 60}),
+            algorithm(json!({"slidingWindowCounter": {"bound": "Guaranteed"}})),
+        ),
+        limit("fixed", json!({"requests": 3, "per": "1h"}), algorithm(json!({"fixedWindow": {}}))),
+        limit("first", json!({"requests": 3, "per": "1h"}), algorithm(json!({"fixedWindow": {"alignment": "FirstRequest"}}))),
+        limit("spread", json!({"requests": 3, "per": "1h"}), algorithm(json!({"fixedWindow": {"alignment": "Spread"}}))),
+        limit("log", json!({"requests": 3, "per": "1h"}), algorithm(json!({"slidingWindowLog": {}}))),
+        limit("apart", json!({"requests": 3, "per": "1h"}), algorithm(json!({"slidingWindowLog": {"minInterval": "30m"}}))),
+        limit(
+            "quiet",
+            json!({"requests": 3, "per": "1h"}),
+            algorithm(json!({"slidingWindowLog": {"minInterval": "30m", "countDenied": true}})),
+        ),
+        limit("tokens", json!({"requests": 2, "per": "1h"}), algorithm(json!({"tokenBucket": {"burst": 5}}))),
+        limit(
+            "warm",
+            json!({"requests": 2, "per": "1h"}),
+            algorithm(json!({"tokenBucket": {"warmUp": {"period": "1h"}}})),
+        ),
+        limit("gcra", json!({"requests": 2, "per": "1h"}), algorithm(json!({"gcra": {}}))),
+        limit("leaky", json!({"requests": 4, "per": "1s"}), algorithm(json!({"leakyBucket": {"maxWait": "1h"}}))),
+        limit("queue", json!({"requests": 1, "per": "1h"}), algorithm(json!({"leakyBucket": {"maxWait": "1m"}}))),
+        limit("soft", json!({"requests": 3, "per": "1h"}), json!({"enforcement": {"soft": {"overPercent": 100, "for": "1h"}}})),
+        limit("elastic", json!({"requests": 3, "per": "1h"}), json!({"enforcement": {"elastic": {
+            "requests": 5, "utilizationBelowPercent": 100, "capacity": {"inFlight": 1000}}}})),
+    ]})
+}
+
+struct Stage {
+    sidecar: Sidecar,
+}
+
+impl Stage {
+    async fn get(&self, path: &str, client: &str) -> Answer {
+        get(&self.sidecar.address, &format!("/{path}"), &[("x-client", client)]).await
+    }
+
+    /// How many of a few requests are admitted, and the first denial.
+    async fn flood(&self, path: &str) -> (usize, Answer) {
+        for admitted in 0..20 {
+            let answer = self.get(path, "flood").await;
+            match answer.status {
+                200 => {}
+                429 => return (admitted, answer),
+                other => panic!("{path}: {other}\n{answer:?}\n{}", self.sidecar.process.output()),
+            }
+        }
+        panic!("{path}: nothing is denied");
+    }
+}
+
+fn number(answer: &Answer, header: &str) -> u64 {
+    answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+async fn windows(stage: &Stage) {
+    for path in ["sliding", "slots", "guaranteed", "fixed", "first", "spread", "log"] {
+        let begin = Instant::now();
+        let left_before = 3600 - now() % 3600;
+        let (admitted, denied) = stage.flood(path).await;
+        assert_eq!(admitted, 3, "{path}");
+        assert!(denied.head.contains(&format!("ratelimit-policy: \"{path}\";q=3;w=3600")), "{}", denied.head);
+        assert!(denied.body.contains(&format!("Limit {path} admits 3 requests per 1h")), "{}", denied.body);
+        let wait = number(&denied, "retry-after");
+        let passed = begin.elapsed().as_secs() + 2;
+        let (least, most) = match path {
+            // Until the end of the hour, and until the share of what was used has fallen by one.
+            "sliding" => (left_before - passed, left_before + 3600),
+            // Until the share of the sub-window of now has fallen: in the minute after an hour.
+            "slots" => (3540 - passed, 3660),
+            // Until that sub-window is a whole period ago.
+            "guaranteed" => (3600 - passed, 3660),
+            "fixed" => (left_before - passed, left_before),
+            "first" | "log" => (3600 - passed, 3600),
+            _ => (1, 3600),
+        };
+        assert!((least..=most).contains(&wait), "{path}: {wait} is not within {least} to {most}");
+    }
+    let mut resets = Vec::new();
+    for client in ["a", "b", "c", "d", "e"] {
+        resets.push(number(&stage.get("spread", client).await, "x-ratelimit-reset") / 60);
+    }
+    resets.dedup();
+    assert!(resets.len() > 1, "every client has a phase of its own: {resets:?}");
+}
+
+async fn logs(stage: &Stage) {
+    for (path, expected) in [("apart", [2, 2, 2, 2]), ("quiet", [2, 1, 0, 0])] {
+        let mut remaining = Vec::new();
+        for n in 0..4 {
+            let answer = stage.get(path, "flood").await;
+            assert_eq!(answer.status, if n == 0 { 200 } else { 429 }, "{path}");
+            remaining.push(number(&answer, "x-ratelimit-remaining"));
+            if path == "apart" && n > 0 {
+                assert!((1700..=1800).contains(&number(&answer, "retry-after")), "{answer:?}");
+                assert!(answer.body.contains("at least 30m apart"), "{}", answer.body);
+            }
+        }
+        assert_eq!(remaining, expected, "{path}: whether denied requests count");
+    }
+}
+
+async fn buckets(stage: &Stage) {
+    for (path, expected, least, most, words) in [
+        ("tokens", 5, 1700, 1800, "admits 2 requests per 1h, 5 at once"),
+        // A cold request costs up to three times as much as a warm one.
+        ("warm", 1, 3600, 5400, "admits 2 requests per 1h, and fewer after a rest"),
+        ("gcra", 1, 1700, 1800, "admits 2 requests per 1h, 1 at once"),
+        // The second would have to wait for an hour, and may for a minute.
+        ("queue", 1, 3440, 3540, "lets 1 requests per 1h through, each after a wait of at most 1m"),
+    ] {
+        let (admitted, denied) = stage.flood(path).await;
+        assert_eq!(admitted, expected, "{path}");
+        let wait = number(&denied, "retry-after");
+        assert!((least..=most).contains(&wait), "{path}: {wait} is not within {least} to {most}");
+        assert!(denied.body.contains(words), "{}", denied.body);
+    }
+    let begin = Instant::now();
+    let answers = futures::future::join_all((0..4).map(|_| stage.get("leaky", "a"))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+    assert!(begin.elapsed().as_millis() >= 750, "a quarter of a second apart: {:?}", begin.elapsed());
+}
+
+async fn enforcement(stage: &Stage) {
+    let (admitted, denied) = stage.flood("soft").await;
+    assert_eq!(admitted, 6, "3, and as many more");
+    assert!(denied.body.contains("admits 3 requests per 1h, and for 1h 6"), "{}", denied.body);
+    let mut clients = 0..;
+    until("the pod has been found idle", async || {
+        let client = clients.next()?.to_string();
+        (number(&stage.get("elastic", &client).await, "x-ratelimit-limit") == 5).then_some(())
+    })
+    .await;
+    let (admitted, denied) = stage.flood("elastic").await;
+    assert_eq!((admitted, number(&denied, "x-ratelimit-limit")), (5, 5));
+    let metrics = get(&stage.sidecar.admin, "/metrics", &[]).await.body;
+    assert!(metrics.contains("limit=\"elastic\"} 1"), "{metrics}");
+    assert!(metrics.contains("sluice_requests_in_flight 0"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_counts_as_each_algorithm_says() {
+    let plane = ControlPlane::shared().await;
+    let operator = Operator::start(plane, "algorithms-system", "memory:").await;
+    let namespace = TestNamespace::create(plane.client().await, "algorithms").await;
+    namespace.apply("p", spec()).await.unwrap();
+    let pod = namespace.pod("one", true, json!({"app": "a"})).await;
+    let stage = Stage { sidecar: Sidecar::start(&namespace, &pod, &operator).await };
+    namespace.wait_for("p", "Ready", "True Ready").await;
+    until("the hour has begun", async || (now() % 3600 < 3420).then_some(())).await;
+
+    windows(&stage).await;
+    logs(&stage).await;
+    buckets(&stage).await;
+    enforcement(&stage).await;
+
+    let status = namespace.api::<sluice_crds::RateLimitPolicy>().get("p").await.unwrap().status.unwrap();
+    let limits = status.limits.unwrap_or_default();
+    assert!(limits.starts_with("sliding 3/1h, slots 3/1h(60 sub-windows), guaranteed"), "{limits}");
+
+    // What only the code of admission finds, and got in without it.
+    let bad = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [
+        limit("bad", json!({"requests": 1, "per": "1s", "subWindows": 7}), json!({})),
+    ]});
+    namespace.apply("bad", bad).await.unwrap();
+    let message = namespace.wait_for("bad", "Accepted", "False Invalid").await;
+    assert!(
+        message.contains("spec.limits[0].rates[0].subWindows: a period of 1000 ms cannot be cut"),
+        "{message}"
+    );
+}
