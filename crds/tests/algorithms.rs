@@ -401,7 +401,7 @@ fn check_warns_of_rates_that_can_never_bind_and_of_half_the_throughput() {
         match expected {
             None => assert!(warnings.is_empty(), "{rates} {more}: {warnings:?}"),
             Some(word) => {
-                assert!(warnings.len() == 1 && warnings[0].contains(word), "{rates} {more}: {warnings:?}")
+                assert!(warnings.len() == 1 && warnings[0].contains(word), "{rates} {more}: {warnings:?}");
             }
         }
     }

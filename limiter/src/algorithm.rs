@@ -3,8 +3,8 @@
 use crate::arrival::{self, Span};
 use crate::rate::within;
 use crate::{
-    Decision, OutOfRange, Rate, Record, fixed_window, sliding_window_counter, sliding_window_log, soft,
-    warm_up,
+    Decision, Holder, OutOfRange, Rate, Record, concurrency, fixed_window, sliding_window_counter,
+    sliding_window_log, soft, warm_up,
 };
 use crate::{MAX_COUNT, MAX_PERIOD_MS};
 
@@ -44,6 +44,11 @@ pub enum Algorithm {
     },
     /// A token bucket that has to warm up: [`warm_up`].
     WarmUp(warm_up::WarmUp),
+    /// So many at a time: [`concurrency`]. The period is how long a holder is believed that does not renew.
+    Concurrency {
+        /// For whom places are taken.
+        holder: Holder,
+    },
 }
 
 /// Into how many sub-windows a period is cut, 1 to 60.
@@ -132,6 +137,7 @@ pub(crate) enum Kind {
     WarmUp,
     /// Since when a soft rate is over its number; it stands behind the record that it is about.
     Over,
+    Holders,
 }
 
 impl Kind {
@@ -145,12 +151,13 @@ impl Kind {
             Self::Arrival => 6,
             Self::WarmUp => 7,
             Self::Over => 8,
+            Self::Holders => 9,
         }
     }
 
     pub(crate) fn from_code(code: u64) -> Option<Self> {
-        use Kind::{Arrival, Clock, FirstRequest, Log, Over, Sliding, Spread, WarmUp};
-        [Sliding, Clock, Spread, FirstRequest, Log, Arrival, WarmUp, Over]
+        use Kind::{Arrival, Clock, FirstRequest, Holders, Log, Over, Sliding, Spread, WarmUp};
+        [Sliding, Clock, Spread, FirstRequest, Log, Arrival, WarmUp, Over, Holders]
             .into_iter()
             .find(|k| k.code() == code)
     }
@@ -172,6 +179,7 @@ impl Algorithm {
             Self::SlidingWindowLog { .. } => Kind::Log,
             Self::TokenBucket { .. } | Self::Gcra { .. } | Self::LeakyBucket { .. } => Kind::Arrival,
             Self::WarmUp(_) => Kind::WarmUp,
+            Self::Concurrency { .. } => Kind::Holders,
         }
     }
 
@@ -223,6 +231,7 @@ impl Rate {
             Kind::Log => sliding_window_log::roll(self, stored, now),
             Kind::Arrival => (arrival::roll(self, stored, now), now),
             Kind::WarmUp => (warm_up::roll(self, stored, now), now),
+            Kind::Holders => (concurrency::roll(self, stored, now), now),
         }
     }
 
@@ -247,6 +256,7 @@ impl Rate {
             }
             Algorithm::LeakyBucket { .. } => u64::from(arrival::ahead(record, now) > Span::ZERO),
             Algorithm::WarmUp(_) => u64::from(warm_up::wait(record, now) > 0),
+            Algorithm::Concurrency { .. } => concurrency::used(record),
         }
     }
 
@@ -269,6 +279,7 @@ impl Rate {
                 })
             }
             Algorithm::WarmUp(_) => cost <= requests && warm_up::wait(record, now) == 0,
+            Algorithm::Concurrency { holder } => concurrency::has_room(record, holder, cost, requests),
         }
     }
 
@@ -292,6 +303,9 @@ impl Rate {
                 }
             }
             Algorithm::WarmUp(warm_up) => warm_up::charge(self, warm_up, &mut record, now, cost),
+            Algorithm::Concurrency { holder } => {
+                concurrency::charge(self, &mut record, holder, now, cost);
+            }
         }
         record
     }
@@ -312,10 +326,10 @@ impl Rate {
         matches!(self.algorithm, Algorithm::SlidingWindowLog { count_denied: true, .. })
     }
 
-    /// Corrects what was charged at the instant `charged`, in the slot that was charged: `delta` more, or less if it
+    /// Corrects the record, rolled to `now`, for what was charged at the instant `charged`, in the slot that was charged: `delta` more, or less if it
     /// is negative. A refund never goes below nothing used, and what has been forgotten since stays forgotten.
     #[must_use]
-    pub fn settle(&self, mut record: Record, charged: u64, delta: i64) -> Record {
+    pub fn settle(&self, mut record: Record, now: u64, charged: u64, delta: i64) -> Record {
         match self.algorithm {
             Algorithm::SlidingWindowCounter { .. }
             | Algorithm::FixedWindow(Alignment::Clock | Alignment::Spread) => {
@@ -333,6 +347,7 @@ impl Rate {
                 arrival::settle(self, &mut record, delta);
             }
             Algorithm::WarmUp(_) => warm_up::settle(self, &mut record, delta),
+            Algorithm::Concurrency { holder } => concurrency::settle(self, &mut record, holder, now, delta),
         }
         record
     }
@@ -343,9 +358,8 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn decision(&self, record: &Record, now: u64, cost: u64, has_room: bool, charged: bool) -> Decision {
-        if let Algorithm::SlidingWindowLog { .. } = self.algorithm {
-            let view = sliding_window_log::view(record, cost, self.requests.get());
-            return self.log_decision(&view, now, cost, has_room);
+        if record.tag.is_viewed() {
+            return self.view_decision(&self.view(record, cost), now, cost, has_room);
         }
         let limit = self.requests.get();
         let cost = cost.max(1);
@@ -364,7 +378,7 @@ impl Rate {
                 (left, arrival::ahead(record, now).ceil())
             }
             Algorithm::WarmUp(_) => (u64::from(limit > 0 && used == 0), warm_up::wait(record, now)),
-            Algorithm::SlidingWindowLog { .. } => (0, 0),
+            Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. } => (0, 0),
         };
         let retry_after = if has_room {
             None
@@ -396,38 +410,45 @@ impl Rate {
         }
     }
 
-    /// As [`Rate::decision`], for a log of which only the view is known.
+    /// What an answer needs to know of the record of a log or of holders.
     #[must_use]
-    pub fn log_decision(
+    pub fn view(&self, record: &Record, cost: u64) -> sliding_window_log::View {
+        match self.algorithm {
+            Algorithm::Concurrency { .. } => concurrency::view(record),
+            _ => sliding_window_log::view(record, cost, self.requests.get()),
+        }
+    }
+
+    /// As [`Rate::decision`], of a record of which only the view is known.
+    #[must_use]
+    pub fn view_decision(
         &self,
         view: &sliding_window_log::View,
         now: u64,
         cost: u64,
         has_room: bool,
     ) -> Decision {
-        let limit = self.requests.get();
-        let min_interval = match self.algorithm {
-            Algorithm::SlidingWindowLog { min_interval, .. } => min_interval,
-            _ => 0,
+        let (limit, period) = (self.requests.get(), self.period.millis());
+        let (reset, wait) = match self.algorithm {
+            Algorithm::SlidingWindowLog { min_interval, .. } => {
+                (view.reset(period, now), view.retry_after(period, min_interval, now))
+            }
+            _ => (view.reset(0, now), concurrency::RETRY_AFTER_MICROS),
         };
         Decision {
             admitted: has_room,
             limit,
-            period: self.period.millis(),
+            period,
             remaining: limit.saturating_sub(view.used),
-            reset: view.reset(self.period.millis(), now),
-            retry_after: if has_room || cost.max(1) > limit {
-                None
-            } else {
-                Some(view.retry_after(self.period.millis(), min_interval, now))
-            },
+            reset,
+            retry_after: (!has_room && cost.max(1) <= limit).then_some(wait),
             delay: 0,
         }
     }
 
-    /// Whether a log of which only the view is known has room for `cost` more.
+    /// Whether a record of which only the view is known has room for `cost` more.
     #[must_use]
-    pub fn log_has_room(&self, view: &sliding_window_log::View, now: u64, cost: u64) -> bool {
+    pub fn view_has_room(&self, view: &sliding_window_log::View, now: u64, cost: u64) -> bool {
         let paused = match self.algorithm {
             Algorithm::SlidingWindowLog { min_interval, .. } => {
                 min_interval > 0 && view.used > 0 && view.newest + min_interval > now / 1000
@@ -658,14 +679,14 @@ mod tests {
             }
             let charged = rate.charge(before.clone(), at, cost);
             let (rolled, at_later) = rate.roll(Some(charged), at + later);
-            let settled = rate.settle(rolled, at, -(cost as i64));
+            let settled = rate.settle(rolled, at_later, at, -(cost as i64));
             let (without, _) = rate.roll(Some(before), at + later);
             prop_assert_eq!(rate.used(&settled, at_later), rate.used(&without, at_later));
-            let more = rate.settle(settled.clone(), at, cost as i64);
+            let more = rate.settle(settled.clone(), at_later, at, cost as i64);
             prop_assert!(rate.used(&more, at_later) >= rate.used(&settled, at_later));
             // Any correction leaves a record that can be asked.
             for delta in [i64::MIN, -7, 0, 9, i64::MAX] {
-                let (record, at) = rate.roll(Some(rate.settle(settled.clone(), at, delta)), at + later);
+                let (record, at) = rate.roll(Some(rate.settle(settled.clone(), at_later, at, delta)), at + later);
                 let _ = rate.decision(&record, at, cost, rate.has_room(&record, at, cost), false);
             }
         }

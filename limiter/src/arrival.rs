@@ -132,3 +132,125 @@ pub(crate) fn settle(rate: &Rate, record: &mut Record, delta: i64) {
     let after = if delta < 0 { now.minus(span, requests) } else { now.plus(span, requests) };
     set(record, after.micros, after.rest);
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::sliding_window_counter::tests::Numbers;
+    use crate::testing::{check, rate};
+    use crate::{Algorithm, Burst, MaxWait, Rate};
+
+    const START: u64 = 1_126_000_020_000_000;
+
+    /// Rates of a token a microsecond or fewer, and their bursts: two or more, as a bucket of one overflows in the part of
+    /// a microsecond between the instant when it is full and the next one.
+    fn buckets() -> impl Iterator<Item = (Rate, u64, Numbers)> {
+        (1..=300).map(|seed| {
+            let mut numbers = Numbers(seed);
+            let period = 1 + numbers.below(5000);
+            let requests = 1 + numbers.below(if seed % 3 == 0 { period * 1000 } else { 20 });
+            let tokens = 2 + numbers.below(30);
+            let burst = Burst::new(tokens).unwrap();
+            let algorithm =
+                if seed % 2 == 0 { Algorithm::TokenBucket { burst } } else { Algorithm::Gcra { burst } };
+            (rate(requests, period, algorithm), tokens, numbers)
+        })
+    }
+
+    /// What a rate gives in some time: floor(micros * requests / period).
+    fn gained(rate: &Rate, micros: u64) -> u64 {
+        (u128::from(micros) * u128::from(rate.requests.get()) / u128::from(rate.period.micros())) as u64
+    }
+
+    /// In any stretch of time, whatever comes: at most the burst and what the rate gives in that time.
+    #[test]
+    fn a_bucket_never_gives_more_than_its_burst_and_its_rate() {
+        for (rate, burst, mut numbers) in buckets() {
+            let spacing = 3 * rate.period.micros() / rate.requests.get() + 2;
+            let (mut now, mut stored, mut admitted) = (START, None, Vec::<(u64, u64)>::new());
+            for _ in 0..200 {
+                now += if numbers.below(3) == 0 { 0 } else { numbers.below(spacing) };
+                let cost = 1 + numbers.below(burst.min(4));
+                let (record, decision) = check(&rate, stored, now, cost);
+                stored = Some(record);
+                if decision.admitted {
+                    admitted.push((now, cost));
+                }
+            }
+            for (n, &(from, _)) in admitted.iter().enumerate() {
+                let mut sum = 0;
+                for &(to, cost) in &admitted[n..] {
+                    sum += cost;
+                    assert!(sum <= burst + gained(&rate, to - from), "{sum} in {} of {rate:?}", to - from);
+                }
+            }
+        }
+    }
+
+    /// The bound is reached, at every instant, by who takes the burst and then each token as it comes.
+    #[test]
+    fn a_bucket_gives_all_of_its_burst_and_its_rate() {
+        for (rate, burst, _) in buckets() {
+            let (mut stored, first) = check(&rate, None, START, burst);
+            assert!(first.admitted);
+            let mut now = START;
+            for token in 1..500 {
+                let (_, denied) = check(&rate, Some(stored.clone()), now, 1);
+                now += denied.retry_after.unwrap_or_default();
+                let (record, decision) = check(&rate, Some(stored), now, 1);
+                assert!(decision.admitted);
+                stored = record;
+                assert_eq!(gained(&rate, now - START), token, "{rate:?}");
+                assert_eq!(gained(&rate, now - 1 - START), token - 1, "not a microsecond later: {rate:?}");
+            }
+        }
+    }
+
+    /// What the admitted are told to wait spaces them at the rate's own pace, to the microsecond and without drift, and
+    /// who would wait longer than allowed is denied. The expectation is in fractions, computed apart.
+    #[test]
+    fn a_leaky_bucket_flows_out_at_a_constant_rate() {
+        let (mut yes, mut waited, mut no) = (0, 0, 0);
+        for seed in 1..=300 {
+            let mut numbers = Numbers(seed);
+            let (period, requests) = (1 + numbers.below(5000), 1 + numbers.below(3000));
+            let wait = numbers.below(3 * period);
+            let max_wait = MaxWait::from_millis(wait).unwrap();
+            let rate = rate(requests, period, Algorithm::LeakyBucket { max_wait });
+            // In units of 1 / requests microseconds.
+            let per = u128::from(requests);
+            let cost_of_one = u128::from(period) * 1000;
+            let (mut free, mut now, mut stored) = (0, START, None);
+            let (mut begins, mut taken, mut last) = (0, 0, 0);
+            for _ in 0..300 {
+                now +=
+                    if numbers.below(2) == 0 { 0 } else { numbers.below(2 * period * 1000 / requests + 2) };
+                let cost = 1 + numbers.below(requests.min(3));
+                let (record, decision) = check(&rate, stored, now, cost);
+                stored = Some(record);
+                let at = u128::from(now) * per;
+                let turn = free.max(at);
+                assert_eq!(decision.admitted, turn - at <= u128::from(wait) * 1000 * per, "{rate:?}");
+                if !decision.admitted {
+                    no += 1;
+                    continue;
+                }
+                assert_eq!(u128::from(decision.delay), (turn - at).div_ceil(per), "{rate:?}");
+                let start = now + decision.delay;
+                assert!(start >= last);
+                last = start;
+                if decision.delay == 0 {
+                    (begins, taken) = (now, 0);
+                } else {
+                    // The whole backlog since it began, not only from one to the next.
+                    let since = u128::from(start - begins) * per;
+                    assert!(since >= taken && since - taken < per, "{rate:?}");
+                    waited += 1;
+                }
+                taken += u128::from(cost) * cost_of_one;
+                free = turn + u128::from(cost) * cost_of_one;
+                yes += 1;
+            }
+        }
+        assert!(yes > 10_000 && waited > 5000 && no > 5000, "{yes} admitted, {waited} waited, {no} denied");
+    }
+}

@@ -8,6 +8,7 @@
 //! - [`sliding_window_counter`], [`fixed_window`], [`sliding_window_log`]: windows.
 //! - [`arrival`]: token bucket, generic cell rate algorithm and leaky bucket; [`warm_up`]: the bucket that warms up.
 //! - [`soft`]: some more for some time.
+//! - [`concurrency`]: so many at a time, over many processes.
 //! - [`adaptive`]: how many requests at a time a server can take, learnt from its answers.
 //! - [`decision`]: the answer for one rate.
 //! - [`parameters`]: what a script that repeats all this must be told.
@@ -18,6 +19,7 @@
 pub mod adaptive;
 pub mod algorithm;
 pub mod arrival;
+pub mod concurrency;
 pub mod decision;
 pub mod fixed_window;
 pub mod parameters;
@@ -32,6 +34,7 @@ pub mod warm_up;
 mod testing;
 
 pub use algorithm::{Algorithm, Alignment, Bound, Burst, MaxWait, SubWindows};
+pub use concurrency::Holder;
 pub use decision::Decision;
 pub use rate::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Period, Rate, RateError, Requests, Soft};
 pub use record::{Over, Record, RecordError, Tag};

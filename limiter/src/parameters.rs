@@ -15,6 +15,7 @@ impl Rate {
     /// | `slidingWindowCounter`, `fixedWindow` | 1 if guaranteed or the phase of `Spread` in milliseconds, the soft ceiling, its duration in milliseconds or 0, 0, 0 |
     /// | `slidingWindowLog` | least interval in milliseconds, 1 if denials count, 0, 0, 0 |
     /// | `tokenBucket`, `gcra`, `leakyBucket` | capacity for this cost in microseconds and its rest, time of the cost in microseconds and its rest, how far ahead a stored instant may be in microseconds |
+    /// | concurrency | the holder, how long it is believed in milliseconds, 0, 0, 0 |
     /// | warm-up | its period in microseconds, the cold factor, the units that a settlement moves, 0, 0 |
     #[must_use]
     pub fn parameters(&self, key: u128, cost: u64) -> Option<[u64; 5]> {
@@ -40,6 +41,7 @@ impl Rate {
                 let capacity = capacity.unwrap_or(arrival::Span::ZERO);
                 [capacity.micros, capacity.rest, span.micros, span.rest, arrival::furthest(self)]
             }
+            Algorithm::Concurrency { holder } => [holder.get(), self.period.millis(), 0, 0, 0],
             Algorithm::WarmUp(warm_up) => {
                 [warm_up.micros(), warm_up.cold_factor(), warm_up::units(self, cost), 0, 0]
             }

@@ -141,6 +141,9 @@ pub enum RateError {
         /// How many times dearer a cold request is.
         factor: u64,
     },
+    /// More at a time than can be counted.
+    #[error("at most 1000000 requests at a time can be counted, not {0}")]
+    TooMany(u64),
     /// Soft limits are for windows.
     #[error("only windows can be soft: give a bucket a burst instead")]
     Soft,
@@ -185,6 +188,11 @@ impl Rate {
             Algorithm::WarmUp(warm_up) => {
                 if warm_up.cold_factor() * period > MAX_PERIOD_MS {
                     return Err(RateError::SlowWarmUp { period, factor: warm_up.cold_factor() });
+                }
+            }
+            Algorithm::Concurrency { .. } => {
+                if requests > crate::concurrency::MAX_CONCURRENT {
+                    return Err(RateError::TooMany(requests));
                 }
             }
             Algorithm::LeakyBucket { .. } => {}

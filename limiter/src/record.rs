@@ -9,11 +9,13 @@
 //! | 6 | `slot`: of slots the index of the newest, of other kinds an instant in milliseconds |
 //! | width x n | n counts, newest first, each `width` bytes (1 to 6): as many as there are slots; of `FirstRequest` 1; of buckets 2 |
 //!
-//! A log has instead of counts: 2 bytes with the number of instants, then each in 6 bytes (width is 6), newest first. Behind
+//! A log has instead of counts: 2 bytes with the number of instants, then each in 6 bytes (width is 6), newest first; a record
+//! of holders 2 bytes with their number, then of each who (6), how many (4), until when (6). Behind
 //! the record of a soft rate that is or was over its number stands one of the kind `Over` and the same period: `slot` is
 //! since when, its one count how many milliseconds later the slot of the last one ends.
 
 use crate::algorithm::Kind;
+use crate::concurrency::MAX_HOLDERS;
 use crate::sliding_window_log::MAX_REQUESTS;
 use crate::{MAX_COUNT, MAX_PERIOD_MS, Rate, sliding_window_counter, warm_up};
 
@@ -35,7 +37,10 @@ impl Tag {
     #[must_use]
     #[inline]
     pub fn of(rate: &Rate) -> Self {
-        Self::new(rate.algorithm.kind(), u64::from(rate.algorithm.previous_slots()), rate.period.millis())
+        let kind = rate.algorithm.kind();
+        // How long holders are believed may change, who they are does not.
+        let period = if kind == Kind::Holders { 1 } else { rate.period.millis() };
+        Self::new(kind, u64::from(rate.algorithm.previous_slots()), period)
     }
 
     fn new(kind: Kind, previous_slots: u64, period: u64) -> Self {
@@ -87,7 +92,13 @@ impl Tag {
     /// Whether the state is one number more than two: it does not fit in `slot`, `current` and `previous`.
     #[must_use]
     pub fn has_tail(self) -> bool {
-        self.previous_slots() > 1 || self.kind() == Some(Kind::Log)
+        self.previous_slots() > 1 || self.is_viewed()
+    }
+
+    /// Whether an answer looks at the whole of a tail: then it is known by its view.
+    #[must_use]
+    pub fn is_viewed(self) -> bool {
+        matches!(self.kind(), Some(Kind::Log | Kind::Holders))
     }
 
     /// Whether this is a log.
@@ -156,7 +167,7 @@ impl Record {
     #[inline]
     pub fn empty(tag: Tag, now: u64) -> Self {
         let slot = match tag.kind() {
-            Some(Kind::Log | Kind::Arrival | Kind::WarmUp) => 0,
+            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders) => 0,
             Some(Kind::FirstRequest) => now / 1000,
             _ => now / (tag.slot_millis() * 1000),
         };
@@ -171,7 +182,7 @@ impl Record {
         // A damaged value may hold any slot.
         let end = match self.tag.kind() {
             Some(Kind::FirstRequest | Kind::Log) => self.slot.saturating_add(self.tag.period_millis()),
-            Some(Kind::Arrival) => self.slot.saturating_add(1),
+            Some(Kind::Arrival | Kind::Holders) => self.slot.saturating_add(1),
             Some(Kind::WarmUp) => self.slot.saturating_add(1 + warm_up::MAX_WARM_UP_MS),
             _ => {
                 self.slot.saturating_add(self.tag.previous_slots() + 1).saturating_mul(self.tag.slot_millis())
@@ -206,7 +217,9 @@ impl Record {
                     self.tail.fill(millis);
                 }
             }
-            Some(Kind::Arrival | Kind::WarmUp) => self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS),
+            Some(Kind::Arrival | Kind::WarmUp | Kind::Holders) => {
+                self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS)
+            }
             _ => {
                 if self.slot > millis / self.tag.slot_millis() + self.tag.previous_slots().max(1) {
                     self = sliding_window_counter::roll(self, now).0;
@@ -223,6 +236,16 @@ impl Record {
             head(out, self.tag, 6, self.slot);
             out.extend_from_slice(&(self.tail.len() as u16).to_le_bytes());
             self.tail.iter().for_each(|instant| out.extend_from_slice(&instant.to_le_bytes()[..6]));
+            return;
+        }
+        if kind == Some(Kind::Holders) {
+            head(out, self.tag, 6, self.slot);
+            out.extend_from_slice(&((self.tail.len() / 3) as u16).to_le_bytes());
+            for holder in self.tail.chunks_exact(3) {
+                out.extend_from_slice(&holder[0].to_le_bytes()[..6]);
+                out.extend_from_slice(&holder[1].min(u64::from(u32::MAX)).to_le_bytes()[..4]);
+                out.extend_from_slice(&holder[2].to_le_bytes()[..6]);
+            }
             return;
         }
         let counts = [self.current.min(MAX_COUNT), self.previous.min(MAX_COUNT)];
@@ -253,7 +276,7 @@ impl Record {
                 _ => slots == 0,
             };
             cut && (1..=6).contains(&width)
-                && (kind != Kind::Log || width == 6)
+                && (!matches!(kind, Kind::Log | Kind::Holders) || width == 6)
                 && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
         });
         let Some(kind) = kind else { return Err(RecordError::UnknownTag(number)) };
@@ -271,6 +294,18 @@ impl Record {
             let ordered = record.tail.is_sorted_by(|newer, older| newer >= older);
             if !ordered || record.tail.first().is_some_and(|&newest| newest != slot) {
                 return Err(RecordError::Disorder);
+            }
+            return Ok((record, at));
+        }
+        if kind == Kind::Holders {
+            let holders = read(bytes, at, 2)? as usize;
+            at += 2;
+            if holders > MAX_HOLDERS {
+                return Err(RecordError::UnknownTag(number));
+            }
+            for _ in 0..holders {
+                record.tail.extend([read(bytes, at, 6)?, read(bytes, at + 6, 4)?, read(bytes, at + 10, 6)?]);
+                at += 16;
             }
             return Ok((record, at));
         }

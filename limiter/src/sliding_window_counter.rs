@@ -220,7 +220,7 @@ pub(crate) mod tests {
         all
     }
 
-    /// The most that any trailing period holds, to the microsecond.
+    /// The most that any trailing period holds, in the unit of the instants.
     pub(crate) fn fullest(admitted: &[(u64, u64)], period: u64) -> u64 {
         let (mut first, mut sum, mut most) = (0, 0, 0);
         for &(now, cost) in admitted {
@@ -234,9 +234,14 @@ pub(crate) mod tests {
         most
     }
 
-    /// The most that a search for the worst case finds in a trailing period of a window: schedules at random, and changes
-    /// of the best so far.
+    /// The most that a search for the worst case finds in a trailing period, to the microsecond: schedules at random, and
+    /// changes of the best so far.
     pub(crate) fn worst(rate: &Rate, tries: u64, seed: u64) -> u64 {
+        worst_in(rate, tries, seed, 1)
+    }
+
+    /// As [`worst`], where only so many microseconds are told apart.
+    pub(crate) fn worst_in(rate: &Rate, tries: u64, seed: u64, unit: u64) -> u64 {
         let slots = rate.tag().previous_slots().max(1);
         let length = rate.tag().slot_millis() * 1000;
         let mut numbers = Numbers(seed);
@@ -251,7 +256,9 @@ pub(crate) mod tests {
                 moves.push(Move::any(&mut numbers, slots, length));
             }
             moves.sort_unstable();
-            let found = fullest(&admitted(rate, &moves, length), rate.period.micros());
+            let mut all = admitted(rate, &moves, length);
+            all.iter_mut().for_each(|(now, _)| *now /= unit);
+            let found = fullest(&all, rate.period.micros() / unit);
             if found > most {
                 (best, most) = (moves, found);
             }

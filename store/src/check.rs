@@ -132,7 +132,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
 /// rebase it again, until the clock has caught up.
 #[must_use]
 pub fn rebased(before: &Record, after: &Record) -> bool {
-    let empty = after.tag.is_log() && after.tail.is_empty();
+    let empty = after.tag.is_viewed() && after.tail.is_empty();
     before.tag == after.tag && after.slot < before.slot && !empty
 }
 
@@ -142,8 +142,8 @@ pub fn settle(settlement: &Settlement, stored: &mut [Record], now: u64) {
         let phase = rate.phase(settlement.key.0);
         if let Some(stored) = stored.iter_mut().find(|record| record.tag == rate.tag()) {
             let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
-            let (record, _) = rate.roll(Some(record), now + phase);
-            *stored = rate.settle(record, settlement.charged + phase, settlement.delta);
+            let (record, at) = rate.roll(Some(record), now + phase);
+            *stored = rate.settle(record, at, settlement.charged + phase, settlement.delta);
         }
     }
 }

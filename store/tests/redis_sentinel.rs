@@ -117,7 +117,7 @@ impl Watched {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn store_finds_the_master_and_follows_it_when_it_dies() {
     let mut watched = Watched::start();
-    let budget = Duration::from_secs(1);
+    let budget = Duration::from_secs(5);
     let stores: Vec<_> =
         (0..2).map(|_| Arc::new(RedisStore::start(within(budget, watched.options())).unwrap())).collect();
     for store in &stores {

@@ -157,7 +157,7 @@ impl Found {
                 let Some(bad) = bad else { continue };
                 let place = match bad {
                     BadRate::Together(RateError::Indivisible { .. }) => format!("{rate_path}.subWindows"),
-                    BadRate::Together(RateError::LongLog(_)) => requests,
+                    BadRate::Together(RateError::LongLog(_) | RateError::TooMany(_)) => requests,
                     BadRate::Together(RateError::LongInterval { .. }) => {
                         format!("{path}.algorithm.slidingWindowLog.minInterval")
                     }

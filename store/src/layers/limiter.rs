@@ -204,6 +204,9 @@ impl<S: Backend> Limiter<S> {
     /// request may come after it.
     pub async fn close(&self) {
         let inner = &self.inner;
+        for flight in inner.leases.flights() {
+            let _ = flight.landed().await;
+        }
         for settlement in inner.leases.return_all(inner.time.now()) {
             // What cannot be given back ends with its slot.
             let _ = inner.store.settle(settlement).await;

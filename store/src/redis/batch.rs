@@ -15,7 +15,7 @@ use super::script::Request;
 use crate::check::{Check, Counter, KeyHash, LimitSpec};
 use crate::failure::StoreError;
 
-/// How many records one call may touch: about half a millisecond of Redis, which serves nobody else meanwhile. What more
+/// How many records one call may touch: less than a millisecond of Redis, which serves nobody else meanwhile. What more
 /// waits goes into a second call beside it; larger calls cost no less a check.
 pub(super) const MAX_RECORDS: usize = 160;
 
@@ -117,6 +117,17 @@ impl Batch {
             (Arc::as_ptr(&counter.limit) as usize, counter.key, counter.cost).hash(&mut hasher);
         }
         Some(hasher.finish())
+    }
+
+    /// The check of several counters and who asks it, if it is all there is.
+    pub(super) fn into_check(mut self) -> Result<(Check, Vec<Caller>), Self> {
+        match (self.entries.pop(), self.entries.is_empty()) {
+            (Some(Entry::Check(check, callers)), true) if check.len() > 1 => Ok((check, callers)),
+            (entry, _) => {
+                self.entries.extend(entry);
+                Err(self)
+            }
+        }
     }
 
     /// How many different questions it holds.

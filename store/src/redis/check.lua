@@ -13,7 +13,8 @@
 -- reply    this server's time in microseconds, then for each check: how many of the callers are admitted, and for
 --          each rate of each counter the state afterwards: slot, current, previous. Of more than two slots the third is
 --          a string, the counts of all previous slots in 6 bytes each; of a log the three are newest instant, number
---          of instants, and the instant that has to leave before the cost fits. Of a soft rate follow since and last. A
+--          of instants, and the instant that has to leave before the cost fits; of holders the latest end, the places
+--          held, and 0. Of a soft rate follow since and last. A
 --          check of the short form whose limit has no parameters is answered by -3 - (current * 4 + 2 if the slot is not that of
 --          now + 1 if it is admitted); by previous, if there are two windows; by the slot, if it is not that of now; for
 --          each further rate the same with current * 2 + 1 if the slot is not that of now. A settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes
@@ -28,6 +29,7 @@ local pack, unpack = struct.pack, struct.unpack
 local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 1048576, 10000
 -- The lowest 13 bits of a tag: algorithm * 512 + previous slots * 8. A sliding window's are 520 to 992.
 local TWO_WINDOWS, ONE_WINDOW, SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 520, 1024, 1536, 2048, 2560, 3072, 3584, 4096
+local HOLDERS, MAX_HOLDERS, MAX_CONCURRENT = 4608, 1000, 1000000
 local keys, a = KEYS, cmsgpack.unpack(ARGV[1])
 
 local t = call('TIME')
@@ -93,7 +95,7 @@ local function ends_of(i, tag, slot)
     e = (slot + slots + 1) * (period / slots)
   elseif kind < FIRST then e = (slot + 1) * period
   elseif kind < ARRIVAL then e = slot + period
-  elseif kind == ARRIVAL then e = slot + 1
+  elseif kind == ARRIVAL or kind == HOLDERS then e = slot + 1
   else e = slot + 3600001 end
   local last = lasts[i]
   if last and last + period > e then e = last + period end
@@ -116,6 +118,21 @@ local function parse_other(value, pos, length, kind, width)
       if instant > newer or (at == pos + 14 and instant ~= slot) then return nil end
       newer = instant
     end
+    rec[n + 1] = tag
+    rec[n + 2] = slot
+    rec[n + 3] = 0
+    rec[n + 4] = 0
+    tails[n + 1] = sub(value, pos + 14, stop)
+    n = n + 4
+    return stop + 1
+  end
+  if kind == HOLDERS then
+    if width ~= 6 or pos + 13 > length then return nil end
+    local tag, slot, count = unpack('<I6I6I2', value, pos)
+    tag = tag - 6
+    period = (tag - kind) / 8192
+    local stop = pos + 13 + 16 * count
+    if count > MAX_HOLDERS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
     rec[n + 1] = tag
     rec[n + 2] = slot
     rec[n + 3] = 0
@@ -317,6 +334,23 @@ local function roll_log(i, period)
   return t, sub(instants, 1, kept * 6), kept
 end
 
+-- Holders at now: their bytes without those who have not renewed, the latest end, how many places they hold, how many
+-- they are, and where the one that is asked for stands, or nil.
+local function roll_holders(i, ttl, holder)
+  local all, live, latest, used, count, own = i and tails[i] or '', {}, 0, 0, 0, nil
+  for at = 1, #all, 16 do
+    local who, places, ends = unpack('<I6I4I6', all, at)
+    if places > 0 and ends > now then
+      if ends > now + ttl then ends = now + ttl end
+      if ends > latest then latest = ends end
+      used, count = used + places, count + 1
+      if who == holder and not own then own = count end
+      live[count] = pack('<I6I4I6', who, places, ends)
+    end
+  end
+  return live, latest, used, count, own
+end
+
 -- A theoretical arrival time at now.
 local function roll_arrival(i, requests, furthest)
   if not i then return 0, 0, 0 end
@@ -445,6 +479,13 @@ local function other(requests, tag, p, k, from, to, cost, admitted, m)
       admitted = low
     end
     return admitted, slot, current, previous
+  elseif kind == HOLDERS then
+    local live, latest, used, count, own = roll_holders(i, p2, p1)
+    slot, current, previous = latest, 0, 0
+    room = requests - used
+    if not own and count >= MAX_HOLDERS then room = 0 end
+    if count > 0 and rebase(i, k, slot, 0, 0) then tails[i] = table.concat(live) end
+    r_tails[m], r_used[m], r_now[m] = live, used, own
   else
     slot, current, previous = roll_warm_up(i, period, p1 * 256, p2)
     rebase(i, k, slot, current, previous)
@@ -495,6 +536,21 @@ local function charge(requests, tag, p, m, cost, admitted, callers)
       previous, current = (micros + ahead) % 1000, rest
       slot = (micros + ahead - previous) / 1000
     end
+  elseif kind == HOLDERS then
+    local live, own = r_tails[m], r_now[m]
+    if add > 0 then
+      local places, ends = add, now + a[p + 2]
+      if own then
+        local _, before = unpack('<I6I4', live[own])
+        places = before + add
+      else
+        own = #live + 1
+      end
+      live[own] = pack('<I6I4I6', a[p + 1], places, ends)
+      if ends > slot then slot = ends end
+      r_used[m] = r_used[m] + add
+    end
+    r_tails[m] = table.concat(live)
   elseif add > 0 then
     local wait, left = warm_up(requests, period, a[p + 1], a[p + 2], current, cost)
     current = left
@@ -573,6 +629,21 @@ local function settle(p, from, to)
         end
         part = tat % 1000
         rec[i + 1], rec[i + 2], rec[i + 3] = (tat - part) / 1000, rest, part
+      elseif kind == HOLDERS then
+        local ttl = a[p + 2]
+        local live, _, _, count, own = roll_holders(i, ttl, p1)
+        if own then
+          local _, places = unpack('<I6I4', live[own])
+          places = places + more - less
+          if places > MAX_CONCURRENT then places = MAX_CONCURRENT end
+          if places > 0 then live[own] = pack('<I6I4I6', p1, places, now + ttl) else table.remove(live, own) end
+        end
+        local latest = 0
+        for at = 1, #live do
+          local ends = unpack('<I6', live[at], 11)
+          if ends > latest then latest = ends end
+        end
+        rec[i + 1], tails[i] = latest, table.concat(live)
       else
         local slot, stored, part = roll_warm_up(i, period, p1 * 256, a[p + 2])
         part = less > more and part - a[p + 3] or part + a[p + 3]
@@ -632,6 +703,9 @@ local function encode_other(i, kind, tag, slot, current, previous)
   local bytes
   if kind == LOG then
     return pack('<I6I6I2', tag + 6, slot, #tails[i] / 6) .. tails[i]
+  end
+  if kind == HOLDERS then
+    return pack('<I6I6I2', tag + 6, slot, #tails[i] / 16) .. tails[i]
   end
   if current > MAX_COUNT then current = MAX_COUNT end
   if previous > MAX_COUNT then previous = MAX_COUNT end
@@ -1046,6 +1120,10 @@ local function conclude(p, counters, callers, start, cost_of_all, admitted)
           out[o] = slot
           out[o + 1] = used
           out[o + 2] = (c <= requests and used > requests - c) and unpack('<I6', instants, (requests - c) * 6 + 1) or 0
+        elseif kind == HOLDERS then
+          out[o] = slot
+          out[o + 1] = r_used[m]
+          out[o + 2] = 0
         else
           out[o] = slot
           out[o + 1] = current
@@ -1067,7 +1145,7 @@ local function conclude(p, counters, callers, start, cost_of_all, admitted)
           rec[i + 1] = slot
           rec[i + 2] = current
           rec[i + 3] = previous
-          if kind <= LOG then tails[i] = r_tails[m] end
+          if kind <= LOG or kind == HOLDERS then tails[i] = r_tails[m] end
           if kind < LOG and r_sinces[m] > 0 then sinces[i], lasts[i] = r_sinces[m], r_lasts[m] end
         end
         p = p + 5

@@ -12,16 +12,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::batch::Batch;
 use super::call::Part;
 use super::connect::{Way, backoff, open};
 use super::fault::{Redirect, classify};
 use super::node::{Again, Caller, Item, Lane, Node};
+use super::parts;
 use super::queue::{Ask, Job};
 use super::script::send;
 use super::slots::{self, Range};
 use super::target::{Reach, Target, split};
 use super::worker::Setting;
-use crate::check::{Check, KeyHash, LimitSpec, Settlement};
+use crate::check::{Check, Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 /// How long the map is believed while all is well, and the bounds of the wait between two readings while it is not.
@@ -235,18 +237,46 @@ impl Cluster {
                 match target {
                     // Several keys at once are only obeyed there when all of them have arrived.
                     Some(node) if batch.len() == 1 && pause.is_zero() => node.push(item(batch, true)),
-                    _ => self.later(slot, batch.into_singles().map(|one| item(one, false)).collect(), pause),
+                    _ => self.one_by_one(slot, batch, tries, pause),
                 }
             }
             Redirect::TryAgain => {
                 self.moves(slot);
-                self.later(slot, batch.into_singles().map(|one| item(one, false)).collect(), PAUSE);
+                self.one_by_one(slot, batch, tries, PAUSE);
             }
             Redirect::Down => {
                 self.look_again();
                 self.later(slot, vec![item(batch, false)], PAUSE);
             }
         }
+    }
+
+    /// Sends what was one call in a call for each key: while a slot moves, its keys may be in two places.
+    fn one_by_one(self: &Arc<Self>, slot: u16, batch: Batch, tries: u32, pause: Duration) {
+        let deadline = batch.first_deadline();
+        let mut singles = Vec::new();
+        for single in batch.into_singles() {
+            match single.into_check() {
+                Err(batch) => {
+                    let lane = Lane::of_slot(slot);
+                    singles.push(Item::Again(Box::new(Again { lane, batch, asking: false, tries })));
+                }
+                Ok((check, callers)) => {
+                    let check = Arc::new(check);
+                    for caller in callers {
+                        let (cluster, check) = (self.clone(), check.clone());
+                        self.runtime.spawn(async move {
+                            let lane = |one: &Counter| Lane::of_key(slot, &one.limit, one.key);
+                            let lanes: Lanes = check.iter().map(lane).collect();
+                            let deadline = deadline.unwrap_or_else(Instant::now);
+                            // One who has gone does not mind.
+                            let _ = caller.send(parts::check(&cluster, &check, &lanes, deadline).await);
+                        });
+                    }
+                }
+            }
+        }
+        self.later(slot, singles, pause);
     }
 
     /// Gives items to whoever owns the slot by then.

@@ -19,8 +19,8 @@ pub(super) struct NotAReply;
 #[derive(Debug)]
 enum State {
     Record(Record),
-    /// Of a log only what an answer needs.
-    Log(View),
+    /// Of a log or of holders only what an answer needs.
+    View(View),
 }
 
 /// The states of all rates of all counters of a check.
@@ -115,9 +115,9 @@ impl Reply {
     fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {
         let tag = rate.tag();
         let (first, second) = (count(&mut self.rest)?, count(&mut self.rest)?);
-        if tag.is_log() {
+        if tag.is_viewed() {
             let leaves = count(&mut self.rest)?;
-            return Ok(State::Log(View { newest: first, used: second, leaves }));
+            return Ok(State::View(View { newest: first, used: second, leaves }));
         }
         let mut record = Record { slot: first, current: second.min(MAX_COUNT), ..Record::empty(tag, 0) };
         if tag.has_tail() {
@@ -201,19 +201,16 @@ fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64)
                 // Rolling again changes nothing; it gives the instant that counts.
                 let (mut record, at) = rate.roll(Some(record.clone()), now);
                 if later > 0 {
-                    record = rate.settle(record, at, -(later as i64));
+                    record = rate.settle(record, at, at, -(later as i64));
                 }
                 let room = passes || rate.has_room(&record, at, cost);
                 rate.decision(&record, at, cost, room, passes)
             }
-            State::Log(view) => {
+            State::View(view) => {
                 let view = View { used: view.used.saturating_sub(later), ..*view };
-                rate.log_decision(
-                    &view,
-                    now.max(view.newest * 1000),
-                    cost,
-                    passes || rate.log_has_room(&view, now, cost),
-                )
+                // A log's time does not run backwards; holders' latest instant lies ahead.
+                let at = if rate.tag().is_log() { now.max(view.newest * 1000) } else { now };
+                rate.view_decision(&view, at, cost, passes || rate.view_has_room(&view, at, cost))
             }
         });
     }

@@ -10,8 +10,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use redis::Value;
 use sluice_limiter::{
-    Algorithm, Alignment, Bound, Burst, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Over, Period, Rate, Record,
-    Requests, Soft, SubWindows, WarmUp, sliding_window_log,
+    Algorithm, Alignment, Bound, Burst, Holder, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Over, Period, Rate,
+    Record, Requests, Soft, SubWindows, WarmUp,
 };
 use sluice_store::check::{Records, decide, rebased, settle};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
@@ -38,9 +38,10 @@ pub(crate) enum Focus {
     LeakyBucket,
     WarmUp,
     Soft,
+    Concurrency,
 }
 
-pub(crate) const ALL: [Focus; 12] = [
+pub(crate) const ALL: [Focus; 13] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -53,6 +54,7 @@ pub(crate) const ALL: [Focus; 12] = [
     Focus::LeakyBucket,
     Focus::WarmUp,
     Focus::Soft,
+    Focus::Concurrency,
 ];
 
 /// What Redis must hold.
@@ -190,6 +192,10 @@ impl World {
                 let (millis, factor) = (self.rng.random_range(1..=60_000), self.rng.random_range(2..6));
                 period = period.min(MAX_PERIOD_MS / factor);
                 Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())
+            }
+            Focus::Concurrency => {
+                requests = Requests::new(requests.get() % 30).unwrap();
+                Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
             }
             Focus::Soft => *[
                 Algorithm::SLIDING_WINDOW,
@@ -371,10 +377,16 @@ impl World {
         }
         let mut bytes = encode(&records);
         if self.rng.random_bool(0.1) {
-            match self.rng.random_range(0..4) {
+            match self.rng.random_range(0..6) {
                 0 => bytes.truncate(self.rng.random_range(0..bytes.len())),
                 1 => bytes.push(self.rng.random()),
                 2 => bytes[self.rng.random_range(0..6)] = self.rng.random(),
+                3 => {
+                    let at = self.rng.random_range(0..bytes.len());
+                    bytes[at] = self.rng.random();
+                }
+                // The length of a short record that stands behind another one: that one twice.
+                4 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
             }
         }
@@ -434,6 +446,22 @@ impl World {
                 let free = if self.rng.random_bool(0.3) { free - 500_000_000 } else { free };
                 (record.slot, record.previous) = (free / 256_000, free % 256_000);
                 record.current = self.rng.random_range(0..=warm_up.micros() * 260);
+                return record;
+            }
+            Algorithm::Concurrency { .. } => {
+                let how_many = self.rng.random_range(1..6);
+                record.tail = (0..how_many)
+                    .flat_map(|_| {
+                        let until = match self.rng.random_range(0..4) {
+                            0 => millis + self.rng.random_range(0..3) - 1,
+                            1 => millis + period + self.rng.random_range(0..3) - 1,
+                            2 => millis + self.rng.random_range(0..3 * period),
+                            _ => millis - self.rng.random_range(0..period),
+                        };
+                        [self.rng.random_range(1..8), self.rng.random_range(0..6), until]
+                    })
+                    .collect();
+                record.slot = record.tail.chunks(3).map(|holder| holder[2]).max().unwrap();
                 return record;
             }
             Algorithm::FixedWindow(Alignment::FirstRequest) => {
@@ -639,8 +667,8 @@ pub(crate) fn name(limit: &LimitSpec, key: KeyHash) -> String {
 
 /// The state of a rate as the script returns it.
 fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
-    let mut values = if record.tag.is_log() {
-        let view = sliding_window_log::view(record, cost, rate.requests.get());
+    let mut values = if record.tag.is_viewed() {
+        let view = rate.view(record, cost);
         [view.newest, view.used, view.leaves].map(|n| Value::Int(n as i64)).to_vec()
     } else if record.tag.has_tail() {
         let counts = [record.previous].into_iter().chain(record.tail.iter().copied());
@@ -679,10 +707,10 @@ fn corrected(limit: &LimitSpec, key: KeyHash, before: &[Record], now: u64) -> Op
 
 fn absurd(record: &Record) -> bool {
     // An empty log has ended before all time.
-    let empty = record.tag.is_log() && record.tail.is_empty();
+    let empty = record.tag.is_viewed() && record.tail.is_empty();
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
     empty
-        || !record.tag.is_log() && counts.max() > Some(MAX_COUNT)
+        || !record.tag.is_viewed() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
         || record.slot >= 1 << 47
 }

@@ -63,6 +63,8 @@ pub struct LeaseMetrics {
     pub returned: u64,
     /// Of that, ended unused.
     pub lost: u64,
+    /// Blocks that are being taken now.
+    pub under_way: u64,
     /// Keys held.
     pub keys: u64,
 }
@@ -288,16 +290,23 @@ impl Leases {
         }
     }
 
-    /// Everything that is held, to be given back.
+    /// Everything that is held, to be given back. What is being taken must have come before.
     pub(super) fn return_all(&self, now: u64) -> Vec<Settlement> {
         let mut back = Vec::new();
-        for shard in &self.shards {
-            for (_, entry) in shard.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        self.each(|shard| {
+            for (_, entry) in shard.iter_mut() {
                 let settlement = entry.holding.return_all(now);
                 back.extend(settlement.map(|settlement| self.settlement(entry, settlement)));
             }
-        }
+        });
         back
+    }
+
+    /// What is being taken.
+    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
+        let mut flights = Vec::new();
+        self.each(|shard| flights.extend(shard.iter_mut().filter_map(|(_, entry)| entry.flight.clone())));
+        flights
     }
 
     /// Waits until there may be an earlier review than [`Leases::review`] said.
@@ -308,7 +317,11 @@ impl Leases {
     pub(super) fn metrics(&self) -> LeaseMetrics {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Relaxed);
-        let keys = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len());
+        let (mut keys, mut under_way) = (0, 0);
+        self.each(|shard| {
+            keys += shard.len() as u64;
+            under_way += shard.iter_mut().filter(|(_, entry)| entry.flight.is_some()).count() as u64;
+        });
         LeaseMetrics {
             requests: get(&c.requests),
             admitted_locally: get(&c.admitted),
@@ -319,7 +332,8 @@ impl Leases {
             taken: get(&c.taken),
             returned: get(&c.returned),
             lost: get(&c.lost),
-            keys: keys.sum::<usize>() as u64,
+            under_way,
+            keys,
         }
     }
 
@@ -344,6 +358,12 @@ impl Leases {
         reviews.push(Reverse((at, id)));
         if first {
             self.earlier.notify_one();
+        }
+    }
+
+    fn each(&self, mut look: impl FnMut(&mut Table<Entry>)) {
+        for shard in &self.shards {
+            look(&mut shard.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 

@@ -83,7 +83,8 @@ impl Ord for Said {
     }
 }
 
-const KEY: KeyHash = KeyHash(77);
+/// Its windows of `Spread` begin somewhere within the clock's.
+const KEY: KeyHash = KeyHash(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
 
 struct Run {
     world: World,
@@ -429,7 +430,7 @@ fn leases_of_buckets_pass_them_by_a_few_percent() {
 fn a_small_part_is_worth_no_lease() {
     let report = show("small", world(Algorithm::FIXED_WINDOW, 200, 0.9, 20));
     assert!(report.calls_a_request() <= 1.05);
-    assert!(report.lost + report.returned <= report.admitted / 8);
+    assert!(report.utilisation(200) >= 0.95);
 }
 
 /// One busy holder among idle ones gets nearly all of it.

@@ -82,7 +82,7 @@ impl Local {
                 let phase = rate.phase(self.key.0);
                 if stored.tag == rate.tag() {
                     let (record, _) = rate.roll(Some(stored.clone()), now + phase);
-                    *stored = rate.settle(record, charged + phase, delta);
+                    *stored = rate.settle(record, now + phase, charged + phase, delta);
                 }
             }
         }
