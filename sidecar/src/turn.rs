@@ -94,10 +94,21 @@ impl Drop for Charge {
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
-                drop((store, settlement));
+                give_back(&store, settlement).await;
                 drop(place);
             });
         }
+    }
+}
+
+/// Sent once: where no answer comes the place may stay taken, and the queue is longer by one.
+async fn give_back(store: &Store, settlement: Settlement) {
+    match store {
+        Store::Redis(store) => {
+            let _ = store.settle(settlement).await;
+        }
+        // Counters in memory cannot be corrected yet.
+        Store::Memory(_) => {}
     }
 }
 

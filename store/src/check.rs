@@ -6,6 +6,8 @@ use std::sync::Arc;
 use sluice_limiter::{Decision, Rate, Record};
 use smallvec::SmallVec;
 
+use crate::memory::Prepared;
+
 /// How many counters one check may name.
 pub const MAX_COUNTERS: usize = 32;
 
@@ -23,13 +25,17 @@ pub struct LimitSpec {
     pub scope: String,
     /// The rates; all must hold. At least one, at most [`MAX_RATES`], no two with the same tag.
     pub rates: Vec<Rate>,
+    /// What the memory store needs of them.
+    pub(crate) prepared: Prepared,
 }
 
 impl LimitSpec {
     /// A limit of this scope with these rates.
     #[must_use]
     pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
-        Self { scope: scope.into(), rates }
+        let scope = scope.into();
+        let prepared = Prepared::new(&scope, &rates);
+        Self { scope, rates, prepared }
     }
 
     /// Whether several who ask the same at the same instant can be decided at once, knowing only how many.
@@ -68,6 +74,16 @@ pub struct Answer {
     pub at: u64,
     /// One decision for each rate of each counter, in the check's order.
     pub decisions: SmallVec<[Decision; 2]>,
+}
+
+impl Answer {
+    /// The answer to a check of one counter with one rate.
+    #[inline]
+    pub(crate) fn of_one(decision: Decision, at: u64) -> Self {
+        // Cheaper than to push it.
+        let decisions = SmallVec::from_buf_and_len([decision; 2], 1);
+        Self { admitted: decision.admitted, at, decisions }
+    }
 }
 
 /// What was taken of a counter at once.

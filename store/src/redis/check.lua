@@ -6,6 +6,8 @@
 --          for each of them the number of its rates, and for each rate: requests, tag (its lowest bit set if it has
 --          parameters). Then what is asked, one after another:
 --          l + 2: a check of limit l (from 1) with the next key, cost 1, one caller;
+--          2: a check of one caller and cost 1: number of counters, for each of them index in KEYS and limit, which has one
+--          rate without parameters;
 --          1: a check: number of counters, number of callers who ask the same; for each counter: index in KEYS, cost, limit;
 --          0: a settlement: index in KEYS, the instant that was charged in microseconds, how much more, how much less, limit.
 --          Behind each limit that is named the five numbers of Rate::parameters for each of its rates that has
@@ -15,9 +17,10 @@
 --          a string, the counts of all previous slots in 6 bytes each; of a log the three are newest instant, number
 --          of instants, and the instant that has to leave before the cost fits; of holders the latest end, the places
 --          held, and 0. Of a soft rate follow since and last. A
---          check of the short form whose limit has no parameters is answered by -3 - (current * 4 + 2 if the slot is not that of
---          now + 1 if it is admitted); by previous, if there are two windows; by the slot, if it is not that of now; for
---          each further rate the same with current * 2 + 1 if the slot is not that of now. A settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes
+--          check of one of the first two forms whose keys hold just the records of its limits, which have no parameters, is
+--          answered by -3 - (current * 4 + 2 if the slot is not that of now + 1 if it is admitted); by previous, if there are
+--          two windows; by the slot, if it is not that of now; for each further rate the same with current * 2 + 1 if the
+--          slot is not that of now. A settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes
 --          are no records. After the deadline: the time alone, and nothing is written.
 --
 -- All reads come before all writes, so an error leaves nothing half done. Every number is a whole one below 2^53,
@@ -804,52 +807,56 @@ end
 
 local out, o, stop, named = {micros}, 2, #a, 0
 
--- Decides a check of the short form if its value is one record of its rate, or nothing; false if it is more than that.
-local function short(key, r)
-  local value, tag = values[key], rate_tag[r]
+-- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does,
+-- whether it was rebased. Nil if there is more than that to it.
+local function read(key, r)
+  local known = s_rate[key]
+  if known then
+    if known ~= r then return nil end
+    return s_slot[key], s_current[key], s_previous[key], s_same[key], false
+  end
+  if info[key * 5 - 4] or m_limit[key] then return nil end
+  local value, slot = values[key], rate_slot[r]
+  if not value then
+    if redis.pcall('GET', keys[key]) then return nil end
+    return slot, 0, 0, false, false
+  end
+  local length, tag = #value, rate_tag[r]
   local two = tag % 8192 == TWO_WINDOWS
-  local slot, current, previous, same, write = rate_slot[r], 0, 0, false, false
-  if value then
-    local length = #value
-    local f = two and two_of[length] or not two and one_of[length]
-    if not f then return false end
-    local own, stored, c, b = unpack(f, value)
-    if own ~= tag + (two and (length - 12) / 2 or length - 12) then return false end
-    if not two then b = 0 end
-    if stored == slot then
-      current, previous, same = c, b, true
-    elseif stored == slot - 1 then
-      if two then previous = c end
-    elseif stored == slot + 1 then
-      slot, current, previous, same = stored, c, b, true
-    elseif stored > slot then
-      current, write = c + b, true
-      if current > MAX_COUNT then current = MAX_COUNT end
-    end
-  else
-    value = redis.pcall('GET', keys[key])
-    if value then return false end
-  end
+  local f = two and two_of[length] or not two and one_of[length]
+  if not f then return nil end
+  local own, stored, current, previous = unpack(f, value)
+  if own ~= tag + (two and (length - 12) / 2 or length - 12) then return nil end
+  if not two then previous = 0 end
+  if stored == slot or stored == slot + 1 then return stored, current, previous, true, false end
+  if stored == slot - 1 then return slot, 0, two and current or 0, false, false end
+  if stored < slot then return slot, 0, 0, false, false end
+  current = current + previous
+  return slot, current > MAX_COUNT and MAX_COUNT or current, 0, false, true
+end
+
+-- Whether a rate has room for one more.
+local function has_room(r, slot, current, previous)
   local room = rate_requests[r] - current
-  if previous > 0 and room > 0 then
-    local period, rest = rate_period[r], rate_rest[r]
-    if slot > rate_slot[r] then rest = period end
-    local x = previous * rest
-    if x <= 9007199254740992 then
-      local over = x % period
-      room = room - (x - over) / period
-      if over > 0 then room = room - 1 end
-    else
-      room = room - long_share(previous, rest, period)
-    end
-  end
+  if room < 1 or previous == 0 then return room >= 1 end
+  local period, rest = rate_period[r], rate_rest[r]
+  if slot > rate_slot[r] then rest = period end
+  local x = previous * rest
+  if x > 9007199254740992 then return room > long_share(previous, rest, period) end
+  return x <= (room - 1) * period
+end
+
+-- Decides a check of the short form if its key holds just one record of its rate, or nothing; false if there is more to it.
+local function short(key, r)
+  local slot, current, previous, same, write = read(key, r)
+  if not slot then return false end
   local code = slot == rate_slot[r] and 0 or 2
-  if room >= 1 then
+  if has_room(r, slot, current, previous) then
     current, code, write = current + 1, code + 1, true
   end
   out[o] = -3 - current * 4 - code
   o = o + 1
-  if two then
+  if rate_tag[r] % 8192 == TWO_WINDOWS then
     out[o] = previous
     o = o + 1
   end
@@ -860,6 +867,49 @@ local function short(key, r)
   if write then
     s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
   end
+  return true
+end
+
+-- The counters of one check of short_all, side by side.
+local c_slot, c_current, c_previous, c_same, c_write = {}, {}, {}, {}, {}
+
+-- As short, for a check of several counters of one rate each; p is where the first of them stands.
+local function short_all(p, counters)
+  local admitted = true
+  for c = 1, counters do
+    local r = first[a[p + 2 * c - 1]]
+    local slot, current, previous, same, write = read(a[p + 2 * c - 2], r)
+    if not slot then return false end
+    c_slot[c] = slot
+    c_current[c] = current
+    c_previous[c] = previous
+    c_same[c] = same
+    c_write[c] = write
+    if admitted and not has_room(r, slot, current, previous) then admitted = false end
+  end
+  local base = o
+  for c = 1, counters do
+    local key, r, slot, current, previous = a[p + 2 * c - 2], first[a[p + 2 * c - 1]], c_slot[c], c_current[c], c_previous[c]
+    if admitted then current = current + 1 end
+    out[o] = current * 2 + (slot == rate_slot[r] and 0 or 1)
+    o = o + 1
+    if rate_tag[r] % 8192 == TWO_WINDOWS then
+      out[o] = previous
+      o = o + 1
+    end
+    if slot ~= rate_slot[r] then
+      out[o] = slot
+      o = o + 1
+    end
+    if admitted or c_write[c] then
+      s_rate[key] = r
+      s_slot[key] = slot
+      s_current[key] = current
+      s_previous[key] = previous
+      s_same[key] = c_same[c]
+    end
+  end
+  out[base] = -3 - out[base] * 2 - (admitted and 1 or 0)
   return true
 end
 
@@ -974,38 +1024,16 @@ local function short_many(key, limit)
   return true
 end
 
--- Puts the answer of the long way that begins behind at into the short form.
-local function shorten(at, limit, admitted)
-  local long = {}
-  for i = at, o - 1 do
-    long[i - at + 1] = out[i]
-    out[i] = nil
-  end
-  o = at
-  local i = 1
-  for r = first[limit], first[limit + 1] - 1 do
-    local slot = long[i]
-    out[o] = long[i + 1] * 2 + (slot == rate_slot[r] and 0 or 1)
-    o = o + 1
-    if rate_tag[r] % 8192 == TWO_WINDOWS then
-      out[o] = long[i + 2]
-      o = o + 1
-    end
-    if slot ~= rate_slot[r] then
-      out[o] = slot
-      o = o + 1
-    end
-    i = i + 3
-  end
-  out[at] = -3 - out[at] * 2 - admitted
-end
-
--- Decides a check; p is where its first counter stands. Returns the position after it, or an error.
-local function check(p, counters, callers, start, cost_of_all)
+-- Decides a check; p is where its first counter stands. Counters are triples of index, cost and limit; if there is a form,
+-- pairs of index and limit, or, if the form is a limit, just that and the key at start. Returns the position after it, or
+-- an error; how many are admitted; and what is no counter.
+local function check(p, counters, callers, start, form)
   local admitted, bad, m = callers, nil, 0
   for c = 1, counters do
     local key, cost, limit = a[p], a[p + 1], a[p + 2]
-    if cost_of_all then key, cost, limit = start, 1, cost_of_all else p = p + 3 end
+    if not form then p = p + 3
+    elseif form == 0 then cost, limit, p = 1, cost, p + 2
+    else key, cost, limit = start, 1, form end
     if key > named then named = key end
     local k = key * 5
     local from = info[k - 4] or load(key)
@@ -1072,11 +1100,13 @@ local function check(p, counters, callers, start, cost_of_all)
 end
 
 -- Charges a check and says how its counters stand.
-local function conclude(p, counters, callers, start, cost_of_all, admitted)
+local function conclude(p, counters, callers, start, form, admitted)
   local m = 0
   for _ = 1, counters do
     local key, cost, limit = a[p], a[p + 1], a[p + 2]
-    if cost_of_all then key, cost, limit = start, 1, cost_of_all else p = p + 3 end
+    if not form then p = p + 3
+    elseif form == 0 then cost, limit, p = 1, cost, p + 2
+    else key, cost, limit = start, 1, form end
     local k, first, last = key * 5, first[limit], first[limit + 1] - 1
     local add, from, to = admitted * cost, info[k - 4], info[k - 3]
     local write = add > 0
@@ -1195,37 +1225,37 @@ while p <= stop do
     local limit = a[p + 4]
     p = p + 5 + 5 * (first[limit + 1] - first[limit])
   else
-    local limit = what > 2 and what - 2 or nil
-    local done = false
-    if limit then
-      named = named + 1
-      local r = first[limit]
-      if plain[limit] and not info[named * 5 - 4] then
-        if first[limit + 1] == r + 1 then done = short(named, r) else done = short_many(named, limit) end
+    local form, counters, callers, done, start = nil, 1, 1, false, 0
+    if what > 2 then
+      form, start = what - 2, named + 1
+      named = start
+      local r = first[form]
+      if plain[form] and not info[start * 5 - 4] then
+        if first[form + 1] == r + 1 then done = short(start, r) else done = short_many(start, form) end
+      end
+    else
+      counters = a[p]
+      p = p + 1
+      if what == 2 then
+        form = 0
+        for c = 1, counters do
+          if a[p + 2 * c - 2] > named then named = a[p + 2 * c - 2] end
+        end
+        done = short_all(p, counters)
+        if done then p = p + 2 * counters end
+      else
+        callers = a[p]
+        p = p + 1
       end
     end
     if not done then
-      local counters, callers, start = 1, 1, named
-      if not limit then
-        counters, callers = a[p], a[p + 1]
-        p = p + 2
-      end
       local begin = p
       local admitted, bad
-      p, admitted, bad = check(begin, counters, callers, start, limit)
+      p, admitted, bad = check(begin, counters, callers, start, form)
       if type(p) == 'table' then return p end
-      if bad then
-        out[o] = bad
-        o = o + 1
-      elseif limit and plain[limit] then
-        local at = o
-        conclude(begin, counters, callers, start, limit, admitted)
-        shorten(at, limit, admitted)
-      else
-        out[o] = admitted
-        o = o + 1
-        conclude(begin, counters, callers, start, limit, admitted)
-      end
+      out[o] = bad or admitted
+      o = o + 1
+      if not bad then conclude(begin, counters, callers, start, form, admitted) end
     end
   end
 end

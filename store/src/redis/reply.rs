@@ -89,16 +89,18 @@ impl Reply {
         Ok(Outcome::Decided(admitted, states))
     }
 
-    /// The answer of the short form: one caller, one counter, no parameters. The first number is read already.
+    /// The answer of the short form: one caller, no parameters. The first number is read already.
     fn short(&mut self, entry: &Entry, code: i64) -> Result<Outcome, NotAReply> {
         let (Entry::Check(check, _) | Entry::One(Ask::Check(check, _))) = entry else {
             return Err(NotAReply);
         };
-        let ([Counter { limit, .. }], 1) = (&check[..], entry.asked()) else { return Err(NotAReply) };
-        let code = u64::try_from(code).map_err(|_| NotAReply)?;
+        let first = u64::try_from(code).map_err(|_| NotAReply)?;
+        if entry.asked() != 1 {
+            return Err(NotAReply);
+        }
         let mut states = States::new();
-        for rate in &limit.rates {
-            let code = if states.is_empty() { code / 2 } else { code_of(&mut self.rest)? };
+        for rate in check.iter().flat_map(|counter| &counter.limit.rates) {
+            let code = if states.is_empty() { first / 2 } else { code_of(&mut self.rest)? };
             let mut record = Record::empty(rate.tag(), self.micros);
             record.current = (code / 2).min(MAX_COUNT);
             if record.tag.previous_slots() > 0 {
@@ -109,7 +111,7 @@ impl Reply {
             }
             states.push(State::Record(record));
         }
-        Ok(Outcome::Decided(code & 1, states))
+        Ok(Outcome::Decided(first & 1, states))
     }
 
     fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {

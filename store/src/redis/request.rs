@@ -52,6 +52,14 @@ impl<'a> Writer<'a> {
             self.parameters(counter, 1);
             return;
         }
+        if callers == 1 && counters.iter().all(is_simple) {
+            self.asked.extend([2, counters.len() as u64]);
+            for counter in counters {
+                let (index, limit) = (self.key(&counter.limit, counter.key), self.limit(&counter.limit));
+                self.asked.extend([index, limit]);
+            }
+            return;
+        }
         self.asked.extend([1, counters.len() as u64, callers]);
         for counter in counters {
             let index = self.key(&counter.limit, counter.key);
@@ -106,4 +114,9 @@ impl<'a> Writer<'a> {
         scopes.push((&limit.scope, index));
         index
     }
+}
+
+/// Whether a counter is one of a rate without parameters and of cost 1.
+fn is_simple(counter: &Counter) -> bool {
+    matches!(&counter.limit.rates[..], [rate] if counter.cost == 1 && rate.parameters(0, 1).is_none())
 }

@@ -5,7 +5,8 @@
 //!
 //! - a quarter of this holder's part of what is left in the store, or all of that part when it is small: blocks shrink
 //!   as the counter fills, so that little is left over anywhere at the end;
-//! - no more than this holder will use before the block ends, at its pace;
+//! - no more than this holder will use before the block ends, at its pace, and of more than a few only what it will use
+//!   within two seconds: a holder that dies takes no more with it;
 //! - no more than twice the block before: who is new begins small.
 //!
 //! Where a holder's part of the whole number is below [`LEAST_PART`], nothing is taken in advance: a call a request.
@@ -38,6 +39,12 @@ const WORTH: f64 = 5.0;
 /// The same where this holder's part of the number is large: so much of it, up to a block that makes calls rare.
 const WORTH_PART: f64 = 0.05;
 const WORTH_MOST: f64 = 40.0;
+
+/// For how long a block of more than [`SMALL`] is taken ahead, in microseconds.
+const AHEAD: u64 = 2_000_000;
+
+/// An unused block is looked at this often, in microseconds.
+const LOOK: u64 = 1_000_000;
 
 /// What may be needed in a time in which so much is expected: some more, and more of little, as requests come by chance.
 fn at_most(expected: f64) -> f64 {
@@ -265,7 +272,7 @@ impl Holding {
         let spare = self.left.saturating_sub(needed);
         let soon = left <= terms.longest / 8;
         let back = if spare > self.block / 4 || (soon && spare > 1) { spare } else { 0 };
-        let next = now + if soon { left } else { (left / 2).max(2_000) };
+        let next = now + if soon { left } else { (left / 2).clamp(2_000, LOOK) };
         if back == 0 {
             return (None, Some(next));
         }
@@ -357,7 +364,9 @@ impl Holding {
             size = size.max(worth(terms, part).min(remaining));
         }
         let time = if self.ends > now { self.ends - now } else { terms.longest };
-        let needed = at_most(self.pace.at(now, memory(terms)) * time as f64) - self.left as f64;
+        let pace = self.pace.at(now, memory(terms));
+        let soon = at_most(pace * AHEAD as f64).max(SMALL);
+        let needed = at_most(pace * time as f64).min(soon) - self.left as f64;
         size.min(needed.max(0.0)).min(self.most as f64) as u64
     }
 

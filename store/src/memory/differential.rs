@@ -1,0 +1,268 @@
+//! The store against its definition: `decide` and `settle` on a plain map, for limits of all algorithms that are edited
+//! meanwhile, checks of several counters, and clocks that step.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sluice_limiter::{
+    Algorithm, Alignment, Bound, Burst, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Period, Rate, Requests, Soft,
+    SubWindows, WarmUp,
+};
+
+use super::{MemoryStore, shard_of};
+use crate::check::{Answer, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide, settle};
+use crate::clock::Clock;
+
+const DAY: i64 = 86_400_000_000;
+/// Whole milliseconds, seconds, minutes and hours.
+const START: u64 = 1_750_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
+
+fn any_algorithm() -> impl Strategy<Value = Algorithm> {
+    let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
+    let sliding = (prop_oneof![3 => Just(1u64), 1 => 1u64..=60], bound).prop_map(|(slots, bound)| {
+        Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+    });
+    let alignment = prop_oneof![2 => Just(Alignment::Clock), 1 => Just(Alignment::Spread), 1 => Just(Alignment::FirstRequest)];
+    let log = (prop_oneof![Just(0u64), 0u64..2000], any::<bool>())
+        .prop_map(|(min_interval, count_denied)| Algorithm::SlidingWindowLog { min_interval, count_denied });
+    prop_oneof![
+        4 => sliding,
+        3 => alignment.prop_map(Algorithm::FixedWindow),
+        1 => log,
+        1 => (1u64..30).prop_map(|burst| Algorithm::TokenBucket { burst: Burst::new(burst).unwrap() }),
+        1 => (1u64..30).prop_map(|burst| Algorithm::Gcra { burst: Burst::new(burst).unwrap() }),
+        1 => (0u64..5000).prop_map(|wait| Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(wait).unwrap() }),
+        1 => (1u64..5000, 2u64..10).prop_map(|(warm, cold)| Algorithm::WarmUp(WarmUp::new(warm, cold).unwrap())),
+    ]
+}
+
+/// Numbers that cannot be a rate together are given the algorithm that takes all.
+fn any_rate() -> impl Strategy<Value = Rate> {
+    let requests =
+        prop_oneof![6 => 0u64..12, 1 => Just(1u64 << 31), 1 => 0..=MAX_COUNT, 1 => Just(MAX_COUNT)];
+    let period = prop_oneof![
+        2 => Just(1_000u64),
+        2 => Just(60_000),
+        1 => 1u64..50,
+        1 => (1u64..1000).prop_map(|n| n * 60),
+        1 => 1..=MAX_PERIOD_MS,
+        1 => Just(MAX_PERIOD_MS),
+    ];
+    let soft = proptest::option::weighted(0.2, (1u64..200, 1u64..100_000));
+    (requests, period, any_algorithm(), soft).prop_map(|(requests, period, algorithm, soft)| {
+        let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
+        let rate = Rate::new(requests, period, algorithm);
+        let rate = rate.unwrap_or_else(|_| Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap());
+        let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
+        soft.and_then(|soft| rate.softened(soft).ok()).unwrap_or(rate)
+    })
+}
+
+fn any_cost() -> impl Strategy<Value = u64> {
+    prop_oneof![12 => Just(1u64), 3 => 0u64..8, 1 => 0..=1u64 << 32, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Of a limit, a key and a cost each.
+    Check(Vec<(usize, u128, u64)>),
+    /// The limit, and which of its editions from now on.
+    Edit(usize, usize),
+    /// Microseconds, forth or back.
+    Wait(i64),
+    /// One of the charges, and by how much.
+    Settle(usize, i64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let counter = || (0usize..4, 0u128..3, any_cost());
+    let wait = prop_oneof![
+        4 => 0i64..2_000_000,
+        2 => 0i64..200_000_000,
+        1 => prop_oneof![Just(1_000i64), Just(1_000_000), Just(60_000_000), Just(999), Just(1)],
+        1 => -2_000_000i64..0,
+        1 => prop_oneof![Just(DAY), Just(-DAY), -DAY..DAY],
+    ];
+    let delta = prop_oneof![3 => -5i64..5, 1 => any::<i64>()];
+    prop_oneof![
+        8 => vec(counter(), 1..2).prop_map(Step::Check),
+        4 => vec(counter(), 1..6).prop_map(Step::Check),
+        1 => (0usize..4, 0usize..3).prop_map(|(limit, edition)| Step::Edit(limit, edition)),
+        5 => wait.prop_map(Step::Wait),
+        2 => (any::<usize>(), delta).prop_map(|(charge, delta)| Step::Settle(charge, delta)),
+    ]
+}
+
+/// What the store is to be.
+#[derive(Default)]
+struct Model {
+    counters: HashMap<(String, u128), Records>,
+}
+
+impl Model {
+    fn take(&mut self, limit: &LimitSpec, key: KeyHash) -> (bool, Records, Records) {
+        let held = self.counters.remove(&(limit.scope.clone(), key.0));
+        let known = held.is_some();
+        let is_own =
+            |record: &sluice_limiter::Record| limit.rates.iter().any(|rate| rate.tag() == record.tag);
+        let (own, others) = held.unwrap_or_default().into_iter().partition(is_own);
+        (known, own, others)
+    }
+
+    fn put(&mut self, limit: &LimitSpec, key: KeyHash, mut own: Records, others: Records, now: u64) {
+        let left = others.into_iter().filter(|record| record.expires_at() > now / 1000);
+        own.extend(left.take(MAX_RATES));
+        self.counters.insert((limit.scope.clone(), key.0), own);
+    }
+
+    fn check(&mut self, check: &[Counter], now: u64) -> Answer {
+        let held: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
+        let mut records: Vec<_> = held.iter().map(|held| held.1.clone()).collect();
+        let answer = decide(check, &mut records, now);
+        for ((counter, own), (known, _, others)) in check.iter().zip(records).zip(held) {
+            if answer.admitted || known || counter.limit.counts_denied() {
+                self.put(&counter.limit, counter.key, own, others, now);
+            }
+        }
+        answer
+    }
+
+    fn settle(&mut self, settlement: &Settlement, now: u64) {
+        let (known, mut own, others) = self.take(&settlement.limit, settlement.key);
+        if known {
+            settle(settlement, &mut own, now);
+            self.put(&settlement.limit, settlement.key, own, others, now);
+        }
+    }
+}
+
+impl MemoryStore {
+    fn peek(&self, limit: &LimitSpec, key: KeyHash) -> Option<Records> {
+        let id = limit.prepared.id(key.0);
+        self.lock(shard_of(id)).peek(id)
+    }
+}
+
+fn sorted(records: &Records) -> Records {
+    let mut records = records.clone();
+    records.sort_by_key(|record| record.tag);
+    records
+}
+
+/// A hash of the number, with its share of bits everywhere.
+fn hashed(key: u128) -> KeyHash {
+    KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn store_decides_as_defined(
+        editions in vec(vec(vec(any_rate(), 1..4), 3), 4), one in vec(any::<bool>(), 4), steps in vec(any_step(), 1..120),
+    ) {
+        let limits: Vec<Vec<Arc<LimitSpec>>> = editions.into_iter().zip(&one).enumerate().map(|(n, (editions, one))| {
+            let spec = |mut rates: Vec<Rate>| {
+                // Most limits have one rate, and none two of one tag.
+                rates.truncate(if *one { 1 } else { 3 });
+                rates.sort_by_key(Rate::tag);
+                rates.dedup_by_key(|rate| rate.tag());
+                Arc::new(LimitSpec::new(format!("ns/p/{n}"), rates))
+            };
+            editions.into_iter().map(spec).collect()
+        }).collect();
+        let mut edition = [0; 4];
+        let mut now = START;
+        let store = MemoryStore::new(1000, Clock::manual(0));
+        let mut model = Model::default();
+        let mut charges: Vec<(Counter, u64)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Wait(micros) => now = now.saturating_add_signed(micros),
+                Step::Edit(limit, to) => edition[limit] = to,
+                Step::Check(mut counters) => {
+                    counters.sort_by_key(|counter| (counter.0, counter.1));
+                    counters.dedup_by_key(|counter| (counter.0, counter.1));
+                    let counter = |(limit, key, cost): (usize, u128, u64)| Counter {
+                        limit: limits[limit][edition[limit]].clone(), key: hashed(key), cost,
+                    };
+                    let check: Vec<_> = counters.into_iter().map(counter).collect();
+                    let answer = store.check_at(&check, now);
+                    prop_assert_eq!(&answer, &model.check(&check, now), "{:?} at {}", check, now);
+                    if answer.admitted {
+                        charges.extend(check.into_iter().map(|counter| (counter, now)));
+                    }
+                }
+                Step::Settle(which, delta) => if let Some(n) = which.checked_rem(charges.len()) {
+                    let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
+                    let settlement = Settlement { limit, key, charged, delta };
+                    store.settle_key_at(&settlement, key.0, now);
+                    model.settle(&settlement, now);
+                }
+            }
+            // What the store has swept away had expired.
+            let mut forgotten = Vec::new();
+            for ((scope, key), records) in &model.counters {
+                let limit = &limits[scope.strip_prefix("ns/p/").unwrap().parse::<usize>().unwrap()][0];
+                match store.peek(limit, KeyHash(*key)) {
+                    Some(held) => prop_assert_eq!(sorted(&held), sorted(records), "{} {}", scope, key),
+                    None => {
+                        prop_assert!(records.iter().all(|record| record.expires_at() <= now / 1000));
+                        forgotten.push((scope.clone(), *key));
+                    }
+                }
+            }
+            for key in forgotten {
+                model.counters.remove(&key);
+            }
+            prop_assert_eq!(store.keys(), model.counters.len());
+        }
+    }
+}
+
+#[test]
+fn store_takes_the_largest_and_the_smallest_numbers() {
+    let algorithms = [
+        Algorithm::SLIDING_WINDOW,
+        Algorithm::SlidingWindowCounter { slots: SubWindows::ONE, bound: Bound::Guaranteed },
+        Algorithm::FixedWindow(Alignment::Clock),
+        Algorithm::FixedWindow(Alignment::Spread),
+        Algorithm::FixedWindow(Alignment::FirstRequest),
+        Algorithm::TokenBucket { burst: Burst::new(1).unwrap() },
+        Algorithm::Gcra { burst: Burst::new(1).unwrap() },
+        Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(MAX_PERIOD_MS).unwrap() },
+        Algorithm::WarmUp(WarmUp::new(3_600_000, 100).unwrap()),
+        Algorithm::SlidingWindowLog { min_interval: 1, count_denied: true },
+    ];
+    let mut tried = 0;
+    for algorithm in algorithms {
+        for requests in [0, 1, (1 << 31) - 1, 1 << 31, MAX_COUNT - 1, MAX_COUNT] {
+            for period in [1, MAX_PERIOD_MS] {
+                let (requests, millis) =
+                    (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
+                let Ok(rate) = Rate::new(requests, millis, algorithm) else { continue };
+                tried += 1;
+                let limit = Arc::new(LimitSpec::new("ns/p/l", vec![rate]));
+                let store = MemoryStore::new(1000, Clock::manual(0));
+                let mut model = Model::default();
+                for start in [0, START, 1 << 52] {
+                    let mut now = start;
+                    for cost in
+                        [1, u64::MAX, 0, 1 << 31, MAX_COUNT, 1 << 32, 1, MAX_COUNT - 1, u64::MAX - 1, 1]
+                    {
+                        for wait in [0, 1, period * 1000 - 1, period * 1000] {
+                            // What has been swept away must not be asked for at an earlier time.
+                            now += wait;
+                            let check = [Counter { limit: limit.clone(), key: hashed(7), cost }];
+                            let answer = store.check_at(&check, now);
+                            assert_eq!(answer, model.check(&check, now), "{check:?} at {now}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(tried > 80);
+}

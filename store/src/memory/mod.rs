@@ -1,0 +1,284 @@
+//! Counters in this process. A check locks the shards of its counters in their order, so that it is atomic over several
+//! of them and cannot deadlock. No lock is held across an await: there is none here.
+//!
+//! In the order in which a check meets them:
+//! - [`prepared`]: what is known of a limit beforehand.
+//! - [`shard`]: a part of the keys, behind one lock.
+//! - [`table`]: where a key's entry is; [`entry`]: what is in it.
+//! - [`window`]: the check that most are, on the entry itself. All others are [`decide`]'s.
+//! - [`overflow`]: several counters of a check that have become one.
+//!
+//! Memory is bounded. Now and then a check looks at some places of its shard and drops what has expired; beyond `max_keys`
+//! new keys of a limit share one overflow counter, and keys already known keep theirs.
+
+mod entry;
+mod overflow;
+mod prepared;
+mod shard;
+mod table;
+mod window;
+
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_limiter::Decision;
+use smallvec::{SmallVec, smallvec};
+
+use self::entry::{Entry, Id, Layout};
+use self::overflow::Shared;
+pub(crate) use self::prepared::Prepared;
+use self::shard::{Held, Shard};
+use self::table::SHARD_BITS;
+use crate::check::{Answer, Counter, Records, Settlement, decide, settle};
+use crate::clock::Clock;
+
+const SHARDS: usize = 1 << SHARD_BITS;
+/// The key of the counter that new keys of a limit share when there is no room for them.
+const OVERFLOW: u128 = 0;
+
+/// The memory store.
+pub struct MemoryStore {
+    shards: Box<[Line; SHARDS]>,
+    clock: Clock,
+    max_keys: usize,
+    /// How many are held.
+    keys: AtomicUsize,
+    /// How many shards have been swept for others.
+    swept: AtomicUsize,
+}
+
+/// A shard in lines of memory of its own, so that two processors do not take them from one another.
+#[repr(align(128))]
+struct Line(Mutex<Shard>);
+
+impl MemoryStore {
+    /// A store of at most `max_keys` keys (overflow counters come on top).
+    #[must_use]
+    pub fn new(max_keys: usize, clock: Clock) -> Self {
+        // Whoever asks first shall not wait for the clock.
+        let _ = clock.now();
+        Self {
+            shards: Box::new(std::array::from_fn(|number| Line(Mutex::new(Shard::new(number))))),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            swept: AtomicUsize::new(0),
+            clock,
+        }
+    }
+
+    /// Decides a check now.
+    #[must_use]
+    pub fn check(&self, check: &[Counter]) -> Answer {
+        self.check_at(check, self.clock.now())
+    }
+
+    /// Decides a check at an instant that the caller has just read from a clock: microseconds since the Unix epoch.
+    #[must_use]
+    #[inline]
+    pub fn check_at(&self, check: &[Counter], now: u64) -> Answer {
+        if let [counter] = check
+            && let Some(window) = &counter.limit.prepared.window
+        {
+            let id = counter.limit.prepared.id(counter.key.0);
+            let mut shard = self.lock(shard_of(id));
+            if !shard.tick()
+                && let Some(entry) = shard.table.find(window.tagged(id))
+                && let Some(spent) = window.spent(entry, now)
+                && entry.is_narrow()
+            {
+                return window.check(entry, spent, counter.cost, now);
+            }
+        }
+        self.check_any(check, now)
+    }
+
+    /// Corrects a charge. A counter that is not known any more stays unknown: then its limit's overflow counter, which
+    /// may have been charged, takes what is more.
+    pub fn settle(&self, settlement: &Settlement) {
+        let now = self.clock.now();
+        if !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0 {
+            self.settle_key_at(settlement, OVERFLOW, now);
+        }
+    }
+
+    /// How many keys are held.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
+    fn check_any(&self, check: &[Counter], now: u64) -> Answer {
+        if let [counter] = check
+            && let Some(layout) = &counter.limit.prepared.layout
+            && let Some(decision) = self.check_one(counter, layout, now)
+        {
+            return Answer::of_one(decision, now);
+        }
+        self.check_all(check, now)
+    }
+
+    /// A check of one counter with one rate whose record stands in an entry. `None`, and nothing changed, if it does not, or
+    /// if the key is new and there is no room for it.
+    fn check_one(&self, counter: &Counter, layout: &Layout, now: u64) -> Option<Decision> {
+        let Counter { limit, key, cost } = counter;
+        let id = limit.prepared.id(key.0);
+        let mut shard = self.lock(shard_of(id));
+        self.sweep(&mut shard, now);
+        let found = shard.table.seek(id);
+        let stored = match found {
+            Ok(at) => Some(shard.table.get(at).filter(|entry| entry.id == id.tagged(layout))?.unpack(layout)),
+            Err(_) => None,
+        };
+        let rate = limit.rates.first()?;
+        let (record, at) = rate.roll(stored, now + rate.phase(key.0));
+        let room = rate.has_room(&record, at, *cost);
+        let record = if room { rate.charge(record, at, *cost) } else { rate.refuse(record, at, *cost) };
+        let decision = rate.decision(&record, at, *cost, room, room);
+        match found {
+            Ok(at) => shard.set(id, at, layout, record),
+            Err(_) if !room && !limit.prepared.counts_denied => {}
+            Err(at) => {
+                let entry = Entry::pack(id, layout, &record)?;
+                if !self.reserve() {
+                    return None;
+                }
+                shard.insert(id, at, entry);
+            }
+        }
+        Some(decision)
+    }
+
+    /// Any check.
+    fn check_all(&self, check: &[Counter], now: u64) -> Answer {
+        let mut ids: SmallVec<[Id; 4]> =
+            check.iter().map(|counter| counter.limit.prepared.id(counter.key.0)).collect();
+        let mut overflown: SmallVec<[bool; 4]> = smallvec![false; ids.len()];
+        loop {
+            let mut locked = self.lock_all(&ids);
+            for (_, shard) in &mut locked {
+                self.sweep(shard, now);
+            }
+            let (mut reserved, mut full) = (0, false);
+            for ((id, overflown), counter) in ids.iter_mut().zip(&mut overflown).zip(check) {
+                if *overflown || shard(&mut locked, *id).is_none_or(|shard| shard.table.seek(*id).is_ok()) {
+                    continue;
+                }
+                if self.reserve() {
+                    reserved += 1;
+                } else {
+                    (full, *overflown, *id) = (true, true, counter.limit.prepared.id(OVERFLOW));
+                }
+            }
+            if full {
+                // The overflow counter may live in a shard that is not locked: begin again with all of them.
+                self.keys.fetch_sub(reserved, Ordering::Relaxed);
+                continue;
+            }
+            let (answer, new) = match Shared::of(check, &ids) {
+                None => decide_locked(&mut locked, check, &ids, now),
+                Some(shared) => {
+                    let (answer, new) = decide_locked(&mut locked, &shared.check, &shared.ids, now);
+                    (shared.answer(&answer), new)
+                }
+            };
+            self.keys.fetch_add(new, Ordering::Relaxed);
+            self.keys.fetch_sub(reserved, Ordering::Relaxed);
+            return answer;
+        }
+    }
+
+    /// Corrects a counter; false if it is not known.
+    fn settle_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> bool {
+        let limit = &settlement.limit;
+        let id = limit.prepared.id(key);
+        let mut shard = self.lock(shard_of(id));
+        let (mut records, held) = shard.take(id, limit);
+        if held.known {
+            settle(settlement, &mut records, now);
+            shard.put(id, limit, records, held, now);
+            return true;
+        }
+        false
+    }
+
+    /// Drops some of what has expired of a shard, if it is time; and of another one, which may not be asked for any more.
+    fn sweep(&self, shard: &mut Shard, now: u64) {
+        if !shard.tick() {
+            return;
+        }
+        let mut gone = shard.sweep(now);
+        let next = self.swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        if let Ok(mut other) = self.shards[next].0.try_lock() {
+            gone += other.sweep(now);
+        }
+        if gone > 0 {
+            self.keys.fetch_sub(gone, Ordering::Relaxed);
+        }
+    }
+
+    /// Room for one more key.
+    fn reserve(&self) -> bool {
+        let room = self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys;
+        if !room {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    #[inline]
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        // A shard is consistent between any two statements that can panic.
+        self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shards of all of these, each once, in their order.
+    fn lock_all(&self, ids: &[Id]) -> Locked<'_> {
+        let mut order: SmallVec<[usize; 4]> = ids.iter().map(|&id| shard_of(id)).collect();
+        order.sort_unstable();
+        order.dedup();
+        order.into_iter().map(|shard| (shard, self.lock(shard))).collect()
+    }
+}
+
+/// Decides a check by the counters with these ids, whose shards are locked; also tells how many of them are new.
+fn decide_locked(locked: &mut Locked<'_>, check: &[Counter], ids: &[Id], now: u64) -> (Answer, usize) {
+    let held = ids.iter().zip(check).map(|(&id, counter)| {
+        shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
+    });
+    let (mut records, held): (SmallVec<[Records; 4]>, SmallVec<[Held; 4]>) = held.unzip();
+    let answer = decide(check, &mut records, now);
+    let mut new = 0;
+    for (((&id, counter), records), held) in ids.iter().zip(check).zip(records).zip(held) {
+        // Who is denied and not known stays unknown.
+        if (answer.admitted || held.known || counter.limit.prepared.counts_denied)
+            && let Some(shard) = shard(locked, id)
+        {
+            new += usize::from(shard.put(id, &counter.limit, records, held, now));
+        }
+    }
+    (answer, new)
+}
+
+#[inline]
+fn shard_of(id: Id) -> usize {
+    (id.high >> (64 - SHARD_BITS)) as usize
+}
+
+/// Shards by their numbers.
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+
+fn shard<'a>(locked: &'a mut Locked<'_>, id: Id) -> Option<&'a mut Shard> {
+    locked.iter_mut().find(|(number, _)| *number == shard_of(id)).map(|(_, shard)| &mut **shard)
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,401 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sluice_limiter::{Algorithm, Bound, Burst, Over, Period, Rate, Record, Requests, SubWindows};
+
+use super::entry::{Entry, Id, Layout};
+use super::table::Table;
+use super::*;
+use crate::check::{KeyHash, LimitSpec};
+
+fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
+    Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
+}
+
+fn limit(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
+    Arc::new(LimitSpec::new(scope, vec![rate(requests, period, Algorithm::SLIDING_WINDOW)]))
+}
+
+/// Spreads the small numbers of a test over the shards, as a hash would.
+fn hashed(key: u128) -> KeyHash {
+    KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
+    Counter { limit: limit.clone(), key: hashed(key), cost: 1 }
+}
+
+fn places(store: &MemoryStore) -> usize {
+    (0..SHARDS).map(|shard| store.lock(shard).table.places()).sum()
+}
+
+fn entries(store: &MemoryStore) -> usize {
+    (0..SHARDS).map(|shard| store.lock(shard).table.len()).sum()
+}
+
+#[test]
+fn store_admits_exactly_the_number_and_again_after_the_window() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(100, clock.clone());
+    let limit = limit("ns/p/l", 5, 60_000);
+    let admitted = |key| (0..20).filter(|_| store.check(&[counter(&limit, key)]).admitted).count();
+    assert_eq!(admitted(1), 5);
+    assert_eq!(admitted(2), 5);
+    clock.advance(120_000);
+    assert_eq!(admitted(1), 5);
+}
+
+#[test]
+fn store_takes_nothing_when_one_of_several_denies() {
+    let store = MemoryStore::new(100, Clock::manual(60_000_000));
+    let (wide, narrow) = (limit("ns/p/wide", 100, 60_000), limit("ns/p/narrow", 1, 60_000));
+    let both = [counter(&wide, 1), counter(&narrow, 1)];
+    assert!(store.check(&both).admitted);
+    for _ in 0..10 {
+        let answer = store.check(&both);
+        assert!(!answer.admitted && answer.decisions[0].admitted && !answer.decisions[1].admitted);
+    }
+    assert_eq!(store.check(&[counter(&wide, 1)]).decisions[0].remaining, 98);
+}
+
+#[test]
+fn store_remembers_nothing_of_an_unknown_key_that_is_denied() {
+    let store = MemoryStore::new(100, Clock::manual(60_000_000));
+    let none = limit("ns/p/none", 0, 60_000);
+    let (wide, quiet) = (
+        limit("ns/p/wide", 100, 60_000),
+        Algorithm::SlidingWindowLog { min_interval: 0, count_denied: true },
+    );
+    let quiet = Arc::new(LimitSpec::new("ns/p/quiet", vec![rate(1, 1000, quiet)]));
+    assert!(!store.check(&[counter(&none, 1)]).admitted);
+    assert!(!store.check(&[counter(&none, 2), counter(&wide, 2)]).admitted);
+    assert_eq!((store.keys(), entries(&store)), (0, 0));
+    assert!(!store.check(&[counter(&none, 3), counter(&quiet, 3)]).admitted);
+    assert_eq!((store.keys(), entries(&store)), (1, 1), "but a denial that counts is");
+    assert!(!store.check(&[counter(&quiet, 3)]).admitted);
+}
+
+#[test]
+fn store_forgets_idle_keys() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(100_000, clock.clone());
+    let limit = limit("ns/p/l", 5, 1_000);
+    for key in 0..20_000 {
+        assert!(store.check(&[counter(&limit, key)]).admitted);
+    }
+    assert_eq!(store.keys(), 20_000);
+    clock.advance(10_000);
+    for key in 0..40_000 {
+        let _ = store.check(&[counter(&limit, key % 8)]);
+    }
+    assert_eq!(store.keys(), entries(&store));
+    assert!(store.keys() <= 8, "{} keys left", store.keys());
+    assert!(places(&store) < 300, "little memory is kept for few keys: {} places", places(&store));
+}
+
+#[test]
+fn store_keeps_its_size_while_keys_come_and_go() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(200_000, clock.clone());
+    let several = vec![rate(5, 1_000, Algorithm::SLIDING_WINDOW), rate(50, 2_000, Algorithm::SLIDING_WINDOW)];
+    for limit in [limit("ns/p/l", 5, 1_000), Arc::new(LimitSpec::new("ns/p/several", several))] {
+        let mut first = None;
+        for round in 0..8 {
+            for key in 0..50_000 {
+                assert!(store.check(&[counter(&limit, round * 50_000 + key)]).admitted);
+            }
+            assert!((50_000..80_000).contains(&store.keys()), "{}", store.keys());
+            assert_eq!(store.keys(), entries(&store));
+            let first = *first.get_or_insert(places(&store));
+            // Of 100 places at least 66 and at most 85 are taken when they are as many as can be.
+            assert!(places(&store) <= first.max(80_000 * 100 / 66), "{} {first}", places(&store));
+            clock.advance(10_000);
+        }
+    }
+}
+
+#[test]
+fn store_shares_one_counter_among_new_keys_beyond_its_maximum() {
+    let store = MemoryStore::new(16, Clock::manual(60_000_000));
+    let limit = limit("ns/p/l", 2, 3_600_000);
+    assert!(store.check(&[counter(&limit, 0)]).admitted);
+    let flood = (1..5_000).filter(|&key| store.check(&[counter(&limit, key)]).admitted).count();
+    assert_eq!(flood, 15 + 2, "fifteen more have room, and two more are admitted by the overflow counter");
+    assert_eq!(store.keys(), 16 + 1);
+    let known = store.check(&[counter(&limit, 0)]);
+    assert!(known.admitted && known.decisions[0].remaining == 0, "a known key keeps its own counter");
+}
+
+#[test]
+fn store_charges_the_overflow_counter_for_each_that_shares_it() {
+    let store = MemoryStore::new(1, Clock::manual(60_000_000));
+    let limit = limit("ns/p/l", 10, 3_600_000);
+    assert!(store.check(&[counter(&limit, 0)]).admitted);
+    let all = [counter(&limit, 1), counter(&limit, 0), counter(&limit, 2), counter(&limit, 3)];
+    for left in [7, 4, 1] {
+        let answer = store.check(&all);
+        let decisions: Vec<_> = answer.decisions.iter().map(|decision| decision.remaining).collect();
+        assert!(answer.admitted);
+        assert_eq!(decisions, [left, decisions[1], left, left]);
+    }
+    assert!(!store.check(&all).admitted);
+    assert!(store.check(&all[..1]).admitted && !store.check(&all[2..3]).admitted);
+    assert_eq!(store.check(&all[1..2]).decisions[0].remaining, 10 - 5);
+}
+
+#[test]
+fn store_decides_on_known_keys_as_if_there_were_no_flood() {
+    let (clock, limits) =
+        (Clock::manual(60_000_000), [limit("ns/p/l", 20, 60_000), limit("ns/p/m", 30, 120_000)]);
+    let (calm, flooded) = (MemoryStore::new(1000, clock.clone()), MemoryStore::new(64, clock.clone()));
+    let check = |key: u128| {
+        let all = [counter(&limits[0], key), counter(&limits[1], key)];
+        all[..1 + key as usize % 2].to_vec()
+    };
+    for key in 0..30 {
+        assert_eq!(calm.check(&check(key)), flooded.check(&check(key)));
+    }
+    for round in 0..2_000 {
+        // The flood comes with one counter, with both, and with one that is known.
+        let mixed = [counter(&limits[0], round % 30), counter(&limits[1], 1_000 + round)];
+        let _ = flooded.check(&[counter(&limits[0], 1_000 + round)]);
+        let _ = flooded.check(&check(1_001 + 2 * round));
+        // The second takes of the first: both stores are asked.
+        if calm.check(&mixed[..1]).admitted {
+            assert!(flooded.check(&mixed[..1]).admitted);
+        } else {
+            assert!(!flooded.check(&mixed).admitted);
+        }
+        assert_eq!(calm.check(&check(round * 7 % 30)), flooded.check(&check(round * 7 % 30)));
+        if round % 4 == 0 {
+            // Idle keys expire, but each of these is asked for again before.
+            clock.advance(100);
+        }
+    }
+    assert!(flooded.keys() <= 64 + 2);
+}
+
+#[test]
+fn store_keeps_counts_when_a_number_is_edited() {
+    let store = MemoryStore::new(100, Clock::manual(60_000_000));
+    let (five, three, eight) =
+        (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 3, 60_000), limit("ns/p/l", 8, 60_000));
+    assert_eq!((0..4).filter(|_| store.check(&[counter(&five, 1)]).admitted).count(), 4);
+    assert!(!store.check(&[counter(&three, 1)]).admitted);
+    assert_eq!((0..9).filter(|_| store.check(&[counter(&eight, 1)]).admitted).count(), 4);
+}
+
+#[test]
+fn store_drops_the_records_of_another_period_when_they_have_expired() {
+    let clock = Clock::manual(7_200_000);
+    let store = MemoryStore::new(100, clock.clone());
+    let (minute, hour) = (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 5, 3_600_000));
+    let id = minute.prepared.id(hashed(1).0);
+    let after = |limit, millis| -> usize {
+        clock.advance(millis);
+        assert!(store.check(&[counter(limit, 1)]).admitted);
+        store.lock(shard_of(id)).peek(id).unwrap().len()
+    };
+    assert_eq!(after(&minute, 0), 1);
+    assert_eq!(after(&hour, 60_000), 2, "during a roll-out both are in use");
+    assert_eq!(after(&hour, 60_000), 1, "it counts for two of its periods");
+    assert!(
+        store.lock(shard_of(id)).table.find(id.tagged(&hour.prepared.layout.unwrap())).is_some(),
+        "it is packed again"
+    );
+}
+
+#[test]
+fn store_denies_for_a_period_when_the_clock_goes_back_a_day() {
+    let store = MemoryStore::new(100, Clock::manual(0));
+    let several =
+        vec![rate(5, 60_000, Algorithm::SLIDING_WINDOW), rate(50, 120_000, Algorithm::FIXED_WINDOW)];
+    for limit in [limit("ns/p/l", 5, 60_000), Arc::new(LimitSpec::new("ns/p/several", several))] {
+        let day = 86_400_000_000;
+        let admits = |now| store.check_at(&[counter(&limit, 1)], now).admitted;
+        assert_eq!((0..9).filter(|n| admits(10 * day + n)).count(), 5);
+        for second in 0..60 {
+            assert!(!admits(9 * day + second * 1_000_000));
+        }
+        assert!(admits(9 * day + 120_000_000), "what was used counts from when the step was seen");
+    }
+}
+
+#[test]
+fn store_sweeps_over_damaged_records() {
+    let store = MemoryStore::new(100, Clock::manual(60_000_000));
+    let limit = limit("ns/p/l", 5, 60_000);
+    let id = limit.prepared.id(hashed(1).0);
+    for slot in [u64::MAX, u64::MAX / 60_000] {
+        let record = Record { slot, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
+        assert_eq!(record.expires_at(), u64::MAX);
+        store.lock(shard_of(id)).put(id, &limit, Records::from_iter([record]), Held::default(), 0);
+        for key in 2..20_000 {
+            let _ = store.check(&[counter(&limit, key % 50 + 2)]);
+        }
+        assert!(store.check(&[counter(&limit, 1)]).admitted);
+    }
+}
+
+#[test]
+fn store_settles_what_was_charged() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(2, clock.clone());
+    let limit = limit("ns/p/l", 100, 60_000);
+    let charge = |key| {
+        let answer = store.check(&[Counter { cost: 10, ..counter(&limit, key) }]);
+        (answer.admitted, answer.at)
+    };
+    let left = |key| store.check(&[Counter { cost: 0, ..counter(&limit, key) }]).decisions[0].remaining;
+    let settle = |key, charged, delta| {
+        store.settle(&Settlement { limit: limit.clone(), key: hashed(key), charged, delta });
+    };
+    let (admitted, at) = charge(1);
+    assert!(admitted);
+    settle(1, at, 5);
+    assert_eq!(left(1), 85);
+    settle(1, at, -15);
+    assert_eq!(left(1), 100);
+    settle(1, at, i64::MIN);
+    assert_eq!(left(1), 100, "never below nothing");
+    clock.advance(200_000);
+    settle(1, at, 50);
+    assert_eq!(left(1), 100, "what has been forgotten stays forgotten");
+
+    settle(5, at, 50);
+    assert_eq!(store.keys(), 1, "and what is not known stays unknown");
+    assert!(charge(2).0 && charge(3).0, "the second of them has no room");
+    let (_, at) = charge(4);
+    assert_eq!(left(3), 80);
+    settle(4, at, 7);
+    assert_eq!(left(3), 73, "more is taken of the overflow counter");
+    settle(4, at, -7);
+    assert_eq!(left(3), 73, "but nothing is given back to it");
+}
+
+#[test]
+fn store_is_atomic_across_shards_from_many_threads() {
+    let store = MemoryStore::new(1_000, Clock::manual(60_000_000));
+    let limits: Vec<_> = (0..32).map(|n| limit(&format!("ns/p/{n}"), 100, 60_000)).collect();
+    let total: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|n| {
+                let (store, limits) = (&store, &limits);
+                scope.spawn(move || {
+                    let mut check: Vec<_> = limits.iter().map(|limit| counter(limit, 7)).collect();
+                    check.rotate_left(n * 4);
+                    (0..200).filter(|_| store.check(&check).admitted).count()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(total, 100);
+    for limit in &limits {
+        assert!(!store.check(&[counter(limit, 7)]).admitted);
+    }
+}
+
+#[test]
+fn store_counts_exactly_from_many_threads_and_keeps_its_maximum() {
+    let store = MemoryStore::new(500, Clock::manual(60_000_000));
+    let limit = limit("ns/p/l", 3, 60_000);
+    let total: usize = std::thread::scope(|scope| {
+        let work = || (0..4_000).filter(|key| store.check(&[counter(&limit, key % 1_000)]).admitted).count();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(store.keys(), entries(&store));
+    // At most 500 keys and the overflow counter, each three times. Of two who reserve the last room at once one may be
+    // turned away in vain.
+    assert!((490..=501).contains(&store.keys()) && total == 3 * store.keys(), "{total} {}", store.keys());
+}
+
+/// Ids of which many share the half that tells where they stand.
+fn any_id() -> impl Strategy<Value = Id> {
+    let high = prop_oneof![
+        Just(0u64),
+        Just(1 << 57),
+        Just(u64::MAX << 1),
+        (0u64..64).prop_map(|n| n << 52),
+        any::<u64>()
+    ];
+    (high, 0u64..4).prop_map(|(high, low)| Id { high: high & (u64::MAX >> SHARD_BITS) & !1, low: low << 45 })
+}
+
+proptest! {
+    #[test]
+    fn table_holds_what_was_put_in(steps in proptest::collection::vec((any_id(), 0u8..4), 1..400)) {
+        let mut table = Table::new(5);
+        let mut model: Vec<Id> = Vec::new();
+        for (id, what) in steps {
+            let held = model.iter().position(|held| *held == id);
+            match (table.seek(id), held) {
+                (Ok(at), Some(_)) if what == 0 => {
+                    table.remove(at);
+                    model.retain(|held| *held != id);
+                    table.shrink();
+                }
+                (Ok(at), Some(_)) => prop_assert_eq!(table.get(at).unwrap().id, id),
+                (Err(at), None) => {
+                    table.insert(id, at, Entry::spilled(id, 0, 0));
+                    model.push(id);
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+            prop_assert_eq!(table.len(), model.len());
+            for id in &model {
+                prop_assert!(table.seek(*id).is_ok());
+                let alone = model.iter().filter(|other| other.high == id.high).count() == 1;
+                prop_assert!(table.find(*id).map_or(!alone, |entry| entry.id == *id));
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_holds_its_record(
+        period in prop_oneof![1u64..100, 1..=sluice_limiter::MAX_PERIOD_MS], slot in 0u64..1 << 40, current in 0u64..1 << 47, shift in 0u32..47, previous in 0u64..1 << 34, id: (u64, u64), kind in 0usize..4,
+    ) {
+        let slots = SubWindows::ONE;
+        let algorithm = [
+            Algorithm::SLIDING_WINDOW, Algorithm::FIXED_WINDOW,
+            Algorithm::SlidingWindowCounter { slots, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
+        ][kind];
+        let tag = rate(1 << 30, period, algorithm).tag();
+        let layout = Layout::of(tag).unwrap();
+        let id = Id { high: id.0 & !1, low: id.1 };
+        let record = Record { slot, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
+        if let Some(entry) = Entry::pack(id, &layout, &record) {
+            prop_assert_eq!(entry.unpack(&layout), record.clone());
+            prop_assert_eq!(entry.layout(id), Some(layout));
+            prop_assert!(id.is_of(&entry) && entry.place().is_none() && !entry.is_empty());
+            let (expires, later) = (record.expires_at(), entry.expires_at());
+            prop_assert!(expires <= later && later - expires <= 2 * period / 1000);
+        } else {
+            let instant = u128::from(slot) * u128::from(if kind == 3 { 1 } else { period });
+            prop_assert!(instant >> 48 > 0 || (record.current >> 31 > 0 && record.previous >> 18 > 0) || record.current >> 45 > 0 || record.previous >> 32 > 0);
+        }
+        let over = Record { over: Over { since: 1, last: 2 }, ..record };
+        prop_assert!(Entry::pack(id, &layout, &over).is_none());
+    }
+}
+
+#[test]
+fn an_entry_is_half_a_line() {
+    assert_eq!(size_of::<Entry>(), 32);
+    assert!(size_of::<Line>() <= 128);
+    assert!(
+        Layout::of(
+            rate(
+                1,
+                60_000,
+                Algorithm::SlidingWindowCounter {
+                    slots: SubWindows::new(60).unwrap(),
+                    bound: Bound::Estimate,
+                }
+            )
+            .tag()
+        )
+        .is_none()
+    );
+}
