@@ -47,8 +47,9 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let mut children = children.into_iter().map(Child::ready).collect::<anyhow::Result<Vec<_>>>()?;
     let rounds = interleave(ROUNDS, async |side, round| {
         let side = SIDES[side];
+        children.iter_mut().try_for_each(|child| child.say(&format!("get-ready {side}")))?;
         for child in &mut children {
-            ensure!(child.ask(&format!("get-ready {side}"))? == "ready", "a process is not ready");
+            ensure!(child.answer()? == "ready", "a process is not ready");
         }
         redis.tell(&["CONFIG", "RESETSTAT"]).await?;
         let before = redis.processes.cpu()?;

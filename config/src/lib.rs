@@ -3,12 +3,14 @@
 //!
 //! - [`policy`]: a compiled policy as it travels, and its hash.
 //! - [`rate`]: one rate of it, and the limiter's rate that it means.
+//! - [`concurrency`]: limits of requests at a time.
 //! - [`prepared`]: the same, made ready to be asked about requests; a policy that cannot be is refused with a reason.
 //! - [`path`], [`matcher`]: which requests a limit is about.
 //! - [`client_address`], [`key`]: whose request it is.
 //! - [`message`]: what is said on the stream and in reports.
 
 pub mod client_address;
+pub mod concurrency;
 pub mod key;
 pub mod matcher;
 pub mod message;

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use crate::concurrency::{AdaptiveKind, CompiledAdaptive};
 pub use crate::rate::{Alignment, Bound, Capacity, CompiledRate, Elastic, RateAlgorithm, Window};
 
 /// A policy, compiled.

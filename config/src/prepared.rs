@@ -7,6 +7,7 @@ use serde::Deserialize as _;
 use sluice_limiter::Rate;
 
 use crate::client_address;
+use crate::concurrency::Concurrency;
 use crate::key::{Identity, KeyBuilder, KeySecret};
 use crate::matcher::Matcher;
 use crate::path::normalize;
@@ -59,8 +60,10 @@ pub struct PreparedLimit {
     pub scope: String,
     /// What to do with a denial.
     pub mode: Mode,
-    /// The rates.
+    /// The rates; none of a limit of requests at a time.
     pub rates: Vec<Rate>,
+    /// So many requests at a time, instead of rates.
+    pub concurrency: Option<Concurrency>,
     /// Of an elastic limit, other numbers of the same rates.
     pub raised: Option<Raised>,
     matches: Vec<Matcher>,
@@ -138,19 +141,22 @@ impl<'a> Request<'a> {
 impl PreparedLimit {
     fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Refusal> {
         let bad = |error: BadRate| Refusal(error.to_string());
-        let rates = limit.rates.iter().map(|rate| rate.rate().map_err(bad));
+        let concurrency = Concurrency::of(&limit.rates)?;
+        let counted = if concurrency.is_some() { &[] } else { &limit.rates[..] };
+        let rates = counted.iter().map(|rate| rate.rate().map_err(bad));
         let rates = rates.collect::<Result<Vec<_>, Refusal>>()?;
         let repeated =
             rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
-        if rates.is_empty() || rates.len() > 8 || repeated {
+        if (rates.is_empty() && concurrency.is_none()) || rates.len() > 8 || repeated {
             return Err(Refusal("1 to 8 rates of different periods are needed".into()));
         }
         Ok(Self {
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
-            raised: raised(&limit.rates)?,
+            raised: raised(counted)?,
             rates,
+            concurrency,
             matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use sluice_limiter as limiter;
 use sluice_limiter::{Burst, MaxWait, OutOfRange, Period, Rate, RateError, Requests, SubWindows, WarmUp};
 
+use crate::concurrency::CompiledAdaptive;
+
 /// A rate, compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -69,6 +71,10 @@ pub enum RateAlgorithm {
     },
     /// A higher number while there is capacity to spare.
     Elastic(Box<Elastic>),
+    /// So many at a time, over all pods; the period is how long places stay taken that nobody renews.
+    Concurrency,
+    /// So many at a time as the pod finds that its application bears.
+    Adaptive(Box<CompiledAdaptive>),
 }
 
 /// A window.
@@ -143,6 +149,9 @@ pub enum BadRate {
     /// An elastic rate within another.
     #[error("an elastic rate cannot be elastic once more")]
     TwiceElastic,
+    /// A limit of requests at a time: [`crate::concurrency`].
+    #[error("so many requests at a time are no rate")]
+    AtATime,
 }
 
 impl RateAlgorithm {
@@ -211,6 +220,7 @@ impl CompiledRate {
                 Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(max_wait_millis)? }
             }
             RateAlgorithm::Elastic(_) => return Err(BadRate::TwiceElastic),
+            RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_) => return Err(BadRate::AtATime),
         };
         let (requests, period) = (Requests::new(requests)?, Period::from_millis(self.period_millis)?);
         let hard = Rate::new(requests, period, algorithm)?;

@@ -107,8 +107,7 @@ async fn give_back(store: &Store, settlement: Settlement) {
         Store::Redis(store) => {
             let _ = store.settle(settlement).await;
         }
-        // Counters in memory cannot be corrected yet.
-        Store::Memory(_) => {}
+        Store::Memory(store) => store.settle(&settlement),
     }
 }
 

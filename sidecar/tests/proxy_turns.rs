@@ -98,7 +98,6 @@ async fn a_shadow_limit_never_makes_anybody_wait() {
 }
 
 #[tokio::test]
-#[ignore = "counters in memory cannot be corrected yet"]
 async fn a_client_that_goes_away_gives_its_place_back() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Enforce")])]);
@@ -118,7 +117,6 @@ async fn a_client_that_goes_away_gives_its_place_back() {
 }
 
 #[tokio::test]
-#[ignore = "counters in memory cannot be corrected yet"]
 async fn an_http2_stream_that_is_reset_gives_its_place_back() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Enforce")])]);
@@ -135,7 +133,6 @@ async fn an_http2_stream_that_is_reset_gives_its_place_back() {
 }
 
 #[tokio::test]
-#[ignore = "counters in memory cannot be corrected yet"]
 async fn beyond_a_thousand_who_wait_others_are_rejected_and_charged_nothing() {
     const MOST: u64 = 1000;
     let application = Application::start().await;

@@ -6,23 +6,29 @@
 //! - [`lease`]: quota that was taken in blocks.
 //! - [`backend`]: the store itself.
 //! - [`share`]: counting in this process when the store does not answer, and telling it afterwards.
-//! - [`limiter`]: all of this put together.
+//! - [`limiter`]: all of this put together; [`decide`] is one request, [`upkeep`] what goes on beside.
 //!
 //! [`table`], [`flight`] and [`time`] are what they are made of: a map of bounded size, a call that several wait for, and
 //! two clocks.
 
 mod backend;
+mod decide;
 mod denial_cache;
 mod flight;
 mod lease;
 mod limiter;
+mod outcome;
 mod plan;
 mod share;
 mod table;
+#[cfg(test)]
+mod tests;
 mod time;
+mod upkeep;
 
 pub use backend::Backend;
 pub use lease::LeaseMetrics;
-pub use limiter::{AnsweredBy, Charge, LayerMetrics, Limiter, LimiterOptions, Outcome};
+pub use limiter::Limiter;
+pub use outcome::{AnsweredBy, Charge, LayerMetrics, LimiterOptions, Outcome};
 pub use plan::{Asked, Consistency, LimitPlan, OnFailure};
 pub use share::{Live, ShareMetrics};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sluice_limiter::{Algorithm, Rate};
 use tokio::time::Instant;
 
 use super::queue::{Ask, Caller, Job, MAX_WAITING};
@@ -230,17 +231,32 @@ impl Entry {
     }
 }
 
-/// How many records a check touches.
+/// How many records a check touches, each by its weight.
 fn records(check: &Check) -> usize {
-    check.iter().map(|counter| counter.limit.rates.len()).sum()
+    check.iter().map(|counter| weight(&counter.limit)).sum()
+}
+
+/// The records of a limit, counted as so many of the default algorithm: what they cost the script, as measured.
+fn weight(limit: &LimitSpec) -> usize {
+    let of = |rate: &Rate| {
+        if rate.parameters(0, 1).is_none() {
+            return 1;
+        }
+        match rate.algorithm {
+            Algorithm::SlidingWindowCounter { slots, .. } => 3 + usize::from(slots.get()) / 10,
+            Algorithm::SlidingWindowLog { .. } => 3 + rate.requests.get() as usize / 1000,
+            _ => 3,
+        }
+    };
+    limit.rates.iter().map(of).sum()
 }
 
 impl Ask {
     fn records(&self) -> usize {
         match self {
             Self::Check(check, _) => records(check),
-            Self::Take(counter, ..) => counter.limit.rates.len(),
-            Self::Settle(settlement, _) => settlement.limit.rates.len(),
+            Self::Take(counter, ..) => weight(&counter.limit),
+            Self::Settle(settlement, _) => weight(&settlement.limit),
         }
     }
 }
@@ -257,7 +273,7 @@ fn same(one: &Check, other: &Check) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use sluice_limiter::{Algorithm, Period, Rate, Requests};
+    use sluice_limiter::{Period, Requests};
     use smallvec::smallvec;
     use tokio::sync::oneshot;
 

@@ -115,12 +115,7 @@ local function parse_other(value, pos, length, kind, width)
     period = (tag - kind) / 8192
     local stop = pos + 13 + 6 * count
     if count > MAX_INSTANTS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
-    local newer = slot
-    for at = pos + 14, stop - 5, 6 do
-      local instant = unpack('<I6', value, at)
-      if instant > newer or (at == pos + 14 and instant ~= slot) then return nil end
-      newer = instant
-    end
+    if count > 0 and unpack('<I6', value, pos + 14) ~= slot then return nil end
     rec[n + 1] = tag
     rec[n + 2] = slot
     rec[n + 3] = 0

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_store::failure::StoreFault::{self, Nonsense, ReadOnly, Refused, Slow, Unreachable};
-use sluice_store::{Check, RedisOptions, RedisStore, StoreError};
+use sluice_store::{Check, Counter, RedisOptions, RedisStore, StoreError};
 
 use crate::case::{BUDGET, Case};
 use crate::load::{UNLIMITED, counter, limits};
@@ -122,7 +122,9 @@ async fn store_does_not_believe_that_more_were_admitted_than_asked() {
     let proxy = Proxy::to(server.redis.port);
     let options = RedisOptions { latency_budget: Duration::from_secs(5), ..RedisOptions::new(proxy.url()) };
     let store = RedisStore::start(options).unwrap();
-    let check = || Check::from_iter([counter(&limits()[UNLIMITED])]);
+    // A check of cost 2 is answered by how many are admitted.
+    let limit = limits()[UNLIMITED].clone();
+    let check = || Check::from_iter([Counter { cost: 2, ..counter(&limit) }]);
     eventually("it answers", || async { store.check(check()).await.is_ok() }).await;
     proxy.set(Mode::Garble(|reply| {
         let mut reply = reply.to_vec();

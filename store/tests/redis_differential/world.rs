@@ -709,7 +709,10 @@ fn absurd(record: &Record) -> bool {
     // An empty log has ended before all time.
     let empty = record.tag.is_viewed() && record.tail.is_empty();
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
+    // Instants out of order are found by no search, nor are they ever written.
+    let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
     empty
+        || disorder
         || !record.tag.is_viewed() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
         || record.slot >= 1 << 47

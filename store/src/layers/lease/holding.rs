@@ -147,7 +147,7 @@ impl Holding {
 
     /// What becomes of a request of this cost.
     pub(super) fn ask(&mut self, spec: &LimitSpec, terms: &Terms, now: u64, cost: u64) -> Step {
-        self.pace.ask(cost.max(1));
+        self.pace.ask(now, cost.max(1));
         self.again(spec, terms, now, cost)
     }
 
@@ -419,7 +419,7 @@ fn worth(terms: &Terms, part: f64) -> f64 {
     (terms.number as f64 * part * WORTH_PART).clamp(WORTH, WORTH_MOST)
 }
 
-/// How long the past counts for the pace.
+/// How long the past counts for the pace at most.
 fn memory(terms: &Terms) -> u64 {
-    (terms.longest / 4).clamp(200_000, 10_000_000)
+    terms.longest / 4
 }

@@ -1,6 +1,15 @@
 //! What the size of a block is made of: how fast this holder uses its quota, and what part of all use is its own. Pure;
 //! instants are microseconds of a clock that never goes back.
 
+/// So many requests are what a mean remembers.
+const REMEMBERED: f64 = 16.0;
+
+/// Without a request for so many mean gaps, the mean is wrong.
+const SILENCE: f64 = 12.0;
+
+/// The shortest memory, in microseconds.
+const SHORTEST: f64 = 200_000.0;
+
 /// How fast a key is asked for here: an exponential mean.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
@@ -9,30 +18,38 @@ pub(super) struct Pace {
     /// Asked for since.
     asked: u64,
     since: u64,
+    /// The last request.
+    last: u64,
     known: bool,
 }
 
 impl Pace {
     pub(super) fn new(now: u64) -> Self {
-        Self { since: now, ..Self::default() }
+        Self { since: now, last: now, ..Self::default() }
     }
 
     /// Notes that so much was asked for, admitted or not.
-    pub(super) fn ask(&mut self, cost: u64) {
+    pub(super) fn ask(&mut self, now: u64, cost: u64) {
         self.asked = self.asked.saturating_add(cost);
+        self.last = now;
     }
 
-    /// The mean at `now`, in cost a microsecond: old news fade within about `memory` microseconds.
+    /// The mean at `now`, in cost a microsecond. What is older than some requests fades, and what is older than `memory`
+    /// microseconds.
     pub(super) fn at(&mut self, now: u64, memory: u64) -> f64 {
+        let memory = (REMEMBERED / self.mean.max(1e-12)).min(memory as f64).max(SHORTEST);
         let passed = now.saturating_sub(self.since) as f64;
         // Too short a time says nothing about a rate, but that it is not lower than what was asked for already.
-        let least = memory.max(8) as f64 / 8.0;
-        if passed < least {
-            let so_far = if self.known { least } else { passed.max(1000.0) };
+        if passed < memory / 8.0 {
+            let so_far = if self.known { memory / 8.0 } else { passed.max(1000.0) };
             return self.mean.max(self.asked as f64 / so_far);
         }
-        let weight = if self.known { 1.0 - (-passed / memory as f64).exp() } else { 1.0 };
+        let weight = if self.known { 1.0 - (-passed / memory).exp() } else { 1.0 };
         self.mean += weight * (self.asked as f64 / passed - self.mean);
+        let silent = now.saturating_sub(self.last) as f64;
+        if silent > SHORTEST && silent * self.mean > SILENCE {
+            self.mean = 1.0 / silent;
+        }
         (self.asked, self.since, self.known) = (0, now, true);
         self.mean
     }
@@ -83,13 +100,15 @@ mod tests {
             let (mut asked, mut mean) = (0, 0.0);
             for millis in 1..5_000u64 {
                 let due = millis * per_second / 1000;
-                pace.ask(due - asked);
+                if due > asked {
+                    pace.ask(millis * 1000, due - asked);
+                }
                 asked = due;
                 mean = pace.at(millis * 1000, memory);
             }
             let truth = per_second as f64 / 1e6;
-            // One request more or less within the shortest time that it looks at.
-            let grain = 8.0 / memory as f64 + truth * 0.05;
+            // One request more or less in the shortest time that it looks at, and the last few weigh most.
+            let grain = 8.0 / memory.max(200_000) as f64 + truth * 0.2;
             prop_assert!((mean - truth).abs() <= grain, "{mean} for {truth}");
         }
 
@@ -110,10 +129,11 @@ mod tests {
     fn a_pace_falls_when_nobody_asks() {
         let mut pace = Pace::new(0);
         for n in 1..1000 {
-            pace.ask(1);
-            pace.at(n * 1000, 100_000);
+            pace.ask(n * 1000, 1);
+            pace.at(n * 1000, 900_000_000);
         }
-        assert!(pace.at(1_000_000, 100_000) > 0.0005);
-        assert!(pace.at(2_000_000, 100_000) < 0.000_02);
+        assert!(pace.at(1_000_000, 900_000_000) > 0.0005);
+        // A thousand a second, and then none for a second.
+        assert!(pace.at(2_000_000, 900_000_000) < 0.000_002);
     }
 }

@@ -425,6 +425,36 @@ fn leases_of_buckets_pass_them_by_a_few_percent() {
     }
 }
 
+/// Long windows: blocks are as rare, and idle ones do not lie about until the window ends.
+#[test]
+fn leases_of_long_windows_are_as_cheap() {
+    for (number, millis, times, calls) in [
+        (1_000, 3_600_000, 0.9, 0.1),
+        (1_000, 3_600_000, 10.0, 0.03),
+        (4_000, 3_600_000, 0.9, 0.06),
+        (1_000, 60_000, 0.9, 0.1),
+        (100_000, 60_000, 1.1, 0.06),
+    ] {
+        let spec = spec(number, millis, Algorithm::FIXED_WINDOW);
+        let load = even(times, number, millis, 20);
+        let seconds = 4.0 * millis as f64 / 1000.0;
+        let name = format!("{number} in {millis} ms x{times}");
+        let report = show(&name, World { spec, load, seconds, ..world(Algorithm::FIXED_WINDOW, 1, 1.0, 20) });
+        assert!(report.calls_a_request() <= calls, "{name}: too many calls");
+        assert!(report.utilisation(number) >= 0.98, "{name}: too little admitted");
+        assert!(report.most_in_a_period() <= number);
+    }
+    // All are busy for a few seconds, and then one alone.
+    let spec = spec(10_000, 60_000, Algorithm::FIXED_WINDOW);
+    let load: Load = Box::new(|holder, now| match now {
+        0..3_000_000 => 50.0,
+        _ if holder == 0 => 1_000.0,
+        _ => 0.0,
+    });
+    let report = show("one goes on", World { spec, load, seconds: 55.0, ..world(Algorithm::FIXED_WINDOW, 1, 1.0, 20) });
+    assert!(report.admitted >= 9_900, "what idle holders had came back");
+}
+
 /// A key that is asked for now and then costs no more than without leases.
 #[test]
 fn a_small_part_is_worth_no_lease() {

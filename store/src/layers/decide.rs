@@ -1,0 +1,262 @@
+//! One request: what can be reserved without the store is, the store is asked about the rest, and if it does not answer
+//! the limits say what becomes of that. All of it admits or none is charged.
+
+use std::sync::Arc;
+
+use sluice_limiter::Decision;
+use smallvec::SmallVec;
+use tokio::time::{Instant, timeout_at};
+
+use super::backend::Backend;
+use super::lease::{Decisions, Held, Reserved};
+use super::limiter::Inner;
+use super::outcome::{AnsweredBy, Charge, Outcome};
+use super::plan::{Asked, Consistency, OnFailure, check_id};
+use crate::check::{Answer, Check};
+use crate::failure::{StoreError, StoreHealth};
+
+/// How often a request waits for a block before it asks by itself.
+const WAITS: usize = 3;
+
+/// What is known about one counter of a request before the store is asked.
+#[derive(Debug)]
+enum Piece {
+    Held(Held),
+    /// It is to be asked of the store, or was.
+    Asked,
+    /// It was admitted here.
+    Local(Decisions, u64),
+}
+
+/// What leases gave for a request that is not admitted yet; it goes back unless it is.
+struct Reservation<'a, S> {
+    inner: &'a Inner<S>,
+    asked: &'a [Asked],
+    pieces: SmallVec<[Piece; 2]>,
+    kept: bool,
+}
+
+impl<S> Drop for Reservation<'_, S> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let now = self.inner.time.now();
+        for (piece, one) in self.pieces.iter().zip(self.asked) {
+            match piece {
+                Piece::Held(held) => self.inner.leases.put_back(one, held, now),
+                Piece::Local(_, charged) => {
+                    let delta = -i64::try_from(one.cost).unwrap_or(i64::MAX);
+                    let at = self.inner.time.of_store(now);
+                    self.inner.shares.correct(one, *charged, delta, at);
+                }
+                Piece::Asked => {}
+            }
+        }
+    }
+}
+
+impl<S: Backend> Inner<S> {
+    pub(super) async fn check(self: &Arc<Self>, asked: &[Asked]) -> Result<Outcome, StoreError> {
+        let begun = self.time.now();
+        let cache = asked.iter().all(|one| one.limit.final_denials).then(|| check_id(asked));
+        if let Some(answer) = cache.and_then(|id| self.denials.get(id, begun, self.time.of_store(begun))) {
+            return Ok(denied(answer, asked.len(), AnsweredBy::DenialCache));
+        }
+        let mut reservation =
+            Reservation { inner: self, asked, pieces: SmallVec::with_capacity(asked.len()), kept: false };
+        reservation.pieces.extend(asked.iter().map(|_| Piece::Asked));
+        let deadline = Instant::now() + self.budget;
+        let failure = match self.reserve(&mut reservation, deadline).await {
+            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(None) => match self.ask(&mut reservation, deadline, cache).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(failure) => failure,
+            },
+            Err(failure) => failure,
+        };
+        self.without_store(reservation, failure)
+    }
+
+    /// Takes what can be taken without the store: from blocks, and of limits that are counted here alone. An outcome: it
+    /// is denied already.
+    async fn reserve(
+        self: &Arc<Self>,
+        reservation: &mut Reservation<'_, S>,
+        deadline: Instant,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let asked = reservation.asked;
+        let up = !matches!(self.store.health(), StoreHealth::Failing(_));
+        if up && self.shares.pending() > 0 {
+            within(deadline, self.before_store(asked)).await?;
+        }
+        for (n, one) in asked.iter().enumerate() {
+            if one.limit.consistency == Consistency::Local {
+                let now = self.time.now();
+                let at = self.time.of_store(now);
+                let answer = self.shares.check(&[one], now, at);
+                if !answer.admitted {
+                    return Ok(Some(self.denied_early(asked, n, &answer.decisions, AnsweredBy::Share)));
+                }
+                reservation.pieces[n] = Piece::Local(answer.decisions, at);
+            }
+            let Some(terms) = &one.limit.terms else { continue };
+            for wait in 0..=WAITS {
+                let now = self.time.now();
+                let holders = if wait == 0 { self.shares.live(now) } else { 1 };
+                let (reserved, taking) = self.leases.reserve(one, terms, now, wait > 0, holders);
+                if let Some(taking) = taking {
+                    tokio::spawn(self.clone().take(taking));
+                }
+                match reserved {
+                    Reserved::Held(held) => {
+                        reservation.pieces[n] = Piece::Held(held);
+                        break;
+                    }
+                    Reserved::Denied(decisions) => {
+                        return Ok(Some(self.denied_early(asked, n, &decisions, AnsweredBy::Lease)));
+                    }
+                    Reserved::Call => break,
+                    Reserved::Wait(flight) => within(deadline, flight.landed()).await?,
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the store for what is left.
+    async fn ask(
+        &self,
+        reservation: &mut Reservation<'_, S>,
+        deadline: Instant,
+        cache: Option<u128>,
+    ) -> Result<Outcome, StoreError> {
+        let asked = reservation.asked;
+        let open = |piece: &Piece| matches!(piece, Piece::Asked);
+        let check: Check = asked
+            .iter()
+            .zip(&reservation.pieces)
+            .filter(|(_, piece)| open(piece))
+            .map(|(one, _)| one.counter())
+            .collect();
+        if check.is_empty() {
+            let local = reservation.pieces.iter().any(|piece| matches!(piece, Piece::Local(..)));
+            let by = if local { AnsweredBy::Share } else { AnsweredBy::Lease };
+            let now = self.time.of_store(self.time.now());
+            return Ok(self.outcome(reservation, true, now, &[], by, None));
+        }
+        let sent = self.time.now();
+        let answer = within(deadline, self.store.check(check)).await?;
+        let now = self.time.now();
+        self.time.heard(answer.at, now);
+        if let Some(id) = cache {
+            self.denials.put(id, &answer, sent, now);
+        }
+        let mut rest = &answer.decisions[..];
+        for (one, _) in asked.iter().zip(&reservation.pieces).filter(|(_, piece)| open(piece)) {
+            let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
+            rest = others;
+            self.shares.heard(one, own, answer.at);
+            if let Some(terms) = &one.limit.terms {
+                self.leases.called(one, terms, &answer, own, now);
+            }
+        }
+        let Answer { admitted, at, decisions } = answer;
+        Ok(self.outcome(reservation, admitted, at, &decisions, AnsweredBy::Store, None))
+    }
+
+    /// Decides what is left by what the limits say for when the store does not answer.
+    fn without_store(
+        &self,
+        mut reservation: Reservation<'_, S>,
+        failure: StoreError,
+    ) -> Result<Outcome, StoreError> {
+        let asked = reservation.asked;
+        let open = asked.iter().zip(&reservation.pieces).filter(|(_, piece)| matches!(piece, Piece::Asked));
+        let open: SmallVec<[&Asked; 2]> = open.map(|(one, _)| one).collect();
+        if open.iter().any(|one| one.limit.on_failure == OnFailure::Deny) {
+            return Err(failure);
+        }
+        let shared: SmallVec<[&Asked; 2]> =
+            open.iter().copied().filter(|one| one.limit.on_failure == OnFailure::Share).collect();
+        let now = self.time.now();
+        let at = self.time.of_store(now);
+        let answer = self.shares.check(&shared, now, at);
+        let mut rest = &answer.decisions[..];
+        let mut decisions = Decisions::new();
+        for one in open {
+            if one.limit.on_failure == OnFailure::Share {
+                let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
+                rest = others;
+                decisions.extend_from_slice(own);
+            } else {
+                decisions.extend(self.shares.standing(one));
+            }
+        }
+        let by = if shared.is_empty() { AnsweredBy::Nobody } else { AnsweredBy::Share };
+        Ok(self.outcome(&mut reservation, answer.admitted, at, &decisions, by, Some(failure)))
+    }
+
+    /// Puts the answer together: what was reserved, and `asked` about the rest.
+    fn outcome(
+        &self,
+        reservation: &mut Reservation<'_, S>,
+        admitted: bool,
+        at: u64,
+        asked: &[Decision],
+        by: AnsweredBy,
+        failure: Option<StoreError>,
+    ) -> Outcome {
+        let mut rest = asked;
+        let mut decisions = Decisions::new();
+        let mut charges = SmallVec::new();
+        for (one, piece) in reservation.asked.iter().zip(&reservation.pieces) {
+            let charge = match piece {
+                Piece::Held(held) => {
+                    decisions.extend_from_slice(&held.decisions);
+                    Charge::Store(held.charged)
+                }
+                Piece::Local(own, charged) => {
+                    decisions.extend_from_slice(own);
+                    Charge::Local(*charged)
+                }
+                Piece::Asked => {
+                    let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
+                    rest = others;
+                    decisions.extend_from_slice(own);
+                    match (&failure, one.limit.on_failure) {
+                        (None, _) => Charge::Store(at),
+                        (Some(_), OnFailure::Share) => Charge::Local(at),
+                        (Some(_), _) => Charge::Nothing,
+                    }
+                }
+            };
+            charges.push(if admitted { charge } else { Charge::Nothing });
+        }
+        reservation.kept = admitted;
+        Outcome { answer: Answer { admitted, at, decisions }, charges, by, failure }
+    }
+
+    /// Counter `n` denies: the others were not asked.
+    fn denied_early(&self, asked: &[Asked], n: usize, own: &[Decision], by: AnsweredBy) -> Outcome {
+        let mut decisions = Decisions::new();
+        for (other, one) in asked.iter().enumerate() {
+            if other == n { decisions.extend_from_slice(own) } else { decisions.extend(self.shares.standing(one)) }
+        }
+        let at = self.time.of_store(self.time.now());
+        denied(Answer { admitted: false, at, decisions }, asked.len(), by)
+    }
+}
+
+fn denied(answer: Answer, counters: usize, by: AnsweredBy) -> Outcome {
+    let charges = std::iter::repeat_n(Charge::Nothing, counters).collect();
+    Outcome { answer, charges, by, failure: None }
+}
+
+/// A call to the store that must not take longer than a request may wait.
+async fn within<T>(
+    deadline: Instant,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout_at(deadline, call).await.unwrap_or(Err(StoreError::Timeout))
+}

@@ -1,0 +1,173 @@
+//! What goes on beside the requests: blocks are taken and given back, and the store is told of what was counted here.
+//! Each call is a task of its own: what it brings is not lost when the request that wanted it has gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+use tokio::time::sleep;
+
+use super::backend::Backend;
+use super::flight::LOST;
+use super::lease::{Taking, used};
+use super::limiter::Inner;
+use super::plan::Asked;
+use super::share::{HandOver, Part};
+use crate::check::Counter;
+use crate::failure::{StoreError, StoreHealth};
+
+/// How often the store is looked at for its recovery while it is to be told something.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether there is something to tell it.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// How many counters are handed over at once in the background.
+const HANDED_OVER_AT_ONCE: usize = 64;
+
+impl<S: Backend> Inner<S> {
+    /// Takes a block.
+    pub(super) async fn take(self: Arc<Self>, taking: Taking) {
+        let landing = Landing { inner: &self, taking: &taking };
+        let sent = self.time.now();
+        let granted = self.store.take(taking.counter.clone(), taking.times).await;
+        if let Ok(granted) = &granted {
+            let now = self.time.now();
+            self.time.heard(granted.answer.at, now);
+            if let Some(asked) = self.leases.took(&taking, granted, sent, now) {
+                self.shares.heard(&asked, &granted.answer.decisions, granted.answer.at);
+            }
+        }
+        taking.flight.land(granted.map(|_| ()));
+        drop(landing);
+    }
+
+    /// The store is told of these counters before it is asked about them.
+    pub(super) async fn before_store(self: &Arc<Self>, asked: &[Asked]) -> Result<(), StoreError> {
+        for one in asked {
+            let at = self.time.of_store(self.time.now());
+            let Some((flight, hand_over)) = self.shares.hand_over(one.counter_id(), at) else { continue };
+            if let Some(hand_over) = hand_over {
+                tokio::spawn(self.clone().hand_over(hand_over));
+            }
+            flight.landed().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the store of one counter. A task of its own, as it must be known how far it got.
+    async fn hand_over(self: Arc<Self>, hand_over: HandOver) {
+        let mut telling =
+            Telling { inner: &self, hand_over: &hand_over, told: SmallVec::new(), result: LOST };
+        for part in &hand_over.parts {
+            let Some(limit) = hand_over.plan.singles.get(part.rate) else { continue };
+            let counter = |cost| Counter { limit: limit.clone(), key: hand_over.key, cost };
+            if let Err(error) = self.tell(counter, *part).await {
+                telling.result = Err(error);
+                return;
+            }
+            telling.told.push(part.rate);
+        }
+        telling.result = Ok(());
+    }
+
+    /// Tells the store of one rate.
+    async fn tell(&self, counter: impl Fn(u64) -> Counter, part: Part) -> Result<(), StoreError> {
+        let mut lost = 0;
+        if part.least > 0 {
+            let peeked = counter(0);
+            let rates = peeked.limit.rates.first().copied();
+            let answer = self.store.check(smallvec![peeked]).await?;
+            let used = rates.as_ref().zip(answer.decisions.first()).map(|(rate, found)| used(rate, found));
+            lost = used.map_or(0, |used| part.least.saturating_sub(used));
+        }
+        self.pour(counter, part.own.saturating_add(lost)).await
+    }
+
+    /// Takes `amount`, or as much as there is room for, in few calls: first in large units, then in small ones.
+    async fn pour(&self, counter: impl Fn(u64) -> Counter, amount: u64) -> Result<(), StoreError> {
+        let mut left = amount;
+        while left > 0 {
+            let unit = left.div_ceil(1024).max(1);
+            let times = left / unit;
+            let granted = self.store.take(counter(unit), times).await?.granted.min(times);
+            left -= granted * unit;
+            if granted < times {
+                // There is no room for another unit.
+                left = left.min(unit - 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over some of what waits, and waits for it.
+    pub(super) async fn hand_over_some(self: &Arc<Self>) {
+        let mut flights = Vec::new();
+        for id in self.shares.some_pending(HANDED_OVER_AT_ONCE) {
+            let at = self.time.of_store(self.time.now());
+            if let Some((flight, hand_over)) = self.shares.hand_over(id, at) {
+                if let Some(hand_over) = hand_over {
+                    tokio::spawn(self.clone().hand_over(hand_over));
+                }
+                flights.push(flight);
+            }
+        }
+        for flight in flights {
+            let _ = flight.landed().await;
+        }
+    }
+
+    /// Looks after blocks that are not used, and tells the store what was counted here when it is back.
+    pub(super) async fn keep(self: Arc<Self>) {
+        loop {
+            let (back, next) = self.leases.review(self.time.now());
+            for settlement in back {
+                let inner = self.clone();
+                tokio::spawn(async move {
+                    // What cannot be given back ends with its slot.
+                    let _ = inner.store.settle(settlement).await;
+                });
+            }
+            let pending = self.shares.pending() > 0;
+            if pending && self.store.health() == StoreHealth::Healthy {
+                self.hand_over_some().await;
+            }
+            let review = next.map(|at| Duration::from_micros(at.saturating_sub(self.time.now())));
+            let wait = if pending { LOOK } else { IDLE };
+            let wait = review.map_or(wait, |review| review.clamp(Duration::from_millis(1), wait));
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.leases.earlier() => {}
+            }
+        }
+    }
+}
+
+/// Sees to it that a taking ends, however its task does.
+struct Landing<'a, S: Backend> {
+    inner: &'a Inner<S>,
+    taking: &'a Taking,
+}
+
+impl<S: Backend> Drop for Landing<'_, S> {
+    fn drop(&mut self) {
+        self.inner.leases.not_taken(self.taking);
+        self.taking.flight.land(LOST);
+    }
+}
+
+/// Sees to it that a handing over ends, however its task does.
+struct Telling<'a, S: Backend> {
+    inner: &'a Inner<S>,
+    hand_over: &'a HandOver,
+    told: SmallVec<[usize; 1]>,
+    result: Result<(), StoreError>,
+}
+
+impl<S: Backend> Drop for Telling<'_, S> {
+    fn drop(&mut self) {
+        let at = self.inner.time.of_store(self.inner.time.now());
+        self.inner.shares.handed_over(self.hand_over, &self.told, at);
+        self.hand_over.flight.land(self.result.clone());
+    }
+}
