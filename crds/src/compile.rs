@@ -6,6 +6,7 @@ use sluice_config::policy::{
     ValueMatch, Window,
 };
 
+use crate::concurrency;
 use crate::duration;
 use crate::rate_limit_policy as api;
 pub use crate::summary::summary;
@@ -34,7 +35,12 @@ pub fn compile(valid: &ValidPolicy) -> CompiledPolicy {
                 api::AddressHeader::Forwarded => AddressHeader::Forwarded,
             },
         }),
-        limits: spec.limits.iter().map(|limit| compile_limit(spec.mode, limit)).collect(),
+        limits: spec
+            .limits
+            .iter()
+            .map(|limit| compile_limit(spec.mode, limit))
+            .chain(spec.concurrency.iter().map(|limit| concurrency::compile_limit(spec.mode, limit)))
+            .collect(),
     }
 }
 
@@ -46,22 +52,34 @@ fn mode(mode: api::Mode) -> Mode {
 }
 
 fn compile_limit(policy_mode: api::Mode, limit: &api::Limit) -> CompiledLimit {
+    let (key, on_missing) = key(limit.key.as_ref());
     CompiledLimit {
         name: limit.name.clone(),
-        // Shadow is the cautious word: it wins wherever it stands.
-        mode: match (policy_mode, limit.mode) {
-            (api::Mode::Shadow, _) | (_, Some(api::Mode::Shadow)) => Mode::Shadow,
-            _ => Mode::Enforce,
-        },
+        mode: limit_mode(policy_mode, limit.mode),
         matches: limit.matches.iter().map(compile_match).collect(),
-        key: limit.key.iter().flat_map(|key| &key.parts).filter_map(key_part).collect(),
-        on_missing: match limit.key.as_ref().map(|key| key.on_missing).unwrap_or_default() {
-            api::OnMissing::Shared => OnMissing::Shared,
-            api::OnMissing::Skip => OnMissing::Skip,
-            api::OnMissing::Deny => OnMissing::Deny,
-        },
+        key,
+        on_missing,
         rates: limit.rates.iter().map(|one| rate(limit, one)).collect(),
     }
+}
+
+/// Shadow is the cautious word: it wins wherever it stands.
+pub(crate) fn limit_mode(policy: api::Mode, limit: Option<api::Mode>) -> Mode {
+    match (policy, limit) {
+        (api::Mode::Shadow, _) | (_, Some(api::Mode::Shadow)) => Mode::Shadow,
+        _ => Mode::Enforce,
+    }
+}
+
+/// A key's parts, and what to do without one of them.
+pub(crate) fn key(key: Option<&api::Key>) -> (Vec<KeyPart>, OnMissing) {
+    let parts = key.iter().flat_map(|key| &key.parts).filter_map(key_part).collect();
+    let on_missing = match key.map(|key| key.on_missing).unwrap_or_default() {
+        api::OnMissing::Shared => OnMissing::Shared,
+        api::OnMissing::Skip => OnMissing::Skip,
+        api::OnMissing::Deny => OnMissing::Deny,
+    };
+    (parts, on_missing)
 }
 
 /// One rate of a limit.
@@ -157,7 +175,7 @@ fn millis(text: &str) -> u64 {
     duration::period(text).map_or(1, sluice_limiter::Period::millis)
 }
 
-fn compile_match(entry: &api::Match) -> Match {
+pub(crate) fn compile_match(entry: &api::Match) -> Match {
     Match {
         path: entry.path.as_ref().and_then(|path| match path {
             api::PathMatch { exact: Some(exact), .. } => Some(PathMatch::Exact(exact.clone())),

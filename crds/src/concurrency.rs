@@ -15,7 +15,7 @@ const INITIAL: i64 = 20;
 pub(crate) const MAX_TIMEOUT_MILLIS: u64 = 3_600_000;
 
 /// Compiles one entry of `spec.concurrency`.
-pub(crate) fn compile(policy_mode: api::Mode, limit: &api::Concurrency) -> CompiledLimit {
+pub(crate) fn compile_limit(policy_mode: api::Mode, limit: &api::Concurrency) -> CompiledLimit {
     let rate = match (&limit.max, limit.adaptive.as_ref().and_then(adaptive)) {
         (_, Some(adaptive)) => CompiledRate {
             requests: u64::from(adaptive.maximum),

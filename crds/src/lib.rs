@@ -6,10 +6,12 @@
 //! - [`schema`]: an object against the very schema that the API server has.
 //! - [`validate`]: all of what makes a policy valid; admission, the controller and `sluice check` share it.
 //! - [`compile`]: from a valid policy to what sidecars enforce.
+//! - [`mod@concurrency`]: the same for limits of requests at a time.
 //! - [`summary`]: its limits in short.
 //! - [`manifest`]: policies in YAML files, with lines in the errors.
 
 pub mod compile;
+mod concurrency;
 pub mod conditions;
 pub mod duration;
 pub mod manifest;

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
+mod concurrency;
+
+pub use concurrency::{Adaptive, Aimd, Concurrency, Gradient2, Vegas};
+
 /// Rate limits for the requests that reach the pods of this namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -30,6 +34,8 @@ use crate::duration;
     printcolumn = r#"{"name":"Limits","type":"string","jsonPath":".status.limits","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency is needed"))]
+#[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names are unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
     /// Which pods of this namespace. Absent: all of them. Several policies may select a pod: their limits add up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,9 +50,15 @@ pub struct RateLimitPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
     /// The limits. All that match a request must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub limits: Vec<Limit>,
+    /// How many requests at a time. All that match a request must hold, besides the limits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub concurrency: Vec<Concurrency>,
 }
 
 /// Whether to reject.

@@ -6,7 +6,7 @@ use sluice_config::policy::{
     Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, RateAlgorithm, Window,
 };
 
-use crate::duration;
+use crate::{concurrency, duration};
 
 /// How many characters of it a column has room for.
 const LENGTH: usize = 200;
@@ -28,6 +28,9 @@ pub fn whole(policy: &CompiledPolicy) -> String {
 }
 
 fn limit(limit: &CompiledLimit) -> String {
+    if let Some(words) = concurrency::words(limit) {
+        return format!("{} {words}", limit.name);
+    }
     let mut text = limit.name.clone();
     for rate in &limit.rates {
         text += &format!(" {}/{}", rate.requests, duration::format(rate.period_millis));
@@ -97,6 +100,8 @@ fn words_of(algorithm: &RateAlgorithm, requests: u64) -> Vec<String> {
             ));
             words
         }
+        // They have words of their own: no rate does.
+        RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_) => vec![],
     }
 }
 

@@ -2,8 +2,10 @@
 //! they cannot disagree.
 //!
 //! - [`counting`]: rates, algorithm and enforcement.
+//! - [`concurrency`]: requests at a time.
 //! - [`warnings`]: what is legal and probably wrong.
 
+mod concurrency;
 mod counting;
 mod warnings;
 
@@ -14,7 +16,7 @@ use serde_json::Value;
 use sluice_config::matcher::whole_regex;
 
 use self::warnings::warnings;
-use crate::rate_limit_policy::{HeaderMatch, KeyPart, Limit, PathMatch, RateLimitPolicy};
+use crate::rate_limit_policy::{HeaderMatch, Key, KeyPart, Limit, Match, PathMatch, RateLimitPolicy};
 use crate::schema;
 
 /// Something wrong with a policy: where, and what.
@@ -108,10 +110,17 @@ impl Found {
         for (n, limit) in spec.limits.iter().enumerate() {
             self.limit(&format!("spec.limits[{n}]"), limit);
         }
+        self.concurrency(spec);
     }
 
     fn limit(&mut self, path: &str, limit: &Limit) {
-        for (n, entry) in limit.matches.iter().enumerate() {
+        self.who(path, &limit.matches, limit.key.as_ref());
+        self.counting(path, limit);
+    }
+
+    /// Which requests, and whose.
+    fn who(&mut self, path: &str, matches: &[Match], key: Option<&Key>) {
+        for (n, entry) in matches.iter().enumerate() {
             let path = format!("{path}.matches[{n}]");
             if entry.path.is_none() && entry.methods.is_empty() && entry.headers.is_empty() {
                 self.wrong(&path, "says nothing: at least one of path, methods, headers is needed; for all requests leave `matches` out");
@@ -123,14 +132,13 @@ impl Found {
                 self.header_match(&format!("{path}.headers[{n}]"), test);
             }
         }
-        for (n, part) in limit.key.iter().flat_map(|key| &key.parts).enumerate() {
+        for (n, part) in key.iter().flat_map(|key| &key.parts).enumerate() {
             let KeyPart { header, client_ip } = part;
             self.exactly_one(
                 &format!("{path}.key.parts[{n}]"),
                 &[("header", header.is_some()), ("clientIP", client_ip.is_some())],
             );
         }
-        self.counting(path, limit);
     }
 
     fn path_match(&mut self, path: &str, test: &PathMatch) {

@@ -1,7 +1,7 @@
 //! What a script that repeats the arithmetic needs to know of a rate, beside its number and its tag: whole numbers below
 //! 2^53, computed here so that there they need not be.
 
-use crate::{Algorithm, Alignment, Bound, Rate, arrival, warm_up};
+use crate::{Algorithm, Alignment, Bound, Rate, Soft, arrival, warm_up};
 
 /// Larger numbers mean no more than this one, and would not be exact in a double.
 const LARGEST: u64 = 1 << 52;
@@ -50,6 +50,6 @@ impl Rate {
     }
 
     fn window_parameters(&self, first: u64) -> [u64; 5] {
-        [first, self.ceiling(), self.soft.map_or(0, |soft| soft.millis()), 0, 0]
+        [first, self.ceiling(), self.soft.map_or(0, Soft::millis), 0, 0]
     }
 }

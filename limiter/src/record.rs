@@ -218,7 +218,7 @@ impl Record {
                 }
             }
             Some(Kind::Arrival | Kind::WarmUp | Kind::Holders) => {
-                self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS)
+                self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS);
             }
             _ => {
                 if self.slot > millis / self.tag.slot_millis() + self.tag.previous_slots().max(1) {

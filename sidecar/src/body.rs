@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::in_flight::Busy;
+use crate::permit::Hold;
 use crate::pool::Lease;
 
 /// A request's body on its way to the application.
@@ -92,11 +93,13 @@ pub(crate) struct UntilEnd {
     /// Goes back to the pool; dropped with a body that has not ended, it is closed.
     lease: Option<Lease>,
     busy: Option<Busy>,
+    hold: Hold,
 }
 
 impl UntilEnd {
     fn end(&mut self) {
         self.busy = None;
+        self.hold = Hold::default();
         if let Some(lease) = self.lease.take() {
             lease.give_back();
         }
@@ -106,15 +109,16 @@ impl UntilEnd {
 impl Reply {
     /// The application's body; its connection goes back to the pool when it has ended.
     pub(crate) fn upstream(body: Incoming, lease: Option<Lease>) -> Self {
-        Self::Upstream(body, UntilEnd { lease, busy: None })
+        Self::Upstream(body, UntilEnd { lease, ..UntilEnd::default() })
     }
 
     /// The request is in flight until the application's body has ended.
-    pub(crate) fn until_its_end(mut self, busy: Busy) -> Self {
+    pub(crate) fn until_its_end(mut self, busy: Busy, hold: Hold) -> Self {
         if let Self::Upstream(body, until_end) = &mut self
             && !body.is_end_stream()
         {
             until_end.busy = Some(busy);
+            until_end.hold = hold;
         }
         self
     }

@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use crate::accept::Permit;
 use crate::body::{Broken, Reply, RequestBody};
 use crate::hop;
+use crate::places::Place;
 use crate::pool::{Lease, Own, Pool};
 
 /// Why there is no response of the application.
@@ -47,12 +48,12 @@ impl Failed {
     }
 }
 
-/// Forwards an HTTP/1 request that `peer` sent. `permit` lives as long as an upgraded connection does.
+/// Forwards an HTTP/1 request that `peer` sent. What is `kept` lives as long as an upgraded connection does.
 pub(crate) async fn http1(
     pool: &Arc<Pool>,
     mut request: Request<Incoming>,
     peer: &HeaderValue,
-    permit: &Arc<Permit>,
+    kept: (&Arc<Permit>, &mut Vec<Place>),
 ) -> Result<Response<Reply>, Failed> {
     let wanted = hop::upgrade(request.headers());
     let client = wanted.as_ref().map(|_| hyper::upgrade::on(&mut request));
@@ -78,7 +79,8 @@ pub(crate) async fn http1(
     let (mut response, lease) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(switch(response, client, permit.clone()));
+        let (permit, places) = kept;
+        return Ok(switch(response, client, (permit.clone(), std::mem::take(places))));
     }
     hop::strip_response(response.headers_mut());
     Ok(response.map(|body| attach(body, lease)))
@@ -135,7 +137,7 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
 fn switch(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
-    permit: Arc<Permit>,
+    kept: (Arc<Permit>, Vec<Place>),
 ) -> Response<Reply> {
     let application = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();
@@ -146,7 +148,7 @@ fn switch(
     }
     if let Some(client) = client {
         tokio::spawn(async move {
-            let _permit = permit;
+            let _kept = kept;
             if let Ok((client, application)) = futures::future::try_join(client, application).await {
                 let (mut client, mut application) = (TokioIo::new(client), TokioIo::new(application));
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut application).await;

@@ -20,6 +20,10 @@ pub(crate) struct Asked {
     pub(crate) enforced: SmallVec<[LimitAt; 2]>,
     /// All of their counters: admitted or denied together.
     pub(crate) check: Check,
+    /// Some of the counters are places.
+    pub(crate) places: bool,
+    /// Adaptive limits, enforced or not.
+    pub(crate) adaptive: SmallVec<[LimitAt; 1]>,
     /// The limits that only watch. Each is asked by itself: its denial must not keep an enforced one from counting.
     pub(crate) shadows: SmallVec<[(LimitAt, Counter); 1]>,
     /// Limits that only watch and would deny for want of a key.
@@ -48,6 +52,7 @@ impl Asked {
                 let at = LimitAt { policy: p as u16, limit: l as u16, raised: limit.is_raised() };
                 match (identity, limit.mode) {
                     (Identity::Skip, _) => {}
+                    (Identity::Key(_), _) if limit.adaptive.is_some() => asked.adaptive.push(at),
                     (Identity::Key(key), mode) => {
                         let counter = Counter {
                             limit: snapshot.numbers(at).spec.clone(),
@@ -55,6 +60,7 @@ impl Asked {
                             cost: COST,
                         };
                         if mode == Mode::Enforce {
+                            asked.places |= limit.shared.is_some();
                             asked.enforced.push(at);
                             asked.check.push(counter);
                         } else {

@@ -7,6 +7,8 @@
 //! - [`proxy`]: the way itself, as a table of contents.
 //! - [`guard`]: what cannot be served is refused.
 //! - [`identify`]: which limits match, and whose request it is.
+//! - [`permit`]: what it holds until it has ended: [`places`] of shared limits of requests at a time, permits of
+//!   [`adaptive`] ones.
 //! - [`decide`]: the store is asked; the decision is recorded in [`record`].
 //! - [`turn`]: where a leaky bucket says so, it waits.
 //! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`]; [`in_flight`] counts
@@ -20,6 +22,7 @@
 //! The process: [`args`], [`logging`], [`cpus`], [`memory`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
 
 mod accept;
+mod adaptive;
 mod admin;
 pub mod args;
 mod body;
@@ -36,6 +39,8 @@ mod last_good;
 pub mod logging;
 mod memory;
 mod patience;
+mod permit;
+mod places;
 mod pool;
 mod proxy;
 mod record;

@@ -12,6 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use tokio::sync::Notify;
 
 use crate::accept::Permit;
+use crate::adaptive::{of_failure, of_status};
 use crate::body::Reply;
 use crate::decide::{Verdict, decide};
 use crate::drain::Watch;
@@ -19,6 +20,7 @@ use crate::forward::{self, Failed};
 use crate::guard::{self, Bad};
 use crate::identify::Asked;
 use crate::in_flight::Busy;
+use crate::permit::Hold;
 use crate::pool::{Own, Pool};
 use crate::record::Metrics;
 use crate::reject::{Asker, STORE_FAILURE};
@@ -83,18 +85,21 @@ impl Connection {
         }
         let snapshot = self.proxy.publisher.current();
         let asked = Asked::about(&snapshot, &request, self.peer);
-        match decide(snapshot.clone(), asked).await {
-            Verdict::Free => self.forward(asker, request).await,
+        let (verdict, mut hold) = decide(snapshot.clone(), asked, self.proxy.publisher.places()).await;
+        match verdict {
+            Verdict::Free => self.forward(asker, request, hold).await,
             Verdict::Admitted(standing, turn) => {
                 if let Some(turn) = turn {
+                    let paused = hold.pause();
                     turn.come().await;
+                    hold.resume(paused);
                 }
-                let mut response = self.forward(asker, request).await;
+                let mut response = self.forward(asker, request, hold).await;
                 describe(&standing, response.headers_mut());
                 response
             }
             Verdict::Unchecked { fault, deny: false } => {
-                let mut response = self.forward(asker, request).await;
+                let mut response = self.forward(asker, request, hold).await;
                 response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
                 response
             }
@@ -104,20 +109,33 @@ impl Connection {
             }
             Verdict::Denied(standing) => self.reject(request, asker.denied(&standing)),
             Verdict::Missing(at) => self.reject(request, asker.missing(snapshot.limit(at))),
+            Verdict::Shed(at) => self.reject(request, asker.shed(snapshot.limit(at))),
+            Verdict::Lapsed { limit, fault } => {
+                self.reject(request, asker.lapsed(snapshot.limit(limit), fault))
+            }
         }
     }
 
-    async fn forward(&self, asker: Asker, request: Request<Incoming>) -> Response<Reply> {
+    async fn forward(&self, asker: Asker, request: Request<Incoming>, mut hold: Hold) -> Response<Reply> {
         let pool = &self.proxy.pool;
         let busy = self.proxy.busy.clone();
+        hold.sent();
         let forwarded = match self.protocol {
-            Protocol::Http1 => forward::http1(pool, request, &self.forwarded_for, &self.permit).await,
+            Protocol::Http1 => {
+                let kept = (&self.permit, &mut hold.places);
+                forward::http1(pool, request, &self.forwarded_for, kept).await
+            }
             Protocol::Http2 => forward::http2(pool, &self.own, request, &self.forwarded_for).await,
         };
         let failed = match forwarded {
-            Ok(response) => return response.map(|body| body.until_its_end(busy)),
+            Ok(response) => {
+                hold.answered(of_status(response.status()));
+                return response.map(|body| body.until_its_end(busy, hold));
+            }
             Err(failed) => failed,
         };
+        hold.answered(of_failure(&failed));
+        drop(hold);
         self.proxy.metrics.upstream_error(failed.reason());
         let upstream = &pool.upstream;
         match failed {

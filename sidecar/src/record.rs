@@ -7,10 +7,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use sluice_config::concurrency::Concurrency;
 use sluice_config::policy::Mode;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Algorithm;
 
+use crate::adaptive::AdaptiveMetrics;
 use crate::in_flight::InFlight;
 use crate::store_metrics::StoreMetrics;
 use crate::stores::CurrentStore;
@@ -53,6 +55,8 @@ pub(crate) struct Metrics {
     fallbacks: Family<Decided, Counter>,
     waiting: Family<OfLimit, Gauge>,
     raised: Family<OfLimit, Gauge>,
+    held: Family<OfLimit, Gauge>,
+    adaptive: [Family<OfLimit, Gauge>; 3],
     policies: Family<InForce, Gauge>,
     upstream_errors: Family<Reason, Counter>,
     refused_requests: Family<Reason, Counter>,
@@ -77,6 +81,10 @@ pub(crate) struct LimitMetrics {
     pub(crate) waiting: Option<Gauge>,
     /// Of an elastic limit: 1 while its higher number holds.
     pub(crate) raised: Option<Gauge>,
+    /// Of a shared limit of requests at a time: the places of this process.
+    pub(crate) held: Option<Gauge>,
+    /// Of an adaptive limit.
+    pub(crate) adaptive: Option<AdaptiveMetrics>,
 }
 
 impl Metrics {
@@ -90,6 +98,16 @@ impl Metrics {
         registry.register("waiting_requests", "Requests that wait for their turn", waiting.clone());
         let raised = Family::default();
         registry.register("limit_raised", "1: an elastic limit has its higher number", raised.clone());
+        let held = Family::default();
+        registry.register("concurrency_held", "Places held under a shared limit", held.clone());
+        let adaptive: [Family<OfLimit, Gauge>; 3] = Default::default();
+        for (family, (name, help)) in adaptive.iter().zip([
+            ("adaptive_limit", "Requests at a time that an adaptive limit admits now"),
+            ("adaptive_in_flight", "Requests in flight under an adaptive limit"),
+            ("adaptive_probing", "1: lowered for a moment to measure the application without a queue"),
+        ]) {
+            registry.register(name, help, family.clone());
+        }
         let policies = Family::default();
         registry.register("policy_info", "Policies in force, with their hash", policies.clone());
         let upstream_errors = Family::default();
@@ -108,6 +126,8 @@ impl Metrics {
             fallbacks,
             waiting,
             raised,
+            held,
+            adaptive,
             policies,
             upstream_errors,
             refused_requests,
@@ -133,14 +153,23 @@ impl Metrics {
             None
         };
         let waits = limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
+        let is_shared = matches!(limit.concurrency, Some(Concurrency::Shared { .. }));
+        let is_adaptive = matches!(limit.concurrency, Some(Concurrency::Adaptive(_)));
+        let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
+        let adaptive = level.zip(in_flight).zip(probing);
+        // Not the client has too many requests, but the application.
+        let denied = if is_adaptive { "shed" } else { "denied" };
         LimitMetrics {
             admitted: of(&self.decisions, "admitted"),
-            denied: of(&self.decisions, "denied"),
+            denied: of(&self.decisions, denied),
             shadow_denied: of(&self.decisions, "shadow_denied"),
             fallback_admitted: of(&self.fallbacks, "admitted"),
             fallback_denied: of(&self.fallbacks, "denied"),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
             raised: gauge(&self.raised, limit.raised.is_some()),
+            held: gauge(&self.held, is_shared),
+            adaptive: adaptive
+                .map(|((limit, in_flight), probing)| AdaptiveMetrics { limit, in_flight, probing }),
         }
     }
 

@@ -169,6 +169,32 @@ impl Asker {
         self.problem(StatusCode::TOO_MANY_REQUESTS, GRPC_EXHAUSTED, QUOTA_EXCEEDED, &detail, &[name])
     }
 
+    /// A request that finds as many others in flight as the application bears. It is not its client that has too many:
+    /// 503, and UNAVAILABLE, which clients may send to another pod at once.
+    pub(crate) fn shed(self, limit: &Limit) -> Response<Reply> {
+        let name = limit.usual.names.plain.as_str();
+        let detail = format!(
+            "Limit {name}: the application has as many requests at a time as it bears. Try again in 1 s."
+        );
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let mut response = self.problem(status, GRPC_UNAVAILABLE, REDUCED_CAPACITY, &detail, &[name]);
+        wait_for(response.headers_mut(), 1);
+        response
+    }
+
+    /// A request under a limit of requests at a time whose places could not be renewed.
+    pub(crate) fn lapsed(self, limit: &Limit, fault: &'static str) -> Response<Reply> {
+        let name = limit.usual.names.plain.as_str();
+        let detail = format!(
+            "Requests under limit {name} could not be counted for so long ({fault}) that nobody new is admitted."
+        );
+        let mut response =
+            self.problem(StatusCode::TOO_MANY_REQUESTS, GRPC_EXHAUSTED, REDUCED_CAPACITY, &detail, &[name]);
+        wait_for(response.headers_mut(), 1);
+        response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
+        response
+    }
+
     /// A request that would have to wait so long for its turn, where too many wait already.
     pub(crate) fn crowded(self, limit: &Limit, wait: Duration) -> Response<Reply> {
         let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);

@@ -45,6 +45,9 @@ impl RateNames {
         let bare = rates.iter().map(|rate| format!("{plain}{}", suffix(rate))).collect();
         let policies = items.iter().zip(rates).map(|(item, rate)| {
             let millis = rate.period.millis();
+            if let Algorithm::Concurrency { .. } = rate.algorithm {
+                return format!("{item};q={};qu=\"concurrent-requests\"", rate.requests.get());
+            }
             // `w` counts whole seconds; a window that has none is left out.
             let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={}{window}", rate.requests.get())
@@ -73,6 +76,7 @@ fn rule(rate: &Rate) -> String {
             format!("admits {number}, {} at once", burst.get())
         }
         Algorithm::WarmUp(_) => format!("admits {number}, and fewer after a rest"),
+        Algorithm::Concurrency { .. } => format!("admits {} requests at a time", rate.requests.get()),
         Algorithm::LeakyBucket { max_wait } => {
             format!(
                 "lets {number} through, each after a wait of at most {}",

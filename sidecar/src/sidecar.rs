@@ -128,6 +128,7 @@ impl Bound {
         sidecar.tasks.push(tokio::spawn(wait(startup_wait, waited.clone(), publisher.clone())));
         let in_flight = publisher.in_flight().clone();
         sidecar.tasks.push(tokio::spawn(in_flight.watch(publisher.clone())));
+        sidecar.tasks.push(tokio::spawn(publisher.places().clone().keep()));
         if let Some(listener) = admin {
             let pages = Admin { publisher, metrics, watch, waited };
             sidecar.tasks.push(tokio::spawn(async move {
@@ -185,7 +186,7 @@ impl Sidecar {
         let (signal, watch) = drain::channel();
         let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut work = Vec::new();
-        for _ in &workers {
+        for number in 0..workers.len() {
             let upstreams = routes.iter().map(|route| route.upstream.clone());
             let mine = listeners.iter_mut().filter_map(Iterator::next).zip(upstreams);
             work.push(Work {
@@ -195,6 +196,7 @@ impl Sidecar {
                 watch: watch.clone(),
                 slots: slots.clone(),
                 limits: Limits { head: header_timeout, idle: idle_timeout },
+                runs_store: number == 0,
             });
         }
         let tasks = Vec::new();

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::Mode;
+use sluice_config::concurrency::Concurrency;
 use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy, Refusal};
 use sluice_limiter::Rate;
 use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
 
+use crate::adaptive::AdaptiveLimit;
 use crate::in_flight::{InFlight, Load};
+use crate::places::{Places, SharedLimit};
 use crate::record::{LimitMetrics, Metrics};
 use crate::respond::RateNames;
 use crate::stores::{StoreChoice, Stores, started};
@@ -87,6 +90,10 @@ pub(crate) struct Limit {
     pub(crate) usual: Numbers,
     pub(crate) raised: Option<Raised>,
     pub(crate) mode: Mode,
+    /// So many requests at a time in all pods, instead of rates.
+    pub(crate) shared: Option<Arc<SharedLimit>>,
+    /// So many as this pod's application bears, instead of rates.
+    pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
     pub(crate) metrics: LimitMetrics,
 }
 
@@ -113,19 +120,42 @@ impl Raised {
 }
 
 impl Limit {
-    fn new(limit: &PreparedLimit, name: &str, load: &Load, metrics: LimitMetrics) -> Self {
+    fn new(
+        limit: &PreparedLimit,
+        name: &str,
+        load: &Load,
+        metrics: LimitMetrics,
+        before: Option<&Self>,
+    ) -> Self {
+        let shared = match (&limit.concurrency, &metrics.held) {
+            (Some(Concurrency::Shared { max, hold }), Some(held)) => {
+                let before = before.and_then(|before| before.shared.as_deref());
+                SharedLimit::new(&limit.scope, *max, *hold, held.clone(), before)
+            }
+            _ => None,
+        };
+        let adaptive = match (&limit.concurrency, &metrics.adaptive) {
+            (Some(Concurrency::Adaptive(settings)), Some(metrics)) => {
+                let before = before.and_then(|before| before.adaptive.as_ref());
+                Some(AdaptiveLimit::new(settings, metrics.clone(), before))
+            }
+            _ => None,
+        };
+        let place = shared.as_ref().map(|shared| shared.rate());
         let numbers = |rates: &[Rate]| Numbers {
             spec: Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec())),
             names: RateNames::new(name, rates),
         };
         Self {
-            usual: numbers(&limit.rates),
+            usual: numbers(place.as_ref().map_or(&limit.rates, std::slice::from_ref)),
             raised: limit.raised.as_ref().map(|raised| Raised {
                 numbers: numbers(&raised.rates),
                 below: raised.below,
                 load: load.clone(),
             }),
             mode: limit.mode,
+            shared,
+            adaptive,
             metrics,
         }
     }
@@ -146,6 +176,7 @@ struct Inner {
     stores: Mutex<Stores>,
     metrics: Metrics,
     in_flight: InFlight,
+    places: Places,
     applied: AtomicBool,
 }
 
@@ -157,6 +188,7 @@ impl Publisher {
             stores: Mutex::new(stores),
             metrics,
             in_flight,
+            places: Places::default(),
             applied: AtomicBool::new(false),
         }))
     }
@@ -179,6 +211,8 @@ impl Publisher {
             }
         }
         let load = &self.0.in_flight.load;
+        // What was learnt, and who holds places, outlives an edit.
+        let current = self.current();
         let prepared = accepted.iter().map(|(_, policy)| Policy {
             limits: policy
                 .limits
@@ -189,7 +223,10 @@ impl Publisher {
                     } else {
                         limit.name.clone()
                     };
-                    Limit::new(limit, &name, load, metrics.limit(policy, limit))
+                    let before = limit.concurrency.as_ref().and_then(|_| {
+                        current.limits().find(|before| before.usual.spec.scope == limit.scope)
+                    });
+                    Limit::new(limit, &name, load, metrics.limit(policy, limit), before)
                 })
                 .collect(),
             prepared: policy.clone(),
@@ -237,6 +274,10 @@ impl Publisher {
     #[must_use]
     pub fn store_state(&self) -> crate::stores::StoreState {
         self.0.stores.lock().unwrap_or_else(PoisonError::into_inner).state()
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.0.places
     }
 
     pub(crate) fn in_flight(&self) -> &InFlight {

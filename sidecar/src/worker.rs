@@ -39,6 +39,8 @@ pub(crate) struct Work {
     /// One for each connection, of all workers.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) limits: Limits,
+    /// The store's task is on this worker: it ends when the last place has been given back.
+    pub(crate) runs_store: bool,
 }
 
 impl Worker {
@@ -72,7 +74,8 @@ impl Worker {
 
 impl Work {
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut watch, slots, limits } = self;
+        let Self { listeners, publisher, metrics, mut watch, slots, limits, runs_store } = self;
+        let places = publisher.places().clone();
         let (held, mut open) = channel::channel(1);
         let terms = Terms { slots, limits, held };
         let mut accepting = Vec::new();
@@ -98,6 +101,9 @@ impl Work {
         if tokio::time::timeout_at(deadline, end).await.is_err() {
             let left = open.sender_strong_count();
             tracing::warn!(connections = left, "the grace period is over, connections are cut");
+        }
+        if runs_store {
+            places.leave(deadline).await;
         }
     }
 }

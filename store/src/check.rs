@@ -137,6 +137,9 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
                 } else {
                     rate.refuse(record, at, counter.cost)
                 };
+                // A denial that counts may take the room that there was.
+                let room =
+                    room && (admitted || !rate.counts_denied() || rate.has_room(stored, at, counter.cost));
                 decisions.push(rate.decision(stored, at, counter.cost, room, admitted));
             }
         }

@@ -88,7 +88,7 @@ fn all() -> Vec<(&'static str, Rate, u64)> {
 /// So generous that a loaded machine does not fail a test about something else.
 fn stores(redis: &Redis) -> Vec<Arc<RedisStore>> {
     let options =
-        || RedisOptions { latency_budget: Duration::from_secs(60), ..RedisOptions::new(redis.url()) };
+        || RedisOptions { latency_budget: Duration::from_secs(10), ..RedisOptions::new(redis.url()) };
     (0..STORES).map(|_| Arc::new(RedisStore::start(options()).unwrap())).collect()
 }
 
@@ -180,9 +180,12 @@ fn exactly_the_number_passes_of_200_threads_at_a_memory_store() {
         let limit = limit(&format!("one-{n}"), vec![rate]);
         let times = 3000;
         let admitted = storm_in_memory(&store, &[counter(&limit, 1)], times);
-        let left = store.check(&[counter(&limit, 0)]).decisions[0].remaining;
+        let peek = store.check(&[counter(&limit, 0)]);
+        let left = peek.decisions[0].remaining;
         rows.push(Row(what.to_owned(), 1, expected, times, admitted, format!("{left} left")));
-        assert_eq!((admitted, left), (expected, 0), "{what}");
+        assert_eq!((admitted, peek.admitted), (expected, false), "{what}");
+        // A least interval denies though the number is not reached.
+        assert_eq!(left, if what.contains("minInterval") { 996 } else { 0 }, "{what}");
     }
     print(&rows);
 }

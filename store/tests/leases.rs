@@ -161,7 +161,7 @@ async fn run(name: &str, number: u64, millis: u64, times: f64, algorithm: Algori
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_leases_need_few_calls_and_hold_aligned_windows_exactly() {
     for (number, millis, times, calls) in
-        [(1000, 2000, 0.9, 0.1), (1000, 2000, 10.0, 0.03), (5000, 2000, 1.2, 0.1), (2000, 1000, 10.0, 0.03)]
+        [(1200, 2000, 0.9, 0.1), (1000, 2000, 10.0, 0.03), (5000, 2000, 1.2, 0.1), (2000, 1000, 10.0, 0.03)]
     {
         let figures = run("fixed", number, millis, times, Algorithm::FIXED_WINDOW).await;
         assert!(figures.questions <= calls, "{} questions a request", figures.questions);
@@ -221,7 +221,11 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     let rest = drain(&last, &strict).await;
     println!("8 holders died with {held} unused of {admitted} admitted; {rest} were left of 10000");
     assert!(admitted + rest <= 10_000);
-    assert_eq!(admitted + rest + held, 10_000, "what they held is lost until the window ends, and nothing else");
+    assert_eq!(
+        admitted + rest + held,
+        10_000,
+        "what they held is lost until the window ends, and nothing else"
+    );
 }
 
 fn plan_like(plan: &LimitPlan, consistency: Consistency) -> Arc<LimitPlan> {
@@ -295,7 +299,9 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
         after += drain(holder, &plan).await;
         after += drain(holder, &strict).await;
     }
-    println!("N = 8000: {before} admitted before the store was killed, {without} without it, {after} after it came back empty");
+    println!(
+        "N = 8000: {before} admitted before the store was killed, {without} without it, {after} after it came back empty"
+    );
     // What was known when it died was mended.
     assert!(before + without + after <= 8_000, "a burst after the recovery");
     let asked = [Asked { limit: strict, key: KEY, cost: 1 }];

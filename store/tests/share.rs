@@ -72,10 +72,8 @@ fn plan(requests: u64, algorithm: Algorithm, on_failure: OnFailure) -> Arc<Limit
 }
 
 fn pod(port: u16, index: u32, count: u32) -> Limiter<RedisStore> {
-    let options = RedisOptions {
-        latency_budget: BUDGET,
-        ..RedisOptions::new(format!("redis://127.0.0.1:{port}"))
-    };
+    let options =
+        RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(format!("redis://127.0.0.1:{port}")) };
     let store = Arc::new(RedisStore::start(options).unwrap());
     let limiter =
         Limiter::new(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() });
@@ -147,7 +145,9 @@ async fn share_holds_the_number_when_some_pods_are_cut_off_and_come_back() {
                 is(pod, false).await;
                 alone += admitted(pod, &plan, key, number + 1).await;
                 let outcome = ask(pod, &plan, key, 1).await;
-                assert!(outcome.by == AnsweredBy::Share && !outcome.answer.admitted && outcome.failure.is_some());
+                assert!(
+                    outcome.by == AnsweredBy::Share && !outcome.answer.admitted && outcome.failure.is_some()
+                );
                 assert_eq!(outcome.answer.decisions[0].limit, number);
             }
             let left = number - before;
@@ -205,10 +205,7 @@ async fn share_keeps_the_bound_under_load_through_an_outage() {
             })
         })
         .collect();
-    eventually("some are admitted", || async {
-        pods[9].store().metrics().checks > 50
-    })
-    .await;
+    eventually("some are admitted", || async { pods[9].store().metrics().checks > 50 }).await;
     way.cut();
     for pod in &pods[..CUT as usize] {
         is(pod, false).await;
@@ -258,7 +255,10 @@ async fn share_is_no_burst_when_the_store_comes_back_empty() {
             alone += more;
         }
     }
-    assert!(total.iter().all(|&total| total <= 1_000 && total > 900), "{total:?}: near the number without a store");
+    assert!(
+        total.iter().all(|&total| total <= 1_000 && total > 900),
+        "{total:?}: near the number without a store"
+    );
     redis.restart();
     for pod in &pods {
         is(pod, true).await;
@@ -272,7 +272,9 @@ async fn share_is_no_burst_when_the_store_comes_back_empty() {
             }
         }
     }
-    println!("5 keys of N = 1000: 2000 before, {alone} without a store, {burst} in the second after it came back empty");
+    println!(
+        "5 keys of N = 1000: 2000 before, {alone} without a store, {burst} in the second after it came back empty"
+    );
     // Rounding of shares leaves a few.
     let left: u64 = total.iter().map(|total| 1_000 - total).sum();
     assert!(burst <= left, "{burst} of {left}");
@@ -352,5 +354,9 @@ async fn a_denial_is_remembered_and_asks_nobody() {
     assert!(pod.metrics().denials_remembered >= 1_000 - asked);
     let before = pod.store().metrics().checks;
     assert_eq!(admitted(&pod, &settled, 1, 10).await, 0);
-    assert_eq!(pod.store().metrics().checks - before, 10, "a limit that is settled may have room at any time");
+    assert_eq!(
+        pod.store().metrics().checks - before,
+        10,
+        "a limit that is settled may have room at any time"
+    );
 }

@@ -1,7 +1,6 @@
 //! `spec.concurrency`: how many requests at a time.
 
 use kube::KubeSchema;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Key, Match, Mode};

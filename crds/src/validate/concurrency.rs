@@ -7,6 +7,9 @@ use crate::rate_limit_policy::{Adaptive, Aimd, Concurrency, RateLimitPolicySpec}
 impl Found {
     /// All of `spec.concurrency`.
     pub(super) fn concurrency(&mut self, spec: &RateLimitPolicySpec) {
+        if spec.limits.is_empty() && spec.concurrency.is_empty() {
+            self.wrong("spec.limits", "is required, unless there is spec.concurrency");
+        }
         for (n, limit) in spec.concurrency.iter().enumerate() {
             let path = format!("spec.concurrency[{n}]");
             let Concurrency { name, mode: _, matches, key, max, adaptive } = limit;

@@ -99,7 +99,7 @@ impl Found {
     }
 
     /// A duration, of at most so many milliseconds.
-    fn time(&mut self, path: &str, text: &str, most: Option<u64>) {
+    pub(super) fn time(&mut self, path: &str, text: &str, most: Option<u64>) {
         let Err(message) = duration::up_to(text, most.unwrap_or(MAX_PERIOD_MS)) else { return };
         self.wrong(path, message);
     }
@@ -167,7 +167,7 @@ impl Found {
                     },
                     BadRate::Together(RateError::SlowWarmUp { .. }) => format!("{rate_path}.per"),
                     BadRate::Together(RateError::Soft) => format!("{path}.enforcement.soft"),
-                    BadRate::OutOfRange(_) | BadRate::TwiceElastic => rate_path.clone(),
+                    BadRate::OutOfRange(_) | BadRate::TwiceElastic | BadRate::AtATime => rate_path.clone(),
                 };
                 let message = match bad {
                     BadRate::Together(RateError::LongInterval { interval, period }) => format!(

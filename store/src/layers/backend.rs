@@ -2,9 +2,9 @@
 
 use std::future::Future;
 
-use crate::RedisStore;
 use crate::check::{Answer, Check, Counter, Granted, Settlement};
 use crate::failure::{StoreError, StoreHealth};
+use crate::{RedisStore, Store};
 
 /// A store that layers can stand on.
 pub trait Backend: Send + Sync + 'static {
@@ -12,11 +12,8 @@ pub trait Backend: Send + Sync + 'static {
     fn check(&self, check: Check) -> impl Future<Output = Result<Answer, StoreError>> + Send;
 
     /// Takes up to `wanted` times a counter's cost, as if so many asked one after another.
-    fn take(
-        &self,
-        counter: Counter,
-        wanted: u64,
-    ) -> impl Future<Output = Result<Granted, StoreError>> + Send;
+    fn take(&self, counter: Counter, wanted: u64)
+    -> impl Future<Output = Result<Granted, StoreError>> + Send;
 
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -36,6 +33,43 @@ impl Backend for RedisStore {
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
         Self::settle(self, settlement).await
+    }
+
+    fn health(&self) -> StoreHealth {
+        Self::health(self)
+    }
+}
+
+impl Backend for Store {
+    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+        Self::check(self, check).await
+    }
+
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+        match self {
+            Self::Redis(store) => store.take(counter, wanted).await,
+            Self::Memory(store) => {
+                let mut counter = [counter];
+                for granted in 0..wanted {
+                    let answer = store.check(&counter);
+                    if !answer.admitted {
+                        return Ok(Granted { granted, answer });
+                    }
+                }
+                counter[0].cost = 0;
+                Ok(Granted { granted: wanted, answer: store.check(&counter) })
+            }
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+        match self {
+            Self::Redis(store) => store.settle(settlement).await,
+            Self::Memory(store) => {
+                store.settle(&settlement);
+                Ok(())
+            }
+        }
     }
 
     fn health(&self) -> StoreHealth {

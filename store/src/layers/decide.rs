@@ -103,8 +103,7 @@ impl<S: Backend> Inner<S> {
             let Some(terms) = &one.limit.terms else { continue };
             for wait in 0..=WAITS {
                 let now = self.time.now();
-                let holders = if wait == 0 { self.shares.live(now) } else { 1 };
-                let (reserved, taking) = self.leases.reserve(one, terms, now, wait > 0, holders);
+                let (reserved, taking) = self.leases.reserve(one, terms, now, wait > 0, self.shares.live());
                 if let Some(taking) = taking {
                     tokio::spawn(self.clone().take(taking));
                 }
@@ -241,7 +240,11 @@ impl<S: Backend> Inner<S> {
     fn denied_early(&self, asked: &[Asked], n: usize, own: &[Decision], by: AnsweredBy) -> Outcome {
         let mut decisions = Decisions::new();
         for (other, one) in asked.iter().enumerate() {
-            if other == n { decisions.extend_from_slice(own) } else { decisions.extend(self.shares.standing(one)) }
+            if other == n {
+                decisions.extend_from_slice(own);
+            } else {
+                decisions.extend(self.shares.standing(one));
+            }
         }
         let at = self.time.of_store(self.time.now());
         denied(Answer { admitted: false, at, decisions }, asked.len(), by)

@@ -30,8 +30,10 @@ type Set = [Option<Denial>; PLACES];
 
 /// See the module.
 pub(super) struct DenialCache {
-    /// Sets side by side, cut into as many pieces as there are locks.
+    /// Sets side by side, cut into as many pieces as there are locks; each is made when it is first needed.
     pieces: [Mutex<Box<[Set]>>; LOCKS],
+    /// Of a piece.
+    sets: usize,
     hits: AtomicU64,
 }
 
@@ -53,8 +55,7 @@ impl DenialCache {
     /// Room for about so many.
     pub(super) fn new(denials: usize) -> Self {
         let sets = denials.div_ceil(PLACES * LOCKS).max(1);
-        let piece = || Mutex::new(vec![[None; PLACES]; sets].into_boxed_slice());
-        Self { pieces: std::array::from_fn(|_| piece()), hits: AtomicU64::new(0) }
+        Self { pieces: std::array::from_fn(|_| Mutex::default()), sets, hits: AtomicU64::new(0) }
     }
 
     /// The answer to this check at `now`, if it is known to be a denial; `at`: the store's clock.
@@ -81,7 +82,9 @@ impl DenialCache {
         }
         let denying = answer.decisions.iter().filter(|decision| !decision.admitted);
         // Without a retry-after no wait helps.
-        let Some(wait) = denying.map(|decision| decision.retry_after.unwrap_or(LONGEST)).min() else { return };
+        let Some(wait) = denying.map(|decision| decision.retry_after.unwrap_or(LONGEST)).min() else {
+            return;
+        };
         let until = sent + wait.min(LONGEST);
         if until <= now {
             return;
@@ -91,6 +94,9 @@ impl DenialCache {
         let rates = answer.decisions.len() as u8;
         let denial = Denial { check, until, received: now, rates, decisions };
         let mut piece = self.piece(check);
+        if piece.is_empty() {
+            *piece = vec![[None; PLACES]; self.sets].into_boxed_slice();
+        }
         let Some(set) = set(&mut piece, check) else { return };
         let own = set.iter().position(|place| place.is_some_and(|denial| denial.check == check));
         let place = own.or_else(|| (0..PLACES).min_by_key(|&n| set[n].map_or(0, |denial| denial.until)));
@@ -144,7 +150,8 @@ mod tests {
 
     fn plan(rates: &[(u64, u64, Algorithm)]) -> Arc<LimitPlan> {
         let rate = |&(requests, millis, algorithm)| {
-            Rate::new(Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap(), algorithm).unwrap()
+            Rate::new(Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap(), algorithm)
+                .unwrap()
         };
         let spec = Arc::new(LimitSpec::new("n/p/l", rates.iter().map(rate).collect()));
         Arc::new(LimitPlan::new(spec, Consistency::Strict, OnFailure::Share, false))
@@ -212,8 +219,11 @@ mod tests {
     fn what_cannot_be_remembered_is_not() {
         let cache = DenialCache::new(64);
         let denied = Decision { admitted: false, retry_after: Some(1_000), ..NOTHING };
-        let answer =
-            |admitted, n: usize| Answer { admitted, at: 1, decisions: std::iter::repeat_n(denied, n).collect() };
+        let answer = |admitted, n: usize| Answer {
+            admitted,
+            at: 1,
+            decisions: std::iter::repeat_n(denied, n).collect(),
+        };
         cache.put(1, &answer(true, 1), 0, 1);
         cache.put(2, &answer(false, 5), 0, 1);
         cache.put(3, &answer(false, 1), 0, 1_000);
@@ -226,7 +236,8 @@ mod tests {
         let cache = DenialCache::new(64);
         let denied = |retry| Decision { admitted: false, retry_after: Some(retry), ..NOTHING };
         for n in 0..10_000u64 {
-            let answer = Answer { admitted: false, at: 1, decisions: [denied(500_000 + n)].into_iter().collect() };
+            let answer =
+                Answer { admitted: false, at: 1, decisions: [denied(500_000 + n)].into_iter().collect() };
             cache.put(u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), &answer, 0, 1);
         }
         let held: usize =

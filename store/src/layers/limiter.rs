@@ -17,7 +17,7 @@ use crate::failure::{StoreError, StoreHealth};
 
 /// A store with the layers above it. Dropping it ends its task; call [`Limiter::close`] before.
 #[derive(Debug)]
-pub struct Limiter<S: Backend = crate::RedisStore> {
+pub struct Limiter<S: Backend = crate::Store> {
     inner: Arc<Inner<S>>,
     task: JoinHandle<()>,
 }

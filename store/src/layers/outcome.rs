@@ -16,12 +16,12 @@ pub struct LimiterOptions {
     pub latency_budget: Duration,
     /// Keys that are leased; others are asked for with a call a request. About 500 bytes each.
     pub leased_keys: usize,
-    /// Denials that are remembered. About 300 bytes each.
+    /// Denials that are remembered. About 350 bytes each.
     pub denials: usize,
     /// Keys that are counted locally while the store does not answer; others share a counter a limit. About 500 bytes
     /// each.
     pub shared_keys: usize,
-    /// Keys of which it is known how they stood in the store. 64 bytes each.
+    /// Keys of which it is known how they stood in the store. 80 bytes each.
     pub known_keys: usize,
 }
 

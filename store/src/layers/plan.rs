@@ -86,10 +86,7 @@ impl LimitPlan {
         let soft = spec.rates.iter().any(|rate| rate.soft.is_some());
         Self {
             terms: if corrected || consistency != Consistency::Leased { None } else { Terms::of(&spec) },
-            final_denials: !corrected
-                && consistency == Consistency::Strict
-                && !soft
-                && !spec.counts_denied(),
+            final_denials: !corrected && consistency == Consistency::Strict && !soft && !spec.counts_denied(),
             id: HASHES.hash_one(&*spec),
             scope: HASHES.hash_one(&spec.scope),
             singles,

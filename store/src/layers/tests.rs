@@ -112,7 +112,11 @@ impl Backend for Fake {
     }
 
     fn health(&self) -> StoreHealth {
-        if self.gone.load(SeqCst) { StoreHealth::Failing(StoreFault::Unreachable) } else { StoreHealth::Healthy }
+        if self.gone.load(SeqCst) {
+            StoreHealth::Failing(StoreFault::Unreachable)
+        } else {
+            StoreHealth::Healthy
+        }
     }
 }
 
@@ -297,7 +301,9 @@ async fn a_flood_of_keys_without_the_store_shares_one_counter() {
     store.gone.store(true, SeqCst);
     let mut passed = 0;
     for key in 1..3_000u128 {
-        passed += admitted(&limiter, &[one(&plan, key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))], 1).await;
+        passed +=
+            admitted(&limiter, &[one(&plan, key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))], 1)
+                .await;
     }
     assert_eq!(passed, 100 + 5);
     assert_eq!(limiter.metrics().share.pending, 101);

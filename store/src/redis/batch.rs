@@ -176,7 +176,7 @@ impl Batch {
                 Entry::Check(check, callers) => writer.check(check, callers.len() as u64),
                 Entry::One(Ask::Check(check, _)) => writer.check(check, 1),
                 Entry::One(Ask::Take(counter, wanted, _)) => {
-                    writer.check(std::slice::from_ref(counter), *wanted)
+                    writer.check(std::slice::from_ref(counter), *wanted);
                 }
                 Entry::One(Ask::Settle(settlement, _)) => writer.settlement(settlement),
             }
@@ -224,7 +224,7 @@ impl Entry {
     pub(super) fn refuse(self, error: &StoreError) {
         match self {
             Self::Check(_, callers) => {
-                callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone()))))
+                callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone()))));
             }
             Self::One(ask) => ask.refuse(error.clone()),
         }

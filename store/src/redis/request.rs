@@ -52,7 +52,7 @@ impl<'a> Writer<'a> {
             self.parameters(counter, 1);
             return;
         }
-        if callers == 1 && counters.iter().all(is_simple) {
+        if callers == 1 && !counters.is_empty() && counters.iter().all(is_simple) {
             self.asked.extend([2, counters.len() as u64]);
             for counter in counters {
                 let (index, limit) = (self.key(&counter.limit, counter.key), self.limit(&counter.limit));

@@ -134,6 +134,6 @@ mod tests {
         }
         assert!(pace.at(1_000_000, 900_000_000) > 0.0005);
         // A thousand a second, and then none for a second.
-        assert!(pace.at(2_000_000, 900_000_000) < 0.000_002);
+        assert!(pace.at(2_000_000, 900_000_000) < 0.000_02);
     }
 }

@@ -112,7 +112,9 @@ fn lasts(rate: &Rate) -> Option<u64> {
         Algorithm::SlidingWindowCounter { .. } | Algorithm::FixedWindow(_) => {
             Some(rate.tag().slot_millis() * 1000)
         }
-        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => Some((rate.period.micros() / 20).min(fills(rate) / 4)),
+        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => {
+            Some((rate.period.micros() / 20).min(fills(rate) / 4))
+        }
         _ => None,
     }
 }

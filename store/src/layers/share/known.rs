@@ -26,16 +26,17 @@ type Set = [Option<(u128, Stood)>; PLACES];
 
 /// See the module.
 pub(super) struct Known {
+    /// Each is made when it is first needed.
     pieces: [Mutex<Box<[Set]>>; LOCKS],
+    /// Of a piece.
+    sets: usize,
 }
 
 impl Known {
-    /// Room for about so many counters, 64 bytes each.
+    /// Room for about so many counters, 80 bytes each.
     pub(super) fn new(counters: usize) -> Self {
         let sets = counters.div_ceil(PLACES * LOCKS).max(1);
-        Self {
-            pieces: std::array::from_fn(|_| Mutex::new(vec![[None; PLACES]; sets].into_boxed_slice())),
-        }
+        Self { pieces: std::array::from_fn(|_| Mutex::default()), sets }
     }
 
     /// The store said this at `at` of its clock.
@@ -45,6 +46,9 @@ impl Known {
             *to = used(rate, decision);
         }
         let mut piece = self.pieces[(id >> 124) as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if piece.is_empty() {
+            *piece = vec![[None; PLACES]; self.sets].into_boxed_slice();
+        }
         let sets = piece.len().max(1);
         let Some(set) = piece.get_mut(id as u64 as usize % sets) else { return };
         let own = set.iter().position(|place| place.is_some_and(|(known, _)| known == id));
@@ -71,7 +75,9 @@ pub(super) fn least_used(rate: &Rate, phase: u64, used: u64, at: u64, now: u64) 
         Algorithm::FixedWindow(_) if (at + phase) / period == (now + phase) / period => used,
         Algorithm::FixedWindow(_) => 0,
         // A whole number in a slot was the most that can slide out within its length.
-        Algorithm::SlidingWindowCounter { .. } => falling(rate, used, passed, rate.tag().slot_millis() * 1000),
+        Algorithm::SlidingWindowCounter { .. } => {
+            falling(rate, used, passed, rate.tag().slot_millis() * 1000)
+        }
         Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => falling(rate, used, passed, period),
         _ => 0,
     }
@@ -132,7 +138,11 @@ mod tests {
 
     #[test]
     fn the_last_word_counts_and_the_oldest_gives_way() {
-        let rate = Rate::new(Requests::new(10).unwrap(), Period::from_millis(1000).unwrap(), Algorithm::SLIDING_WINDOW);
+        let rate = Rate::new(
+            Requests::new(10).unwrap(),
+            Period::from_millis(1000).unwrap(),
+            Algorithm::SLIDING_WINDOW,
+        );
         let rate = rate.unwrap();
         let decision = |remaining| Decision {
             admitted: true,

@@ -98,7 +98,9 @@ impl Local {
                 rate.used(&record, at)
             });
             let least = match (&stood, self.plan.spec.rates.get(n)) {
-                (Some(stood), Some(rate)) if n < RATES => least_used(rate, phase, stood.used[n], stood.at, now),
+                (Some(stood), Some(rate)) if n < RATES => {
+                    least_used(rate, phase, stood.used[n], stood.at, now)
+                }
                 _ => 0,
             };
             if own > 0 {

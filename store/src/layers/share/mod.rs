@@ -64,6 +64,8 @@ pub(super) struct Shares {
     known: Known,
     /// How many counters the store is to be told of; in almost all of a process's life none.
     pending: AtomicUsize,
+    /// How many pods are live.
+    live: AtomicU64,
     admitted: AtomicU64,
     denied: AtomicU64,
     handed_over: AtomicU64,
@@ -103,6 +105,7 @@ impl Shares {
             state: Mutex::new(State { table: Table::new(max_keys), members: Members::new() }),
             known: Known::new(known),
             pending: AtomicUsize::new(0),
+            live: AtomicU64::new(1),
             admitted: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             handed_over: AtomicU64::new(0),
@@ -111,12 +114,13 @@ impl Shares {
 
     /// From `now` (of this process's clock) on these pods are live.
     pub(super) fn set_live(&self, now: u64, live: Live) {
+        self.live.store(live.count(), Relaxed);
         self.lock().members.set(now, live);
     }
 
     /// How many pods are live.
-    pub(super) fn live(&self, now: u64) -> u64 {
-        self.lock().members.largest(now, 0).count()
+    pub(super) fn live(&self) -> u64 {
+        self.live.load(Relaxed)
     }
 
     /// The store said this about a counter.
