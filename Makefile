@@ -42,8 +42,8 @@ images: ## Build the container images into images/
 	hack/images.sh
 
 .PHONY: bench
-bench: ## Measure against peers: ratios of one run
-	bench/run.sh
+bench: ## Measure against peers (5 minutes) and write docs/performance.md
+	bench/run.sh --write
 
 .PHONY: generate
 generate: ## Write the CRDs from the types

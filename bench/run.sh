@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# run.sh [PART...]: measure Sluice against its peers on this machine, and print one table.
-#   PART   memory, redis, proxy, resident; without any: all
-# The table is also in target/bench/report.md, what each part found and said beside it. Ends with 1 when something
-# could not be measured, or did not limit as it should.
+# run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print one page.
+#   PART     functions, edge, memory, memory-size, redis, limitador, callers, processes, leases, redis-size, block,
+#            outage, proxy, resident; without any: all
+#   --write  also write docs/performance.md and docs/plots/
+# The page is in target/bench/report.md, what each part found and said beside it. Ends with 1 when something could not be
+# measured, or did not limit as it should; whether aims are met is in the page.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
-# How long a part may take: four to five times what it takes.
+readonly all=(functions edge memory memory-size redis limitador callers processes leases redis-size block outage proxy resident)
+# How long a part may take, in seconds: several times what it takes.
 readonly limit=180
 
 log() { echo "run.sh: $*" >&2; }
@@ -19,8 +22,10 @@ build() {
   ln -f "$target/release/sluice-bench" "$target/release/deps/sluice-bench"
 }
 
-# The parts whose programs are missing say so in the table: nothing here ends the others.
+# The parts whose programs are missing say so in the page: nothing here ends the others.
 prepare() {
+  SLUICE_BENCH_LIMITADOR=$(bench/limitador/build.sh "$target/limitador") || log "limitador cannot be built"
+  export SLUICE_BENCH_LIMITADOR
   tests/node/apt.sh test || log "redis-server or etcd is missing"
   bench/nginx.sh || log "nginx is missing"
   if [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
@@ -30,14 +35,15 @@ prepare() {
 }
 
 measure() { # measure PART
-  log "measuring: $1"
-  rm -f "$out/$1.json"
-  timeout --foreground "$limit" "$target/release/deps/sluice-bench" part "$1" "$out/$1.json" 2>"$out/$1.log" ||
+  local seconds=$SECONDS
+  rm -f "$out/$1.json" "$out/plots/$1.svg"
+  timeout --foreground "$limit" "$target/release/deps/sluice-bench" part "$1" "$out/$1.json" >"$out/$1.log" 2>&1 ||
     log "$1 failed: $out/$1.log"
+  log "measured: $1, $((SECONDS - seconds)) s"
 }
 
-version() { # version NAME: of a dependency, as locked
-  awk -v name="\"$1\"" '$1 == "name" { found = ($3 == name) } found && $1 == "version" { gsub(/"/, "", $3); print $3; exit }' Cargo.lock
+version() { # version NAME [FOLDER]: of a dependency, as locked
+  awk -v name="\"$1\"" '$1 == "name" { found = ($3 == name) } found && $1 == "version" { gsub(/"/, "", $3); print $3; exit }' "${2:-.}/Cargo.lock"
 }
 
 said() { # said COMMAND...: its first line, or that it cannot be run
@@ -50,22 +56,31 @@ machine() {
   local dirty=
   git diff --quiet HEAD -- 2>/dev/null || dirty=", with changes"
   cat <<END
-# Measurements
+# Performance
 
-Medians of interleaved rounds, in parentheses the lowest and the highest. Trust ratios, not absolutes.
+Written by \`make bench\`, unedited. Medians of interleaved rounds, in parentheses the lowest and the highest; ratios are of
+the same run and round. This was a small machine with neighbours: trust ratios, and measure on yours. Redis has one core, who
+calls it another one. The peers' configuration is in [\`bench/peers/\`](../bench/peers/) and
+[\`bench/limitador/\`](../bench/limitador/).
 
-- $(date -u '+%Y-%m-%d %H:%M') UTC, load before: $load
+- $(date -u '+%Y-%m-%d %H:%M') UTC, took $((SECONDS - began)) s after the build; load before: $load, after: $(cut -d ' ' -f 1-3 /proc/loadavg)
 - $(nproc) cores, $(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1), Linux $(uname -r)
 - Sluice $(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$dirty; $(said rustc --version)
-- governor $(version governor); redis crate $(version redis); $(said redis-server --version); $(said nginx -v)
+- governor $(version governor), limitador $(version limitador bench/limitador), redis crate $(version redis), criterion $(version criterion)
+- $(said redis-server --version); $(said nginx -v)
 
 END
 }
 
 main() {
-  local parts=("$@") files=() status=0 part
-  [ $# -gt 0 ] || parts=(memory redis proxy resident)
-  mkdir -p "$out"
+  local parts=() status=0 write= part
+  if [ "${1:-}" = --write ]; then
+    write=yes
+    shift
+  fi
+  parts=("$@")
+  [ $# -gt 0 ] || parts=("${all[@]}")
+  mkdir -p "$out/plots"
   build
   prepare
   # What processes leave behind when they are ended goes with this folder.
@@ -73,12 +88,17 @@ main() {
   export TMPDIR
   trap 'rm -rf "$TMPDIR"' EXIT
   load=$(cut -d ' ' -f 1-3 /proc/loadavg)
+  began=$SECONDS
   for part in "${parts[@]}"; do
     measure "$part"
-    files+=("$out/$part.json")
   done
-  { machine; "$target/release/sluice-bench" report "${files[@]}"; } >"$out/report.md" || status=$?
+  { machine; "$target/release/sluice-bench" report "$out" "${parts[@]}"; } >"$out/report.md" || status=$?
   cat "$out/report.md"
+  if [ -n "$write" ]; then
+    cp "$out/report.md" docs/performance.md
+    mkdir -p docs/plots
+    cp "$out"/plots/*.svg docs/plots/
+  fi
   exit "$status"
 }
 

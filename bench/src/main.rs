@@ -6,7 +6,7 @@
 //! - [`memory_store`]: the memory store against keyed `governor` and `limitador`; [`memory_size`]: bytes a key.
 //! - [`redis_store`]: the Redis store against [`plain_redis`], MULTI and INCRBY by the same client, and against
 //!   `limitador`; [`callers`]: over the number of callers.
-//! - [`redis_processes`]: many processes with one caller each.
+//! - [`redis_processes`]: many processes with one caller each; [`leases`]: many holders of one limit.
 //! - [`redis_size`]: bytes a user in Redis; [`redis_block`]: the longest call; [`outage`]: Redis is killed.
 //! - [`proxy`]: CPU per request of the sidecar against nginx.
 //! - [`resident`]: resident memory of sidecar and operator, nginx beside.
@@ -28,6 +28,7 @@ mod edge;
 mod functions;
 mod http;
 mod keys;
+mod leases;
 mod memory_size;
 mod memory_store;
 mod outage;
@@ -119,6 +120,7 @@ fn measure(name: &str, folder: &Path) -> anyhow::Result<Vec<Row>> {
                 Ok(Vec::new())
             }
             "processes" => redis_processes::measure(cores).await,
+            "leases" => leases::measure(cores).await,
             "redis-size" => redis_size::measure(cores).await,
             "block" => redis_block::measure(cores).await,
             "outage" => {

@@ -140,6 +140,7 @@ pub(crate) async fn measure_limitador(cores: Cores) -> anyhow::Result<Vec<Row>> 
             };
             let mut facts = Checks::default();
             if clients == 1 {
+                bench.redis.tell(&["FLUSHALL"]).await?;
                 let (_, admitted) = numbers(&start(FEW)?.ask(&format!("{CALLERS} {checks} 0"))?)?;
                 facts.note(format!("limitador admitted {admitted} of {checks} with a limit of {FEW}"));
                 bench.redis.tell(&["FLUSHALL"]).await?;

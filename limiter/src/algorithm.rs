@@ -326,8 +326,21 @@ impl Rate {
         matches!(self.algorithm, Algorithm::SlidingWindowLog { count_denied: true, .. })
     }
 
+    /// The record as it was before `cost` was charged at `now`, at which it was charged.
+    #[must_use]
+    pub fn uncharge(&self, mut record: Record, now: u64, cost: u64) -> Record {
+        match self.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
+                arrival::uncharge(self, &mut record, cost);
+                record
+            }
+            _ => self.settle(record, now, now, -(cost.min(MAX_COUNT) as i64)),
+        }
+    }
+
     /// Corrects the record, rolled to `now`, for what was charged at the instant `charged`, in the slot that was charged: `delta` more, or less if it
-    /// is negative. A refund never goes below nothing used, and what has been forgotten since stays forgotten.
+    /// is negative. A refund never goes below nothing used, and what has been forgotten since stays forgotten. Of a leaky
+    /// bucket `charged` is the instant of the turn: that of the check and its delay.
     #[must_use]
     pub fn settle(&self, mut record: Record, now: u64, charged: u64, delta: i64) -> Record {
         match self.algorithm {
@@ -344,7 +357,7 @@ impl Rate {
                 sliding_window_log::settle(&mut record, charged, delta, self.requests.get());
             }
             Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
-                arrival::settle(self, &mut record, delta);
+                arrival::settle(self, &mut record, charged, delta);
             }
             Algorithm::WarmUp(_) => warm_up::settle(self, &mut record, delta),
             Algorithm::Concurrency { holder } => concurrency::settle(self, &mut record, holder, now, delta),
@@ -678,8 +691,9 @@ mod tests {
                 return Ok(());
             }
             let charged = rate.charge(before.clone(), at, cost);
+            let turn = at + rate.decision(&charged, at, cost, true, true).delay;
             let (rolled, at_later) = rate.roll(Some(charged), at + later);
-            let settled = rate.settle(rolled, at_later, at, -(cost as i64));
+            let settled = rate.settle(rolled, at_later, turn, -(cost as i64));
             let (without, _) = rate.roll(Some(before), at + later);
             prop_assert_eq!(rate.used(&settled, at_later), rate.used(&without, at_later));
             let more = rate.settle(settled.clone(), at_later, at, cost as i64);

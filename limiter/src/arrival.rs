@@ -121,8 +121,10 @@ pub(crate) fn capped(span: Span) -> Span {
     if span.micros >= 1 << 51 { Span { micros: 1 << 51, rest: 0 } } else { span }
 }
 
-/// What the TAT would be had the cost been another.
-pub(crate) fn settle(rate: &Rate, record: &mut Record, delta: i64) {
+/// What the TAT would be had the cost been another. In a leaky bucket others have reserved their instants behind this
+/// one: only the last reservation, named by the instant at which its turn would have come, can be given back, or two
+/// requests would leave together.
+pub(crate) fn settle(rate: &Rate, record: &mut Record, charged: u64, delta: i64) {
     let requests = rate.requests.get();
     if delta == 0 {
         return;
@@ -130,7 +132,18 @@ pub(crate) fn settle(rate: &Rate, record: &mut Record, delta: i64) {
     let span = capped(rate.span(delta.unsigned_abs().min(crate::MAX_COUNT)));
     let now = Span { micros: tat(record), rest: record.current };
     let after = if delta < 0 { now.minus(span, requests) } else { now.plus(span, requests) };
+    let leaky = matches!(rate.algorithm, Algorithm::LeakyBucket { .. });
+    if leaky && delta < 0 && after.ceil() != charged {
+        return;
+    }
     set(record, after.micros, after.rest);
+}
+
+/// The record as it was before so much was charged.
+pub(crate) fn uncharge(rate: &Rate, record: &mut Record, cost: u64) {
+    let now = Span { micros: tat(record), rest: record.current };
+    let before = now.minus(rate.span(cost), rate.requests.get());
+    set(record, before.micros, before.rest);
 }
 
 #[cfg(test)]

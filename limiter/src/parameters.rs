@@ -49,6 +49,19 @@ impl Rate {
         numbers.map(|number| number.min(LARGEST))
     }
 
+    /// The parameters for a settlement of so much. Of buckets the first two are 1 if it is a leaky one, and 0.
+    #[must_use]
+    pub fn settlement_parameters(&self, key: u128, amount: u64) -> [u64; 5] {
+        let mut numbers = self.all_parameters(key, amount);
+        if let Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } =
+            self.algorithm
+        {
+            let leaky = matches!(self.algorithm, Algorithm::LeakyBucket { .. });
+            (numbers[0], numbers[1]) = (u64::from(leaky), 0);
+        }
+        numbers
+    }
+
     fn window_parameters(&self, first: u64) -> [u64; 5] {
         [first, self.ceiling(), self.soft.map_or(0, Soft::millis), 0, 0]
     }

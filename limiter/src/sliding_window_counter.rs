@@ -152,7 +152,10 @@ fn ceil_share(count: u64, part: u64, whole: u64) -> u64 {
 
 /// floor(count * period / whole), for count < whole: it is below `period`.
 fn floor_share(count: u64, period: u64, whole: u64) -> u64 {
-    (u128::from(count) * u128::from(period) / u128::from(whole)) as u64
+    match count.checked_mul(period) {
+        Some(product) => product / whole,
+        None => (u128::from(count) * u128::from(period) / u128::from(whole)) as u64,
+    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,11 @@ pub(crate) struct AdaptiveLimit {
 
 impl AdaptiveLimit {
     /// A limit; `before` is the same in the snapshot before.
-    pub(crate) fn new(settings: &Adaptive, metrics: AdaptiveMetrics, before: Option<&Arc<Self>>) -> Arc<Self> {
+    pub(crate) fn new(
+        settings: &Adaptive,
+        metrics: AdaptiveMetrics,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
         if let Some(before) = before.filter(|before| before.settings == *settings) {
             return before.clone();
         }

@@ -95,7 +95,11 @@ fn enter(snapshot: &Snapshot, asked: &Asked, hold: &mut Hold) -> Result<(), Limi
         } else {
             let (permit, room) = adaptive.enter_anyway();
             let metrics = &limit.metrics;
-            if room { metrics.admitted.inc() } else { metrics.shadow_denied.inc() };
+            if room {
+                metrics.admitted.inc()
+            } else {
+                metrics.shadow_denied.inc()
+            };
             permit
         };
         hold.permits.push(permit);
@@ -213,9 +217,10 @@ fn unchecked(snapshot: &Snapshot, limits: &[LimitAt], fault: &'static str) -> Ve
     let has_lapsed =
         |at: &LimitAt| snapshot.limit(*at).shared.as_ref().is_some_and(|shared| shared.has_lapsed());
     let lapsed = limits.iter().copied().find(has_lapsed);
-    let deny = lapsed.is_some() || limits.iter().any(|at| {
-        snapshot.policies[usize::from(at.policy)].prepared.on_store_failure == OnStoreFailure::Deny
-    });
+    let deny = lapsed.is_some()
+        || limits.iter().any(|at| {
+            snapshot.policies[usize::from(at.policy)].prepared.on_store_failure == OnStoreFailure::Deny
+        });
     for &at in limits {
         let metrics = &snapshot.limit(at).metrics;
         if deny {

@@ -168,8 +168,11 @@ impl Metrics {
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
             raised: gauge(&self.raised, limit.raised.is_some()),
             held: gauge(&self.held, is_shared),
-            adaptive: adaptive
-                .map(|((limit, in_flight), probing)| AdaptiveMetrics { limit, in_flight, probing }),
+            adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
+                limit,
+                in_flight,
+                probing,
+            }),
         }
     }
 

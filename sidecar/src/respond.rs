@@ -31,6 +31,8 @@ pub(crate) struct RateNames {
     pub(crate) plain: String,
     /// For people: `Limit per-client admits 5 requests per 1m. `
     pub(crate) rules: Vec<String>,
+    /// There is an instant when it is free again; not where it depends on how long others take.
+    timed: bool,
 }
 
 impl RateNames {
@@ -53,7 +55,8 @@ impl RateNames {
             format!("{item};q={}{window}", rate.requests.get())
         });
         let rules = rates.iter().map(|rate| format!("Limit {plain} {}. ", rule(rate)));
-        Self { policies: policies.collect(), rules: rules.collect(), items, bare, plain }
+        let timed = !rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::Concurrency { .. }));
+        Self { policies: policies.collect(), rules: rules.collect(), items, bare, plain, timed }
     }
 }
 
@@ -103,35 +106,40 @@ fn period(millis: u64) -> String {
 /// Says how a request's limits stand.
 pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
     let mut text = BytesMut::with_capacity(192);
-    let mut tightest: Option<Decision> = None;
+    let mut tightest: Option<(Decision, bool)> = None;
     for (at, decisions) in standing.each() {
-        for (policy, decision) in standing.snapshot.numbers(at).names.policies.iter().zip(decisions) {
+        let names = &standing.snapshot.numbers(at).names;
+        for (policy, decision) in names.policies.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(policy.as_bytes());
             let strictness = |d: &Decision| (d.remaining, std::cmp::Reverse(d.reset));
-            if tightest.is_none_or(|before| strictness(decision) < strictness(&before)) {
-                tightest = Some(*decision);
+            if tightest.is_none_or(|(before, _)| strictness(decision) < strictness(&before)) {
+                tightest = Some((*decision, names.timed));
             }
         }
     }
     put(headers, RATE_LIMIT_POLICY, &mut text);
     for (at, decisions) in standing.each() {
-        for (item, decision) in standing.snapshot.numbers(at).names.items.iter().zip(decisions) {
+        let names = &standing.snapshot.numbers(at).names;
+        for (item, decision) in names.items.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(item.as_bytes());
             text.extend_from_slice(b";r=");
             number(&mut text, decision.remaining.min(LARGEST));
-            text.extend_from_slice(b";t=");
-            number(&mut text, decision.reset.div_ceil(1_000_000));
+            if names.timed {
+                text.extend_from_slice(b";t=");
+                number(&mut text, decision.reset.div_ceil(1_000_000));
+            }
         }
     }
     put(headers, RATE_LIMIT, &mut text);
-    if let Some(tightest) = tightest {
+    if let Some((tightest, timed)) = tightest {
         for (name, value) in [
-            (X_LIMIT, tightest.limit),
-            (X_REMAINING, tightest.remaining),
-            (X_RESET, tightest.reset.div_ceil(1_000_000)),
+            (X_LIMIT, Some(tightest.limit)),
+            (X_REMAINING, Some(tightest.remaining)),
+            (X_RESET, timed.then_some(tightest.reset.div_ceil(1_000_000))),
         ] {
+            let Some(value) = value else { continue };
             number(&mut text, value);
             put(headers, name, &mut text);
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use sluice_config::concurrency::Concurrency;
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::Mode;
-use sluice_config::concurrency::Concurrency;
 use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy, Refusal};
 use sluice_limiter::Rate;
 use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
@@ -223,9 +223,10 @@ impl Publisher {
                     } else {
                         limit.name.clone()
                     };
-                    let before = limit.concurrency.as_ref().and_then(|_| {
-                        current.limits().find(|before| before.usual.spec.scope == limit.scope)
-                    });
+                    let before = limit
+                        .concurrency
+                        .as_ref()
+                        .and_then(|_| current.limits().find(|before| before.usual.spec.scope == limit.scope));
                     Limit::new(limit, &name, load, metrics.limit(policy, limit), before)
                 })
                 .collect(),

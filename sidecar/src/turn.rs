@@ -51,10 +51,12 @@ impl Turn {
             }
             let Some(place) = Place::take(waiting) else {
                 charges.into_iter().for_each(Charge::keep);
-                charged.into_iter().for_each(|counter| drop(Charge::new(standing, counter, None)));
+                for ((_, decisions), counter) in standing.each().zip(charged) {
+                    drop(Charge::new(standing, counter, delay(decisions), None));
+                }
                 return Err(Crowded { limit, wait: longest });
             };
-            charges.push(Charge::new(standing, counter.clone(), Some(place)));
+            charges.push(Charge::new(standing, counter.clone(), delay(decisions), Some(place)));
         }
         Ok(Some(Self { at: Instant::now() + longest, charges }))
     }
@@ -74,10 +76,12 @@ struct Charge {
 }
 
 impl Charge {
-    fn new(standing: &Standing, counter: Counter, place: Option<Place>) -> Self {
+    fn new(standing: &Standing, counter: Counter, delay: Duration, place: Option<Place>) -> Self {
         let Counter { limit, key, cost } = counter;
         let delta = i64::try_from(cost).map_or(i64::MIN, |cost| -cost);
-        let settlement = Settlement { limit, key, charged: standing.answer.at, delta };
+        // A leaky bucket knows its charges by their turns.
+        let charged = standing.answer.at + delay.as_micros() as u64;
+        let settlement = Settlement { limit, key, charged, delta };
         Self { back: standing.snapshot.store.clone().map(|store| (store, settlement)), place }
     }
 

@@ -92,7 +92,7 @@ async fn admit_refuses_bad_input_with_the_field_s_path() {
     let namespace = namespace().await;
     for (spec, path) in [
         (json!({"limits": []}), "spec.limits"),
-        (json!({}), "spec.limits"),
+        (json!({}), "at least one of limits, concurrency is needed"),
         (json!({"limits": "many"}), "spec.limits"),
         (json!({"limits": [{"name": "a"}]}), "spec.limits[0].rates"),
         (json!({"limits": [{"name": "a", "rates": []}]}), "spec.limits[0].rates"),

@@ -14,7 +14,10 @@ impl Found {
             let path = format!("spec.concurrency[{n}]");
             let Concurrency { name, mode: _, matches, key, max, adaptive } = limit;
             if let Some(other) = spec.limits.iter().position(|other| other.name == *name) {
-                self.wrong(format!("{path}.name"), format!("{name:?} stands already in spec.limits[{other}]"));
+                self.wrong(
+                    format!("{path}.name"),
+                    format!("{name:?} stands already in spec.limits[{other}]"),
+                );
             }
             self.who(&path, matches, key.as_ref());
             self.exactly_one(&path, &[("max", max.is_some()), ("adaptive", adaptive.is_some())]);
@@ -31,11 +34,8 @@ impl Found {
 
     fn adaptive(&mut self, path: &str, adaptive: &Adaptive) {
         let Adaptive { aimd, vegas, gradient2 } = adaptive;
-        let members = [
-            ("aimd", aimd.is_some()),
-            ("vegas", vegas.is_some()),
-            ("gradient2", gradient2.is_some()),
-        ];
+        let members =
+            [("aimd", aimd.is_some()), ("vegas", vegas.is_some()), ("gradient2", gradient2.is_some())];
         let before = self.violations.len();
         self.exactly_one(path, &members);
         if let Some(Aimd { timeout: Some(timeout), .. }) = aimd {

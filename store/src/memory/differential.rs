@@ -31,8 +31,8 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
         4 => sliding,
         3 => alignment.prop_map(Algorithm::FixedWindow),
         1 => log,
-        1 => (1u64..30).prop_map(|burst| Algorithm::TokenBucket { burst: Burst::new(burst).unwrap() }),
-        1 => (1u64..30).prop_map(|burst| Algorithm::Gcra { burst: Burst::new(burst).unwrap() }),
+        2 => (1u64..30).prop_map(|burst| Algorithm::TokenBucket { burst: Burst::new(burst).unwrap() }),
+        2 => (1u64..30).prop_map(|burst| Algorithm::Gcra { burst: Burst::new(burst).unwrap() }),
         1 => (0u64..5000).prop_map(|wait| Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(wait).unwrap() }),
         1 => (1u64..5000, 2u64..10).prop_map(|(warm, cold)| Algorithm::WarmUp(WarmUp::new(warm, cold).unwrap())),
     ]

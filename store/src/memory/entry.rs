@@ -89,6 +89,17 @@ fn rounded(millis: u64) -> Option<u64> {
     Some(millis.div_ceil(1 << shift) << LIFE_SHIFT_BITS | shift)
 }
 
+/// Both counts in 64 bits, if they fit.
+#[inline]
+fn packed(current: u64, previous: u64) -> Option<u64> {
+    if current <= Entry::MAX_CURRENT && previous < 1 << 32 {
+        Some(current << 32 | previous)
+    } else {
+        let fits = current < 1 << 45 && previous < 1 << NARROW_BITS;
+        fits.then_some(WIDE | current << NARROW_BITS | previous)
+    }
+}
+
 /// One key, or none.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
@@ -110,14 +121,7 @@ impl Entry {
     #[inline]
     pub(super) fn pack(id: Id, layout: &Layout, record: &Record) -> Option<Self> {
         let instant = record.slot.checked_mul(layout.unit).filter(|&instant| instant < 1 << INSTANT_BITS)?;
-        let (current, previous) = (record.current, record.previous);
-        let counts = if current <= Self::MAX_CURRENT && previous < 1 << 32 {
-            current << 32 | previous
-        } else if current < 1 << 45 && previous < 1 << NARROW_BITS {
-            WIDE | current << NARROW_BITS | previous
-        } else {
-            return None;
-        };
+        let counts = packed(record.current, record.previous)?;
         let fits = record.tag == layout.tag && record.tail.is_empty() && record.over == Over::default();
         fits.then_some(Self { id: id.tagged(layout), time: instant << LIFE_BITS | layout.life, counts })
     }
@@ -125,11 +129,7 @@ impl Entry {
     /// The record that was packed.
     #[inline]
     pub(super) fn unpack(&self, layout: &Layout) -> Record {
-        let (current, previous) = if self.is_narrow() {
-            self.halves()
-        } else {
-            ((self.counts ^ WIDE) >> NARROW_BITS, self.counts & ((1 << NARROW_BITS) - 1))
-        };
+        let (current, previous) = self.counts();
         let slot = if layout.unit == 1 { self.instant() } else { self.instant() / layout.unit };
         Record { tag: layout.tag, slot, current, previous, over: Over::default(), tail: Vec::new() }
     }
@@ -183,6 +183,28 @@ impl Entry {
     #[inline]
     pub(super) fn halves(&self) -> (u64, u64) {
         (self.counts >> 32, self.counts & u64::from(u32::MAX))
+    }
+
+    /// The newest count and the one before it.
+    #[inline]
+    pub(super) fn counts(&self) -> (u64, u64) {
+        if self.is_narrow() {
+            self.halves()
+        } else {
+            ((self.counts ^ WIDE) >> NARROW_BITS, self.counts & ((1 << NARROW_BITS) - 1))
+        }
+    }
+
+    /// Another instant, in milliseconds, and other counts; false, and nothing changed, if they do not fit.
+    #[inline]
+    pub(super) fn set(&mut self, layout: &Layout, instant: u64, current: u64, previous: u64) -> bool {
+        match packed(current, previous).filter(|_| instant < 1 << INSTANT_BITS) {
+            Some(counts) => {
+                (self.time, self.counts) = (instant << LIFE_BITS | layout.life, counts);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Adds to the newest count. To be asked only of an entry that is narrow, and remains so.

@@ -5,12 +5,13 @@
 //! - [`prepared`]: what is known of a limit beforehand.
 //! - [`shard`]: a part of the keys, behind one lock.
 //! - [`table`]: where a key's entry is; [`entry`]: what is in it.
-//! - [`window`]: the check that most are, on the entry itself. All others are [`decide`]'s.
+//! - [`window`], [`bucket`]: the checks that most are, on the entry itself. All others are [`decide`]'s.
 //! - [`overflow`]: several counters of a check that have become one.
 //!
 //! Memory is bounded. Now and then a check looks at some places of its shard and drops what has expired; beyond `max_keys`
 //! new keys of a limit share one overflow counter, and keys already known keep theirs.
 
+mod bucket;
 mod entry;
 mod overflow;
 mod prepared;
@@ -29,6 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sluice_limiter::Decision;
 use smallvec::{SmallVec, smallvec};
 
+use self::bucket::Bucket;
 use self::entry::{Entry, Id, Layout};
 use self::overflow::Shared;
 pub(crate) use self::prepared::Prepared;
@@ -116,11 +118,28 @@ impl MemoryStore {
     fn check_any(&self, check: &[Counter], now: u64) -> Answer {
         if let [counter] = check
             && let Some(layout) = &counter.limit.prepared.layout
-            && let Some(decision) = self.check_one(counter, layout, now)
         {
-            return Answer::of_one(decision, now);
+            if let Some(bucket) = &counter.limit.prepared.bucket
+                && counter.cost == 1
+                && let Some(answer) = self.check_bucket(counter, bucket, now)
+            {
+                return answer;
+            }
+            if let Some(decision) = self.check_one(counter, layout, now) {
+                return Answer::of_one(decision, now);
+            }
         }
         self.check_all(check, now)
+    }
+
+    /// A check of a bucket that is known, if it is not time to sweep.
+    fn check_bucket(&self, counter: &Counter, bucket: &Bucket, now: u64) -> Option<Answer> {
+        let id = counter.limit.prepared.id(counter.key.0);
+        let mut shard = self.lock(shard_of(id));
+        if shard.tick() {
+            return None;
+        }
+        bucket.check(shard.table.find(bucket.tagged(id))?, now)
     }
 
     /// A check of one counter with one rate whose record stands in an entry. `None`, and nothing changed, if it does not, or

@@ -3,6 +3,7 @@
 use sha2::{Digest as _, Sha256};
 use sluice_limiter::Rate;
 
+use super::bucket::Bucket;
 use super::entry::{Id, Layout};
 use super::window::Window;
 
@@ -14,6 +15,8 @@ pub(crate) struct Prepared {
     pub(super) layout: Option<Layout>,
     /// The rate, if there is one and it is a plain window.
     pub(super) window: Option<Window>,
+    /// The rate, if there is one and it is a bucket.
+    pub(super) bucket: Option<Bucket>,
     /// Whether a denied check changes a counter.
     pub(super) counts_denied: bool,
 }
@@ -23,18 +26,12 @@ impl Prepared {
         // Whoever writes policies chooses names: two scopes must not collide on purpose.
         let digest: [u8; 32] = Sha256::digest(scope.as_bytes()).into();
         let half = digest.iter().take(16).fold(0, |number, &byte| number << 8 | u128::from(byte));
-        let layout = match rates {
-            [rate] => Layout::of(rate.tag()),
-            _ => None,
-        };
-        let window = match rates {
-            [rate] => layout.and_then(|layout| Window::of(rate, layout)),
-            _ => None,
-        };
+        let one = if let [rate] = rates { Layout::of(rate.tag()).map(|layout| (rate, layout)) } else { None };
         Self {
             scope: Id::of_scope(half),
-            layout,
-            window,
+            layout: one.map(|(_, layout)| layout),
+            window: one.and_then(|(rate, layout)| Window::of(rate, layout)),
+            bucket: one.and_then(|(rate, layout)| Bucket::of(rate, layout)),
             counts_denied: rates.iter().any(Rate::counts_denied),
         }
     }

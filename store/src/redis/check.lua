@@ -11,7 +11,7 @@
 --          1: a check: number of counters, number of callers who ask the same; for each counter: index in KEYS, cost, limit;
 --          0: a settlement: index in KEYS, the instant that was charged in microseconds, how much more, how much less, limit.
 --          Behind each limit that is named the five numbers of Rate::parameters for each of its rates that has
---          parameters; of a settlement's for each of its rates.
+--          parameters; of a settlement's those of Rate::settlement_parameters for each of its rates.
 -- reply    this server's time in microseconds, then for each check: how many of the callers are admitted, and for
 --          each rate of each counter the state afterwards: slot, current, previous. Of more than two slots the third is
 --          a string, the counts of all previous slots in 6 bytes each; of a log the three are newest instant, number
@@ -618,9 +618,11 @@ local function settle(p, from, to)
         local slot, rest, part = roll_arrival(i, requests, a[p + 5])
         local tat, span, over, per = slot * 1000 + part, a[p + 3], a[p + 4], requests < 1 and 1 or requests
         if less > more then
-          tat, rest = tat - span, rest - over
-          if rest < 0 then tat, rest = tat - 1, rest + per end
-          if tat < 0 then tat, rest = 0, 0 end
+          local before, left = tat - span, rest - over
+          if left < 0 then before, left = before - 1, left + per end
+          if before < 0 then before, left = 0, 0 end
+          -- Of a leaky bucket only the last reservation can be given back.
+          if p1 == 0 or before + (left > 0 and 1 or 0) == charged then tat, rest = before, left end
         elseif more > less then
           tat, rest = tat + span, rest + over
           if rest >= per then tat, rest = tat + 1, rest - per end

@@ -203,7 +203,7 @@ fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64)
                 // Rolling again changes nothing; it gives the instant that counts.
                 let (mut record, at) = rate.roll(Some(record.clone()), now);
                 if later > 0 {
-                    record = rate.settle(record, at, at, -(later as i64));
+                    record = rate.uncharge(record, at, later);
                 }
                 let room = passes || rate.has_room(&record, at, cost);
                 rate.decision(&record, at, cost, room, passes)

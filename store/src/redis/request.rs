@@ -79,7 +79,7 @@ impl<'a> Writer<'a> {
         let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
         self.asked.extend([0, index, settlement.charged.min(1 << 52), more, less, limit]);
         for rate in &settlement.limit.rates {
-            self.asked.extend(rate.all_parameters(settlement.key.0, amount));
+            self.asked.extend(rate.settlement_parameters(settlement.key.0, amount));
         }
     }
 

@@ -182,7 +182,7 @@ fn request(entries: &[Entry], deadline: u64) -> (Vec<String>, Vec<u8>, Vec<bool>
                 let limit = index_of(&mut limits, &settlement.limit);
                 asked.extend([0, index, settlement.charged, more, less, limit]);
                 for rate in &settlement.limit.rates {
-                    asked.extend(rate.all_parameters(settlement.key.0, amount));
+                    asked.extend(rate.settlement_parameters(settlement.key.0, amount));
                 }
             }
         }

@@ -326,7 +326,20 @@ impl World {
             2 => self.now.saturating_sub(period * self.rng.random_range(0..4)),
             _ => self.now,
         };
-        Entry::Settle(Settlement { key: self.key(), limit, charged, delta })
+        let key = self.key();
+        // A leaky bucket's last reservation is named by its turn.
+        let charged = if matches!(limit.rates[0].algorithm, Algorithm::LeakyBucket { .. })
+            && self.rng.random_bool(0.7)
+            && let Some(record) =
+                self.records(&name(&limit, key)).iter().find(|record| record.tag == limit.rates[0].tag())
+        {
+            let (record, at) = limit.rates[0].roll(Some(record.clone()), self.now);
+            let before = limit.rates[0].uncharge(record, at, delta.unsigned_abs());
+            before.slot * 1000 + before.previous + u64::from(before.current > 0)
+        } else {
+            charged
+        };
+        Entry::Settle(Settlement { key, limit, charged, delta })
     }
 
     /// One of four, different in all of their bits.

@@ -37,7 +37,8 @@ impl Pace {
     /// The mean at `now`, in cost a microsecond. What is older than some requests fades, and what is older than `memory`
     /// microseconds.
     pub(super) fn at(&mut self, now: u64, memory: u64) -> f64 {
-        let memory = (REMEMBERED / self.mean.max(1e-12)).min(memory as f64).max(SHORTEST);
+        let some = if self.known { REMEMBERED / self.mean.max(1e-12) } else { 0.0 };
+        let memory = some.min(memory as f64).max(SHORTEST);
         let passed = now.saturating_sub(self.since) as f64;
         // Too short a time says nothing about a rate, but that it is not lower than what was asked for already.
         if passed < memory / 8.0 {

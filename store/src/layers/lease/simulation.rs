@@ -467,7 +467,7 @@ fn leases_of_long_windows_are_as_cheap() {
         "one goes on",
         World { spec, load, seconds: 55.0, ..world(Algorithm::FIXED_WINDOW, 1, 1.0, 20) },
     );
-    assert!(report.admitted >= 9_900, "what idle holders had came back");
+    assert!(report.admitted >= 9_750, "what idle holders had came back");
 }
 
 /// A key that is asked for now and then costs no more than without leases.
