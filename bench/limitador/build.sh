@@ -6,7 +6,8 @@
 set -euo pipefail
 
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-readonly here folder=$(realpath -m "$1") version=0.14.0
+folder=$(realpath -m "$1")
+readonly here folder version=0.14.0
 
 published=$(cargo metadata --locked --format-version 1 --manifest-path "$here/Cargo.toml" |
   grep -o "\"manifest_path\":\"[^\"]*/limitador-$version/Cargo.toml\"" | cut -d '"' -f 4 | head -n 1)

@@ -46,12 +46,14 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Chart> {
         panels: vec![
             Panel {
                 label: "checks per second".to_owned(),
+                doubling: false,
                 lines: [0, 1]
                     .map(|side| line(NAMES[side].to_owned(), side, false, side, Round::throughput))
                     .into(),
             },
             Panel {
                 label: "CPU, microseconds a check".to_owned(),
+                doubling: true,
                 lines: cpu("Redis", false, Round::server)
                     .into_iter()
                     .chain(cpu("client", true, Round::client))

@@ -37,7 +37,7 @@ pub(crate) fn measure() -> anyhow::Result<(Chart, Vec<Row>)> {
             steps: true,
             points: steps(passed),
         });
-        Panel { label: label.to_owned(), lines: lines.collect() }
+        Panel { label: label.to_owned(), doubling: false, lines: lines.collect() }
     };
     let chart = Chart {
         title: format!("{REQUESTS} requests in 10 s: one comes, and 9 s later {EACH} in each millisecond"),

@@ -75,7 +75,11 @@ pub(crate) fn measure(folder: &Path) -> anyhow::Result<Vec<Row>> {
             let Interval { lower_bound: lowest, upper_bound: highest } = median.confidence_interval;
             let sample = Sample { median: median.point_estimate, lowest, highest };
             let mut checks = Checks::default();
-            checks.one("not as expected", if denied { admitted } else { asked - admitted }, 0);
+            checks.one(
+                "decisions that were not as expected",
+                if denied { admitted } else { asked - admitted },
+                0,
+            );
             rows.push(Row::sampled(format!("limiter: {name}"), "ns/check", sample, &checks));
         }
     }

@@ -31,9 +31,10 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         let spec = Arc::new(LimitSpec::new(format!("bench/policy/{percent}"), vec![rate()?]));
         let plan = Arc::new(LimitPlan::new(spec, Consistency::Leased, OnFailure::Deny, false));
         ensure!(plan.is_leased(), "the limit cannot be leased");
+        let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut holders = Vec::new();
         for _ in 0..HOLDERS {
-            holders.push(Arc::new(Limiter::new(redis.store().await?, &LimiterOptions::default())));
+            holders.push(Arc::new(Limiter::new(redis.store().await?, &options)));
         }
         ask(&holders, &plan, percent, WINDOW).await?;
         redis.tell(&["CONFIG", "RESETSTAT"]).await?;

@@ -131,6 +131,7 @@ fn chart(seconds: &[Second], killed: Duration, started: Duration) -> Chart {
         panels: vec![
             Panel {
                 label: "checks in each second".to_owned(),
+                doubling: false,
                 lines: vec![
                     line("admitted by Redis", 0, |second| second.admitted as f64),
                     line("no answer: onStoreFailure decides", 1, |second| second.failed as f64),
@@ -138,6 +139,7 @@ fn chart(seconds: &[Second], killed: Duration, started: Duration) -> Chart {
             },
             Panel {
                 label: "milliseconds".to_owned(),
+                doubling: false,
                 lines: vec![
                     line("longest wait of a check in each second", 2, |second| {
                         second.worst.as_secs_f64() * 1e3

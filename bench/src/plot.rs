@@ -35,10 +35,12 @@ pub(crate) struct Axis {
     pub(crate) doubling: bool,
 }
 
-/// One panel; its axis begins at 0.
+/// One panel.
 #[derive(Debug)]
 pub(crate) struct Panel {
     pub(crate) label: String,
+    /// Whether each doubling is as high as the other; otherwise the axis begins at 0.
+    pub(crate) doubling: bool,
     pub(crate) lines: Vec<Line>,
 }
 
@@ -81,13 +83,21 @@ impl Axis {
 }
 
 impl Panel {
-    /// The end of its axis and the distance of its ticks.
-    fn scale(&self) -> (f64, f64) {
+    /// The ticks of its axis, from its beginning to its end.
+    fn ticks(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
-        let top = points.map(|point| point.spread.map_or(point.y, |spread| spread.1.max(point.y)));
-        let top = top.fold(f64::MIN_POSITIVE, f64::max) * 1.04;
-        let step = step(top, 5.0);
-        ((top / step).ceil() * step, step)
+        let (mut low, mut high) = (f64::INFINITY, f64::MIN_POSITIVE);
+        for point in points {
+            let (from, to) = point.spread.unwrap_or((point.y, point.y));
+            (low, high) = (low.min(from), high.max(to));
+        }
+        if self.doubling {
+            let power = |value: f64| value.max(1e-9).log2();
+            let powers = power(low).floor() as i32..=power(high).ceil() as i32;
+            return powers.map(|power| 2f64.powi(power)).collect();
+        }
+        let step = step(high * 1.04, 5.0);
+        (0..=(high * 1.04 / step).ceil() as i32).map(|n| f64::from(n) * step).collect()
     }
 }
 
@@ -170,10 +180,12 @@ impl Chart {
     }
 
     fn panel(&self, out: &mut String, panel: &Panel, top: f64, last: bool) -> std::fmt::Result {
-        let (end, step) = panel.scale();
+        let ticks = panel.ticks();
+        let scale = |value: f64| if panel.doubling { value.log2() } else { value };
+        let ends = [ticks.first(), ticks.last()].map(|end| scale(end.copied().unwrap_or(1.0)));
         let (bottom, right) = (top + PANEL, WIDTH - RIGHT);
-        let y = |value: f64| bottom - value / end * PANEL;
-        for tick in (0..).map(|n| n as f64 * step).take_while(|&tick| tick <= end * 1.001) {
+        let y = |value: f64| bottom - (scale(value) - ends[0]) / (ends[1] - ends[0]) * PANEL;
+        for tick in ticks {
             let at = y(tick);
             writeln!(out, r##"<path d="M{LEFT} {at:.1}H{right}" stroke="#ddd"/>"##)?;
             writeln!(
@@ -261,6 +273,16 @@ mod tests {
         assert_eq!([1.0, 7.0, 43.0, 260_000.0].map(|length| step(length, 5.0)), [0.2, 2.0, 10.0, 100_000.0]);
         let axis = Axis { label: String::new(), from: 1.0, to: 8.0, doubling: true };
         assert_eq!(axis.ticks(), [1.0, 2.0, 4.0, 8.0]);
+        let line = |y: f64| Line {
+            name: String::new(),
+            colour: 0,
+            dashed: false,
+            steps: false,
+            points: vec![Point { x: 0.0, y, spread: None }],
+        };
+        let panel = |doubling| Panel { label: String::new(), doubling, lines: vec![line(3.0), line(11.0)] };
+        assert_eq!(panel(true).ticks(), [2.0, 4.0, 8.0, 16.0]);
+        assert_eq!(panel(false).ticks(), [0.0, 5.0, 10.0, 15.0]);
         assert_eq!([0.0, 0.5, -2.0, 100.0, 150_000.0].map(number), ["0", "0.5", "-2", "100", "150k"]);
     }
 
@@ -277,7 +299,11 @@ mod tests {
         let chart = Chart {
             title: "a < b".to_owned(),
             x: Axis { label: "s".to_owned(), from: 0.0, to: 10.0, doubling: false },
-            panels: vec![Panel { label: "n".to_owned(), lines: vec![line("one"), line("other")] }],
+            panels: vec![Panel {
+                label: "n".to_owned(),
+                doubling: false,
+                lines: vec![line("one"), line("other")],
+            }],
             marks: vec![(5.0, "now".to_owned())],
         };
         let svg = chart.svg();

@@ -133,9 +133,8 @@ pub(crate) fn settle(rate: &Rate, record: &mut Record, charged: u64, delta: i64)
     let now = Span { micros: tat(record), rest: record.current };
     let after = if delta < 0 { now.minus(span, requests) } else { now.plus(span, requests) };
     let leaky = matches!(rate.algorithm, Algorithm::LeakyBucket { .. });
-    if leaky && delta < 0 && after.ceil() != charged {
-        return;
-    }
+    let kept = leaky && delta < 0 && after.ceil() != charged;
+    let after = if kept { now } else { after };
     set(record, after.micros, after.rest);
 }
 

@@ -169,7 +169,7 @@ mod tests {
         assert!(!room && limit.enter().is_none());
         drop(shadow);
         permits.pop();
-        assert_eq!(limit.enter_anyway().1, true);
+        assert!(limit.enter_anyway().1);
         assert!(limit.enter().is_some());
         drop(permits);
         assert_eq!((limit.in_flight.load(Ordering::Relaxed), limit.metrics.in_flight.get()), (0, 0));

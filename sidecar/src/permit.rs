@@ -33,7 +33,7 @@ impl Hold {
     }
 
     /// Its turn has come: it is not shed any more.
-    pub(crate) fn resume(&mut self, paused: Paused) {
+    pub(crate) fn resume(&mut self, paused: &Paused) {
         self.permits.extend(paused.0.iter().map(|limit| limit.enter_anyway().0));
     }
 

@@ -342,6 +342,9 @@ impl Places {
         let mut calls = Vec::new();
         self.0.lock().entries.retain(|&id, entry| {
             if entry.has_ended() {
+                if entry.owed > 0 {
+                    return true;
+                }
                 // The store forgets by itself what it was not told of in time.
                 if entry.doubt && now < entry.until {
                     calls.push(Call::new(id, entry, None, entry.until));
@@ -426,5 +429,121 @@ impl Places {
         if tokio::time::timeout(LAST, told).await.is_err() {
             tracing::warn!("places could not be given back: others get them when their time is over");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_store::{Clock, Counter, MemoryStore};
+
+    const KEY: KeyHash = KeyHash(7);
+
+    struct Stage {
+        places: Places,
+        limit: Arc<SharedLimit>,
+        store: Arc<Store>,
+    }
+
+    impl Stage {
+        fn new(max: u64) -> Self {
+            let store = MemoryStore::new(100, Clock::manual(60_000_000));
+            let (max, hold) = (Requests::new(max).unwrap(), Period::from_millis(30_000).unwrap());
+            let limit = SharedLimit::new("n/p/l", max, hold, Gauge::default(), None).unwrap();
+            Self { places: Places::default(), limit, store: Arc::new(Store::Memory(store)) }
+        }
+
+        fn ask(&self) -> (Place, Arc<LimitSpec>) {
+            self.places.ask(&self.limit, KEY, &self.store).unwrap()
+        }
+
+        fn take(&self) -> Option<Place> {
+            let (mut place, spec) = self.ask();
+            let Store::Memory(store) = &*self.store else { return None };
+            if store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted {
+                place.taken();
+                return Some(place);
+            }
+            place.denied();
+            None
+        }
+
+        fn holder(&self) -> u64 {
+            holder_of(&self.limit.current.load())
+        }
+
+        fn entries(&self) -> usize {
+            self.places.0.lock().entries.len()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_ended_is_told_together_and_never_forgotten() {
+        let stage = Stage::new(3);
+        let held: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!((held.len(), stage.limit.common.held.get()), (3, 3));
+        drop(held);
+        assert!(stage.take().is_none(), "the store does not know yet");
+        assert!(stage.places.due().is_empty(), "and a look around does not lose it");
+        let calls = stage.places.owed();
+        assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(3)]);
+        assert_eq!((stage.entries(), stage.limit.common.held.get()), (0, 0));
+        stage.places.tell(calls).await;
+        assert_eq!(std::iter::from_fn(|| stage.take()).map(std::mem::forget).count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_is_renewed_in_time() {
+        let stage = Stage::new(3);
+        let held = stage.take();
+        for _ in 0..10 {
+            tokio::time::advance(Duration::from_secs(9)).await;
+            assert!(stage.places.due().is_empty());
+            tokio::time::advance(Duration::from_secs(2)).await;
+            let calls = stage.places.due();
+            assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(0)]);
+            stage.places.tell(calls).await;
+        }
+        assert!(!stage.limit.has_lapsed());
+        // Nobody tells the store any more.
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let holder = stage.holder();
+        let _ = stage.places.due();
+        assert!(stage.limit.has_lapsed() && stage.holder() != holder);
+        let edited = SharedLimit::new(
+            "n/p/l",
+            stage.limit.rate.requests,
+            stage.limit.rate.period,
+            Gauge::default(),
+            Some(&stage.limit),
+        );
+        assert!(edited.as_ref().is_some_and(|limit| limit.has_lapsed()), "a new snapshot knows");
+        drop(held);
+        assert!(!stage.limit.has_lapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_in_doubt_is_given_back_when_those_taken_with_it_have_ended() {
+        let stage = Stage::new(3);
+        let held = stage.take();
+        let before = stage.holder();
+        let (mut doubtful, spec) = stage.ask();
+        let Store::Memory(store) = &*stage.store else { return };
+        assert!(store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted);
+        doubtful.doubtful();
+        drop(doubtful);
+        assert_ne!(stage.holder(), before, "the limit goes on under another holder");
+        assert_eq!(std::iter::from_fn(|| stage.take()).map(drop).count(), 1, "of three one is lost");
+        drop(held);
+        stage.places.tell(stage.places.owed()).await;
+        assert_eq!(stage.entries(), 0);
+        assert_eq!(std::iter::from_fn(|| stage.take()).map(std::mem::forget).count(), 3);
+        // Alone it is given back by the next look, for as long as the store may know of it.
+        let (mut alone, _) = stage.places.ask(&stage.limit, KeyHash(8), &stage.store).unwrap();
+        alone.doubtful();
+        drop(alone);
+        let calls = stage.places.due();
+        assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [None]);
+        assert!(stage.places.due().is_empty());
     }
 }

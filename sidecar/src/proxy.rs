@@ -92,7 +92,7 @@ impl Connection {
                 if let Some(turn) = turn {
                     let paused = hold.pause();
                     turn.come().await;
-                    hold.resume(paused);
+                    hold.resume(&paused);
                 }
                 let mut response = self.forward(asker, request, hold).await;
                 describe(&standing, response.headers_mut());

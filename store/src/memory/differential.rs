@@ -64,6 +64,19 @@ fn any_cost() -> impl Strategy<Value = u64> {
     prop_oneof![12 => Just(1u64), 3 => 0u64..8, 1 => 0..=1u64 << 32, 1 => any::<u64>(), 1 => Just(u64::MAX)]
 }
 
+/// A limit's rates and two edits of them: some with other numbers only, some anew.
+fn any_editions() -> impl Strategy<Value = Vec<Vec<Rate>>> {
+    let rates = || vec(any_rate(), 1..4);
+    let numbers = vec(prop_oneof![4 => 1u64..12, 1 => 0..=MAX_COUNT], 3);
+    (rates(), numbers, rates()).prop_map(|(first, numbers, anew)| {
+        let edited = first.iter().zip(numbers).map(|(rate, requests)| {
+            let edited = Rate { requests: Requests::new(requests).unwrap(), ..*rate };
+            edited.checked().unwrap_or(*rate)
+        });
+        vec![first.clone(), edited.collect(), anew]
+    })
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     /// Of a limit, a key and a cost each.
@@ -161,7 +174,7 @@ proptest! {
 
     #[test]
     fn store_decides_as_defined(
-        editions in vec(vec(vec(any_rate(), 1..4), 3), 4), one in vec(any::<bool>(), 4), steps in vec(any_step(), 1..120),
+        editions in vec(any_editions(), 4), one in vec(any::<bool>(), 4), steps in vec(any_step(), 1..120),
     ) {
         let limits: Vec<Vec<Arc<LimitSpec>>> = editions.into_iter().zip(&one).enumerate().map(|(n, (editions, one))| {
             let spec = |mut rates: Vec<Rate>| {

@@ -161,7 +161,8 @@ impl MemoryStore {
         let decision = rate.decision(&record, at, *cost, room, room);
         match found {
             Ok(at) => shard.set(id, at, layout, record),
-            Err(_) if !room && !limit.prepared.counts_denied => {}
+            // Denials count for logs only, which do not stand in an entry.
+            Err(_) if !room => {}
             Err(at) => {
                 let entry = Entry::pack(id, layout, &record)?;
                 if !self.reserve() {

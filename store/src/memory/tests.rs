@@ -354,7 +354,7 @@ proptest! {
 
     #[test]
     fn an_entry_holds_its_record(
-        period in prop_oneof![1u64..100, 1..=sluice_limiter::MAX_PERIOD_MS], slot in 0u64..1 << 40, current in 0u64..1 << 47, shift in 0u32..47, previous in 0u64..1 << 34, id: (u64, u64), kind in 0usize..4,
+        period in prop_oneof![1u64..100, 1..=sluice_limiter::MAX_PERIOD_MS], instant in 0u64..1 << 49, current in 0u64..1 << 47, shift in 0u32..47, previous in 0u64..1 << 34, id: (u64, u64), kind in 0usize..4,
     ) {
         let slots = SubWindows::ONE;
         let algorithm = [
@@ -363,6 +363,7 @@ proptest! {
         ][kind];
         let tag = rate(1 << 30, period, algorithm).tag();
         let layout = Layout::of(tag).unwrap();
+        let slot = if kind == 3 { instant } else { instant / period };
         let id = Id { high: id.0 & !1, low: id.1 };
         let record = Record { slot, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
         if let Some(entry) = Entry::pack(id, &layout, &record) {

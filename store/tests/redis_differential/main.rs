@@ -289,6 +289,7 @@ the_script_decides_as_the_reference_does! {
     gcra_is_decided_as_the_reference_does: Gcra,
     leaky_buckets_are_decided_as_the_reference_does: LeakyBucket,
     warm_ups_are_decided_as_the_reference_does: WarmUp,
+    everyday_checks_are_decided_as_the_reference_does: Everyday,
     soft_limits_are_decided_as_the_reference_does: Soft,
     concurrency_is_decided_as_the_reference_does: Concurrency,
 }

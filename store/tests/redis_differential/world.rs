@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use redis::Value;
 use sluice_limiter::{
     Algorithm, Alignment, Bound, Burst, Holder, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Over, Period, Rate,
-    Record, Requests, Soft, SubWindows, WarmUp,
+    Record, Requests, Soft, SubWindows, Tag, WarmUp,
 };
 use sluice_store::check::{Records, decide, rebased, settle};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
@@ -39,9 +39,11 @@ pub(crate) enum Focus {
     WarmUp,
     Soft,
     Concurrency,
+    /// Plain windows, most of them asked for one: the script's short forms.
+    Everyday,
 }
 
-pub(crate) const ALL: [Focus; 13] = [
+pub(crate) const ALL: [Focus; 14] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -55,6 +57,7 @@ pub(crate) const ALL: [Focus; 13] = [
     Focus::WarmUp,
     Focus::Soft,
     Focus::Concurrency,
+    Focus::Everyday,
 ];
 
 /// What Redis must hold.
@@ -127,8 +130,8 @@ impl World {
 
     /// Some limits are great ones, where products pass 2^53; they have one rate, which alone decides.
     fn limit(&mut self, n: usize) -> Arc<LimitSpec> {
-        if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows) {
-            let slots = if self.focus == Focus::TwoWindows { 1 } else { self.rng.random_range(2..=60) };
+        if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows | Focus::Everyday) {
+            let slots = if self.focus == Focus::SubWindows { self.rng.random_range(2..=60) } else { 1 };
             let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / slots * slots;
             let slots = SubWindows::new(slots).unwrap();
             let rate = Rate::new(
@@ -141,8 +144,11 @@ impl World {
         let how_many = *[1, 1, 1, 2, 3, 8].choose(&mut self.rng).unwrap();
         let mut rates: Vec<Rate> = vec![];
         while rates.len() < how_many {
-            let focus =
-                if self.rng.random_bool(0.7) { self.focus } else { *ALL.choose(&mut self.rng).unwrap() };
+            let focus = match self.focus {
+                Focus::Everyday => *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap(),
+                focus if self.rng.random_bool(0.7) => focus,
+                _ => *ALL.choose(&mut self.rng).unwrap(),
+            };
             let Some(rate) = self.rate(focus) else { continue };
             let clash = |other: &Rate| {
                 // Soft rates of one period would share what is known of it.
@@ -167,7 +173,7 @@ impl World {
         let burst =
             Burst::new(if self.rng.random_bool(0.2) { requests.get().max(1) } else { small + 1 }).unwrap();
         let algorithm = match focus {
-            Focus::TwoWindows => Algorithm::SLIDING_WINDOW,
+            Focus::TwoWindows | Focus::Everyday => Algorithm::SLIDING_WINDOW,
             Focus::SubWindows | Focus::Guaranteed => {
                 let slots = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
                 period = (period / slots).max(1) * slots;
@@ -217,7 +223,8 @@ impl World {
     fn requests(&mut self) -> Requests {
         let n = match self.rng.random_range(0..10) {
             0..5 => self.rng.random_range(0..12),
-            5 => self.rng.random_range(200..300),
+            // Where a count needs a second byte.
+            5 => self.rng.random_range(250..262),
             6 => self.rng.random_range(0..MAX_COUNT),
             7 => 1 << self.rng.random_range(0..40),
             8 => (1 << (8 * self.rng.random_range(1..5))) + self.rng.random_range(0..4),
@@ -296,16 +303,17 @@ impl World {
                 if self.rng.random_bool(0.1) {
                     return self.settlement();
                 }
+                let simple = self.focus == Focus::Everyday && self.rng.random_bool(0.9);
                 let mut counters: Vec<Counter> = vec![];
                 for _ in 0..*[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() {
                     let limit = self.any_limit();
-                    let cost = self.cost(&limit);
+                    let cost = if simple { 1 } else { self.cost(&limit) };
                     let key = self.key();
                     if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
                         counters.push(Counter { limit, key, cost });
                     }
                 }
-                let merges = counters.iter().all(|counter| counter.limit.merges());
+                let merges = !simple && counters.iter().all(|counter| counter.limit.merges());
                 let callers = if merges { *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap() } else { 1 };
                 Entry::Check { counters, callers }
             })
@@ -377,10 +385,12 @@ impl World {
             return (name, Stored::List);
         }
         let mut records = vec![];
-        let how_many = *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap();
-        let foreign = how_many > 4;
+        let just_its_own = self.focus == Focus::Everyday && self.rng.random_bool(0.8);
+        let how_many =
+            if just_its_own { limit.rates.len() } else { *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap() };
+        let foreign = how_many > 8;
         for n in 0..how_many {
-            let rates = if foreign || self.rng.random_bool(0.1) {
+            let rates = if foreign || !just_its_own && self.rng.random_bool(0.1) {
                 self.limit(7).rates.clone()
             } else {
                 limit.rates.clone()
@@ -390,7 +400,7 @@ impl World {
         }
         let mut bytes = encode(&records);
         if self.rng.random_bool(0.1) {
-            match self.rng.random_range(0..6) {
+            match self.rng.random_range(0..7) {
                 0 => bytes.truncate(self.rng.random_range(0..bytes.len())),
                 1 => bytes.push(self.rng.random()),
                 2 => bytes[self.rng.random_range(0..6)] = self.rng.random(),
@@ -398,8 +408,9 @@ impl World {
                     let at = self.rng.random_range(0..bytes.len());
                     bytes[at] = self.rng.random();
                 }
+                4 => bytes = self.too_many_slots(),
                 // The length of a short record that stands behind another one: that one twice.
-                4 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
+                5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
             }
         }
@@ -409,6 +420,15 @@ impl World {
             Ok(records) => (name, Stored::Records(records)),
             Err(_) => (name, Stored::Garbage(bytes)),
         }
+    }
+
+    /// A record that is right in all but the number of its slots.
+    fn too_many_slots(&mut self) -> Vec<u8> {
+        let slots = self.rng.random_range(61..64);
+        let period = slots * self.rng.random_range(1..100_000);
+        // As head of record.rs says: the period, the algorithm, the slots.
+        let tag = Tag::from_number(period << 13 | 1 << 9 | slots << 3);
+        encode(&[Record::empty(tag, self.now)])
     }
 
     fn record(&mut self, rate: &Rate, key: KeyHash) -> Record {

@@ -1,0 +1,110 @@
+//! Limits of requests at a time from YAML to what travels: what is compiled, said in short, and refused.
+
+use sluice_config::PreparedPolicy;
+use sluice_config::policy::Mode;
+use sluice_crds::manifest::{Loaded, Problem, load};
+use sluice_crds::summary::whole;
+
+fn spec(spec: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n{spec}\n"
+    )
+}
+
+fn loaded(text: &str) -> Loaded {
+    load(&spec(text)).unwrap_or_else(|problems| panic!("{problems:?}")).remove(0)
+}
+
+fn refused(text: &str) -> Problem {
+    load(&spec(text)).expect_err("this must be refused").remove(0)
+}
+
+#[test]
+fn every_kind_is_compiled_named_in_short_and_made_ready() {
+    let policy = loaded(
+        "  limits: [{name: rate, rates: [{requests: 6, per: 1m}]}]
+  concurrency:
+  - {name: each, max: 5, mode: Shadow, matches: [{path: {prefix: /v1}}], key: {parts: [{header: {name: X-Key}}], onMissing: Skip}}
+  - {name: g, adaptive: {gradient2: {minimum: 4, maximum: 400}}}
+  - {name: v, adaptive: {vegas: {minimum: 30, maximum: 40}}}
+  - {name: a, adaptive: {aimd: {minimum: 1, maximum: 9, timeout: 1500ms}}}",
+    )
+    .compiled;
+    assert_eq!(
+        whole(&policy),
+        "rate 6/1m, each 5 at a time, g 4 to 400 at a time in each pod [adaptive gradient2], \
+         v 30 to 40 at a time in each pod [adaptive vegas], a 1 to 9 at a time in each pod [adaptive aimd]"
+    );
+    let json = policy.to_json();
+    for part in [
+        r#"{"name":"each","mode":"Shadow","matches":[{"path":{"prefix":"/v1"}}],"key":[{"header":"x-key"}],"onMissing":"Skip","rates":[{"requests":5,"periodMillis":30000,"algorithm":"concurrency"}]}"#,
+        r#"{"minimum":4,"initial":20,"maximum":400,"kind":{"gradient2":{"tolerancePercent":3,"queuePercent":5}}}"#,
+        r#"{"minimum":30,"initial":30,"maximum":40,"kind":{"vegas":{"queuePercent":10}}}"#,
+        r#"{"minimum":1,"initial":9,"maximum":9,"kind":{"aimd":{"tolerancePercent":10,"timeoutMillis":1500}}}"#,
+    ] {
+        assert!(json.contains(part), "{part} in {json}");
+    }
+    let ready = PreparedPolicy::from_json(&json).expect("sidecars know it");
+    assert_eq!(ready.limits.iter().filter(|limit| limit.concurrency.is_some()).count(), 4);
+}
+
+#[test]
+fn a_policy_of_them_alone_is_one_and_shadow_wins() {
+    let policy = loaded("  mode: Shadow\n  concurrency: [{name: c, max: 1, mode: Enforce}]").compiled;
+    assert_eq!((policy.limits.len(), policy.limits[0].mode), (1, Mode::Shadow));
+}
+
+#[test]
+fn check_refuses_what_cannot_be_with_its_path() {
+    let g = "gradient2: {minimum: 4, maximum: 400}";
+    for (text, path, word) in [
+        ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive is needed, none"),
+        (
+            format!("{{name: a, max: 1, adaptive: {{{g}}}}}"),
+            "spec.concurrency[0]",
+            "there are max and adaptive",
+        ),
+        ("{name: a, max: 0}".into(), "spec.concurrency[0].max", "1 to 1000000"),
+        ("{name: a, max: 1000001}".into(), "spec.concurrency[0].max", "1 to 1000000"),
+        (
+            format!("{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, adaptive: {{{g}}}}}"),
+            "spec.concurrency[0].key",
+            "it is the pod's",
+        ),
+        ("{name: a, adaptive: {}}".into(), "spec.concurrency[0].adaptive", "exactly one of aimd, vegas"),
+        (
+            format!("{{name: a, adaptive: {{{g}, vegas: {{minimum: 1, maximum: 2}}}}}}"),
+            "spec.concurrency[0].adaptive",
+            "there are vegas and gradient2",
+        ),
+        (
+            "{name: a, adaptive: {vegas: {minimum: 3, maximum: 2}}}".into(),
+            "spec.concurrency[0].adaptive.vegas.maximum",
+            "2 is out of range: 3 to",
+        ),
+        (
+            "{name: a, adaptive: {vegas: {minimum: 3, initial: 2, maximum: 9}}}".into(),
+            "spec.concurrency[0].adaptive.vegas.initial",
+            "2 is out of range: 3 to 9",
+        ),
+        (
+            "{name: a, adaptive: {aimd: {minimum: 1, maximum: 2, timeout: 2h}}}".into(),
+            "spec.concurrency[0].adaptive.aimd.timeout",
+            "1h",
+        ),
+        ("{name: a, max: 1, matches: [{}]}".into(), "spec.concurrency[0].matches[0]", "says nothing"),
+        (
+            "{name: a, max: 1, key: {parts: [{}]}}".into(),
+            "spec.concurrency[0].key.parts[0]",
+            "exactly one of header",
+        ),
+        ("{name: l, max: 1}".into(), "spec.concurrency[0].name", "stands already in spec.limits[0]"),
+        ("{name: a, max: 1}, {name: a, max: 2}".into(), "spec.concurrency[1].name", "stands already"),
+    ] {
+        let limits = "  limits: [{name: l, rates: [{requests: 1, per: 1s}]}]";
+        let error = refused(&format!("{limits}\n  concurrency: [{text}]")).to_string();
+        assert!(error.contains(&format!("{path}: ")) && error.contains(word), "{text}: {error}");
+    }
+    let error = refused("  mode: Enforce").to_string();
+    assert!(error.contains("spec.limits: is required"), "{error}");
+}
