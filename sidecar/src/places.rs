@@ -4,9 +4,10 @@
 //! What is given back is written down in a table that one task empties, merged by limit and key: nobody who ends waits for
 //! the store, and nothing is lost however many end at once.
 //!
-//! The store knows each process by a *holder*. Where it is in doubt whether a call was carried out, the limit goes on under
-//! a new holder, and the old one gives back everything it may hold as soon as its last request has ended: a place can be
-//! taken too long, never twice.
+//! The store knows each process by a *holder*. Where it is in doubt whether a call was carried out, or whether places are
+//! still believed, the limit goes on under a new holder. What is held under the old one is taken once more under a third, as
+//! soon as there is room for that; then the old one gives back everything it may hold. So a place can be taken too long, and
+//! never twice.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use rand::Rng as _;
 use sluice_limiter::concurrency::MAX_CONCURRENT;
 use sluice_limiter::{Algorithm, Holder, Period, Rate, Requests};
-use sluice_store::{KeyHash, LimitSpec, Settlement, Store, StoreError};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Store, StoreError, StoreHealth};
+use smallvec::smallvec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -93,11 +95,16 @@ impl SharedLimit {
     /// Goes on under another holder, unless that has been done.
     fn leave(&self, spec: &Arc<LimitSpec>) {
         if Arc::ptr_eq(&self.current.load(), spec)
-            && let Some(holder) = random_holder()
+            && let Some(other) = self.other()
         {
-            let rate = Rate { algorithm: Algorithm::Concurrency { holder }, ..self.rate };
-            self.current.store(Arc::new(LimitSpec::new(self.scope.as_str(), vec![rate])));
+            self.current.store(other);
         }
+    }
+
+    /// The limit under a holder that nobody knows.
+    fn other(&self) -> Option<Arc<LimitSpec>> {
+        let rate = Rate { algorithm: Algorithm::Concurrency { holder: random_holder()? }, ..self.rate };
+        Some(Arc::new(LimitSpec::new(self.scope.as_str(), vec![rate])))
     }
 
     fn hold(&self) -> Duration {
@@ -140,13 +147,29 @@ struct Entry {
     /// The store may hold more for it than it has: everything is given back when it has ended.
     doubt: bool,
     lapse: Option<Lapse>,
+    /// What is held is being taken under another holder.
+    moving: bool,
+    /// Not before.
+    move_at: Instant,
     /// Until when the store believes what it was told last, by this process's clock.
     until: Instant,
 }
 
 impl Entry {
     fn new(limit: Arc<SharedLimit>, spec: Arc<LimitSpec>, store: Arc<Store>, until: Instant) -> Self {
-        Self { limit, spec, store, asked: 0, held: 0, owed: 0, doubt: false, lapse: None, until }
+        Self {
+            limit,
+            spec,
+            store,
+            asked: 0,
+            held: 0,
+            owed: 0,
+            doubt: false,
+            lapse: None,
+            moving: false,
+            move_at: Instant::now(),
+            until,
+        }
     }
 
     /// No request has to do with it any more.
@@ -244,7 +267,7 @@ impl Drop for Place {
         if entry.held == 0 {
             entry.lapse = None;
         }
-        if entry.has_ended() && entry.owed == 0 && !entry.doubt {
+        if entry.has_ended() && entry.owed == 0 && !entry.doubt && !entry.moving {
             entries.remove(&self.id);
         }
         if owes {
@@ -272,6 +295,16 @@ impl Call {
         let Entry { limit, spec, store, .. } = entry;
         Self { id, limit: limit.clone(), spec: spec.clone(), store: store.clone(), back, until }
     }
+}
+
+/// Places to be taken under another holder.
+struct Move {
+    id: Id,
+    spec: Arc<LimitSpec>,
+    store: Arc<Store>,
+    held: u32,
+    /// Places that had ended before.
+    owed: u32,
 }
 
 impl Places {
@@ -311,6 +344,8 @@ impl Places {
             self.tell(self.owed()).await;
             if Instant::now() >= next {
                 self.tell(self.due()).await;
+                let moves = self.moves();
+                join_all(moves.into_iter().map(|one| self.take_anew(one))).await;
                 next = Instant::now() + LOOK;
             }
         }
@@ -323,7 +358,8 @@ impl Places {
         let Table { entries, owe } = &mut *table;
         let mut calls = Vec::with_capacity(owe.len());
         for id in owe.drain(..) {
-            let Some(entry) = entries.get_mut(&id).filter(|entry| entry.owed > 0) else { continue };
+            let ready = |entry: &&mut Entry| entry.owed > 0 && !entry.moving;
+            let Some(entry) = entries.get_mut(&id).filter(ready) else { continue };
             let back = std::mem::take(&mut entry.owed);
             if !entry.has_ended() {
                 calls.push(Call::new(id, entry, Some(back), now + entry.limit.hold()));
@@ -341,6 +377,9 @@ impl Places {
         let now = Instant::now();
         let mut calls = Vec::new();
         self.0.lock().entries.retain(|&id, entry| {
+            if entry.moving {
+                return true;
+            }
             if entry.has_ended() {
                 if entry.owed > 0 {
                     return true;
@@ -364,6 +403,61 @@ impl Places {
         });
         self.0.telling.fetch_add(calls.len(), Ordering::AcqRel);
         calls
+    }
+
+    /// What is held in doubt, and can be taken anew.
+    fn moves(&self) -> Vec<Move> {
+        let now = Instant::now();
+        let mut moves = Vec::new();
+        for (&id, entry) in &mut self.0.lock().entries {
+            let ready = entry.doubt && !entry.moving && entry.asked == 0 && entry.held > 0;
+            if !ready || now < entry.move_at || entry.store.health() != StoreHealth::Healthy {
+                continue;
+            }
+            let Some(spec) = entry.limit.other() else { continue };
+            entry.moving = true;
+            moves.push(Move { id, spec, store: entry.store.clone(), held: entry.held, owed: entry.owed });
+            if moves.len() == AT_A_TIME {
+                break;
+            }
+        }
+        moves
+    }
+
+    /// Takes what is held under another holder, and gives back everything under the old one.
+    async fn take_anew(&self, one: Move) {
+        let Move { id, spec, store, held, owed } = one;
+        let began = Instant::now();
+        let counter = Counter { limit: spec.clone(), key: KeyHash(id.1), cost: u64::from(held) };
+        let taken = store.check(smallvec![counter]).await;
+        let old = {
+            let mut table = self.0.lock();
+            let Table { entries, owe } = &mut *table;
+            let Some(entry) = entries.get_mut(&id) else { return };
+            entry.moving = false;
+            let moved = matches!(&taken, Ok(answer) if answer.admitted);
+            let old = moved.then(|| Call::new(id, entry, None, began));
+            if moved {
+                entry.spec = spec;
+                entry.doubt = false;
+                entry.lapse = None;
+                entry.until = began + entry.limit.hold();
+                // What was owed before, the old holder gives back with the rest.
+                entry.owed -= owed.min(entry.owed);
+            } else {
+                // An attempt of which nothing is known counts twice until it runs out.
+                entry.move_at = began + if taken.is_ok() { LOOK } else { entry.limit.hold() };
+            }
+            if entry.owed > 0 {
+                owe.push(id);
+            }
+            old
+        };
+        self.0.owe.notify_one();
+        if let Some(old) = old {
+            self.0.telling.fetch_add(1, Ordering::AcqRel);
+            self.tell(vec![old]).await;
+        }
     }
 
     async fn tell(&self, calls: Vec<Call>) {
@@ -435,7 +529,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_store::{Clock, Counter, MemoryStore};
+    use sluice_store::{Clock, MemoryStore};
 
     const KEY: KeyHash = KeyHash(7);
 
@@ -470,6 +564,26 @@ mod tests {
 
         fn holder(&self) -> u64 {
             holder_of(&self.limit.current.load())
+        }
+
+        async fn empty(&self) {
+            self.places.tell(self.places.owed()).await;
+            assert_eq!(self.entries(), 0);
+        }
+
+        /// A check of which the process does not hear.
+        fn doubt(&self) {
+            let (mut place, spec) = self.ask();
+            let Store::Memory(store) = &*self.store else { return };
+            assert!(store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted);
+            place.doubtful();
+        }
+
+        async fn take_anew(&self) -> usize {
+            let moves = self.places.moves();
+            let number = moves.len();
+            join_all(moves.into_iter().map(|one| self.places.take_anew(one))).await;
+            number
         }
 
         fn entries(&self) -> usize {
@@ -527,17 +641,16 @@ mod tests {
         let stage = Stage::new(3);
         let held = stage.take();
         let before = stage.holder();
-        let (mut doubtful, spec) = stage.ask();
-        let Store::Memory(store) = &*stage.store else { return };
-        assert!(store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted);
-        doubtful.doubtful();
-        drop(doubtful);
+        stage.doubt();
         assert_ne!(stage.holder(), before, "the limit goes on under another holder");
         assert_eq!(std::iter::from_fn(|| stage.take()).map(drop).count(), 1, "of three one is lost");
         drop(held);
         stage.places.tell(stage.places.owed()).await;
         assert_eq!(stage.entries(), 0);
-        assert_eq!(std::iter::from_fn(|| stage.take()).map(std::mem::forget).count(), 3);
+        let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!(all.len(), 3);
+        drop(all);
+        stage.empty().await;
         // Alone it is given back by the next look, for as long as the store may know of it.
         let (mut alone, _) = stage.places.ask(&stage.limit, KeyHash(8), &stage.store).unwrap();
         alone.doubtful();
@@ -545,5 +658,68 @@ mod tests {
         let calls = stage.places.due();
         assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [None]);
         assert!(stage.places.due().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_in_doubt_is_taken_anew_when_there_is_room() {
+        let stage = Stage::new(4);
+        let held = [stage.take(), stage.take()];
+        stage.doubt();
+        assert_eq!(
+            stage.take_anew().await,
+            1,
+            "two are held, one is in doubt, one is free: no room for two more"
+        );
+        assert_eq!((stage.take_anew().await, stage.places.moves().len()), (0, 0), "not again at once");
+        let [one, two] = held;
+        drop(one);
+        stage.places.tell(stage.places.owed()).await;
+        tokio::time::advance(LOOK).await;
+        assert_eq!(stage.take_anew().await, 1);
+        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!(others.len(), 3, "the doubtful one is free, the one that is held is not");
+        drop(others);
+        stage.places.tell(stage.places.owed()).await;
+        drop(two);
+        stage.empty().await;
+        let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!(all.len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_ends_while_places_are_taken_anew_gives_back_one() {
+        let stage = Stage::new(9);
+        let [one, two, three] = [stage.take(), stage.take(), stage.take()];
+        stage.doubt();
+        drop(one);
+        let moves = stage.places.moves();
+        drop(two);
+        assert!(stage.places.owed().is_empty() && stage.places.due().is_empty(), "nothing is told meanwhile");
+        for one in moves {
+            stage.places.take_anew(one).await;
+        }
+        stage.places.tell(stage.places.owed()).await;
+        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!(others.len(), 8);
+        drop(others);
+        drop(three);
+        stage.empty().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_renewed_is_counted_again() {
+        let stage = Stage::new(3);
+        let held = stage.take();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let calls = stage.places.due();
+        assert!(stage.limit.has_lapsed());
+        drop(calls);
+        // The store has forgotten, or not: it makes no difference.
+        assert_eq!(stage.take_anew().await, 1);
+        assert!(!stage.limit.has_lapsed());
+        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+        assert_eq!(others.len(), 2);
+        drop((held, others));
+        stage.empty().await;
     }
 }

@@ -51,8 +51,11 @@ impl Turn {
             }
             let Some(place) = Place::take(waiting) else {
                 charges.into_iter().for_each(Charge::keep);
-                for ((_, decisions), counter) in standing.each().zip(charged) {
-                    drop(Charge::new(standing, counter, delay(decisions), None));
+                for ((limit, decisions), counter) in standing.each().zip(charged) {
+                    // A place among those at a time gives itself back.
+                    if standing.snapshot.limit(limit).shared.is_none() {
+                        drop(Charge::new(standing, counter, delay(decisions), None));
+                    }
                 }
                 return Err(Crowded { limit, wait: longest });
             };

@@ -312,3 +312,51 @@ async fn an_edit_keeps_who_is_in_flight() {
     application.busy(0).await;
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0);
 }
+
+#[tokio::test]
+async fn who_is_rejected_because_too_many_wait_gives_back_one_place_and_not_two() {
+    const WAITING: u64 = 1000;
+    let application = Application::start().await;
+    let leaky = r#"{"name":"leaky","mode":"Enforce","onMissing":"Shared","rates":[{"requests":1,"periodMillis":1000,
+        "algorithm":{"leakyBucket":{"maxWaitMillis":3600000}}}]}"#;
+    let at_a_time = at_a_time("l", WAITING + 1, "Enforce");
+    let sidecar = sidecar_with(application.address, &[policy(&[leaky.to_owned(), at_a_time.clone()])]);
+    let address = sidecar.addresses()[0];
+    assert_eq!(get(address, "").await.status, 200);
+    free(&sidecar).await;
+    let request = || http::Request::get("http://a/").body(http_body_util::Full::default()).unwrap();
+    let mut senders = Vec::new();
+    for _ in 0..5 {
+        senders.push(http2(address).await.0);
+    }
+    let asked: Vec<_> =
+        (0..WAITING as usize).map(|n| tokio::spawn(senders[n % 5].clone().send_request(request()))).collect();
+    let all_wait = async {
+        while value(&sidecar, "concurrency_held", "\"l\"") < WAITING {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all_wait).await.expect("all of them wait");
+    let crowd = async {
+        for _ in 0..5 {
+            // Until the place of the one before is given back there is none.
+            while !get(address, "").await.body.contains("wait for their turn already") {}
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), crowd).await.expect("too many wait");
+    publish(&sidecar, &StoreChoice::Memory, &[policy(&[at_a_time])]);
+    let last = async {
+        loop {
+            let answer = get(address, "").await;
+            if answer.status == 200 {
+                return answer;
+            }
+        }
+    };
+    let last = tokio::time::timeout(Duration::from_secs(60), last).await.expect("a place is free");
+    // Some who waited may have had their turn meanwhile, and no longer hold a place.
+    let ended = application.count() as u64 - 2;
+    let remaining: u64 = last.header("x-ratelimit-remaining").parse().unwrap();
+    assert!(remaining <= ended, "{remaining} places are free, and {ended} have ended");
+    asked.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -200,7 +200,9 @@ impl World {
                 Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())
             }
             Focus::Concurrency => {
-                requests = Requests::new(requests.get() % 30).unwrap();
+                // Some have more places than there can be holders.
+                let least = if self.rng.random_bool(0.2) { 990 } else { 0 };
+                requests = Requests::new(least + requests.get() % 30).unwrap();
                 Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
             }
             Focus::Soft => *[
@@ -225,6 +227,7 @@ impl World {
             0..5 => self.rng.random_range(0..12),
             // Where a count needs a second byte.
             5 => self.rng.random_range(250..262),
+            6 if self.focus == Focus::Everyday => self.rng.random_range(254..259),
             6 => self.rng.random_range(0..MAX_COUNT),
             7 => 1 << self.rng.random_range(0..40),
             8 => (1 << (8 * self.rng.random_range(1..5))) + self.rng.random_range(0..4),
@@ -297,7 +300,8 @@ impl World {
     }
 
     pub(crate) fn entries(&mut self) -> Vec<Entry> {
-        let how_many = self.rng.random_range(1..40);
+        let few = self.focus == Focus::Everyday && self.rng.random_bool(0.7);
+        let how_many = self.rng.random_range(1..if few { 10 } else { 40 });
         (0..how_many)
             .map(|_| {
                 if self.rng.random_bool(0.1) {
@@ -357,7 +361,11 @@ impl World {
     }
 
     fn any_limit(&mut self) -> Arc<LimitSpec> {
-        self.limits.choose(&mut self.rng).unwrap().choose(&mut self.rng).unwrap().clone()
+        let versions = self.limits.choose(&mut self.rng).unwrap();
+        if self.focus == Focus::Everyday && self.rng.random_bool(0.6) {
+            return versions[0].clone();
+        }
+        versions.choose(&mut self.rng).unwrap().clone()
     }
 
     fn cost(&mut self, limit: &LimitSpec) -> u64 {
@@ -456,12 +464,15 @@ impl World {
                 return record;
             }
             Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
-                let furthest = rate.all_parameters(key.0, 1)[4];
-                let tat = match self.rng.random_range(0..6) {
+                let cost = self.rng.random_range(1..4);
+                let [capacity, _, span, _, furthest] = rate.all_parameters(key.0, cost);
+                let tat = match self.rng.random_range(0..8) {
                     0 => now - self.rng.random_range(0..3),
                     1 => now + furthest + self.rng.random_range(0..3) - 1,
                     2 => now + self.rng.random_range(0..=2 * furthest + 1),
                     3 => now + 3 * MAX_PERIOD_MS * 1000,
+                    // Just before and after one of this cost fits.
+                    4..6 => (now + capacity).saturating_sub(span) + self.rng.random_range(0..3) - 1,
                     _ => now + self.rng.random_range(0..=furthest),
                 };
                 (record.slot, record.previous) = (tat / 1000, tat % 1000);
@@ -482,6 +493,13 @@ impl World {
                 return record;
             }
             Algorithm::Concurrency { .. } => {
+                if self.rng.random_bool(0.02) {
+                    // As many as there can be, or nearly; none of them asks.
+                    let how_many = self.rng.random_range(998..=1000);
+                    record.tail = (0..how_many).flat_map(|n| [100 + n, 1, millis + period]).collect();
+                    record.slot = millis + period;
+                    return record;
+                }
                 let how_many = self.rng.random_range(1..6);
                 record.tail = (0..how_many)
                     .flat_map(|_| {
@@ -526,7 +544,8 @@ impl World {
             3 => record.slot += self.rng.random_range(2..5),
             4 => record.slot += 40 * MAX_PERIOD_MS / rate.period.millis(),
             _ => {
-                // As full as can be, give or take a little.
+                // As full as can be, give or take a little; some of them by a clock that was ahead.
+                record.slot += u64::from(self.rng.random_bool(0.1));
                 record.previous %= rate.requests.get() + 1;
                 if !record.tail.is_empty() {
                     record.previous %= modest;
@@ -539,6 +558,10 @@ impl World {
                 let (rolled, at) = rate.roll(Some(record.clone()), now);
                 let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
                 record.current = (spare + 1).saturating_sub(self.rng.random_range(0..5));
+                if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
+                    let most = spare.min(1 << self.rng.random_range(0..30));
+                    record.current = self.rng.random_range(0..=most);
+                }
             }
         }
         self.over(rate, &mut record, millis);
