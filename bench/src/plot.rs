@@ -313,6 +313,6 @@ mod tests {
                 && svg.contains(">other<")
                 && svg.contains(">now<")
         );
-        assert_eq!(svg.matches(r#"M78.0 310.0L776.0 80.0"#).count(), 2, "{svg}");
+        assert_eq!(svg.matches(r#"M78.0 310.0L776.0 118.3"#).count(), 2, "{svg}");
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct World {
     pub(crate) rng: StdRng,
     /// The versions of each limit, as edits make them: (limit, version).
     limits: Vec<Vec<Arc<LimitSpec>>>,
+    /// If this batch is about one limit only.
+    one: Option<Arc<LimitSpec>>,
     pub(crate) stored: HashMap<String, Stored>,
     /// In microseconds.
     pub(crate) now: u64,
@@ -95,8 +97,17 @@ impl World {
     pub(crate) fn new(seed: u64, focus: Focus) -> Self {
         let rng = StdRng::seed_from_u64(seed);
         let (limits, stored, written) = (vec![], HashMap::new(), vec![]);
-        let mut world =
-            Self { rng, limits, stored, now: EARLIEST * 1000, focus, written, admitted: 0, denied: 0 };
+        let mut world = Self {
+            rng,
+            limits,
+            one: None,
+            stored,
+            now: EARLIEST * 1000,
+            focus,
+            written,
+            admitted: 0,
+            denied: 0,
+        };
         world.rebuild();
         world
     }
@@ -104,6 +115,7 @@ impl World {
     /// New limits, nothing stored.
     pub(crate) fn rebuild(&mut self) {
         self.stored.clear();
+        self.one = None;
         self.limits = (0..8)
             .map(|n| {
                 let first = self.limit(n);
@@ -201,7 +213,7 @@ impl World {
             }
             Focus::Concurrency => {
                 // Some have more places than there can be holders.
-                let least = if self.rng.random_bool(0.2) { 990 } else { 0 };
+                let least = if self.rng.random_bool(0.3) { 1000 } else { 0 };
                 requests = Requests::new(least + requests.get() % 30).unwrap();
                 Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
             }
@@ -227,7 +239,7 @@ impl World {
             0..5 => self.rng.random_range(0..12),
             // Where a count needs a second byte.
             5 => self.rng.random_range(250..262),
-            6 if self.focus == Focus::Everyday => self.rng.random_range(254..259),
+            6 if self.focus == Focus::Everyday => self.rng.random_range(255..260),
             6 => self.rng.random_range(0..MAX_COUNT),
             7 => 1 << self.rng.random_range(0..40),
             8 => (1 << (8 * self.rng.random_range(1..5))) + self.rng.random_range(0..4),
@@ -270,6 +282,11 @@ impl World {
         {
             micros = at - 1 + self.rng.random_range(0..3);
         }
+        // At times a few clients of one limit ask once each.
+        self.one = None;
+        if self.focus == Focus::Everyday && self.rng.random_bool(0.3) {
+            self.one = Some(self.any_limit());
+        }
         // Far beyond, the clock is put back by years.
         let latest = EARLIEST + 20 * MAX_PERIOD_MS;
         self.now =
@@ -300,16 +317,23 @@ impl World {
     }
 
     pub(crate) fn entries(&mut self) -> Vec<Entry> {
-        let few = self.focus == Focus::Everyday && self.rng.random_bool(0.7);
-        let how_many = self.rng.random_range(1..if few { 10 } else { 40 });
+        let everyday = self.focus == Focus::Everyday;
+        let one = self.one.is_some();
+        let most = match everyday {
+            true if one => 5,
+            true if self.rng.random_bool(0.7) => 10,
+            _ => 40,
+        };
+        let how_many = self.rng.random_range(1..most);
         (0..how_many)
             .map(|_| {
                 if self.rng.random_bool(0.1) {
                     return self.settlement();
                 }
-                let simple = self.focus == Focus::Everyday && self.rng.random_bool(0.9);
+                let simple = everyday && self.rng.random_bool(0.9);
+                let several = if one { 1 } else { *[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() };
                 let mut counters: Vec<Counter> = vec![];
-                for _ in 0..*[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() {
+                for _ in 0..several {
                     let limit = self.any_limit();
                     let cost = if simple { 1 } else { self.cost(&limit) };
                     let key = self.key();
@@ -361,6 +385,9 @@ impl World {
     }
 
     fn any_limit(&mut self) -> Arc<LimitSpec> {
+        if let Some(one) = &self.one {
+            return one.clone();
+        }
         let versions = self.limits.choose(&mut self.rng).unwrap();
         if self.focus == Focus::Everyday && self.rng.random_bool(0.6) {
             return versions[0].clone();
@@ -406,6 +433,16 @@ impl World {
             let rate = rates[n % rates.len()];
             records.push(self.record(&rate, key));
         }
+        if just_its_own && self.rng.random_bool(0.5) {
+            // All with room, and as wide as may be.
+            for (record, rate) in records.iter_mut().zip(&limit.rates) {
+                let most = 1 << self.rng.random_range(0..24);
+                let edge = self.rng.random_range(254..257);
+                let current = if self.rng.random_bool(0.2) { edge } else { self.rng.random_range(0..most) };
+                record.current = current.min(rate.requests.get().saturating_sub(2));
+                record.previous = record.previous.min(1);
+            }
+        }
         let mut bytes = encode(&records);
         if self.rng.random_bool(0.1) {
             match self.rng.random_range(0..7) {
@@ -416,7 +453,7 @@ impl World {
                     let at = self.rng.random_range(0..bytes.len());
                     bytes[at] = self.rng.random();
                 }
-                4 => bytes = self.too_many_slots(),
+                4 => bytes = self.wrong_tag(),
                 // The length of a short record that stands behind another one: that one twice.
                 5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
@@ -430,13 +467,19 @@ impl World {
         }
     }
 
-    /// A record that is right in all but the number of its slots.
-    fn too_many_slots(&mut self) -> Vec<u8> {
-        let slots = self.rng.random_range(61..64);
-        let period = slots * self.rng.random_range(1..100_000);
-        // As head of record.rs says: the period, the algorithm, the slots.
-        let tag = Tag::from_number(period << 13 | 1 << 9 | slots << 3);
-        encode(&[Record::empty(tag, self.now)])
+    /// A record that is right in all but its period or the number of its slots.
+    fn wrong_tag(&mut self) -> Vec<u8> {
+        let (period, slots) = match self.rng.random_range(0..3) {
+            0 => (0, 1),
+            1 => (MAX_PERIOD_MS + self.rng.random_range(1..1000), 1),
+            _ => {
+                let slots = self.rng.random_range(61..64);
+                (slots * self.rng.random_range(1..100_000), slots)
+            }
+        };
+        let right = Record::empty(Tag::from_number(slots << 13 | 1 << 9 | slots << 3), 1000);
+        // As the head of record.rs says: the period, the algorithm, the slots.
+        encode(&[Record { tag: Tag::from_number(period << 13 | 1 << 9 | slots << 3), ..right }])
     }
 
     fn record(&mut self, rate: &Rate, key: KeyHash) -> Record {
@@ -493,9 +536,9 @@ impl World {
                 return record;
             }
             Algorithm::Concurrency { .. } => {
-                if self.rng.random_bool(0.02) {
-                    // As many as there can be, or nearly; none of them asks.
-                    let how_many = self.rng.random_range(998..=1000);
+                if self.rng.random_bool(0.05) {
+                    // As many as there can be, one more or nearly as many; none of them asks.
+                    let how_many = self.rng.random_range(998..=1001);
                     record.tail = (0..how_many).flat_map(|n| [100 + n, 1, millis + period]).collect();
                     record.slot = millis + period;
                     return record;
