@@ -263,6 +263,7 @@ async fn share_is_no_burst_when_the_store_comes_back_empty() {
     for pod in &pods {
         is(pod, true).await;
     }
+    told(&pods).await;
     let mut burst = 0;
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(1) {
@@ -300,6 +301,8 @@ async fn share_counts_while_the_store_is_stopped() {
     for pod in &pods {
         is(pod, true).await;
     }
+    // Each pod tells before its own first check; what others may still take meanwhile is not asked here.
+    told(&pods).await;
     let mut after = 0;
     for pod in &pods {
         after += admitted(pod, &plan, 1, 200).await;

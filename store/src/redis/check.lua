@@ -910,22 +910,23 @@ local function short_all(p, counters)
   return true
 end
 
--- Formats of values of several records, by limit and length: those that were met last.
-local formats_many = {}
+-- Formats of values of several records and the widths of their counts, by limit and length: those that were met last.
+local formats_many, widths_many = {}, {}
 
--- The format of a value of just the records of a limit, as their tags say it; or nil.
+-- The format of a value of just the records of a limit, as their tags say it, and their widths; or nil.
 local function format_many(value, limit)
-  local f, pos, length = '<', 1, #value
+  local f, pos, length, widths = '<', 1, #value, {}
   for r = first[limit], first[limit + 1] - 1 do
     if pos + 5 > length then return nil end
     local tag = rate_tag[r]
     local two = tag % 8192 == TWO_WINDOWS
     local width = unpack('<I6', value, pos) - tag
     if width < 1 or width > 6 then return nil end
+    widths[#widths + 1] = width
     pos = pos + (two and 12 + 2 * width or 12 + width)
     f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
   end
-  return pos == length + 1 and f or nil
+  return pos == length + 1 and f or nil, widths
 end
 
 -- As short, for a limit of several rates.
@@ -936,9 +937,9 @@ local function short_many(key, limit)
   local formats = formats_many[limit]
   if not formats then
     formats = {}
-    formats_many[limit] = formats
+    formats_many[limit], widths_many[limit] = formats, {}
   end
-  local f = formats[length]
+  local f, widths = formats[length], widths_many[limit][length]
   local t = f and {unpack(f, value)}
   local good = false
   for _ = 1, 2 do
@@ -946,15 +947,14 @@ local function short_many(key, limit)
       local at = 1
       good = true
       for r = from, to do
-        local width = t[at] - rate_tag[r]
-        if width < 1 or width > 6 then good = false break end
+        if t[at] - rate_tag[r] ~= widths[r - from + 1] then good = false break end
         at = at + (rate_tag[r] % 8192 == TWO_WINDOWS and 4 or 3)
       end
     end
     if good then break end
-    f = format_many(value, limit)
+    f, widths = format_many(value, limit)
     if not f then return false end
-    formats[length] = f
+    formats[length], widths_many[limit][length] = f, widths
     t = {unpack(f, value)}
   end
   local at, ends, admitted, write = 1, 0, true, false

@@ -376,12 +376,23 @@ pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
         "  if admitted then m_limit[key], m_numbers[key]",
         "  if false then m_limit[key], m_numbers[key]",
     ),
-    (Everyday, "any widths of the length taken", "if width < 1 or width > 6 then good = false break end", ""),
+    (
+        Everyday,
+        "any widths of the length taken",
+        "        if t[at] - rate_tag[r] ~= widths[r - from + 1] then good = false break end\n",
+        "",
+    ),
+    (
+        Everyday,
+        "any widths that can be",
+        "        if t[at] - rate_tag[r] ~= widths[r - from + 1] then good = false break end\n",
+        "        local width = t[at] - rate_tag[r]\n        if width < 1 or width > 6 then good = false break end\n",
+    ),
     (
         Everyday,
         "foreign records behind several rates dropped",
-        "return pos == length + 1 and f or nil",
-        "return f",
+        "return pos == length + 1 and f or nil, widths",
+        "return f, widths",
     ),
     (
         Everyday,

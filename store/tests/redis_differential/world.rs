@@ -320,7 +320,7 @@ impl World {
         let everyday = self.focus == Focus::Everyday;
         let one = self.one.is_some();
         let most = match everyday {
-            true if one => 5,
+            true if one => 7,
             true if self.rng.random_bool(0.7) => 10,
             _ => 40,
         };
@@ -445,7 +445,7 @@ impl World {
         }
         let mut bytes = encode(&records);
         if self.rng.random_bool(0.1) {
-            match self.rng.random_range(0..7) {
+            match self.rng.random_range(0..10) {
                 0 => bytes.truncate(self.rng.random_range(0..bytes.len())),
                 1 => bytes.push(self.rng.random()),
                 2 => bytes[self.rng.random_range(0..6)] = self.rng.random(),
@@ -454,6 +454,8 @@ impl World {
                     bytes[at] = self.rng.random();
                 }
                 4 => bytes = self.wrong_tag(),
+                // Another width of the counts.
+                6..9 => bytes[0] = bytes[0] & !7 | self.rng.random_range(0..8),
                 // The length of a short record that stands behind another one: that one twice.
                 5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
