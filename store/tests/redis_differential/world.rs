@@ -463,7 +463,8 @@ impl World {
         }
         match Record::decode_all(&bytes) {
             // Counts that no release writes are put back into range when they are written again, which is not compared.
-            Ok(records) if records.iter().any(absurd) => self.seed(),
+            // Nor does Redis keep what ended long ago.
+            Ok(records) if records.iter().any(absurd) || ended(&records) => self.seed(),
             Ok(records) => (name, Stored::Records(records)),
             Err(_) => (name, Stored::Garbage(bytes)),
         }
@@ -817,6 +818,11 @@ fn absurd(record: &Record) -> bool {
         || !record.tag.is_viewed() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
         || record.slot >= 1 << 47
+}
+
+/// Whether a value has ended long before all that happens here.
+fn ended(records: &[Record]) -> bool {
+    !records.is_empty() && records.iter().all(|record| record.expires_at() < EARLIEST - 5 * MAX_PERIOD_MS)
 }
 
 /// When a value expires: at its records' latest end. Only damaged ones end in the past or beyond all time; those

@@ -132,11 +132,12 @@ pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// A port that nobody listens on, below those that Linux gives to outgoing connections.
+/// A port that nobody listens on, nor on the one 10,000 above it, where a cluster talks among itself; both below those
+/// that Linux gives to outgoing connections.
 pub fn quiet_port() -> u16 {
     loop {
-        let port = rand::random_range(12_000..28_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let port = rand::random_range(12_000..22_000);
+        if [port, port + 10_000].iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
             return port;
         }
     }
