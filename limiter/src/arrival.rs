@@ -126,9 +126,6 @@ pub(crate) fn capped(span: Span) -> Span {
 /// requests would leave together.
 pub(crate) fn settle(rate: &Rate, record: &mut Record, charged: u64, delta: i64) {
     let requests = rate.requests.get();
-    if delta == 0 {
-        return;
-    }
     let span = capped(rate.span(delta.unsigned_abs().min(crate::MAX_COUNT)));
     let now = Span { micros: tat(record), rest: record.current };
     let after = if delta < 0 { now.minus(span, requests) } else { now.plus(span, requests) };

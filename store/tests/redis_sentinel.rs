@@ -4,114 +4,23 @@
 
 #[path = "support/checks.rs"]
 mod checks;
+#[path = "support/sentinel.rs"]
+mod sentinel;
 mod support;
 
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checks::{admitted, check, counter, failing, healthy, limit, patient, used, within};
 use redis::Value;
+use sentinel::Watched;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{Secret, Topology};
 use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually, free_port, quiet_port, until};
-use tempfile::TempDir;
+use support::{Redis, eventually, free_port};
 
-/// A sentinel; ended on drop.
-struct Sentinel {
-    child: Child,
-    port: u16,
-    _dir: TempDir,
-}
-
-impl Sentinel {
-    fn start(master: u16, more: &str) -> Self {
-        for _ in 0..10 {
-            let (dir, port) = (tempfile::tempdir().unwrap(), quiet_port());
-            let file = dir.path().join("sentinel.conf");
-            let text = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 2\n\
-                 sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 4000\n{more}",
-                dir.path().display()
-            );
-            std::fs::write(&file, text).unwrap();
-            let child = Command::new("redis-server")
-                .arg(file)
-                .arg("--sentinel")
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut sentinel = Self { child, port, _dir: dir };
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(10) {
-                if sentinel.child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return sentinel;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        panic!("redis-server --sentinel did not start on any of 10 ports");
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
-    }
-
-    /// How many of the others, and how many replicas, it knows of.
-    fn knows(&self) -> (usize, usize) {
-        let rows = |what: &str| -> usize {
-            let mut command = redis::cmd("SENTINEL");
-            let rows: Vec<Value> = command.arg(what).arg("main").query(&mut self.connection()).unwrap();
-            rows.len()
-        };
-        (rows("SENTINELS"), rows("REPLICAS"))
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Watched {
-    master: Redis,
-    replica: Redis,
-    sentinels: Vec<Sentinel>,
-}
-
-impl Watched {
-    fn start() -> Self {
-        let master = Redis::start_restartable(&["--repl-diskless-sync-delay", "0"]);
-        let replica = Redis::start_restartable(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(master.port, "")).collect();
-        until("the sentinels know each other and the replica", || {
-            sentinels.iter().all(|sentinel| sentinel.knows() == (2, 1))
-        });
-        until("the replica is in step", || {
-            let info: String = redis::cmd("INFO").arg("replication").query(&mut master.connection()).unwrap();
-            info.contains("state=online")
-        });
-        Self { master, replica, sentinels }
-    }
-
-    fn urls(&self) -> Vec<String> {
-        self.sentinels.iter().map(Sentinel::url).collect()
-    }
-
-    fn options(&self) -> RedisOptions {
-        RedisOptions::sentinel(self.urls(), "main")
-    }
+fn options(watched: &Watched) -> RedisOptions {
+    RedisOptions::sentinel(watched.urls(), "main")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -119,7 +28,7 @@ async fn store_finds_the_master_and_follows_it_when_it_dies() {
     let mut watched = Watched::start();
     let budget = Duration::from_secs(5);
     let stores: Vec<_> =
-        (0..2).map(|_| Arc::new(RedisStore::start(within(budget, watched.options())).unwrap())).collect();
+        (0..2).map(|_| Arc::new(RedisStore::start(within(budget, options(&watched))).unwrap())).collect();
     for store in &stores {
         healthy(store).await;
     }
@@ -198,7 +107,7 @@ fn used_or_none(redis: &Redis, store: &RedisStore, counter: &sluice_store::Count
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_follows_a_master_that_is_replaced_while_it_lives() {
     let watched = Watched::start();
-    let store = RedisStore::start(patient(watched.options())).unwrap();
+    let store = RedisStore::start(patient(options(&watched))).unwrap();
     let counters = [counter(&limit("replaced", 1_000_000), 1)];
     assert_eq!(admitted(&store, &counters, 3).await, 3);
     let (): () = redis::cmd("SENTINEL")
@@ -236,21 +145,9 @@ async fn store_asks_the_next_sentinel_and_names_what_is_wrong() {
 async fn store_needs_no_more_rights_behind_sentinels_than_documented() {
     let watched = Watched::start();
     let limit = limit("acl", 1000);
-    let set_user = |redis: &mut redis::Connection, name: &str, keys: &[&str], rights: &[&str]| {
-        let mut command = redis::cmd("ACL");
-        command.arg("SETUSER").arg(name).arg("on").arg(">secret").arg("resetkeys").arg(keys);
-        let (): () = command.arg("resetchannels").arg("-@all").arg(rights).query(redis).unwrap();
-    };
     let rights = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+role"];
-    let watch = ["+sentinel|get-master-addr-by-name"];
-    for redis in [&watched.master, &watched.replica] {
-        set_user(&mut redis.connection(), "least", &["~sluice:*"], &rights);
-        set_user(&mut redis.connection(), "less", &["~sluice:*"], &rights[..7]);
-    }
-    for sentinel in &watched.sentinels {
-        set_user(&mut sentinel.connection(), "watcher", &[], &watch);
-        set_user(&mut sentinel.connection(), "blind", &[], &[]);
-    }
+    watched.set_users(("watcher", &["+sentinel|get-master-addr-by-name"]), ("least", &rights));
+    watched.set_users(("blind", &[]), ("less", &rights[..7]));
     let with = |user: &str, watcher: &str| {
         let options = RedisOptions {
             topology: Topology::Sentinel {
@@ -261,7 +158,7 @@ async fn store_needs_no_more_rights_behind_sentinels_than_documented() {
             },
             username: Some(user.into()),
             password: Some(Secret::new("secret")),
-            ..watched.options()
+            ..options(&watched)
         };
         RedisStore::start(patient(options)).unwrap()
     };

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::queue::{Ask, Caller, Job, MAX_WAITING};
 use super::request::Writer;
+use super::runs::{Run, arrange};
 use super::script::Request;
 use crate::check::{Check, Counter, KeyHash, LimitSpec};
 use crate::failure::StoreError;
@@ -50,6 +51,8 @@ impl Keys {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
+    /// The last of the entries, once the call is made.
+    runs: Vec<Run>,
     callers: usize,
     records: usize,
     first_deadline: Option<Instant>,
@@ -168,18 +171,22 @@ impl Batch {
         self.first_deadline
     }
 
-    /// The call, to be obeyed until `deadline` (milliseconds of the server's clock).
-    pub(super) fn request(&self, keys: &Keys, deadline: u64) -> Request {
+    /// The call, to be obeyed until `deadline` (milliseconds of the server's clock). It brings the entries in its order.
+    pub(super) fn request(&mut self, keys: &Keys, deadline: u64) -> Request {
+        self.known.clear();
+        self.runs = arrange(&mut self.entries);
         let mut writer = Writer::new(keys);
-        for entry in &self.entries {
+        let (others, mut rest) = self.entries.split_at(self.entries.len() - in_runs(&self.runs));
+        for entry in others {
             match entry {
-                Entry::Check(check, callers) => writer.check(check, callers.len() as u64),
-                Entry::One(Ask::Check(check, _)) => writer.check(check, 1),
-                Entry::One(Ask::Take(counter, wanted, _)) => {
-                    writer.check(std::slice::from_ref(counter), *wanted);
-                }
                 Entry::One(Ask::Settle(settlement, _)) => writer.settlement(settlement),
+                check => writer.check(check.counters(), check.asked()),
             }
+        }
+        for run in &self.runs {
+            let (checks, others) = rest.split_at(run.checks);
+            writer.run(checks, run.own);
+            rest = others;
         }
         writer.finish(deadline)
     }
@@ -189,13 +196,36 @@ impl Batch {
         self.entries.into_iter().for_each(|entry| entry.refuse(error));
     }
 
-    /// The checks in the call's order.
-    pub(super) fn into_entries(self) -> Vec<Entry> {
-        self.entries
+    /// What was asked, in the call's order, and which runs come last.
+    pub(super) fn into_entries(self) -> (Vec<Entry>, Vec<Run>) {
+        (self.entries, self.runs)
     }
 }
 
+/// How many checks are in runs.
+pub(super) fn in_runs(runs: &[Run]) -> usize {
+    runs.iter().map(|run| run.checks).sum()
+}
+
 impl Entry {
+    /// The counters that it asks about; none of a settlement.
+    pub(super) fn counters(&self) -> &[Counter] {
+        match self {
+            Self::Check(check, _) | Self::One(Ask::Check(check, _)) => check,
+            Self::One(Ask::Take(counter, ..)) => std::slice::from_ref(counter),
+            Self::One(Ask::Settle(..)) => &[],
+        }
+    }
+
+    /// Scope and key of everything that it is about.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, KeyHash)> {
+        let settled = match self {
+            Self::One(Ask::Settle(settlement, _)) => Some((&*settlement.limit.scope, settlement.key)),
+            _ => None,
+        };
+        self.counters().iter().map(|counter| (&*counter.limit.scope, counter.key)).chain(settled)
+    }
+
     /// How many can be admitted at most.
     pub(super) fn asked(&self) -> u64 {
         match self {
@@ -315,7 +345,7 @@ mod tests {
         assert_eq!((batch.callers(), batch.merged()), (13, 9));
         let request = batch.request(&Keys { prefix: "s:".into(), partitions: 4 }, 7);
         assert_eq!(request.keys.len(), 2);
-        assert_eq!(batch.into_entries().len(), 4);
+        assert_eq!(batch.into_entries().0.len(), 4);
     }
 
     #[test]

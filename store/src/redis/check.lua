@@ -4,35 +4,40 @@
 -- KEYS     the key of every counter, each once, in the order in which they are first met
 -- ARGV[1]  MessagePack array of whole numbers: the deadline in milliseconds of this server's clock, the number of limits,
 --          for each of them the number of its rates, and for each rate: requests, tag (its lowest bit set if it has
---          parameters). Then what is asked, one after another:
---          l + 2: a check of limit l (from 1) with the next key, cost 1, one caller;
---          2: a check of one caller and cost 1: number of counters, for each of them index in KEYS and limit, which has one
---          rate without parameters;
+--          parameters). Then what is asked, one after another, runs last:
+--          0: a settlement: index in KEYS, the instant that was charged in microseconds, how much more, how much less, limit;
 --          1: a check: number of counters, number of callers who ask the same; for each counter: index in KEYS, cost, limit;
---          0: a settlement: index in KEYS, the instant that was charged in microseconds, how much more, how much less, limit.
+--          2: a run of checks of cost 1 that have the next keys, one each, which nothing else in the call is about:
+--          limit, which has no parameters; number of callers of each check; number of checks; number of counters that all
+--          these checks have besides, none with several callers, and for each of those index in KEYS and limit, which
+--          has one rate and no parameters.
 --          Behind each limit that is named the five numbers of Rate::parameters for each of its rates that has
 --          parameters; of a settlement's those of Rate::settlement_parameters for each of its rates.
 -- reply    this server's time in microseconds, then for each check: how many of the callers are admitted, and for
 --          each rate of each counter the state afterwards: slot, current, previous. Of more than two slots the third is
 --          a string, the counts of all previous slots in 6 bytes each; of a log the three are newest instant, number
 --          of instants, and the instant that has to leave before the cost fits; of holders the latest end, the places
---          held, and 0. Of a soft rate follow since and last. A
---          check of one of the first two forms whose keys hold just the records of its limits, which have no parameters, is
---          answered by -3 - (current * 4 + 2 if the slot is not that of now + 1 if it is admitted); by previous, if there are
---          two windows; by the slot, if it is not that of now; for each further rate the same with current * 2 + 1 if the
---          slot is not that of now. A settlement is answered by 0. Instead of all that, -1 if a key is not a string and -2 if its bytes
---          are no records. After the deadline: the time alone, and nothing is written.
+--          held, and 0. Of a soft rate follow since and last. A check of a run of one caller whose key holds just the
+--          records of its limit, none of them ahead, is answered for each rate by -3 - (c * 4 + 1 if it is admitted),
+--          where c is previous * 2^20 + current, if previous is below 2^29 and current below 2^20, or else by
+--          -3 - (current * 4 + 2 + 1 if it is admitted) and previous. How the other counters of a run stand before its
+--          first check is said once, by slot, current and previous, or -1 if all its checks are answered in full; then
+--          each that is admitted in the short form adds one. A settlement is answered by 0. Instead of all that, -1 if a
+--          key is not a string and -2 if its bytes are no records. After the deadline: the time alone, and nothing is
+--          written.
 --
--- All reads come before all writes, so an error leaves nothing half done. Every number is a whole one below 2^53,
--- where Lua's doubles are exact, and so is x % y for such x and y: (x - x % y) / y is the floor of x / y. Only the curve of
--- a warm-up is in fractions, in the order of operations of warm_up.rs.
+-- All reads come before all writes but those of a run, whose keys nothing else is about: no error leaves anything half
+-- done. Every number is a whole one below 2^53, where Lua's doubles are exact, and so is x % y for such x and y:
+-- (x - x % y) / y is the floor of x / y. Only the curve of a warm-up is in fractions, in the order of operations of
+-- warm_up.rs.
+--
+-- What nearly all calls are is decided by little code at the beginning; the rest is set up when something needs it.
 
-local call, byte, sub, rep, spread = redis.call, string.byte, string.sub, string.rep, unpack
+local call, spread = redis.call, unpack
 local pack, unpack = struct.pack, struct.unpack
-local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 1048576, 10000
+local MAX_COUNT = 1099511627776
 -- The lowest 13 bits of a tag: algorithm * 512 + previous slots * 8. A sliding window's are 520 to 992.
-local TWO_WINDOWS, ONE_WINDOW, SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 520, 1024, 1536, 2048, 2560, 3072, 3584, 4096
-local HOLDERS, MAX_HOLDERS, MAX_CONCURRENT = 4608, 1000, 1000000
+local TWO_WINDOWS, ONE_WINDOW = 520, 1024
 local keys, a = KEYS, cmsgpack.unpack(ARGV[1])
 
 local t = call('TIME')
@@ -43,176 +48,25 @@ if now > a[1] then return {micros} end
 -- Limits: where the rates of each begin among all. Rates: requests, tag, whether there are parameters; and of the two
 -- kinds without: period, the slot of now, what is left of it.
 local first, rate_requests, rate_tag, rate_flag, rate_period, rate_slot, rate_rest = {1}, {}, {}, {}, {}, {}, {}
--- Whether a limit has no parameters at all.
-local plain = {}
-local p, count = 3, 0
+local p, rates = 3, 0
 for l = 1, a[2] or 0 do
-  local rates = a[p]
+  local more = a[p]
   p = p + 1
-  plain[l] = true
-  for r = count + 1, count + rates do
+  for r = rates + 1, rates + more do
     local tag = a[p + 1]
     local flag = tag % 2
     tag = tag - flag
     rate_requests[r], rate_tag[r], rate_flag[r] = a[p], tag, flag == 1
-    if flag == 1 then plain[l] = false end
     local period = (tag - tag % 8192) / 8192
     local over = now % period
     rate_period[r], rate_slot[r], rate_rest[r] = period, (now - over) / period, period - over
     p = p + 2
   end
-  count = count + rates
-  first[l + 1] = count + 1
+  rates = rates + more
+  first[l + 1] = rates + 1
 end
 
--- Formats of a record by the width of its counts, made when first met.
-local formats_two, formats_one = {}, {}
-local function format(two, width)
-  local f
-  if two then
-    f = '<I6I6I' .. width .. 'I' .. width
-    formats_two[width] = f
-  else
-    f = '<I6I6I' .. width
-    formats_one[width] = f
-  end
-  return f
-end
-
--- Records of all keys side by side, four cells each: tag, slot, current, previous; n cells are taken. They are
--- filled one by one, as a multiple assignment begins at its right end, where a table cannot grow as an array.
-local rec, n = {}, 0
--- What few records have, by their first cell: counts of more than two slots (a table that is never changed) or instants
--- (a string); since when a soft rate is over its number, and the end of its last slot above it.
-local tails, sinces, lasts = {}, {}, {}
--- Keys, five cells each: where the first record stands (or -1 and -2 for what is no counter), where the last one; of
--- the value that was read the length, and its records' latest end, which is also when the key expires; whether it is
--- to be written.
-local info = {}
-
-local function ends_of(i, tag, slot)
-  local kind = tag % 8192
-  local period, e = (tag - kind) / 8192, nil
-  if kind < ONE_WINDOW then
-    local slots = (kind - 512) / 8
-    e = (slot + slots + 1) * (period / slots)
-  elseif kind < FIRST then e = (slot + 1) * period
-  elseif kind < ARRIVAL then e = slot + period
-  elseif kind == ARRIVAL or kind == HOLDERS then e = slot + 1
-  else e = slot + 3600001 end
-  local last = lasts[i]
-  if last and last + period > e then e = last + period end
-  return e
-end
-
--- Reads a record that is neither of two windows nor of one; returns the position after it, or nil.
-local function parse_other(value, pos, length, kind, width)
-  local period
-  if kind == LOG then
-    if width ~= 6 or pos + 13 > length then return nil end
-    local tag, slot, count = unpack('<I6I6I2', value, pos)
-    tag = tag - 6
-    period = (tag - kind) / 8192
-    local stop = pos + 13 + 6 * count
-    if count > MAX_INSTANTS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
-    if count > 0 and unpack('<I6', value, pos + 14) ~= slot then return nil end
-    rec[n + 1] = tag
-    rec[n + 2] = slot
-    rec[n + 3] = 0
-    rec[n + 4] = 0
-    tails[n + 1] = sub(value, pos + 14, stop)
-    n = n + 4
-    return stop + 1
-  end
-  if kind == HOLDERS then
-    if width ~= 6 or pos + 13 > length then return nil end
-    local tag, slot, count = unpack('<I6I6I2', value, pos)
-    tag = tag - 6
-    period = (tag - kind) / 8192
-    local stop = pos + 13 + 16 * count
-    if count > MAX_HOLDERS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
-    rec[n + 1] = tag
-    rec[n + 2] = slot
-    rec[n + 3] = 0
-    rec[n + 4] = 0
-    tails[n + 1] = sub(value, pos + 14, stop)
-    n = n + 4
-    return stop + 1
-  end
-  local slots, counts = 0, 1
-  if kind == ARRIVAL or kind == WARM_UP then counts = 2
-  elseif kind > 520 and kind <= 992 then
-    slots = (kind - 512) / 8
-    counts = slots + 1
-  elseif kind ~= SPREAD and kind ~= FIRST and kind ~= TWO_WINDOWS and kind ~= ONE_WINDOW then return nil end
-  if width == 0 or width == 7 or pos + 11 + counts * width > length then return nil end
-  local tag, slot = unpack('<I6I6', value, pos)
-  tag = tag - width
-  period = (tag - kind) / 8192
-  if period < 1 or period > MAX_PERIOD or (slots > 1 and period % slots > 0) then return nil end
-  rec[n + 1] = tag
-  rec[n + 2] = slot
-  rec[n + 3] = unpack('<I' .. width, value, pos + 12)
-  rec[n + 4] = counts > 1 and unpack('<I' .. width, value, pos + 12 + width) or 0
-  if slots > 1 then
-    local tail = {unpack('<' .. rep('I' .. width, slots - 1), value, pos + 12 + 2 * width)}
-    tail[slots] = nil
-    tails[n + 1] = tail
-  end
-  n = n + 4
-  return pos + 12 + counts * width
-end
-
--- Reads since when the record before is over its number; returns the position after it, or nil.
-local function parse_over(value, pos, length, width)
-  local before = rec[n - 3] % 8192
-  if width == 0 or width == 7 or pos + 11 + width > length or before >= LOG
-    or (rec[n - 3] - before) / 8192 ~= (unpack('<I6', value, pos) - OVER - width) / 8192
-    or sinces[n - 3] then return nil end
-  local since = unpack('<I6', value, pos + 6)
-  sinces[n - 3] = since
-  lasts[n - 3] = since + unpack('<I' .. width, value, pos + 12)
-  return pos + 12 + width
-end
-
--- Appends the records of a value; returns their latest end, or -2 if there is something else in it.
-local function parse(value)
-  local pos, length, ends, first = 1, #value, 0, n
-  if length > MAX_BYTES then return -2 end
-  while pos <= length do
-    if pos == length then return -2 end
-    local b0, b1 = byte(value, pos, pos + 1)
-    local low = b0 + b1 % 32 * 256
-    local width = low % 8
-    local kind = low - width
-    if kind == TWO_WINDOWS and width > 0 and width < 7 then
-      if pos + 11 + 2 * width > length then return -2 end
-      local tag, slot, current, previous
-      tag, slot, current, previous, pos = unpack(formats_two[width] or format(true, width), value, pos)
-      tag = tag - width
-      local period = (tag - 520) / 8192
-      if period < 1 or period > MAX_PERIOD then return -2 end
-      rec[n + 1] = tag
-      rec[n + 2] = slot
-      rec[n + 3] = current
-      rec[n + 4] = previous
-      n = n + 4
-      local e = (slot + 2) * period
-      if e > ends then ends = e end
-    elseif kind == OVER and n > first then
-      pos = parse_over(value, pos, length, width)
-      if not pos then return -2 end
-      local e = ends_of(n - 3, rec[n - 3], rec[n - 2])
-      if e > ends then ends = e end
-    else
-      pos = parse_other(value, pos, length, kind, width)
-      if not pos then return -2 end
-      local e = ends_of(n - 3, rec[n - 3], rec[n - 2])
-      if e > ends then ends = e end
-    end
-  end
-  return ends
-end
+local out, o, stop, named = {micros}, 2, #a, 0
 
 -- ceil(previous * rest / period) for rest <= period, where the product may pass 2^53. With previous = q * period + r:
 -- q * rest + ceil(r * rest / period); r * rest is taken as r * (h * 2^18 + l). Periods are below 2^35, so r * h is
@@ -243,566 +97,33 @@ local function share(count, rest, length)
   return over > 0 and (x - over) / length + 1 or x / length
 end
 
--- Where the record of a tag stands among those of a key.
-local function find(tag, from, to)
-  for i = from, to, 4 do
-    if rec[i] == tag then return i end
-  end
-end
-
--- A window's record at an instant (milliseconds), and the instant that counts.
-local function roll_window(i, kind, period, t)
-  local slots = kind < ONE_WINDOW and (kind - 512) / 8 or 0
-  local length = slots > 1 and period / slots or period
-  local slot, current, previous, tail, since, last = nil, 0, 0, nil, 0, 0
-  local stored
-  if i then stored, since, last = rec[i + 1], sinces[i] or 0, lasts[i] or 0 end
-  if kind == FIRST then
-    slot = t
-    if stored then
-      current = rec[i + 2]
-      if stored <= t then
-        if t - stored >= period then current = 0 end
-        if current > 0 then slot = stored end
-      elseif stored - t <= period then
-        slot, t = stored, stored
-      else
-        if since > t then since = t end
-        if last > t then last = t end
-      end
-    end
-    return t, length, slots, slot, current, previous, tail, since, last
-  end
-  slot = (t - t % length) / length
-  if stored then
-    if stored >= slot and stored - slot <= (slots > 1 and slots or 1) then
-      if stored > slot then slot, t = stored, stored * length end
-      current, previous, tail = rec[i + 2], rec[i + 3], tails[i]
-    elseif stored < slot then
-      local by = slot - stored
-      if by <= slots then
-        local c, p, old = rec[i + 2], rec[i + 3], tails[i]
-        if by == 1 then previous = c end
-        if slots > 1 then
-          tail = {}
-          for k = 2, slots do
-            local o = k - by
-            tail[k - 1] = o < 0 and 0 or o == 0 and c or o == 1 and p or old[o - 1]
-          end
-        end
-      end
-    else
-      current = rec[i + 2] + rec[i + 3]
-      local old = tails[i]
-      if old then
-        for k = 1, slots - 1 do current = current + old[k] end
-      end
-      if current > MAX_COUNT then current = MAX_COUNT end
-      if since > t then since = t end
-      if last > t then last = t end
-    end
-  end
-  if slots > 1 and not tail then
-    tail = {}
-    for k = 1, slots - 1 do tail[k] = 0 end
-  end
-  return t, length, slots, slot, current, previous, tail, since, last
-end
-
--- How many instants of a log still count.
-local function kept_of(instants, t, period)
-  local low, high = 0, #instants / 6
-  while low < high do
-    local middle = (low + high - (low + high) % 2) / 2
-    if unpack('<I6', instants, middle * 6 + 1) + period > t then low = middle + 1 else high = middle end
-  end
-  return low
-end
-
--- A log at now: the instant that counts, its instants, how many.
-local function roll_log(i, period)
-  if not i then return now, '', 0 end
-  local newest, instants, t = rec[i + 1], tails[i], now
-  if newest > now + period then
-    instants = rep(pack('<I6', now), #instants / 6)
-  elseif newest > now then
-    t = newest
-  end
-  local kept = kept_of(instants, t, period)
-  return t, sub(instants, 1, kept * 6), kept
-end
-
--- Holders at now: their bytes without those who have not renewed, the latest end, how many places they hold, how many
--- they are, and where the one that is asked for stands, or nil.
-local function roll_holders(i, ttl, holder)
-  local all, live, latest, used, count, own = i and tails[i] or '', {}, 0, 0, 0, nil
-  for at = 1, #all, 16 do
-    local who, places, ends = unpack('<I6I4I6', all, at)
-    if places > 0 and ends > now then
-      if ends > now + ttl then ends = now + ttl end
-      if ends > latest then latest = ends end
-      used, count = used + places, count + 1
-      if who == holder and not own then own = count end
-      live[count] = pack('<I6I4I6', who, places, ends)
-    end
-  end
-  return live, latest, used, count, own
-end
-
--- A theoretical arrival time at now.
-local function roll_arrival(i, requests, furthest)
-  if not i then return 0, 0, 0 end
-  local slot, rest, part = rec[i + 1], rec[i + 2], rec[i + 3]
-  if rest >= (requests < 1 and 1 or requests) then
-    local tat = slot * 1000 + part + 1
-    part, rest = tat % 1000, 0
-    slot = (tat - part) / 1000
-  end
-  if slot * 1000 + part > micros + furthest then
-    part, rest = (micros + furthest) % 1000, 0
-    slot = (micros + furthest - part) / 1000
-  end
-  return slot, rest, part
-end
-
--- A warm-up at now.
-local function roll_warm_up(i, period, full, factor)
-  local units = fraction * 256
-  if not i then return now, full, units end
-  local slot, stored, part = rec[i + 1], rec[i + 2], rec[i + 3]
-  if stored > full then stored = full end
-  local ahead = (slot - now) * 256000 + part - units
-  if (slot - now - period * factor) * 256000 + part - units > 0 then
-    slot, part = now + period * factor, units
-  elseif ahead < 0 then
-    stored = stored - ahead
-    if stored > full then stored = full end
-    slot, part = now, units
-  end
-  return slot, stored, part
-end
-
--- What one more request of a warm-up delays the next one, and what is left of its store.
-local function warm_up(requests, period, warm, factor, stored, cost)
-  local interval = period * 1000 / requests
-  local cold = interval * factor
-  local threshold = 0.5 * warm / interval
-  local maximum = threshold + 2.0 * warm / (interval + cold)
-  local slope = (cold - interval) / (maximum - threshold)
-  local cool_down = warm / maximum
-  local permits = stored / 256 / cool_down
-  local spend = permits < cost and permits or cost
-  local left = math.floor((permits - spend) * cool_down * 256)
-  local fresh, wait, above = cost - spend, 0.0, permits - threshold
-  if above > 0 then
-    local taken = above < spend and above or spend
-    wait = taken * ((interval + above * slope) + (interval + (above - taken) * slope)) / 2.0
-    spend = spend - taken
-  end
-  wait = wait + interval * spend + interval * fresh
-  return math.floor(wait * 256), left
-end
-
--- The records of one check, rolled to now, three cells each: slot, current, previous. What few of them have: the first
--- three as above; the instant that counts; how much is used, of a log how many instants.
-local rolled, r_tails, r_sinces, r_lasts, r_now, r_used = {}, {}, {}, {}, {}, {}
-
--- What has been rebased is written even if the answer is no: or each denial would rebase it again, until the clock has
--- caught up.
-local function rebase(i, k, slot, current, previous)
-  if i and slot < rec[i + 1] then
-    rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, previous
-    info[k] = true
-    return true
-  end
-end
-
--- Rolls the record of a rate with parameters, which stand behind p, into the cells after m; returns how many of the
--- callers it admits.
-local function other(requests, tag, p, k, from, to, cost, admitted, m)
-  local p1, p2, p3 = a[p + 1], a[p + 2], a[p + 3]
-  local kind = tag % 8192
-  local period = (tag - kind) / 8192
-  local i = find(tag, from, to)
-  local slot, current, previous, room
-  if kind < LOG then
-    local t, length, slots, tail, since, last
-    t, length, slots, slot, current, previous, tail, since, last =
-      roll_window(i, kind, period, kind == SPREAD and now + p1 or now)
-    local used, oldest = current, previous
-    if slots > 1 then
-      used = used + previous
-      for k = 1, slots - 2 do used = used + tail[k] end
-      oldest = tail[slots - 1]
-    end
-    if slots > 0 and oldest > 0 then
-      used = used + (p1 == 1 and oldest or share(oldest, (slot + 1) * length - t, length))
-    end
-    room = requests - used
-    if p3 > 0 and (since == 0 or t < since + p3 or t >= last + period) then room = p2 - used end
-    if rebase(i, k, slot, current, previous) then
-      tails[i] = tail
-      if since > 0 then sinces[i], lasts[i] = since, last end
-    end
-    r_tails[m], r_sinces[m], r_lasts[m], r_now[m], r_used[m] = tail, since, last, t, used
-  elseif kind == LOG then
-    local t, instants, kept = roll_log(i, period)
-    slot, current, previous = kept > 0 and rec[i + 1] or 0, 0, 0
-    if kept > 0 and slot > t then slot = t end
-    if kept > 0 and rebase(i, k, slot, 0, 0) then tails[i] = instants end
-    room = requests - kept
-    if p1 > 0 and kept > 0 and slot + p1 > t then room = 0 end
-    r_tails[m], r_now[m], r_used[m] = instants, t, kept
-  elseif kind == ARRIVAL then
-    slot, current, previous = roll_arrival(i, requests, a[p + 5])
-    rebase(i, k, slot, current, previous)
-    local ahead, rest = slot * 1000 + previous - micros, current
-    if ahead < 0 then ahead, rest = 0, 0 end
-    local span, part = p3, a[p + 4]
-    -- Whether so many fit: ahead + k * span <= capacity.
-    local function fits(k)
-      local r = k * part
-      local over = r % requests
-      local x, y = ahead + k * span + (r - over) / requests, rest + over
-      if y >= requests then x, y = x + 1, y - requests end
-      return x < p1 or (x == p1 and y <= p2)
-    end
-    if requests < 1 or not fits(1) then return 0, slot, current, previous end
-    if cost > 0 and not fits(admitted) then
-      local low, high = 1, admitted
-      while high - low > 1 do
-        local middle = (low + high - (low + high) % 2) / 2
-        if fits(middle) then low = middle else high = middle end
-      end
-      admitted = low
-    end
-    return admitted, slot, current, previous
-  elseif kind == HOLDERS then
-    local live, latest, used, count, own = roll_holders(i, p2, p1)
-    slot, current, previous = latest, 0, 0
-    room = requests - used
-    if not own and count >= MAX_HOLDERS then room = 0 end
-    if count > 0 and rebase(i, k, slot, 0, 0) then tails[i] = table.concat(live) end
-    r_tails[m], r_used[m], r_now[m] = live, used, own
-  else
-    slot, current, previous = roll_warm_up(i, period, p1 * 256, p2)
-    rebase(i, k, slot, current, previous)
-    local ahead = (slot - now) * 256000 + previous - fraction * 256
-    if ahead > 0 or (cost < 1 and 1 or cost) > requests then admitted = 0 end
-    return admitted, slot, current, previous
-  end
-  if cost == 0 then
-    if room < 1 then admitted = 0 end
-  elseif cost * admitted > room then
-    if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
-  end
-  return admitted, slot, current, previous
-end
-
--- The cells after m with so many admitted of so many callers; adds to the tables of what few records have.
-local function charge(requests, tag, p, m, cost, admitted, callers)
-  local kind = tag % 8192
-  local period = (tag - kind) / 8192
-  local slot, current, previous, add = rolled[m + 1], rolled[m + 2], rolled[m + 3], admitted * cost
-  if kind < LOG then
-    if add > 0 then
-      current = current + add
-      if current > MAX_COUNT then current = MAX_COUNT end
-      if a[p + 3] > 0 and r_used[m] + add > requests then
-        local t = r_now[m]
-        if r_sinces[m] == 0 or r_sinces[m] > t or t >= r_lasts[m] + period then r_sinces[m] = t end
-        if kind == FIRST then r_lasts[m] = slot + period
-        else r_lasts[m] = (slot + 1) * (kind < ONE_WINDOW and period / ((kind - 512) / 8) or period) end
-      end
-    end
-  elseif kind == LOG then
-    if a[p + 2] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
-    if add > 0 then
-      local t = r_now[m]
-      local instants = sub(rep(pack('<I6', t), add < requests and add or requests) .. r_tails[m], 1, requests * 6)
-      r_tails[m], r_used[m] = instants, #instants / 6
-      slot = requests > 0 and t or 0
-    end
-  elseif kind == ARRIVAL then
-    if add > 0 then
-      local ahead, rest = slot * 1000 + previous - micros, current
-      if ahead < 0 then ahead, rest = 0, 0 end
-      local r = admitted * a[p + 4]
-      local over = r % requests
-      ahead, rest = ahead + admitted * a[p + 3] + (r - over) / requests, rest + over
-      if rest >= requests then ahead, rest = ahead + 1, rest - requests end
-      previous, current = (micros + ahead) % 1000, rest
-      slot = (micros + ahead - previous) / 1000
-    end
-  elseif kind == HOLDERS then
-    local live, own = r_tails[m], r_now[m]
-    if add > 0 then
-      local places, ends = add, now + a[p + 2]
-      if own then
-        local _, before = unpack('<I6I4', live[own])
-        places = before + add
-      else
-        own = #live + 1
-      end
-      live[own] = pack('<I6I4I6', a[p + 1], places, ends)
-      if ends > slot then slot = ends end
-      r_used[m] = r_used[m] + add
-    end
-    r_tails[m] = table.concat(live)
-  elseif add > 0 then
-    local wait, left = warm_up(requests, period, a[p + 1], a[p + 2], current, cost)
-    current = left
-    local part = (previous + wait) % 256000
-    slot, previous = slot + (previous + wait - part) / 256000, part
-  end
-  return slot, current, previous
-end
-
--- Corrects what was charged; p is where the settlement's index stands. Returns whether it changed anything.
-local function settle(p, from, to)
-  local charged, more, less, limit = a[p + 1], a[p + 2], a[p + 3], a[p + 4]
-  local instant = (charged - charged % 1000) / 1000
-  local changed = false
-  p = p + 4
-  for r = first[limit], first[limit + 1] - 1 do
-    local requests, tag, p1 = rate_requests[r], rate_tag[r], a[p + 1]
-    local kind = tag % 8192
-    local period = (tag - kind) / 8192
-    local i = find(tag, from, to)
-    if i then
-      changed = true
-      local function shifted(count)
-        count = count + more - less
-        return count < 0 and 0 or count > MAX_COUNT and MAX_COUNT or count
-      end
-      if kind < LOG then
-        local phase = kind == SPREAD and p1 or 0
-        local t, length, slots, slot, current, previous, tail, since, last = roll_window(i, kind, period, now + phase)
-        local at = instant + phase
-        if kind == FIRST then
-          if at >= slot then current = shifted(current) end
-        else
-          local index = slot - (at - at % length) / length
-          if index <= 0 then current = shifted(current)
-          elseif index <= slots then
-            if index == 1 then previous = shifted(previous)
-            else
-              local copy = {}
-              for k = 1, slots - 1 do copy[k] = tail[k] end
-              copy[index - 1] = shifted(copy[index - 1])
-              tail = copy
-            end
-          end
-        end
-        rec[i + 1], rec[i + 2], rec[i + 3], tails[i] = slot, current, previous, tail
-        if since > 0 then sinces[i], lasts[i] = since, last end
-      elseif kind == LOG then
-        local _, instants, kept = roll_log(i, period)
-        local newer, same = 0, 0
-        for at = 1, kept * 6, 6 do
-          local other = unpack('<I6', instants, at)
-          if other > instant then newer = newer + 1 elseif other == instant then same = same + 1 else break end
-        end
-        if less > more then
-          local gone = less - more
-          if gone > same then gone = same end
-          instants = sub(instants, 1, newer * 6) .. sub(instants, (newer + gone) * 6 + 1)
-        else
-          local added = more - less
-          if added > requests then added = requests end
-          instants = sub(instants, 1, newer * 6) .. rep(pack('<I6', instant), added) .. sub(instants, newer * 6 + 1)
-          instants = sub(instants, 1, requests * 6)
-        end
-        rec[i + 1], tails[i] = #instants > 0 and unpack('<I6', instants, 1) or 0, instants
-      elseif kind == ARRIVAL then
-        local slot, rest, part = roll_arrival(i, requests, a[p + 5])
-        local tat, span, over, per = slot * 1000 + part, a[p + 3], a[p + 4], requests < 1 and 1 or requests
-        if less > more then
-          local before, left = tat - span, rest - over
-          if left < 0 then before, left = before - 1, left + per end
-          if before < 0 then before, left = 0, 0 end
-          -- Of a leaky bucket only the last reservation can be given back.
-          if p1 == 0 or before + (left > 0 and 1 or 0) == charged then tat, rest = before, left end
-        elseif more > less then
-          tat, rest = tat + span, rest + over
-          if rest >= per then tat, rest = tat + 1, rest - per end
-        end
-        part = tat % 1000
-        rec[i + 1], rec[i + 2], rec[i + 3] = (tat - part) / 1000, rest, part
-      elseif kind == HOLDERS then
-        local ttl = a[p + 2]
-        local live, _, _, count, own = roll_holders(i, ttl, p1)
-        if own then
-          local _, places = unpack('<I6I4', live[own])
-          places = places + more - less
-          if places > MAX_CONCURRENT then places = MAX_CONCURRENT end
-          if places > 0 then live[own] = pack('<I6I4I6', p1, places, now + ttl) else table.remove(live, own) end
-        end
-        local latest = 0
-        for at = 1, #live do
-          local ends = unpack('<I6', live[at], 11)
-          if ends > latest then latest = ends end
-        end
-        rec[i + 1], tails[i] = latest, table.concat(live)
-      else
-        local slot, stored, part = roll_warm_up(i, period, p1 * 256, a[p + 2])
-        part = less > more and part - a[p + 3] or part + a[p + 3]
-        local left = part % 256000
-        slot, part = slot + (part - left) / 256000, left
-        if slot < 0 then slot, part = 0, 0 end
-        rec[i + 1], rec[i + 2], rec[i + 3] = slot, stored, part
-      end
-    end
-    p = p + 5
-  end
-  return changed
-end
-
--- Copies a record that no rate of the limit uses behind the others, if it has not expired: during a roll-out both are in
--- use. One that is far ahead is rebased as its own rate would do, or it would hold the key for as long.
-local function carry(i)
-  local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
-  if ends_of(i, tag, slot) <= now then return false end
-  local kind = tag % 8192
-  local period = (tag - kind) / 8192
-  local tail, since, last = tails[i], sinces[i], lasts[i]
-  if kind < FIRST then
-    local slots = kind < ONE_WINDOW and (kind - 512) / 8 or 0
-    local length = slots > 1 and period / slots or period
-    if slot > (now - now % length) / length + (slots > 1 and slots or 1) then
-      local _
-      _, _, _, slot, current, previous, tail, since, last = roll_window(i, kind, period, now)
-      if since == 0 then since, last = nil, nil end
-    end
-  elseif kind == FIRST then
-    if slot > now + period then
-      slot = now
-      if since then since, last = since < now and since or now, last < now and last or now end
-    end
-  elseif kind == LOG then
-    if slot > now + period then slot, tail = now, rep(pack('<I6', now), #tail / 6) end
-  elseif slot > now + 2 * MAX_PERIOD then
-    slot = now + 2 * MAX_PERIOD
-  end
-  rec[n + 1] = tag
-  rec[n + 2] = slot
-  rec[n + 3] = current
-  rec[n + 4] = previous
-  tails[n + 1], sinces[n + 1], lasts[n + 1] = tail, since, last
-  n = n + 4
-  return true
-end
-
 local function width_of(top)
   return top < 256 and 1 or top < 65536 and 2 or top < 16777216 and 3 or top < 4294967296 and 4
     or top < 1099511627776 and 5 or 6
 end
 
--- The bytes of a record that is neither of two windows nor of one, or is soft.
-local function encode_other(i, kind, tag, slot, current, previous)
-  local bytes
-  if kind == LOG then
-    return pack('<I6I6I2', tag + 6, slot, #tails[i] / 6) .. tails[i]
-  end
-  if kind == HOLDERS then
-    return pack('<I6I6I2', tag + 6, slot, #tails[i] / 16) .. tails[i]
-  end
-  if current > MAX_COUNT then current = MAX_COUNT end
-  if previous > MAX_COUNT then previous = MAX_COUNT end
-  local two = kind < ONE_WINDOW or kind >= ARRIVAL
-  local tail, top = tails[i], current
-  if two and previous > top then top = previous end
-  if tail then
-    for k = 1, #tail do
-      if tail[k] > top then top = tail[k] end
-    end
-  end
-  local width = width_of(top)
-  if tail then
-    bytes = pack('<I6I6' .. rep('I' .. width, #tail + 2), tag + width, slot, current, previous, spread(tail))
-  elseif two then
-    bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+-- Formats of a record by the width of its counts, made when first met.
+local formats_two, formats_one = {}, {}
+local function format(two, width)
+  local f
+  if two then
+    f = '<I6I6I' .. width .. 'I' .. width
+    formats_two[width] = f
   else
-    bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+    f = '<I6I6I' .. width
+    formats_one[width] = f
   end
-  local since = sinces[i]
-  if since and since > 0 then
-    local lasted = lasts[i] - since
-    if lasted < 0 then lasted = 0 elseif lasted > MAX_COUNT then lasted = MAX_COUNT end
-    width = width_of(lasted)
-    bytes = bytes .. pack('<I6I6I' .. width, tag - kind + OVER + width, since, lasted)
-  end
-  return bytes
+  return f
 end
 
--- Values of all keys at once. One that is not a string looks as if it were not there, so those are asked for again.
+-- Values of all keys at once. One that is not a string looks as if it were not there.
 local values = #keys > 0 and call('MGET', spread(keys))
 
--- Counters whose records are just those of a limit without parameters, that were charged by checks of the short form, by
--- key: of one rate the rate, slot and counts, of several the limit and a table of all numbers of the value; and whether the
--- key ends when it did.
-local s_rate, s_slot, s_current, s_previous, s_same = {}, {}, {}, {}, {}
-local m_limit, m_numbers, m_ends = {}, {}, {}
-
-local function load(key)
-  local value, ends, from, start, at = values[key], 0, n + 1, n, key * 5
-  local r = s_rate[key]
-  if r then
-    -- The value's own records are of no interest any more, but what is compared with them at the end is.
-    s_rate[key] = false
-    rec[n + 1], rec[n + 2], rec[n + 3], rec[n + 4] = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
-    n = n + 4
-    info[at - 4], info[at - 3] = from, n - 3
-    info[at - 2] = value and #value or 0
-    info[at - 1] = s_same[key] and ends_of(0, rate_tag[r], s_slot[key]) or 0
-    info[at] = true
-    return from
-  end
-  local l = m_limit[key]
-  if l then
-    local t, at_number = m_numbers[key], 1
-    m_limit[key] = false
-    for r = first[l], first[l + 1] - 1 do
-      local two = rate_tag[r] % 8192 == TWO_WINDOWS
-      rec[n + 1], rec[n + 2], rec[n + 3] = rate_tag[r], t[at_number + 1], t[at_number + 2]
-      rec[n + 4] = two and t[at_number + 3] or 0
-      at_number = at_number + (two and 4 or 3)
-      n = n + 4
-    end
-    info[at - 4], info[at - 3], info[at - 2], info[at - 1] = from, n - 3, value and #value or 0, m_ends[key]
-    info[at] = true
-    return from
-  end
-  if not value then
-    value = redis.pcall('GET', keys[key])
-    if type(value) == 'table' then
-      if sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
-      value, from = false, -1
-    end
-  end
-  if value then
-    ends = parse(value)
-    if ends < 0 then
-      for i = start + 1, n, 4 do tails[i], sinces[i], lasts[i] = nil, nil, nil end
-      n, from = start, ends
-    end
-  end
-  info[at - 4] = from
-  info[at - 3] = n - 3
-  info[at - 2] = value and #value or 0
-  info[at - 1] = ends
-  info[at] = false
-  return from
-end
-
--- The format of a value of one record by its length, and the width of its counts.
-local two_of, one_of = {}, {}
-for width = 1, 6 do
-  two_of[12 + 2 * width] = '<I6I6I' .. width .. 'I' .. width
-  one_of[12 + width] = '<I6I6I' .. width
-end
-
-local out, o, stop, named = {micros}, 2, #a, 0
+-- Counters whose records are just those of a limit of one rate without parameters, and that several checks may be about,
+-- by key: the rate, slot and counts, and whether the key ends when it did. Which keys they are.
+local s_rate, s_slot, s_current, s_previous, s_same, s_keys = {}, {}, {}, {}, {}, {}
+-- Keys whose records are all read, five cells each; see below.
+local info = {}
 
 -- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does,
 -- whether it was rebased. Nil if there is more than that to it.
@@ -812,7 +133,7 @@ local function read(key, r)
     if known ~= r then return nil end
     return s_slot[key], s_current[key], s_previous[key], s_same[key], false
   end
-  if info[key * 5 - 4] or m_limit[key] then return nil end
+  if info[key * 5 - 4] then return nil end
   local value, slot = values[key], rate_slot[r]
   if not value then
     if redis.pcall('GET', keys[key]) then return nil end
@@ -820,10 +141,11 @@ local function read(key, r)
   end
   local length, tag = #value, rate_tag[r]
   local two = tag % 8192 == TWO_WINDOWS
-  local f = two and two_of[length] or not two and one_of[length]
-  if not f then return nil end
-  local own, stored, current, previous = unpack(f, value)
-  if own ~= tag + (two and (length - 12) / 2 or length - 12) then return nil end
+  local width = two and (length - 12) / 2 or length - 12
+  if width < 1 or width > 6 or width % 1 > 0 then return nil end
+  local own, stored, current, previous =
+    unpack(two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width), value)
+  if own ~= tag + width then return nil end
   if not two then previous = 0 end
   if stored == slot or stored == slot + 1 then return stored, current, previous, true, false end
   if stored == slot - 1 then return slot, 0, two and current or 0, false, false end
@@ -832,377 +154,1218 @@ local function read(key, r)
   return slot, current > MAX_COUNT and MAX_COUNT or current, 0, false, true
 end
 
--- Whether a rate has room for one more.
-local function has_room(r, slot, current, previous)
+-- How many more a rate has room for; below 1 there is none.
+local function room_of(r, slot, current, previous)
   local room = rate_requests[r] - current
-  if room < 1 or previous == 0 then return room >= 1 end
-  local period, rest = rate_period[r], rate_rest[r]
-  if slot > rate_slot[r] then rest = period end
-  local x = previous * rest
-  if x > 9007199254740992 then return room > long_share(previous, rest, period) end
-  return x <= (room - 1) * period
+  if room < 1 or previous == 0 then return room end
+  return room - share(previous, slot > rate_slot[r] and rate_period[r] or rate_rest[r], rate_period[r])
 end
 
--- Decides a check of the short form if its key holds just one record of its rate, or nothing; false if there is more to it.
-local function short(key, r)
-  local slot, current, previous, same, write = read(key, r)
-  if not slot then return false end
-  local code = slot == rate_slot[r] and 0 or 2
-  if has_room(r, slot, current, previous) then
-    current, code, write = current + 1, code + 1, true
+-- What is known of such a counter from now on.
+local function note(key, r, slot, current, previous, same)
+  if s_rate[key] == nil then s_keys[#s_keys + 1] = key end
+  s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
+end
+
+-- All that is not a run: what is asked, of the kind, where p stands; returns the position after it, or an error. A check
+-- of one caller about these counters, pairs of index and limit at p. The writes.
+local ask, ask_fully, write_all
+local function set_up()
+  local byte, sub, rep = string.byte, string.sub, string.rep
+  local MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 31622400000, 8, 1048576, 10000
+  local SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 1536, 2048, 2560, 3072, 3584, 4096
+  local HOLDERS, MAX_HOLDERS, MAX_CONCURRENT = 4608, 1000, 1000000
+
+  -- Records of all keys side by side, four cells each: tag, slot, current, previous; n cells are taken. They are
+  -- filled one by one, as a multiple assignment begins at its right end, where a table cannot grow as an array.
+  local rec, n = {}, 0
+  -- What few records have, by their first cell: counts of more than two slots (a table that is never changed) or instants
+  -- (a string); since when a soft rate is over its number, and the end of its last slot above it.
+  local tails, sinces, lasts = {}, {}, {}
+  -- Keys, five cells each: where the first record stands (or -1 and -2 for what is no counter), where the last one; of
+  -- the value that was read the length, and its records' latest end, which is also when the key expires; whether it is
+  -- to be written. They are in info.
+
+  local function ends_of(i, tag, slot)
+    local kind = tag % 8192
+    local period, e = (tag - kind) / 8192, nil
+    if kind < ONE_WINDOW then
+      local slots = (kind - 512) / 8
+      e = (slot + slots + 1) * (period / slots)
+    elseif kind < FIRST then e = (slot + 1) * period
+    elseif kind < ARRIVAL then e = slot + period
+    elseif kind == ARRIVAL or kind == HOLDERS then e = slot + 1
+    else e = slot + 3600001 end
+    local last = lasts[i]
+    if last and last + period > e then e = last + period end
+    return e
   end
-  out[o] = -3 - current * 4 - code
-  o = o + 1
-  if rate_tag[r] % 8192 == TWO_WINDOWS then
-    out[o] = previous
+
+  -- Reads a record that is neither of two windows nor of one; returns the position after it, or nil.
+  local function parse_other(value, pos, length, kind, width)
+    local period
+    if kind == LOG then
+      if width ~= 6 or pos + 13 > length then return nil end
+      local tag, slot, count = unpack('<I6I6I2', value, pos)
+      tag = tag - 6
+      period = (tag - kind) / 8192
+      local stop = pos + 13 + 6 * count
+      if count > MAX_INSTANTS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
+      if count > 0 and unpack('<I6', value, pos + 14) ~= slot then return nil end
+      rec[n + 1] = tag
+      rec[n + 2] = slot
+      rec[n + 3] = 0
+      rec[n + 4] = 0
+      tails[n + 1] = sub(value, pos + 14, stop)
+      n = n + 4
+      return stop + 1
+    end
+    if kind == HOLDERS then
+      if width ~= 6 or pos + 13 > length then return nil end
+      local tag, slot, count = unpack('<I6I6I2', value, pos)
+      tag = tag - 6
+      period = (tag - kind) / 8192
+      local stop = pos + 13 + 16 * count
+      if count > MAX_HOLDERS or stop > length or period < 1 or period > MAX_PERIOD then return nil end
+      rec[n + 1] = tag
+      rec[n + 2] = slot
+      rec[n + 3] = 0
+      rec[n + 4] = 0
+      tails[n + 1] = sub(value, pos + 14, stop)
+      n = n + 4
+      return stop + 1
+    end
+    local slots, counts = 0, 1
+    if kind == ARRIVAL or kind == WARM_UP then counts = 2
+    elseif kind > 520 and kind <= 992 then
+      slots = (kind - 512) / 8
+      counts = slots + 1
+    elseif kind ~= SPREAD and kind ~= FIRST and kind ~= TWO_WINDOWS and kind ~= ONE_WINDOW then return nil end
+    if width == 0 or width == 7 or pos + 11 + counts * width > length then return nil end
+    local tag, slot = unpack('<I6I6', value, pos)
+    tag = tag - width
+    period = (tag - kind) / 8192
+    if period < 1 or period > MAX_PERIOD or (slots > 1 and period % slots > 0) then return nil end
+    rec[n + 1] = tag
+    rec[n + 2] = slot
+    rec[n + 3] = unpack('<I' .. width, value, pos + 12)
+    rec[n + 4] = counts > 1 and unpack('<I' .. width, value, pos + 12 + width) or 0
+    if slots > 1 then
+      local tail = {unpack('<' .. rep('I' .. width, slots - 1), value, pos + 12 + 2 * width)}
+      tail[slots] = nil
+      tails[n + 1] = tail
+    end
+    n = n + 4
+    return pos + 12 + counts * width
+  end
+
+  -- Reads since when the record before is over its number; returns the position after it, or nil.
+  local function parse_over(value, pos, length, width)
+    local before = rec[n - 3] % 8192
+    if width == 0 or width == 7 or pos + 11 + width > length or before >= LOG
+      or (rec[n - 3] - before) / 8192 ~= (unpack('<I6', value, pos) - OVER - width) / 8192
+      or sinces[n - 3] then return nil end
+    local since = unpack('<I6', value, pos + 6)
+    sinces[n - 3] = since
+    lasts[n - 3] = since + unpack('<I' .. width, value, pos + 12)
+    return pos + 12 + width
+  end
+
+  -- Appends the records of a value; returns their latest end, or -2 if there is something else in it.
+  local function parse(value)
+    local pos, length, ends, first = 1, #value, 0, n
+    if length > MAX_BYTES then return -2 end
+    while pos <= length do
+      if pos == length then return -2 end
+      local b0, b1 = byte(value, pos, pos + 1)
+      local low = b0 + b1 % 32 * 256
+      local width = low % 8
+      local kind = low - width
+      if kind == TWO_WINDOWS and width > 0 and width < 7 then
+        if pos + 11 + 2 * width > length then return -2 end
+        local tag, slot, current, previous
+        tag, slot, current, previous, pos = unpack(formats_two[width] or format(true, width), value, pos)
+        tag = tag - width
+        local period = (tag - 520) / 8192
+        if period < 1 or period > MAX_PERIOD then return -2 end
+        rec[n + 1] = tag
+        rec[n + 2] = slot
+        rec[n + 3] = current
+        rec[n + 4] = previous
+        n = n + 4
+        local e = (slot + 2) * period
+        if e > ends then ends = e end
+      elseif kind == OVER and n > first then
+        pos = parse_over(value, pos, length, width)
+        if not pos then return -2 end
+        local e = ends_of(n - 3, rec[n - 3], rec[n - 2])
+        if e > ends then ends = e end
+      else
+        pos = parse_other(value, pos, length, kind, width)
+        if not pos then return -2 end
+        local e = ends_of(n - 3, rec[n - 3], rec[n - 2])
+        if e > ends then ends = e end
+      end
+    end
+    return ends
+  end
+
+  -- Where the record of a tag stands among those of a key.
+  local function find(tag, from, to)
+    for i = from, to, 4 do
+      if rec[i] == tag then return i end
+    end
+  end
+
+  -- A window's record at an instant (milliseconds), and the instant that counts.
+  local function roll_window(i, kind, period, t)
+    local slots = kind < ONE_WINDOW and (kind - 512) / 8 or 0
+    local length = slots > 1 and period / slots or period
+    local slot, current, previous, tail, since, last = nil, 0, 0, nil, 0, 0
+    local stored
+    if i then stored, since, last = rec[i + 1], sinces[i] or 0, lasts[i] or 0 end
+    if kind == FIRST then
+      slot = t
+      if stored then
+        current = rec[i + 2]
+        if stored <= t then
+          if t - stored >= period then current = 0 end
+          if current > 0 then slot = stored end
+        elseif stored - t <= period then
+          slot, t = stored, stored
+        else
+          if since > t then since = t end
+          if last > t then last = t end
+        end
+      end
+      return t, length, slots, slot, current, previous, tail, since, last
+    end
+    slot = (t - t % length) / length
+    if stored then
+      if stored >= slot and stored - slot <= (slots > 1 and slots or 1) then
+        if stored > slot then slot, t = stored, stored * length end
+        current, previous, tail = rec[i + 2], rec[i + 3], tails[i]
+      elseif stored < slot then
+        local by = slot - stored
+        if by <= slots then
+          local c, p, old = rec[i + 2], rec[i + 3], tails[i]
+          if by == 1 then previous = c end
+          if slots > 1 then
+            tail = {}
+            for k = 2, slots do
+              local o = k - by
+              tail[k - 1] = o < 0 and 0 or o == 0 and c or o == 1 and p or old[o - 1]
+            end
+          end
+        end
+      else
+        current = rec[i + 2] + rec[i + 3]
+        local old = tails[i]
+        if old then
+          for k = 1, slots - 1 do current = current + old[k] end
+        end
+        if current > MAX_COUNT then current = MAX_COUNT end
+        if since > t then since = t end
+        if last > t then last = t end
+      end
+    end
+    if slots > 1 and not tail then
+      tail = {}
+      for k = 1, slots - 1 do tail[k] = 0 end
+    end
+    return t, length, slots, slot, current, previous, tail, since, last
+  end
+
+  -- How many instants of a log still count.
+  local function kept_of(instants, t, period)
+    local low, high = 0, #instants / 6
+    while low < high do
+      local middle = (low + high - (low + high) % 2) / 2
+      if unpack('<I6', instants, middle * 6 + 1) + period > t then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- A log at now: the instant that counts, its instants, how many.
+  local function roll_log(i, period)
+    if not i then return now, '', 0 end
+    local newest, instants, t = rec[i + 1], tails[i], now
+    if newest > now + period then
+      instants = rep(pack('<I6', now), #instants / 6)
+    elseif newest > now then
+      t = newest
+    end
+    local kept = kept_of(instants, t, period)
+    return t, sub(instants, 1, kept * 6), kept
+  end
+
+  -- Holders at now: their bytes without those who have not renewed, the latest end, how many places they hold, how many
+  -- they are, and where the one that is asked for stands, or nil.
+  local function roll_holders(i, ttl, holder)
+    local all, live, latest, used, count, own = i and tails[i] or '', {}, 0, 0, 0, nil
+    for at = 1, #all, 16 do
+      local who, places, ends = unpack('<I6I4I6', all, at)
+      if places > 0 and ends > now then
+        if ends > now + ttl then ends = now + ttl end
+        if ends > latest then latest = ends end
+        used, count = used + places, count + 1
+        if who == holder and not own then own = count end
+        live[count] = pack('<I6I4I6', who, places, ends)
+      end
+    end
+    return live, latest, used, count, own
+  end
+
+  -- A theoretical arrival time at now.
+  local function roll_arrival(i, requests, furthest)
+    if not i then return 0, 0, 0 end
+    local slot, rest, part = rec[i + 1], rec[i + 2], rec[i + 3]
+    if rest >= (requests < 1 and 1 or requests) then
+      local tat = slot * 1000 + part + 1
+      part, rest = tat % 1000, 0
+      slot = (tat - part) / 1000
+    end
+    if slot * 1000 + part > micros + furthest then
+      part, rest = (micros + furthest) % 1000, 0
+      slot = (micros + furthest - part) / 1000
+    end
+    return slot, rest, part
+  end
+
+  -- A warm-up at now.
+  local function roll_warm_up(i, period, full, factor)
+    local units = fraction * 256
+    if not i then return now, full, units end
+    local slot, stored, part = rec[i + 1], rec[i + 2], rec[i + 3]
+    if stored > full then stored = full end
+    local ahead = (slot - now) * 256000 + part - units
+    if (slot - now - period * factor) * 256000 + part - units > 0 then
+      slot, part = now + period * factor, units
+    elseif ahead < 0 then
+      stored = stored - ahead
+      if stored > full then stored = full end
+      slot, part = now, units
+    end
+    return slot, stored, part
+  end
+
+  -- What one more request of a warm-up delays the next one, and what is left of its store.
+  local function warm_up(requests, period, warm, factor, stored, cost)
+    local interval = period * 1000 / requests
+    local cold = interval * factor
+    local threshold = 0.5 * warm / interval
+    local maximum = threshold + 2.0 * warm / (interval + cold)
+    local slope = (cold - interval) / (maximum - threshold)
+    local cool_down = warm / maximum
+    local permits = stored / 256 / cool_down
+    local spend = permits < cost and permits or cost
+    local left = math.floor((permits - spend) * cool_down * 256)
+    local fresh, wait, above = cost - spend, 0.0, permits - threshold
+    if above > 0 then
+      local taken = above < spend and above or spend
+      wait = taken * ((interval + above * slope) + (interval + (above - taken) * slope)) / 2.0
+      spend = spend - taken
+    end
+    wait = wait + interval * spend + interval * fresh
+    return math.floor(wait * 256), left
+  end
+
+  -- The records of one check, rolled to now, three cells each: slot, current, previous. What few of them have: the first
+  -- three as above; the instant that counts; how much is used, of a log how many instants.
+  local rolled, r_tails, r_sinces, r_lasts, r_now, r_used = {}, {}, {}, {}, {}, {}
+
+  -- What has been rebased is written even if the answer is no: or each denial would rebase it again, until the clock has
+  -- caught up.
+  local function rebase(i, k, slot, current, previous)
+    if i and slot < rec[i + 1] then
+      rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, previous
+      info[k] = true
+      return true
+    end
+  end
+
+  -- Rolls the record of a rate with parameters, which stand behind p, into the cells after m; returns how many of the
+  -- callers it admits.
+  local function other(requests, tag, p, k, from, to, cost, admitted, m)
+    local p1, p2, p3 = a[p + 1], a[p + 2], a[p + 3]
+    local kind = tag % 8192
+    local period = (tag - kind) / 8192
+    local i = find(tag, from, to)
+    local slot, current, previous, room
+    if kind < LOG then
+      local t, length, slots, tail, since, last
+      t, length, slots, slot, current, previous, tail, since, last =
+        roll_window(i, kind, period, kind == SPREAD and now + p1 or now)
+      local used, oldest = current, previous
+      if slots > 1 then
+        used = used + previous
+        for k = 1, slots - 2 do used = used + tail[k] end
+        oldest = tail[slots - 1]
+      end
+      if slots > 0 and oldest > 0 then
+        used = used + (p1 == 1 and oldest or share(oldest, (slot + 1) * length - t, length))
+      end
+      room = requests - used
+      if p3 > 0 and (since == 0 or t < since + p3 or t >= last + period) then room = p2 - used end
+      if rebase(i, k, slot, current, previous) then
+        tails[i] = tail
+        if since > 0 then sinces[i], lasts[i] = since, last end
+      end
+      r_tails[m], r_sinces[m], r_lasts[m], r_now[m], r_used[m] = tail, since, last, t, used
+    elseif kind == LOG then
+      local t, instants, kept = roll_log(i, period)
+      slot, current, previous = kept > 0 and rec[i + 1] or 0, 0, 0
+      if kept > 0 and slot > t then slot = t end
+      if kept > 0 and rebase(i, k, slot, 0, 0) then tails[i] = instants end
+      room = requests - kept
+      if p1 > 0 and kept > 0 and slot + p1 > t then room = 0 end
+      r_tails[m], r_now[m], r_used[m] = instants, t, kept
+    elseif kind == ARRIVAL then
+      slot, current, previous = roll_arrival(i, requests, a[p + 5])
+      rebase(i, k, slot, current, previous)
+      local ahead, rest = slot * 1000 + previous - micros, current
+      if ahead < 0 then ahead, rest = 0, 0 end
+      local span, part = p3, a[p + 4]
+      -- Whether so many fit: ahead + k * span <= capacity.
+      local function fits(k)
+        local r = k * part
+        local over = r % requests
+        local x, y = ahead + k * span + (r - over) / requests, rest + over
+        if y >= requests then x, y = x + 1, y - requests end
+        return x < p1 or (x == p1 and y <= p2)
+      end
+      if requests < 1 or not fits(1) then return 0, slot, current, previous end
+      if cost > 0 and not fits(admitted) then
+        local low, high = 1, admitted
+        while high - low > 1 do
+          local middle = (low + high - (low + high) % 2) / 2
+          if fits(middle) then low = middle else high = middle end
+        end
+        admitted = low
+      end
+      return admitted, slot, current, previous
+    elseif kind == HOLDERS then
+      local live, latest, used, count, own = roll_holders(i, p2, p1)
+      slot, current, previous = latest, 0, 0
+      room = requests - used
+      if not own and count >= MAX_HOLDERS then room = 0 end
+      if count > 0 and rebase(i, k, slot, 0, 0) then tails[i] = table.concat(live) end
+      r_tails[m], r_used[m], r_now[m] = live, used, own
+    else
+      slot, current, previous = roll_warm_up(i, period, p1 * 256, p2)
+      rebase(i, k, slot, current, previous)
+      local ahead = (slot - now) * 256000 + previous - fraction * 256
+      if ahead > 0 or (cost < 1 and 1 or cost) > requests then admitted = 0 end
+      return admitted, slot, current, previous
+    end
+    if cost == 0 then
+      if room < 1 then admitted = 0 end
+    elseif cost * admitted > room then
+      if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
+    end
+    return admitted, slot, current, previous
+  end
+
+  -- The cells after m with so many admitted of so many callers; adds to the tables of what few records have.
+  local function charge(requests, tag, p, m, cost, admitted, callers)
+    local kind = tag % 8192
+    local period = (tag - kind) / 8192
+    local slot, current, previous, add = rolled[m + 1], rolled[m + 2], rolled[m + 3], admitted * cost
+    if kind < LOG then
+      if add > 0 then
+        current = current + add
+        if current > MAX_COUNT then current = MAX_COUNT end
+        if a[p + 3] > 0 and r_used[m] + add > requests then
+          local t = r_now[m]
+          if r_sinces[m] == 0 or r_sinces[m] > t or t >= r_lasts[m] + period then r_sinces[m] = t end
+          if kind == FIRST then r_lasts[m] = slot + period
+          else r_lasts[m] = (slot + 1) * (kind < ONE_WINDOW and period / ((kind - 512) / 8) or period) end
+        end
+      end
+    elseif kind == LOG then
+      if a[p + 2] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
+      if add > 0 then
+        local t = r_now[m]
+        local instants = sub(rep(pack('<I6', t), add < requests and add or requests) .. r_tails[m], 1, requests * 6)
+        r_tails[m], r_used[m] = instants, #instants / 6
+        slot = requests > 0 and t or 0
+      end
+    elseif kind == ARRIVAL then
+      if add > 0 then
+        local ahead, rest = slot * 1000 + previous - micros, current
+        if ahead < 0 then ahead, rest = 0, 0 end
+        local r = admitted * a[p + 4]
+        local over = r % requests
+        ahead, rest = ahead + admitted * a[p + 3] + (r - over) / requests, rest + over
+        if rest >= requests then ahead, rest = ahead + 1, rest - requests end
+        previous, current = (micros + ahead) % 1000, rest
+        slot = (micros + ahead - previous) / 1000
+      end
+    elseif kind == HOLDERS then
+      local live, own = r_tails[m], r_now[m]
+      if add > 0 then
+        local places, ends = add, now + a[p + 2]
+        if own then
+          local _, before = unpack('<I6I4', live[own])
+          places = before + add
+        else
+          own = #live + 1
+        end
+        live[own] = pack('<I6I4I6', a[p + 1], places, ends)
+        if ends > slot then slot = ends end
+        r_used[m] = r_used[m] + add
+      end
+      r_tails[m] = table.concat(live)
+    elseif add > 0 then
+      local wait, left = warm_up(requests, period, a[p + 1], a[p + 2], current, cost)
+      current = left
+      local part = (previous + wait) % 256000
+      slot, previous = slot + (previous + wait - part) / 256000, part
+    end
+    return slot, current, previous
+  end
+
+  -- Corrects what was charged; p is where the settlement's index stands. Returns whether it changed anything.
+  local function settle(p, from, to)
+    local charged, more, less, limit = a[p + 1], a[p + 2], a[p + 3], a[p + 4]
+    local instant = (charged - charged % 1000) / 1000
+    local changed = false
+    p = p + 4
+    for r = first[limit], first[limit + 1] - 1 do
+      local requests, tag, p1 = rate_requests[r], rate_tag[r], a[p + 1]
+      local kind = tag % 8192
+      local period = (tag - kind) / 8192
+      local i = find(tag, from, to)
+      if i then
+        changed = true
+        local function shifted(count)
+          count = count + more - less
+          return count < 0 and 0 or count > MAX_COUNT and MAX_COUNT or count
+        end
+        if kind < LOG then
+          local phase = kind == SPREAD and p1 or 0
+          local t, length, slots, slot, current, previous, tail, since, last = roll_window(i, kind, period, now + phase)
+          local at = instant + phase
+          if kind == FIRST then
+            if at >= slot then current = shifted(current) end
+          else
+            local index = slot - (at - at % length) / length
+            if index <= 0 then current = shifted(current)
+            elseif index <= slots then
+              if index == 1 then previous = shifted(previous)
+              else
+                local copy = {}
+                for k = 1, slots - 1 do copy[k] = tail[k] end
+                copy[index - 1] = shifted(copy[index - 1])
+                tail = copy
+              end
+            end
+          end
+          rec[i + 1], rec[i + 2], rec[i + 3], tails[i] = slot, current, previous, tail
+          if since > 0 then sinces[i], lasts[i] = since, last end
+        elseif kind == LOG then
+          local _, instants, kept = roll_log(i, period)
+          local newer, same = 0, 0
+          for at = 1, kept * 6, 6 do
+            local other = unpack('<I6', instants, at)
+            if other > instant then newer = newer + 1 elseif other == instant then same = same + 1 else break end
+          end
+          if less > more then
+            local gone = less - more
+            if gone > same then gone = same end
+            instants = sub(instants, 1, newer * 6) .. sub(instants, (newer + gone) * 6 + 1)
+          else
+            local added = more - less
+            if added > requests then added = requests end
+            instants = sub(instants, 1, newer * 6) .. rep(pack('<I6', instant), added) .. sub(instants, newer * 6 + 1)
+            instants = sub(instants, 1, requests * 6)
+          end
+          rec[i + 1], tails[i] = #instants > 0 and unpack('<I6', instants, 1) or 0, instants
+        elseif kind == ARRIVAL then
+          local slot, rest, part = roll_arrival(i, requests, a[p + 5])
+          local tat, span, over, per = slot * 1000 + part, a[p + 3], a[p + 4], requests < 1 and 1 or requests
+          if less > more then
+            local before, left = tat - span, rest - over
+            if left < 0 then before, left = before - 1, left + per end
+            if before < 0 then before, left = 0, 0 end
+            -- Of a leaky bucket only the last reservation can be given back.
+            if p1 == 0 or before + (left > 0 and 1 or 0) == charged then tat, rest = before, left end
+          elseif more > less then
+            tat, rest = tat + span, rest + over
+            if rest >= per then tat, rest = tat + 1, rest - per end
+          end
+          part = tat % 1000
+          rec[i + 1], rec[i + 2], rec[i + 3] = (tat - part) / 1000, rest, part
+        elseif kind == HOLDERS then
+          local ttl = a[p + 2]
+          local live, _, _, count, own = roll_holders(i, ttl, p1)
+          if own then
+            local _, places = unpack('<I6I4', live[own])
+            places = places + more - less
+            if places > MAX_CONCURRENT then places = MAX_CONCURRENT end
+            if places > 0 then live[own] = pack('<I6I4I6', p1, places, now + ttl) else table.remove(live, own) end
+          end
+          local latest = 0
+          for at = 1, #live do
+            local ends = unpack('<I6', live[at], 11)
+            if ends > latest then latest = ends end
+          end
+          rec[i + 1], tails[i] = latest, table.concat(live)
+        else
+          local slot, stored, part = roll_warm_up(i, period, p1 * 256, a[p + 2])
+          part = less > more and part - a[p + 3] or part + a[p + 3]
+          local left = part % 256000
+          slot, part = slot + (part - left) / 256000, left
+          if slot < 0 then slot, part = 0, 0 end
+          rec[i + 1], rec[i + 2], rec[i + 3] = slot, stored, part
+        end
+      end
+      p = p + 5
+    end
+    return changed
+  end
+
+  -- Copies a record that no rate of the limit uses behind the others, if it has not expired: during a roll-out both are in
+  -- use. One that is far ahead is rebased as its own rate would do, or it would hold the key for as long.
+  local function carry(i)
+    local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
+    if ends_of(i, tag, slot) <= now then return false end
+    local kind = tag % 8192
+    local period = (tag - kind) / 8192
+    local tail, since, last = tails[i], sinces[i], lasts[i]
+    if kind < FIRST then
+      local slots = kind < ONE_WINDOW and (kind - 512) / 8 or 0
+      local length = slots > 1 and period / slots or period
+      if slot > (now - now % length) / length + (slots > 1 and slots or 1) then
+        local _
+        _, _, _, slot, current, previous, tail, since, last = roll_window(i, kind, period, now)
+        if since == 0 then since, last = nil, nil end
+      end
+    elseif kind == FIRST then
+      if slot > now + period then
+        slot = now
+        if since then since, last = since < now and since or now, last < now and last or now end
+      end
+    elseif kind == LOG then
+      if slot > now + period then slot, tail = now, rep(pack('<I6', now), #tail / 6) end
+    elseif slot > now + 2 * MAX_PERIOD then
+      slot = now + 2 * MAX_PERIOD
+    end
+    rec[n + 1] = tag
+    rec[n + 2] = slot
+    rec[n + 3] = current
+    rec[n + 4] = previous
+    tails[n + 1], sinces[n + 1], lasts[n + 1] = tail, since, last
+    n = n + 4
+    return true
+  end
+
+  -- The bytes of a record that is neither of two windows nor of one, or is soft.
+  local function encode_other(i, kind, tag, slot, current, previous)
+    local bytes
+    if kind == LOG then
+      return pack('<I6I6I2', tag + 6, slot, #tails[i] / 6) .. tails[i]
+    end
+    if kind == HOLDERS then
+      return pack('<I6I6I2', tag + 6, slot, #tails[i] / 16) .. tails[i]
+    end
+    if current > MAX_COUNT then current = MAX_COUNT end
+    if previous > MAX_COUNT then previous = MAX_COUNT end
+    local two = kind < ONE_WINDOW or kind >= ARRIVAL
+    local tail, top = tails[i], current
+    if two and previous > top then top = previous end
+    if tail then
+      for k = 1, #tail do
+        if tail[k] > top then top = tail[k] end
+      end
+    end
+    local width = width_of(top)
+    if tail then
+      bytes = pack('<I6I6' .. rep('I' .. width, #tail + 2), tag + width, slot, current, previous, spread(tail))
+    elseif two then
+      bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+    else
+      bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+    end
+    local since = sinces[i]
+    if since and since > 0 then
+      local lasted = lasts[i] - since
+      if lasted < 0 then lasted = 0 elseif lasted > MAX_COUNT then lasted = MAX_COUNT end
+      width = width_of(lasted)
+      bytes = bytes .. pack('<I6I6I' .. width, tag - kind + OVER + width, since, lasted)
+    end
+    return bytes
+  end
+
+  local function load(key)
+    local value, ends, from, start, at = values[key], 0, n + 1, n, key * 5
+    local r = s_rate[key]
+    if r then
+      -- The value's own records are of no interest any more, but what is compared with them at the end is.
+      s_rate[key] = false
+      rec[n + 1], rec[n + 2], rec[n + 3], rec[n + 4] = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
+      n = n + 4
+      info[at - 4], info[at - 3] = from, n - 3
+      info[at - 2] = value and #value or 0
+      info[at - 1] = s_same[key] and ends_of(0, rate_tag[r], s_slot[key]) or 0
+      info[at] = true
+      return from
+    end
+    if not value then
+      value = redis.pcall('GET', keys[key])
+      if type(value) == 'table' then
+        if sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
+        value, from = false, -1
+      end
+    end
+    if value then
+      ends = parse(value)
+      if ends < 0 then
+        for i = start + 1, n, 4 do tails[i], sinces[i], lasts[i] = nil, nil, nil end
+        n, from = start, ends
+      end
+    end
+    info[at - 4] = from
+    info[at - 3] = n - 3
+    info[at - 2] = value and #value or 0
+    info[at - 1] = ends
+    info[at] = false
+    return from
+  end
+
+  -- Decides a check; p is where its first counter stands. Counters are triples of index, cost and limit, or pairs of index
+  -- and limit. Returns the position after it, or an error; how many are admitted; and what is no counter.
+  local function check(p, counters, callers, pairs)
+    local admitted, bad, m = callers, nil, 0
+    for c = 1, counters do
+      local key, cost, limit = a[p], a[p + 1], a[p + 2]
+      if pairs then cost, limit, p = 1, cost, p + 2 else p = p + 3 end
+      if key > named then named = key end
+      local k = key * 5
+      local from = info[k - 4] or load(key)
+      if type(from) == 'table' then return from end
+      local first, last = first[limit], first[limit + 1] - 1
+      if from < 0 then
+        bad = bad or from
+        for r = first, last do
+          if rate_flag[r] then p = p + 5 end
+        end
+      else
+        local to = info[k - 3]
+        for r = first, last do
+          local requests, tag = rate_requests[r], rate_tag[r]
+          if rate_flag[r] then
+            admitted, rolled[m + 1], rolled[m + 2], rolled[m + 3] =
+              other(requests, tag, p - 1, k, from, to, cost, admitted, m)
+            p = p + 5
+          else
+            local period, slot = rate_period[r], rate_slot[r]
+            local two = tag % 8192 == TWO_WINDOWS
+            local current, previous = 0, 0
+            for i = from, to, 4 do
+              if rec[i] == tag then
+                local stored = rec[i + 1]
+                if stored == slot then
+                  current, previous = rec[i + 2], rec[i + 3]
+                elseif stored == slot - 1 then
+                  if two then previous = rec[i + 2] end
+                elseif stored == slot + 1 then
+                  slot, current, previous = stored, rec[i + 2], rec[i + 3]
+                elseif stored > slot then
+                  current = rec[i + 2] + rec[i + 3]
+                  if current > MAX_COUNT then current = MAX_COUNT end
+                  if sinces[i] then
+                    if sinces[i] > now then sinces[i] = now end
+                    if lasts[i] > now then lasts[i] = now end
+                  end
+                  rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, 0
+                  info[k] = true
+                end
+                break
+              end
+            end
+            local room = requests - current
+            if previous > 0 then
+              local rest = slot > rate_slot[r] and period or rate_rest[r]
+              room = room - share(previous, rest, period)
+            end
+            if cost == 0 then
+              if room < 1 then admitted = 0 end
+            elseif cost * admitted > room then
+              if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
+            end
+            rolled[m + 1] = slot
+            rolled[m + 2] = current
+            rolled[m + 3] = previous
+          end
+          m = m + 3
+        end
+      end
+    end
+    return p, admitted, bad
+  end
+
+  -- Charges a check and says how its counters stand.
+  local function conclude(p, counters, callers, pairs, admitted)
+    local m = 0
+    for _ = 1, counters do
+      local key, cost, limit = a[p], a[p + 1], a[p + 2]
+      if pairs then cost, limit, p = 1, cost, p + 2 else p = p + 3 end
+      local k, first, last = key * 5, first[limit], first[limit + 1] - 1
+      local add, from, to = admitted * cost, info[k - 4], info[k - 3]
+      local write = add > 0
+      if not write and admitted < callers then
+        -- A log that counts denials is written by them too.
+        local q = p
+        for r = first, last do
+          if rate_flag[r] then
+            if rate_tag[r] % 8192 == LOG and a[q + 1] == 1 then write = true end
+            q = q + 5
+          end
+        end
+      end
+      local base, alone = n, false
+      if write then
+        info[k] = true
+        -- If there are just the records of these rates, they are changed where they are.
+        alone = to - from == 4 * (last - first)
+        if alone then
+          local i = from
+          for r = first, last do
+            if rec[i] ~= rate_tag[r] then alone = false break end
+            i = i + 4
+          end
+        end
+        if alone then
+          base = from - 1
+        else
+          n, info[k - 4] = n + 4 * (last - first + 1), n + 1
+        end
+      end
+      local i = base + 1
+      for r = first, last do
+        local tag = rate_tag[r]
+        if rate_flag[r] then
+          local kind = tag % 8192
+          local requests = rate_requests[r]
+          local slot, current, previous = charge(requests, tag, p - 1, m, cost, admitted, callers)
+          if kind == LOG then
+            local instants, used, c = r_tails[m], r_used[m], cost < 1 and 1 or cost
+            out[o] = slot
+            out[o + 1] = used
+            out[o + 2] = (c <= requests and used > requests - c) and unpack('<I6', instants, (requests - c) * 6 + 1) or 0
+          elseif kind == HOLDERS then
+            out[o] = slot
+            out[o + 1] = r_used[m]
+            out[o + 2] = 0
+          else
+            out[o] = slot
+            out[o + 1] = current
+            local tail = kind < LOG and r_tails[m]
+            if tail then
+              out[o + 2] = pack('<' .. rep('I6', #tail + 1), previous, spread(tail))
+            else
+              out[o + 2] = previous
+            end
+          end
+          o = o + 3
+          if kind < LOG and a[p + 2] > 0 then
+            out[o] = r_sinces[m]
+            out[o + 1] = r_lasts[m]
+            o = o + 2
+          end
+          if write then
+            rec[i] = tag
+            rec[i + 1] = slot
+            rec[i + 2] = current
+            rec[i + 3] = previous
+            if kind <= LOG or kind == HOLDERS then tails[i] = r_tails[m] end
+            if kind < LOG and r_sinces[m] > 0 then sinces[i], lasts[i] = r_sinces[m], r_lasts[m] end
+          end
+          p = p + 5
+        else
+          local slot, current, previous = rolled[m + 1], rolled[m + 2] + add, rolled[m + 3]
+          out[o] = slot
+          out[o + 1] = current
+          out[o + 2] = previous
+          o = o + 3
+          if write then
+            rec[i] = tag
+            rec[i + 1] = slot
+            rec[i + 2] = current
+            rec[i + 3] = previous
+            if not alone then
+              -- A rate that is hard keeps what is known of when it was soft.
+              local before = find(tag, from, to)
+              if before then sinces[i], lasts[i] = sinces[before], lasts[before] end
+            end
+          end
+        end
+        m = m + 3
+        i = i + 4
+      end
+      if write and not alone then
+        local own, room = n, MAX_FOREIGN
+        for j = from, to, 4 do
+          if room > 0 and not find(rec[j], base + 1, own - 3) and carry(j) then room = room - 1 end
+        end
+        info[k - 3] = n - 3
+      end
+    end
+  end
+
+  -- A check the long way; p is where its first counter stands.
+  local function decide(p, counters, callers, pairs)
+    local begin, admitted, bad = p, nil, nil
+    p, admitted, bad = check(begin, counters, callers, pairs)
+    if type(p) == 'table' then return p end
+    out[o] = bad or admitted
     o = o + 1
+    if not bad then conclude(begin, counters, callers, pairs, admitted) end
+    return p
   end
-  if code > 1 then
-    out[o] = slot
-    o = o + 1
+
+  -- A check of a run. Other keys may have been written by then: an error is this check's alone.
+  ask_fully = function(p, counters, callers)
+    if type(decide(p, counters, callers, true)) == 'table' then
+      out[o] = -1
+      o = o + 1
+    end
   end
-  if write then
-    s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
+
+  ask = function(p, what)
+    if what == 0 then
+      local key = a[p]
+      if key > named then named = key end
+      local k = key * 5
+      local from = info[k - 4] or load(key)
+      if type(from) == 'table' then return from end
+      if from > 0 and settle(p, from, info[k - 3]) then info[k] = true end
+      out[o] = from < 0 and from or 0
+      o = o + 1
+      local limit = a[p + 4]
+      return p + 5 + 5 * (first[limit + 1] - first[limit])
+    end
+    return decide(p + 2, a[p], a[p + 1], false)
+  end
+
+  write_all = function()
+    for k = 1, #keys do
+      local at = k * 5
+      if info[at] then
+        local value, ends, one, two = nil, 0, nil, nil
+        for i = info[at - 4], info[at - 3], 4 do
+          local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
+          local kind = tag % 8192
+          local bytes, e
+          if kind == TWO_WINDOWS and not sinces[i] then
+            local top = current
+            if previous > top then top = previous end
+            local width = width_of(top)
+            bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+            e = (slot + 2) * ((tag - 520) / 8192)
+          elseif kind == ONE_WINDOW and not sinces[i] then
+            local width = width_of(current)
+            bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+            e = (slot + 1) * ((tag - 1024) / 8192)
+          else
+            bytes = encode_other(i, kind, tag, slot, current, previous)
+            e = ends_of(i, tag, slot)
+          end
+          -- Most values are few records: they are put together at once.
+          if not one then one = bytes
+          elseif not two then two = bytes
+          elseif not value then value = one .. two .. bytes
+          else value = value .. bytes end
+          if e > ends then ends = e end
+        end
+        value = value or (two and one .. two) or one
+        -- SETRANGE keeps the time to live, and costs less.
+        if #value == info[at - 2] and ends == info[at - 1] then
+          call('SETRANGE', keys[k], '0', value)
+        else
+          call('SET', keys[k], value, 'PXAT', ends)
+        end
+      end
+    end
+  end
+end
+
+-- Runs. The counters that all checks of a run have besides, by turn: key, rate, how they stand; how many more the least
+-- of them has room for, and how many the checks of the run have taken.
+local besides, left, taken = 0, 0, 0
+local b_key, b_limit, b_slot, b_current, b_previous, b_same = {}, {}, {}, {}, {}, {}
+
+-- Reads them; false if one of them is not just the record of its rate, or has to be rebased.
+local function read_besides()
+  left, taken = 9007199254740992, 0
+  for b = 1, besides do
+    local r = first[b_limit[b]]
+    local slot, current, previous, same, rebased = read(b_key[b], r)
+    if not slot or rebased then return false end
+    b_slot[b], b_current[b], b_previous[b], b_same[b] = slot, current, previous, same
+    local room = room_of(r, slot, current, previous)
+    if room < left then left = room end
   end
   return true
 end
 
--- The counters of one check of short_all, side by side.
-local c_slot, c_current, c_previous, c_same, c_write = {}, {}, {}, {}, {}
-
--- As short, for a check of several counters of one rate each; p is where the first of them stands.
-local function short_all(p, counters)
-  local admitted = true
-  for c = 1, counters do
-    local r = first[a[p + 2 * c - 1]]
-    local slot, current, previous, same, write = read(a[p + 2 * c - 2], r)
-    if not slot then return false end
-    c_slot[c] = slot
-    c_current[c] = current
-    c_previous[c] = previous
-    c_same[c] = same
-    c_write[c] = write
-    if admitted and not has_room(r, slot, current, previous) then admitted = false end
+-- Says how they stand by now.
+local function note_besides()
+  if taken == 0 then return end
+  for b = 1, besides do
+    note(b_key[b], first[b_limit[b]], b_slot[b], b_current[b] + taken, b_previous[b], b_same[b])
   end
-  local base = o
-  for c = 1, counters do
-    local key, r, slot, current, previous = a[p + 2 * c - 2], first[a[p + 2 * c - 1]], c_slot[c], c_current[c], c_previous[c]
-    if admitted then current = current + 1 end
-    out[o] = current * 2 + (slot == rate_slot[r] and 0 or 1)
-    o = o + 1
-    if rate_tag[r] % 8192 == TWO_WINDOWS then
-      out[o] = previous
-      o = o + 1
-    end
-    if slot ~= rate_slot[r] then
-      out[o] = slot
-      o = o + 1
-    end
-    if admitted or c_write[c] then
-      s_rate[key] = r
-      s_slot[key] = slot
-      s_current[key] = current
-      s_previous[key] = previous
-      s_same[key] = c_same[c]
-    end
-  end
-  out[base] = -3 - out[base] * 2 - (admitted and 1 or 0)
-  return true
+  taken = 0
 end
 
--- Formats of values of several records and the widths of their counts, by limit and length: those that were met last.
-local formats_many, widths_many = {}, {}
+-- A check of a run the long way; false if the counters besides have to go it from now on too.
+local function run_fully(key, limit, callers)
+  if not ask then set_up() end
+  note_besides()
+  local at = stop + 1
+  a[at], a[at + 1] = key, limit
+  for b = 1, besides do
+    a[at + 2 * b], a[at + 2 * b + 1] = b_key[b], b_limit[b]
+  end
+  ask_fully(at, 1 + besides, callers)
+  return read_besides()
+end
 
--- The format of a value of just the records of a limit, as their tags say it, and their widths; or nil.
-local function format_many(value, limit)
-  local f, pos, length, widths = '<', 1, #value, {}
+-- A run of a limit of one rate.
+local function run_one(limit, callers, checks, alike)
+  local r = first[limit]
+  local requests, tag, period, slot, rest = rate_requests[r], rate_tag[r], rate_period[r], rate_slot[r], rate_rest[r]
+  local two = tag % 8192 == TWO_WINDOWS
+  local ends = (slot + (two and 2 or 1)) * period
+  -- By the length of a value: its format, and that of current alone; its tag; what current has to stay below.
+  local formats, counts, tags, tops = {}, {}, {}, {}
+  for key = named + 1, named + checks do
+    local value = values[key]
+    local length, own, stored, current, previous, f = 0, nil, nil, 0, 0, nil
+    if value then
+      length = #value
+      f = formats[length]
+      if f == nil then
+        local width = two and (length - 12) / 2 or length - 12
+        f = width >= 1 and width <= 6 and width % 1 == 0
+          and (two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width))
+        formats[length], counts[length], tags[length], tops[length] = f, '<I' .. width, tag + width, 256 ^ width
+      end
+      if f then
+        own, stored, current, previous = unpack(f, value)
+        if not two then previous = 0 end
+      end
+    end
+    if value and (not own or own ~= tags[length] or stored > slot) or not alike then
+      alike = run_fully(key, limit, callers) and alike
+    else
+      if stored ~= slot then
+        -- Its window has ended, or it is new.
+        previous = two and value and stored == slot - 1 and current or 0
+        current = 0
+      end
+      local room, admitted = requests - current, 0
+      if callers == 1 then
+        if room >= 1 and left >= 1 then
+          local x = previous * rest
+          if x > 9007199254740992 then
+            if room > long_share(previous, rest, period) then admitted = 1 end
+          elseif x <= (room - 1) * period then
+            admitted = 1
+          end
+        end
+      elseif room >= 1 then
+        if previous > 0 then room = room - share(previous, rest, period) end
+        admitted = room >= callers and callers or room > 0 and room or 0
+      end
+      local good = true
+      if admitted > 0 then
+        current = current + admitted
+        if stored == slot and current < tops[length] then
+          -- SETRANGE keeps the time to live, and costs less.
+          call('SETRANGE', keys[key], '12', pack(counts[length], current))
+        else
+          local top = current > previous and current or previous
+          local width = width_of(top)
+          local new
+          if two then
+            new = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+          else
+            new = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+          end
+          if value then
+            call('SET', keys[key], new, 'PXAT', ends)
+          else
+            -- If there is something else than a string it stays.
+            good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
+          end
+        end
+      end
+      if not good then
+        out[o] = -1
+        o = o + 1
+      elseif callers > 1 then
+        out[o] = admitted
+        out[o + 1] = slot
+        out[o + 2] = current
+        out[o + 3] = previous
+        o = o + 4
+      else
+        left = left - admitted
+        taken = taken + admitted
+        if previous < 536870912 and current < 1048576 then
+          out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
+          o = o + 1
+        else
+          out[o] = -3 - (current * 4 + 2 + admitted)
+          out[o + 1] = previous
+          o = o + 2
+        end
+      end
+    end
+  end
+end
+
+-- How a value of just the records of a limit is laid out, as their tags say it: the format, the tags as they stand there,
+-- and what the counts have to stay below. Nil if it is not just those.
+local function layout(value, limit)
+  local f, tags, tops, pos, length = '<', {}, {}, 1, #value
   for r = first[limit], first[limit + 1] - 1 do
     if pos + 5 > length then return nil end
-    local tag = rate_tag[r]
-    local two = tag % 8192 == TWO_WINDOWS
-    local width = unpack('<I6', value, pos) - tag
+    local own, two = unpack('<I6', value, pos), rate_tag[r] % 8192 == TWO_WINDOWS
+    local width = own - rate_tag[r]
     if width < 1 or width > 6 then return nil end
-    widths[#widths + 1] = width
+    tags[#tags + 1], tops[#tops + 1] = own, 256 ^ width
     pos = pos + (two and 12 + 2 * width or 12 + width)
     f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
   end
-  return pos == length + 1 and f or nil, widths
+  return pos == length + 1 and f or nil, tags, tops
 end
 
--- As short, for a limit of several rates.
-local function short_many(key, limit)
-  local value = values[key]
-  if not value then return false end
-  local from, to, length = first[limit], first[limit + 1] - 1, #value
-  local formats = formats_many[limit]
-  if not formats then
-    formats = {}
-    formats_many[limit], widths_many[limit] = formats, {}
-  end
-  local f, widths = formats[length], widths_many[limit][length]
-  local t = f and {unpack(f, value)}
-  local good = false
-  for _ = 1, 2 do
-    if t then
-      local at = 1
-      good = true
+-- A run of a limit of several rates.
+local function run_many(limit, callers, checks, alike)
+  local from, to = first[limit], first[limit + 1] - 1
+  local tag_of, slot_of, requests_of, period_of, rest_of = rate_tag, rate_slot, rate_requests, rate_period, rate_rest
+  local two_of, n = {}, 0
+  for r = from, to do two_of[r] = tag_of[r] % 8192 == TWO_WINDOWS end
+  -- By the length of a value how it was laid out last. By all widths: the format.
+  local formats, tags_of, tops_of, by_widths = {}, {}, {}, {}
+  for key = named + 1, named + checks do
+    local value, length, t, f = values[key], 0, nil, nil
+    if value then
+      length = #value
+      f = formats[length]
+      for _ = 1, 2 do
+        if f then
+          t, n = {unpack(f, value)}, 1
+          local at, tags = 1, tags_of[length]
+          for r = from, to do
+            if t[at] ~= tags[n] or t[at + 1] > slot_of[r] then t = nil break end
+            at, n = two_of[r] and at + 4 or at + 3, n + 1
+          end
+        end
+        if t then break end
+        f, tags_of[length], tops_of[length] = layout(value, limit)
+        formats[length] = f
+      end
+    end
+    if value and not t or not alike then
+      alike = run_fully(key, limit, callers) and alike and alike
+    else
+      local admitted, ends, was, at = left < 1 and 0 or callers, 0, 0, 1
+      if not value then t = {} end
       for r = from, to do
-        if t[at] - rate_tag[r] ~= widths[r - from + 1] then good = false break end
-        at = at + (rate_tag[r] % 8192 == TWO_WINDOWS and 4 or 3)
-      end
-    end
-    if good then break end
-    f, widths = format_many(value, limit)
-    if not f then return false end
-    formats[length], widths_many[limit][length] = f, widths
-    t = {unpack(f, value)}
-  end
-  local at, ends, admitted, write = 1, 0, true, false
-  for r = from, to do
-    local slot, stored, current, previous, period = rate_slot[r], t[at + 1], t[at + 2], 0, rate_period[r]
-    local two = rate_tag[r] % 8192 == TWO_WINDOWS
-    local e = (stored + (two and 2 or 1)) * period
-    if e > ends then ends = e end
-    if stored == slot then
-      if two then previous = t[at + 3] end
-    elseif stored == slot - 1 then
-      if two then previous = current end
-      current = 0
-    elseif stored == slot + 1 then
-      slot = stored
-      if two then previous = t[at + 3] end
-    elseif stored > slot then
-      if two then current = current + t[at + 3] end
-      if current > MAX_COUNT then current = MAX_COUNT end
-      write = true
-    else
-      current = 0
-    end
-    t[at + 1] = slot
-    t[at + 2] = current
-    local room = rate_requests[r] - current
-    if two then
-      t[at + 3] = previous
-      if previous > 0 and room > 0 then
-        room = room - share(previous, slot > rate_slot[r] and period or rate_rest[r], period)
-      end
-      at = at + 4
-    else
-      at = at + 3
-    end
-    if room < 1 then admitted = false end
-  end
-  -- A rebase without a charge changes only what was rebased: the long way.
-  if write and not admitted then return false end
-  at = 1
-  local base = o
-  for r = from, to do
-    local slot, current = t[at + 1], t[at + 2]
-    if admitted then
-      current = current + 1
-      t[at + 2] = current
-    end
-    out[o] = current * 2 + (slot == rate_slot[r] and 0 or 1)
-    o = o + 1
-    if rate_tag[r] % 8192 == TWO_WINDOWS then
-      out[o] = t[at + 3]
-      o = o + 1
-      at = at + 4
-    else
-      at = at + 3
-    end
-    if slot ~= rate_slot[r] then
-      out[o] = slot
-      o = o + 1
-    end
-  end
-  out[base] = -3 - out[base] * 2 - (admitted and 1 or 0)
-  if admitted then m_limit[key], m_numbers[key], m_ends[key] = limit, t, ends end
-  return true
-end
-
--- Decides a check; p is where its first counter stands. Counters are triples of index, cost and limit; if there is a form,
--- pairs of index and limit, or, if the form is a limit, just that and the key at start. Returns the position after it, or
--- an error; how many are admitted; and what is no counter.
-local function check(p, counters, callers, start, form)
-  local admitted, bad, m = callers, nil, 0
-  for c = 1, counters do
-    local key, cost, limit = a[p], a[p + 1], a[p + 2]
-    if not form then p = p + 3
-    elseif form == 0 then cost, limit, p = 1, cost, p + 2
-    else key, cost, limit = start, 1, form end
-    if key > named then named = key end
-    local k = key * 5
-    local from = info[k - 4] or load(key)
-    if type(from) == 'table' then return from end
-    local first, last = first[limit], first[limit + 1] - 1
-    if from < 0 then
-      bad = bad or from
-      for r = first, last do
-        if rate_flag[r] then p = p + 5 end
-      end
-    else
-      local to = info[k - 3]
-      for r = first, last do
-        local requests, tag = rate_requests[r], rate_tag[r]
-        if rate_flag[r] then
-          admitted, rolled[m + 1], rolled[m + 2], rolled[m + 3] =
-            other(requests, tag, p - 1, k, from, to, cost, admitted, m)
-          p = p + 5
-        else
-          local period, slot = rate_period[r], rate_slot[r]
-          local two = tag % 8192 == TWO_WINDOWS
-          local current, previous = 0, 0
-          for i = from, to, 4 do
-            if rec[i] == tag then
-              local stored = rec[i + 1]
-              if stored == slot then
-                current, previous = rec[i + 2], rec[i + 3]
-              elseif stored == slot - 1 then
-                if two then previous = rec[i + 2] end
-              elseif stored == slot + 1 then
-                slot, current, previous = stored, rec[i + 2], rec[i + 3]
-              elseif stored > slot then
-                current = rec[i + 2] + rec[i + 3]
-                if current > MAX_COUNT then current = MAX_COUNT end
-                if sinces[i] then
-                  if sinces[i] > now then sinces[i] = now end
-                  if lasts[i] > now then lasts[i] = now end
-                end
-                rec[i + 1], rec[i + 2], rec[i + 3] = slot, current, 0
-                info[k] = true
-              end
-              break
-            end
-          end
-          local room = requests - current
-          if previous > 0 then
-            local rest = slot > rate_slot[r] and period or rate_rest[r]
-            room = room - share(previous, rest, period)
-          end
-          if cost == 0 then
-            if room < 1 then admitted = 0 end
-          elseif cost * admitted > room then
-            if room < cost then admitted = 0 else admitted = (room - room % cost) / cost end
-          end
-          rolled[m + 1] = slot
-          rolled[m + 2] = current
-          rolled[m + 3] = previous
-        end
-        m = m + 3
-      end
-    end
-  end
-  return p, admitted, bad
-end
-
--- Charges a check and says how its counters stand.
-local function conclude(p, counters, callers, start, form, admitted)
-  local m = 0
-  for _ = 1, counters do
-    local key, cost, limit = a[p], a[p + 1], a[p + 2]
-    if not form then p = p + 3
-    elseif form == 0 then cost, limit, p = 1, cost, p + 2
-    else key, cost, limit = start, 1, form end
-    local k, first, last = key * 5, first[limit], first[limit + 1] - 1
-    local add, from, to = admitted * cost, info[k - 4], info[k - 3]
-    local write = add > 0
-    if not write and admitted < callers then
-      -- A log that counts denials is written by them too.
-      local q = p
-      for r = first, last do
-        if rate_flag[r] then
-          if rate_tag[r] % 8192 == LOG and a[q + 1] == 1 then write = true end
-          q = q + 5
-        end
-      end
-    end
-    local base, alone = n, false
-    if write then
-      info[k] = true
-      -- If there are just the records of these rates, they are changed where they are.
-      alone = to - from == 4 * (last - first)
-      if alone then
-        local i = from
-        for r = first, last do
-          if rec[i] ~= rate_tag[r] then alone = false break end
-          i = i + 4
-        end
-      end
-      if alone then
-        base = from - 1
-      else
-        n, info[k - 4] = n + 4 * (last - first + 1), n + 1
-      end
-    end
-    local i = base + 1
-    for r = first, last do
-      local tag = rate_tag[r]
-      if rate_flag[r] then
-        local kind = tag % 8192
-        local requests = rate_requests[r]
-        local slot, current, previous = charge(requests, tag, p - 1, m, cost, admitted, callers)
-        if kind == LOG then
-          local instants, used, c = r_tails[m], r_used[m], cost < 1 and 1 or cost
-          out[o] = slot
-          out[o + 1] = used
-          out[o + 2] = (c <= requests and used > requests - c) and unpack('<I6', instants, (requests - c) * 6 + 1) or 0
-        elseif kind == HOLDERS then
-          out[o] = slot
-          out[o + 1] = r_used[m]
-          out[o + 2] = 0
-        else
-          out[o] = slot
-          out[o + 1] = current
-          local tail = kind < LOG and r_tails[m]
-          if tail then
-            out[o + 2] = pack('<' .. rep('I6', #tail + 1), previous, spread(tail))
+        local slot, period, two = slot_of[r], period_of[r], two_of[r]
+        local current, previous = t[at + 2], two and t[at + 3] or 0
+        local e = (slot + (two and 2 or 1)) * period
+        if e > ends then ends = e end
+        if t[at + 1] ~= slot then
+          -- Its window has ended, or it is new.
+          local stored = t[at + 1]
+          if value then
+            e = (stored + (two and 2 or 1)) * period
+            previous = two and stored == slot - 1 and current or 0
           else
-            out[o + 2] = previous
+            t[at], e = 0, 0
           end
+          f, current = nil, 0
+          t[at + 1], t[at + 2] = slot, 0
+          if two then t[at + 3] = previous end
         end
-        o = o + 3
-        if kind < LOG and a[p + 2] > 0 then
-          out[o] = r_sinces[m]
-          out[o + 1] = r_lasts[m]
+        if e > was then was = e end
+        if admitted > 0 then
+          local room = requests_of[r] - current
+          if room > 0 and previous > 0 then room = room - share(previous, rest_of[r], period) end
+          if room < admitted then admitted = room > 0 and room or 0 end
+        end
+        at = two and at + 4 or at + 3
+      end
+      local good, begin, tops = true, o, f and tops_of[length]
+      if callers > 1 then
+        out[o] = admitted
+        o = o + 1
+      end
+      at, n = 1, 1
+      for r = from, to do
+        local current, previous = t[at + 2] + admitted, two_of[r] and t[at + 3] or 0
+        t[at + 2] = current
+        if f and current >= tops[n] then f = nil end
+        if callers > 1 then
+          out[o] = slot_of[r]
+          out[o + 1] = current
+          out[o + 2] = previous
+          o = o + 3
+        elseif previous < 536870912 and current < 1048576 then
+          out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
+          o = o + 1
+        else
+          out[o] = -3 - (current * 4 + 2 + admitted)
+          out[o + 1] = previous
           o = o + 2
         end
-        if write then
-          rec[i] = tag
-          rec[i + 1] = slot
-          rec[i + 2] = current
-          rec[i + 3] = previous
-          if kind <= LOG or kind == HOLDERS then tails[i] = r_tails[m] end
-          if kind < LOG and r_sinces[m] > 0 then sinces[i], lasts[i] = r_sinces[m], r_lasts[m] end
+        at, n = two_of[r] and at + 4 or at + 3, n + 1
+      end
+      if admitted > 0 and f then
+        call('SETRANGE', keys[key], '0', pack(f, spread(t)))
+      elseif admitted > 0 then
+        local widths = 0
+        at = 1
+        for r = from, to do
+          local top = t[at + 2]
+          if two_of[r] and t[at + 3] > top then top = t[at + 3] end
+          local width = width_of(top)
+          widths = widths * 8 + width
+          t[at] = tag_of[r] + width
+          at = two_of[r] and at + 4 or at + 3
         end
-        p = p + 5
-      else
-        local slot, current, previous = rolled[m + 1], rolled[m + 2] + add, rolled[m + 3]
-        out[o] = slot
-        out[o + 1] = current
-        out[o + 2] = previous
-        o = o + 3
-        if write then
-          rec[i] = tag
-          rec[i + 1] = slot
-          rec[i + 2] = current
-          rec[i + 3] = previous
-          if not alone then
-            -- A rate that is hard keeps what is known of when it was soft.
-            local before = find(tag, from, to)
-            if before then sinces[i], lasts[i] = sinces[before], lasts[before] end
+        f = by_widths[widths]
+        if not f then
+          f, at = '<', 1
+          for r = from, to do
+            local width = t[at] - tag_of[r]
+            f = f .. (two_of[r] and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
+            at = two_of[r] and at + 4 or at + 3
           end
+          by_widths[widths] = f
+        end
+        local new = pack(f, spread(t))
+        if #new == length and ends == was then
+          call('SETRANGE', keys[key], '0', new)
+        elseif value then
+          call('SET', keys[key], new, 'PXAT', ends)
+        else
+          good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
         end
       end
-      m = m + 3
-      i = i + 4
-    end
-    if write and not alone then
-      local own, room = n, MAX_FOREIGN
-      for j = from, to, 4 do
-        if room > 0 and not find(rec[j], base + 1, own - 3) and carry(j) then room = room - 1 end
+      if not good then
+        for at = begin + 1, o - 1 do out[at] = nil end
+        out[begin] = -1
+        o = begin + 1
+      else
+        left = left - admitted
+        taken = taken + admitted
       end
-      info[k - 3] = n - 3
     end
   end
 end
@@ -1210,146 +1373,61 @@ end
 while p <= stop do
   local what = a[p]
   p = p + 1
-  if what == 0 then
-    local key = a[p]
-    if key > named then named = key end
-    local k = key * 5
-    local from = info[k - 4] or load(key)
-    if type(from) == 'table' then return from end
-    if from > 0 and settle(p, from, info[k - 3]) then info[k] = true end
-    out[o] = from < 0 and from or 0
-    o = o + 1
-    local limit = a[p + 4]
-    p = p + 5 + 5 * (first[limit + 1] - first[limit])
+  if what == 2 then
+    local limit, callers, checks = a[p], a[p + 1], a[p + 2]
+    besides = a[p + 3]
+    p = p + 4
+    for b = 1, besides do
+      local key = a[p]
+      if key > named then named = key end
+      b_key[b], b_limit[b] = key, a[p + 1]
+      p = p + 2
+    end
+    local alike, last = read_besides(), named + checks
+    for b = 1, besides do
+      if alike then
+        out[o] = b_slot[b]
+        out[o + 1] = b_current[b]
+        out[o + 2] = b_previous[b]
+        o = o + 3
+      else
+        out[o] = -1
+        o = o + 1
+        break
+      end
+    end
+    if first[limit + 1] == first[limit] + 1 then
+      run_one(limit, callers, checks, alike)
+    else
+      run_many(limit, callers, checks, alike)
+    end
+    note_besides()
+    named = last
   else
-    local form, counters, callers, done, start = nil, 1, 1, false, 0
-    if what > 2 then
-      form, start = what - 2, named + 1
-      named = start
-      local r = first[form]
-      if plain[form] and not info[start * 5 - 4] then
-        if first[form + 1] == r + 1 then done = short(start, r) else done = short_many(start, form) end
-      end
-    else
-      counters = a[p]
-      p = p + 1
-      if what == 2 then
-        form = 0
-        for c = 1, counters do
-          if a[p + 2 * c - 2] > named then named = a[p + 2 * c - 2] end
-        end
-        done = short_all(p, counters)
-        if done then p = p + 2 * counters end
-      else
-        callers = a[p]
-        p = p + 1
-      end
-    end
-    if not done then
-      local begin = p
-      local admitted, bad
-      p, admitted, bad = check(begin, counters, callers, start, form)
-      if type(p) == 'table' then return p end
-      out[o] = bad or admitted
-      o = o + 1
-      if not bad then conclude(begin, counters, callers, start, form, admitted) end
-    end
+    if not ask then set_up() end
+    p = ask(p, what)
+    if type(p) == 'table' then return p end
   end
 end
 
--- Formats of several records, by limit and by the widths of their counts.
-local formats_by_widths = {}
-
-for k = 1, #keys do
-  local at = k * 5
-  local r = s_rate[k]
+for n = 1, #s_keys do
+  local key = s_keys[n]
+  local r = s_rate[key]
   if r then
-    local tag, slot, current, previous = rate_tag[r], s_slot[k], s_current[k], s_previous[k]
-    local top = current
-    if previous > top then top = previous end
-    local width = top < 256 and 1 or width_of(top)
-    local value, kept
-    if tag % 8192 == TWO_WINDOWS then
-      value, kept = pack(two_of[12 + 2 * width], tag + width, slot, current, previous), 2
+    local tag, slot, current, previous = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
+    local two = tag % 8192 == TWO_WINDOWS
+    local width, value = width_of(current > previous and current or previous), nil
+    if two then
+      value = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
     else
-      value, kept = pack(one_of[12 + width], tag + width, slot, current), 1
+      value = pack(formats_one[width] or format(false, width), tag + width, slot, current)
     end
-    if s_same[k] and #value == #values[k] then
-      call('SETRANGE', keys[k], '0', value)
+    if s_same[key] and #value == #values[key] then
+      call('SETRANGE', keys[key], '0', value)
     else
-      call('SET', keys[k], value, 'PXAT', (slot + kept) * rate_period[r])
-    end
-  elseif m_limit[k] then
-    local limit, t = m_limit[k], m_numbers[k]
-    local at, ends, length, widths = 1, 0, #values[k], 0
-    local by_widths = formats_by_widths[limit]
-    if not by_widths then
-      by_widths = {}
-      formats_by_widths[limit] = by_widths
-    end
-    for r = first[limit], first[limit + 1] - 1 do
-      local tag, slot, top = rate_tag[r], t[at + 1], t[at + 2]
-      local two = tag % 8192 == TWO_WINDOWS
-      if two and t[at + 3] > top then top = t[at + 3] end
-      local width = top < 256 and 1 or width_of(top)
-      t[at] = tag + width
-      widths = widths * 8 + width
-      local e = (slot + (two and 2 or 1)) * rate_period[r]
-      if e > ends then ends = e end
-      at = at + (two and 4 or 3)
-    end
-    local f = by_widths[widths]
-    if not f then
-      f, at = '<', 1
-      for r = first[limit], first[limit + 1] - 1 do
-        local tag = rate_tag[r]
-        local two = tag % 8192 == TWO_WINDOWS
-        local width = t[at] - tag
-        f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
-        at = at + (two and 4 or 3)
-      end
-      by_widths[widths] = f
-    end
-    local value = pack(f, spread(t))
-    if #value == length and ends == m_ends[k] then
-      call('SETRANGE', keys[k], '0', value)
-    else
-      call('SET', keys[k], value, 'PXAT', ends)
-    end
-  elseif info[at] then
-    local value, ends, one, two = nil, 0, nil, nil
-    for i = info[at - 4], info[at - 3], 4 do
-      local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
-      local kind = tag % 8192
-      local bytes, e
-      if kind == TWO_WINDOWS and not sinces[i] then
-        local top = current
-        if previous > top then top = previous end
-        local width = width_of(top)
-        bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
-        e = (slot + 2) * ((tag - 520) / 8192)
-      elseif kind == ONE_WINDOW and not sinces[i] then
-        local width = width_of(current)
-        bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
-        e = (slot + 1) * ((tag - 1024) / 8192)
-      else
-        bytes = encode_other(i, kind, tag, slot, current, previous)
-        e = ends_of(i, tag, slot)
-      end
-      -- Most values are few records: they are put together at once.
-      if not one then one = bytes
-      elseif not two then two = bytes
-      elseif not value then value = one .. two .. bytes
-      else value = value .. bytes end
-      if e > ends then ends = e end
-    end
-    value = value or (two and one .. two) or one
-    -- SETRANGE keeps the time to live, and costs less.
-    if #value == info[at - 2] and ends == info[at - 1] then
-      call('SETRANGE', keys[k], '0', value)
-    else
-      call('SET', keys[k], value, 'PXAT', ends)
+      call('SET', keys[key], value, 'PXAT', (slot + (two and 2 or 1)) * rate_period[r])
     end
   end
 end
+if write_all then write_all() end
 return out

@@ -1,7 +1,8 @@
 //! Counters in Redis (6.2 or newer, or Valkey), shared by many processes.
 //!
 //! A check travels through these modules in this order:
-//! - [`options`]: which servers there are and how to reach them; [`target`]: one of them.
+//! - [`options`]: which servers there are and how to reach them; [`url`]: the same in one string; [`target`]: one of
+//!   them.
 //! - [`cluster`]: which server has which key, by its [slot](slots); [`parts`]: a check that several servers decide.
 //! - [`node`]: a server as the others see it: what waits for it, and its circuit.
 //! - [`queue`]: a check and who waits for it, bounded in number and in time.
@@ -65,10 +66,12 @@ mod parts;
 mod queue;
 mod reply;
 mod request;
+mod runs;
 mod script;
 mod sentinel;
 mod slots;
 mod target;
+mod url;
 mod worker;
 
 use std::sync::{Arc, Weak};

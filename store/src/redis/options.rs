@@ -4,17 +4,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    TlsCertificates,
-};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, TlsCertificates};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::target::{Reach, Target};
+use super::url::{parse, parse_all};
 
 /// A password. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -145,6 +142,12 @@ impl RedisOptions {
         }
     }
 
+    /// Sees that they can be used, so far as that can be told without asking anybody. For `rediss` the process must have
+    /// installed rustls's default provider.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        self.validate().map(drop)
+    }
+
     /// Checks every field.
     pub(super) fn validate(&self) -> Result<Plan, OptionsError> {
         if !(Duration::from_millis(1)..=Duration::from_secs(10)).contains(&self.latency_budget) {
@@ -235,37 +238,8 @@ impl RedisOptions {
 
 const PEM_BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// Reads one URL.
-fn parse(url: &str) -> Result<ConnectionInfo, OptionsError> {
-    if !url.starts_with("redis://") && !url.starts_with("rediss://") {
-        return Err(OptionsError::Scheme);
-    }
-    // What the URL's parser says names a part of the URL, never its content.
-    let info = url.into_connection_info().map_err(|error| OptionsError::Url(error.to_string()))?;
-    if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
-        return Err(OptionsError::Insecure);
-    }
-    // RESP2 and no CLIENT SETINFO: a user needs no right to HELLO and CLIENT.
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-    Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
-}
-
 fn target(info: ConnectionInfo) -> Result<Target, OptionsError> {
     Target::new(info).map_err(|error| OptionsError::Url(error.to_string()))
-}
-
-/// Reads the URLs of several servers, which must be alike: all with TLS or none, and without a database.
-fn parse_all(urls: &[String]) -> Result<Vec<ConnectionInfo>, OptionsError> {
-    let infos = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
-    let tls = |info: &ConnectionInfo| matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    let Some(first) = infos.first() else { return Err(OptionsError::NoUrl) };
-    if infos.iter().any(|info| tls(info) != tls(first)) {
-        return Err(OptionsError::Differ);
-    }
-    if infos.iter().any(|info| info.redis_settings().db() != 0) {
-        return Err(OptionsError::Database);
-    }
-    Ok(infos)
 }
 
 /// The same without user and password.
@@ -359,11 +333,16 @@ pub enum OptionsError {
     #[error("the Redis store was started outside of a tokio runtime: start it within one")]
     NoRuntime,
     /// Not a URL of Redis.
-    #[error("the store's url must begin with redis:// or, for TLS, rediss://")]
+    #[error(
+        "the store's url must begin with redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS"
+    )]
     Scheme,
     /// A URL with something wrong in it.
-    #[error("the store's url cannot be used ({0}): write redis://HOST:PORT, special characters as %XX")]
+    #[error("the store's url cannot be used: {0}; special characters in it are written as %XX")]
     Url(String),
+    /// A URL of one server with several.
+    #[error("the store's url has several servers: begin it with redis+cluster:// or redis+sentinel://")]
+    Several,
     /// A cluster or sentinels without a single URL.
     #[error("the store has no url: give at least one, better three")]
     NoUrl,
@@ -374,7 +353,9 @@ pub enum OptionsError {
     #[error("the store's url names a database: a cluster and sentinels have only 0, leave it out")]
     Database,
     /// The master's name cannot be one.
-    #[error("the store's master name is {0:?}: give the name that `sentinel monitor` was given")]
+    #[error(
+        "the store's master name is {0:?}: give the one that `sentinel monitor` was given, in a url after the sentinels"
+    )]
     Master(String),
     /// `#insecure`.
     #[error("the store's url ends in #insecure, which would trust anybody: give the authority's certificate")]
@@ -385,19 +366,24 @@ pub enum OptionsError {
     /// A user without a password.
     #[error("the store's username is given without a password: add the password or remove the username")]
     NoPassword,
+    /// A user or a password for sentinels where there are none.
+    #[error("the store has a user or a password for sentinels but its url is not of sentinels: remove them")]
+    NoSentinels,
     /// The certificate authority cannot be read.
     #[error("the store's certificate authority cannot be used ({0}): give certificates in PEM")]
     Ca(String),
     /// A certificate authority for a connection without TLS.
     #[error(
-        "the store has a certificate authority but its url is not rediss://: change the url, or remove it"
+        "the store has a certificate authority but its url does not begin with rediss: change the url, or remove it"
     )]
     CaWithoutTls,
     /// The client's certificate or its key cannot be read.
     #[error("the store's client certificate cannot be used ({0}): give certificate and key in PEM")]
     ClientCertificate(String),
     /// A client's certificate for a connection without TLS.
-    #[error("the store has a client certificate but its url is not rediss://: change the url, or remove it")]
+    #[error(
+        "the store has a client certificate but its url does not begin with rediss: change the url, or remove it"
+    )]
     ClientWithoutTls,
     /// No cryptography for TLS.
     #[error("the store uses TLS and this process has no rustls default provider: install one at its start")]
@@ -432,6 +418,7 @@ mod tests {
         assert!(matches!(url("redis://user:hunter2@:x:y"), OptionsError::Url(_)));
         assert!(matches!(url("redis://user:hunter2@localhost/db"), OptionsError::Url(_)));
         assert!(matches!(url("redis://u:hunter2@host:port"), OptionsError::Url(_)));
+        assert!(!url("redis://u:1?protocol=hunter3@host").to_string().contains("hunter3"));
         assert_eq!(url("rediss://localhost#insecure"), OptionsError::Insecure);
         assert_eq!(url("rediss://localhost"), OptionsError::NoTlsProvider);
         let with = |change: fn(&mut RedisOptions)| {

@@ -6,8 +6,9 @@ use sluice_limiter::sliding_window_log::View;
 use sluice_limiter::{MAX_COUNT, Over, Rate, Record};
 use smallvec::SmallVec;
 
-use super::batch::{Batch, Entry};
+use super::batch::{Batch, Entry, in_runs};
 use super::queue::Ask;
+use super::runs::Run;
 use crate::check::{Answer, Counter, Granted};
 use crate::failure::{StoreError, StoreFault};
 
@@ -25,6 +26,18 @@ enum State {
 
 /// The states of all rates of all counters of a check.
 type States = SmallVec<[State; 2]>;
+
+/// The states of the counters that the checks of a run have in common.
+type Besides = SmallVec<[Record; 2]>;
+
+impl State {
+    fn record(&self) -> Option<Record> {
+        match self {
+            Self::Record(record) => Some(record.clone()),
+            Self::View(_) => None,
+        }
+    }
+}
 
 /// What the script said about one entry.
 #[derive(Debug)]
@@ -61,8 +74,8 @@ impl Reply {
 
     /// Answers everybody. If the reply is broken nobody is answered by it: all are told so.
     pub(super) fn answer(mut self, batch: Batch) -> Result<(), NotAReply> {
-        let entries = batch.into_entries();
-        let outcomes: Result<Vec<_>, _> = entries.iter().map(|entry| self.outcome(entry)).collect();
+        let (entries, runs) = batch.into_entries();
+        let outcomes = self.outcomes(&entries, &runs);
         let outcomes = outcomes.and_then(|all| if self.rest.len() == 0 { Ok(all) } else { Err(NotAReply) });
         let broken = outcomes.is_err();
         let mut outcomes = outcomes.unwrap_or_default().into_iter();
@@ -72,46 +85,106 @@ impl Reply {
         if broken { Err(NotAReply) } else { Ok(()) }
     }
 
+    fn outcomes(&mut self, entries: &[Entry], runs: &[Run]) -> Result<Vec<Outcome>, NotAReply> {
+        let mut outcomes = Vec::with_capacity(entries.len());
+        let (others, mut rest) = entries.split_at(entries.len() - in_runs(runs));
+        for entry in others {
+            outcomes.push(self.outcome(entry)?);
+        }
+        for run in runs {
+            let (checks, others) = rest.split_at(run.checks);
+            self.run(checks, run.own, &mut outcomes)?;
+            rest = others;
+        }
+        Ok(outcomes)
+    }
+
     fn outcome(&mut self, entry: &Entry) -> Result<Outcome, NotAReply> {
-        let admitted = match whole(&mut self.rest)? {
-            -1 => return Ok(Outcome::Broken(StoreFault::WrongType)),
-            -2 => return Ok(Outcome::Broken(StoreFault::Nonsense)),
-            short if short < 0 => return self.short(entry, -3 - short),
-            admitted => u64::try_from(admitted).ok().filter(|&n| n <= entry.asked()).ok_or(NotAReply)?,
-        };
-        let counters = match entry {
-            Entry::Check(check, _) | Entry::One(Ask::Check(check, _)) => &check[..],
-            Entry::One(Ask::Take(counter, ..)) => std::slice::from_ref(counter),
-            Entry::One(Ask::Settle(..)) => return Ok(Outcome::Settled),
-        };
-        let rates = counters.iter().flat_map(|counter| &counter.limit.rates);
+        let first = whole(&mut self.rest)?;
+        if let Entry::One(Ask::Settle(..)) = entry {
+            return Ok(broken(first).unwrap_or(Outcome::Settled));
+        }
+        self.in_full(entry, first, entry.counters().iter())
+    }
+
+    /// An answer in full, of counters in this order; the first number is read already.
+    fn in_full<'a>(
+        &mut self,
+        entry: &Entry,
+        first: i64,
+        counters: impl Iterator<Item = &'a Counter>,
+    ) -> Result<Outcome, NotAReply> {
+        if let Some(outcome) = broken(first) {
+            return Ok(outcome);
+        }
+        let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.asked()).ok_or(NotAReply)?;
+        let rates = counters.flat_map(|counter| &counter.limit.rates);
         let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
         Ok(Outcome::Decided(admitted, states))
     }
 
-    /// The answer of the short form: one caller, no parameters. The first number is read already.
-    fn short(&mut self, entry: &Entry, code: i64) -> Result<Outcome, NotAReply> {
-        let (Entry::Check(check, _) | Entry::One(Ask::Check(check, _))) = entry else {
-            return Err(NotAReply);
-        };
-        let first = u64::try_from(code).map_err(|_| NotAReply)?;
-        if entry.asked() != 1 {
-            return Err(NotAReply);
-        }
-        let mut states = States::new();
-        for rate in check.iter().flat_map(|counter| &counter.limit.rates) {
-            let code = if states.is_empty() { first / 2 } else { code_of(&mut self.rest)? };
-            let mut record = Record::empty(rate.tag(), self.micros);
-            record.current = (code / 2).min(MAX_COUNT);
-            if record.tag.previous_slots() > 0 {
-                record.previous = count(&mut self.rest)?.min(MAX_COUNT);
+    /// The answers of a run.
+    fn run(&mut self, checks: &[Entry], own: usize, outcomes: &mut Vec<Outcome>) -> Result<(), NotAReply> {
+        let Some(first) = checks.first() else { return Ok(()) };
+        // How the counters stand that all of them have besides; not known if all are answered in full.
+        let mut besides = self.besides(first.counters(), own)?;
+        for entry in checks {
+            let counters = entry.counters();
+            let code = whole(&mut self.rest)?;
+            if code >= -2 {
+                // The own counter comes first here, and goes where it belongs.
+                let others = counters.iter().enumerate().filter(|&(at, _)| at != own).map(|(_, one)| one);
+                let mut outcome = self.in_full(entry, code, std::iter::once(&counters[own]).chain(others))?;
+                if let Outcome::Decided(_, states) = &mut outcome {
+                    let rates = counters[own].limit.rates.len();
+                    besides = states[rates..].iter().map(State::record).collect::<Option<_>>();
+                    states[..rates + own].rotate_left(rates);
+                }
+                outcomes.push(outcome);
+                continue;
             }
-            if code & 1 > 0 {
-                record.slot = count(&mut self.rest)?;
+            let besides = besides.as_mut().ok_or(NotAReply)?;
+            if entry.asked() != 1 {
+                return Err(NotAReply);
             }
-            states.push(State::Record(record));
+            let mut code = code_of(code)?;
+            let admitted = code & 1;
+            let mut states = States::new();
+            for (n, rate) in counters[own].limit.rates.iter().enumerate() {
+                if n > 0 {
+                    code = code_of(whole(&mut self.rest)?)?;
+                }
+                let mut record = Record::empty(rate.tag(), self.micros);
+                if code & 2 == 0 {
+                    (record.current, record.previous) = ((code >> 2) & 0xf_ffff, code >> 22);
+                } else {
+                    record.current = (code >> 2).min(MAX_COUNT);
+                    record.previous = count(&mut self.rest)?.min(MAX_COUNT);
+                }
+                states.push(State::Record(record));
+            }
+            for record in besides.iter_mut() {
+                record.current += admitted;
+            }
+            states.insert_many(0, besides[..own].iter().cloned().map(State::Record));
+            states.extend(besides[own..].iter().cloned().map(State::Record));
+            outcomes.push(Outcome::Decided(admitted, states));
         }
-        Ok(Outcome::Decided(first & 1, states))
+        Ok(())
+    }
+
+    /// How the counters of a run stand that are nobody's own, each of one rate; `None`: it is not said.
+    fn besides(&mut self, counters: &[Counter], own: usize) -> Result<Option<Besides>, NotAReply> {
+        let mut besides = Besides::new();
+        for (_, counter) in counters.iter().enumerate().filter(|&(at, _)| at != own) {
+            let rate = counter.limit.rates.first().ok_or(NotAReply)?;
+            if besides.is_empty() && self.rest.as_slice().first() == Some(&Value::Int(-1)) {
+                self.rest.next();
+                return Ok(None);
+            }
+            besides.push(self.state(rate)?.record().ok_or(NotAReply)?);
+        }
+        Ok(Some(besides))
     }
 
     fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {
@@ -151,8 +224,18 @@ fn whole(values: &mut std::vec::IntoIter<Value>) -> Result<i64, NotAReply> {
     }
 }
 
-fn code_of(values: &mut std::vec::IntoIter<Value>) -> Result<u64, NotAReply> {
-    u64::try_from(whole(values)?).map_err(|_| NotAReply)
+/// The number of a short form.
+fn code_of(said: i64) -> Result<u64, NotAReply> {
+    (-3i64).checked_sub(said).and_then(|code| u64::try_from(code).ok()).ok_or(NotAReply)
+}
+
+/// What is said instead of an answer.
+fn broken(first: i64) -> Option<Outcome> {
+    match first {
+        -1 => Some(Outcome::Broken(StoreFault::WrongType)),
+        -2 => Some(Outcome::Broken(StoreFault::Nonsense)),
+        _ => None,
+    }
 }
 
 fn count(values: &mut std::vec::IntoIter<Value>) -> Result<u64, NotAReply> {
@@ -231,6 +314,7 @@ mod tests {
 
     use super::*;
     use crate::check::{Check, KeyHash, LimitSpec, Records, decide};
+    use crate::redis::batch::Keys;
     use crate::redis::queue::Job;
 
     fn check(requests: u64, cost: u64) -> Check {
@@ -273,10 +357,15 @@ mod tests {
 
         /// Whatever a server sends, everybody is answered and nothing panics.
         #[test]
-        fn any_reply_answers_everybody(values in proptest::collection::vec(prop_oneof![any::<i64>(), 0i64..5], 0..12)) {
+        fn any_reply_answers_everybody(
+            values in proptest::collection::vec(prop_oneof![any::<i64>(), 0i64..5, -9i64..0], 0..12), called: bool,
+        ) {
             let (answer, mut receiver) = oneshot::channel();
             let mut batch = Batch::default();
             batch.push(Job { ask: Ask::Check(check(5, 1), answer), deadline: Instant::now() });
+            if called {
+                batch.request(&Keys { prefix: "s:".into(), partitions: 1 }, 1);
+            }
             if let Ok(reply) = Reply::read(Value::Array(values.into_iter().map(Value::Int).collect())) {
                 let _ = reply.answer(batch);
                 prop_assert!(receiver.try_recv().is_ok());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sluice_limiter::MAX_COUNT;
 use smallvec::SmallVec;
 
-use super::batch::Keys;
+use super::batch::{Entry, Keys};
 use super::script::{Request, pack};
 use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 
@@ -40,26 +40,6 @@ impl<'a> Writer<'a> {
 
     /// A check that so many ask.
     pub(super) fn check(&mut self, counters: &'a [Counter], callers: u64) {
-        if let ([counter @ Counter { cost: 1, .. }], 1) = (counters, callers) {
-            let limit = self.limit(&counter.limit);
-            let named = self.request.keys.len() as u64;
-            let index = self.key(&counter.limit, counter.key);
-            if index > named {
-                self.asked.push(limit + 2);
-            } else {
-                self.asked.extend([1, 1, 1, index, 1, limit]);
-            }
-            self.parameters(counter, 1);
-            return;
-        }
-        if callers == 1 && !counters.is_empty() && counters.iter().all(is_simple) {
-            self.asked.extend([2, counters.len() as u64]);
-            for counter in counters {
-                let (index, limit) = (self.key(&counter.limit, counter.key), self.limit(&counter.limit));
-                self.asked.extend([index, limit]);
-            }
-            return;
-        }
         self.asked.extend([1, counters.len() as u64, callers]);
         for counter in counters {
             let index = self.key(&counter.limit, counter.key);
@@ -67,8 +47,26 @@ impl<'a> Writer<'a> {
             let cost = counter.cost.min(MAX_COUNT + 1);
             let limit = self.limit(&counter.limit);
             self.asked.extend([index, cost, limit]);
-            self.parameters(counter, cost);
+            for rate in &counter.limit.rates {
+                self.asked.extend(rate.parameters(counter.key.0, cost).into_iter().flatten());
+            }
         }
+    }
+
+    /// Checks that are a run, of which counter `own` is each one's own. Nothing but other runs may come behind.
+    pub(super) fn run(&mut self, checks: &'a [Entry], own: usize) {
+        let Some(first) = checks.first() else { return };
+        let counters = first.counters();
+        let limit = self.limit(&counters[own].limit);
+        self.asked.extend([2, limit, first.asked(), checks.len() as u64, counters.len() as u64 - 1]);
+        for (_, besides) in counters.iter().enumerate().filter(|&(at, _)| at != own) {
+            let index = self.key(&besides.limit, besides.key);
+            let limit = self.limit(&besides.limit);
+            self.asked.extend([index, limit]);
+        }
+        // Nobody else names them.
+        let names = checks.iter().map(|check| self.keys.name(&check.counters()[own]));
+        self.request.keys.extend(names);
     }
 
     /// A correction.
@@ -80,12 +78,6 @@ impl<'a> Writer<'a> {
         self.asked.extend([0, index, settlement.charged.min(1 << 52), more, less, limit]);
         for rate in &settlement.limit.rates {
             self.asked.extend(rate.settlement_parameters(settlement.key.0, amount));
-        }
-    }
-
-    fn parameters(&mut self, counter: &Counter, cost: u64) {
-        for rate in &counter.limit.rates {
-            self.asked.extend(rate.parameters(counter.key.0, cost).into_iter().flatten());
         }
     }
 
@@ -114,9 +106,4 @@ impl<'a> Writer<'a> {
         scopes.push((&limit.scope, index));
         index
     }
-}
-
-/// Whether a counter is one of a rate without parameters and of cost 1.
-fn is_simple(counter: &Counter) -> bool {
-    matches!(&counter.limit.rates[..], [rate] if counter.cost == 1 && rate.parameters(0, 1).is_none())
 }

@@ -63,7 +63,7 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         let millis = world.now / 1000;
         let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
         let late = deadline < millis;
-        let (names, payload, shorts) = request(&entries, deadline);
+        let Call { names, payload, order } = request(&entries, deadline);
         pipe.cmd("EVALSHA").arg(&hash).arg(names.len()).arg(&names).arg(payload);
         pipe.cmd("MGET").arg(&names);
         for name in &names {
@@ -77,19 +77,63 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         if rest.split_off_first() != Some(&Value::Int(world.now as i64)) {
             return Err(format!("the time is not {}: {reply:?}", world.now));
         }
-        for (entry, short) in entries.iter().zip(shorts).filter(|_| !late) {
+        let mut besides: Option<States> = Some(vec![]);
+        for Asked { entry, run } in order.into_iter().filter(|_| !late) {
+            let entry = &entries[entry];
             let before = world.known(entry);
-            let mut expected = world.decide(entry);
-            // The short answer is given where it can be.
-            if short && expected.len() > 1 && matches!(rest.first(), Some(Value::Int(..-2))) {
-                expected = shortened(&expected, entry, world.now);
+            let differs =
+                |what: String, now: u64| Err(format!("differs at {now}: {what}, of {before:?} by {entry:?}"));
+            if let (Some((own, first)), Entry::Check { counters, .. }) = (run, entry) {
+                if first && counters.len() > 1 {
+                    let others = counters.iter().enumerate().filter(|&(at, _)| at != own);
+                    let others: Vec<_> = others.map(|(_, one)| one.clone()).collect();
+                    besides = match rest.first() {
+                        // Something of theirs has to be done in full.
+                        Some(Value::Int(-1)) => {
+                            rest = &rest[1..];
+                            None
+                        }
+                        _ => {
+                            let said = rest.split_off(..3 * others.len()).unwrap_or_default();
+                            let stood = world.standing(&others);
+                            if said != stood.concat().into_iter().map(Value::Int).collect::<Vec<_>>() {
+                                return differs(
+                                    format!("{said:?}, the others stand at {stood:?}"),
+                                    world.now,
+                                );
+                            }
+                            Some(stood)
+                        }
+                    };
+                } else if first {
+                    besides = Some(vec![]);
+                }
+                let named = name(&counters[own].limit, counters[own].key);
+                // What is denied is not looked at any further where there is no value.
+                let decided = !matches!(rest.first(), Some(Value::Int(-2..=-1)));
+                let unseen = if decided && matches!(world.stored.get(&named), Some(Stored::List)) {
+                    world.stored.remove(&named)
+                } else {
+                    None
+                };
+                let mut expected = world.decide(entry);
+                if unseen.is_some() && expected[0] != Value::Int(0) {
+                    return differs("a list charged".into(), world.now);
+                }
+                world.stored.extend(unseen.map(|list| (named.clone(), list)));
+                // The own counter is looked at first.
+                if let ([Value::Int(..0)], Some(code)) = (&expected[..], world.broken(&named)) {
+                    expected = vec![Value::Int(code)];
+                }
+                if let Err(what) = run_answer(&mut rest, &expected, counters, own, &mut besides) {
+                    return differs(what, world.now);
+                }
+                continue;
             }
+            let expected = world.decide(entry);
             let got = rest.split_off(..expected.len().min(rest.len())).unwrap_or_default();
             if got != expected {
-                let now = world.now;
-                return Err(format!(
-                    "differs at {now}: {got:?}, expected {expected:?}, of {before:?} by {entry:?}"
-                ));
+                return differs(format!("{got:?}, expected {expected:?}"), world.now);
             }
         }
         if !rest.is_empty() {
@@ -129,47 +173,60 @@ fn put(pipe: &mut redis::Pipeline, name: &str, stored: &Stored) {
     }
 }
 
-/// The numbers of a call as the head of the script describes them, and which entries are in the short form.
-fn request(entries: &[Entry], deadline: u64) -> (Vec<String>, Vec<u8>, Vec<bool>) {
-    let mut names: Vec<String> = vec![];
-    let mut limits: Vec<&LimitSpec> = vec![];
-    let (mut asked, mut shorts) = (vec![], vec![]);
-    fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
-        let known = all.iter().position(|other| *other == one);
-        let index = known.unwrap_or_else(|| {
-            all.push(one);
-            all.len() - 1
-        });
-        index as u64 + 1
+/// What is asked in one call.
+struct Call {
+    names: Vec<String>,
+    payload: Vec<u8>,
+    /// The entries in its order: first those that are no run's.
+    order: Vec<Asked>,
+}
+
+/// An entry of a call.
+#[derive(Clone, Copy)]
+struct Asked {
+    entry: usize,
+    /// Of a run: which counter is its own, and whether it is the first.
+    run: Option<(usize, bool)>,
+}
+
+/// The number of something, from 1.
+fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
+    let known = all.iter().position(|other| *other == one);
+    let index = known.unwrap_or_else(|| {
+        all.push(one);
+        all.len() - 1
+    });
+    index as u64 + 1
+}
+
+/// Which counter of a check may be its own in a run.
+fn own_of(entries: &[Entry], entry: &Entry) -> Option<usize> {
+    let Entry::Check { counters, callers } = entry else { return None };
+    let all: Vec<_> = entries.iter().flat_map(Entry::names).collect();
+    let plain = |one: &Counter| one.limit.rates.iter().all(|rate| rate.parameters(0, 1).is_none());
+    if counters.iter().any(|one| one.cost != 1 || !plain(one)) {
+        return None;
     }
-    for entry in entries {
-        let mut short = false;
+    let uses = |one: &Counter| all.iter().filter(|other| **other == name(&one.limit, one.key)).count();
+    let own = counters.iter().position(|one| uses(one) == 1)?;
+    let mut besides = counters.iter().enumerate().filter(|&(at, _)| at != own);
+    (counters.len() == 1 || *callers == 1 && besides.all(|(_, one)| one.limit.rates.len() == 1))
+        .then_some(own)
+}
+
+/// The call as the head of the script describes it.
+fn request(entries: &[Entry], deadline: u64) -> Call {
+    let (mut names, mut limits): (Vec<String>, Vec<&LimitSpec>) = (vec![], vec![]);
+    let (mut asked, mut order) = (vec![], vec![]);
+    let owns: Vec<_> = entries.iter().map(|entry| own_of(entries, entry)).collect();
+    for (n, entry) in entries.iter().enumerate().filter(|&(n, _)| owns[n].is_none()) {
+        order.push(Asked { entry: n, run: None });
         match entry {
             Entry::Check { counters, callers } => {
-                let new = match &counters[..] {
-                    [one] => one.cost == 1 && *callers == 1 && !names.contains(&name(&one.limit, one.key)),
-                    _ => false,
-                };
-                let plain = |counter: &Counter| {
-                    counter.limit.rates.iter().all(|rate| rate.parameters(0, 1).is_none())
-                };
-                let simple = *callers == 1
-                    && counters.iter().all(|one| one.cost == 1 && one.limit.rates.len() == 1 && plain(one));
-                short = new && plain(&counters[0]) || simple;
-                if new {
-                    asked.push(index_of(&mut limits, &counters[0].limit) + 2);
-                } else if simple {
-                    asked.extend([2, counters.len() as u64]);
-                } else {
-                    asked.extend([1, counters.len() as u64, *callers]);
-                }
+                asked.extend([1, counters.len() as u64, *callers]);
                 for counter in counters {
                     let index = index_of(&mut names, name(&counter.limit, counter.key));
-                    if simple && !new {
-                        asked.extend([index, index_of(&mut limits, &counter.limit)]);
-                    } else if !new {
-                        asked.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);
-                    }
+                    asked.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);
                     for rate in &counter.limit.rates {
                         asked.extend(rate.parameters(counter.key.0, counter.cost).into_iter().flatten());
                     }
@@ -186,7 +243,29 @@ fn request(entries: &[Entry], deadline: u64) -> (Vec<String>, Vec<u8>, Vec<bool>
                 }
             }
         }
-        shorts.push(short);
+    }
+    let mut left: Vec<usize> = (0..entries.len()).filter(|&n| owns[n].is_some()).collect();
+    while let Some(&first) = left.first() {
+        // What the checks of a run have in common; one of several callers is alone.
+        let shape = |n: usize| {
+            let (Entry::Check { counters, callers }, Some(own)) = (&entries[n], owns[n]) else { panic!() };
+            let besides = counters.iter().enumerate().filter(|&(at, _)| at != own);
+            let besides: Vec<_> = besides.map(|(_, one)| (&one.limit, one.key)).collect();
+            (own, &counters[own].limit, besides, *callers, if *callers == 1 { 0 } else { n })
+        };
+        let (own, limit, besides, callers, _) = shape(first);
+        let run: Vec<_> = left.iter().copied().filter(|&n| shape(n) == shape(first)).collect();
+        left.retain(|n| !run.contains(n));
+        let limit = index_of(&mut limits, limit);
+        asked.extend([2, limit, callers, run.len() as u64, besides.len() as u64]);
+        for (limit, key) in besides {
+            asked.extend([index_of(&mut names, name(limit, key)), index_of(&mut limits, limit)]);
+        }
+        for n in run {
+            let Entry::Check { counters, .. } = &entries[n] else { panic!() };
+            names.push(name(&counters[own].limit, counters[own].key));
+            order.push(Asked { entry: n, run: Some((own, n == first)) });
+        }
     }
     let mut numbers = vec![deadline, limits.len() as u64];
     for limit in limits {
@@ -197,29 +276,66 @@ fn request(entries: &[Entry], deadline: u64) -> (Vec<String>, Vec<u8>, Vec<bool>
         }
     }
     numbers.extend(asked);
-    (names, pack(&numbers), shorts)
+    Call { names, payload: pack(&numbers), order }
 }
 
-/// What the script answers in the short form instead.
-fn shortened(values: &[Value], entry: &Entry, now: u64) -> Vec<Value> {
-    let ([Value::Int(admitted), states @ ..], Entry::Check { counters, .. }) = (values, entry) else {
-        return values.to_vec();
-    };
-    let mut short = vec![];
-    let rates = counters.iter().flat_map(|counter| &counter.limit.rates);
-    for (rate, state) in rates.zip(states.chunks(3)) {
-        let [Value::Int(slot), Value::Int(current), previous] = state else { panic!("{state:?}") };
-        let ahead = *slot != (now / 1000 / rate.tag().slot_millis()) as i64;
-        let code = current * 2 + i64::from(ahead);
-        short.push(Value::Int(if short.is_empty() { -3 - code * 2 - admitted } else { code }));
-        if rate.tag().previous_slots() > 0 {
-            short.push(previous.clone());
-        }
-        if ahead {
-            short.push(Value::Int(*slot));
-        }
+/// The states of one rate each: slot, current, previous.
+type States = Vec<[i64; 3]>;
+
+/// What a check of a run is to be answered, in full or in short, given how the counters stood that it has besides its own.
+/// Takes the answer off the reply; an error if it is another.
+fn run_answer(
+    rest: &mut &[Value],
+    expected: &[Value],
+    counters: &[Counter],
+    own: usize,
+    besides: &mut Option<States>,
+) -> Result<(), String> {
+    let int = |value: &Value| if let Value::Int(n) = value { Ok(*n) } else { Err(format!("{value:?}")) };
+    let mut take = || rest.split_off_first().ok_or("no more").and_then(|v| int(v).map_err(|_| "no number"));
+    let first = take()?;
+    let numbers = expected.iter().map(int).collect::<Result<Vec<_>, _>>()?;
+    let differs = |got: &[i64]| Err(format!("{got:?}, expected {expected:?}"));
+    if first == -1 || first == -2 || numbers.len() == 1 {
+        return if numbers == [first] { Ok(()) } else { differs(&[first]) };
     }
-    short
+    // The counters' states in their order, the own one first in the script's.
+    let states: States = numbers[1..].chunks(3).map(|one| one.try_into().unwrap()).collect();
+    let rates = counters[own].limit.rates.len();
+    if first >= 0 {
+        let mut ordered = states.clone();
+        ordered[..own + rates].rotate_right(rates);
+        let ordered: Vec<i64> = std::iter::once(numbers[0]).chain(ordered.into_iter().flatten()).collect();
+        let mut got = vec![first];
+        for _ in 1..ordered.len() {
+            got.push(take()?);
+        }
+        *besides = Some(states[..own].iter().chain(&states[own + rates..]).copied().collect());
+        return if got == ordered { Ok(()) } else { differs(&got) };
+    }
+    let mut got = vec![];
+    let mut code = -3 - first;
+    let admitted = code & 1;
+    for n in 0..rates {
+        if n > 0 {
+            code = -3 - take()?;
+        }
+        if code & 1 != admitted {
+            return differs(&[code]);
+        }
+        let (current, previous) =
+            if code & 2 == 0 { ((code >> 2) & 0xf_ffff, code >> 22) } else { (code >> 2, take()?) };
+        // The short form is that of now.
+        got.push([states.get(own + n).map_or(0, |state| state[0]), current, previous]);
+    }
+    let Some(besides) = besides else { return Err("in short, of what is not known".into()) };
+    besides.iter_mut().for_each(|state| state[1] += admitted);
+    let all: States = besides[..own].iter().chain(&got).chain(&besides[own..]).copied().collect();
+    if numbers[0] == admitted && all == states {
+        Ok(())
+    } else {
+        differs(&[vec![admitted], all.concat()].concat())
+    }
 }
 
 fn compare(world: &World, name: &str, value: &Value, end: &Value) -> Result<(), String> {
@@ -298,10 +414,14 @@ the_script_decides_as_the_reference_does! {
 fn every_mutant_of_the_script_is_caught() {
     let redis = Redis::start(&[]);
     let mut survivors = vec![];
+    let flush = |text: &str| text.split('\n').map(str::trim_start).collect::<Vec<_>>().join("\n");
+    let script = flush(CHECK_LUA);
     for &(likely, what, original, mutation) in MUTANTS {
-        let times = CHECK_LUA.matches(original).count();
+        let original = flush(original);
+        let times = script.matches(&original).count();
         assert_eq!(times, 1, "how often the script contains {original:?}: {what}");
-        let mutant = CHECK_LUA.replace(original, mutation);
+        // Where the text begins in the middle of a line, so does what replaces it.
+        let mutant = script.replace(&original, mutation);
         let loaded: Result<String, _> =
             redis::cmd("SCRIPT").arg("LOAD").arg(&mutant).query(&mut redis.connection());
         assert!(loaded.is_ok(), "no Lua any more: {what}: {loaded:?}");

@@ -93,6 +93,16 @@ pub(crate) enum Entry {
     Settle(Settlement),
 }
 
+impl Entry {
+    /// Of all counters that it is about.
+    pub(crate) fn names(&self) -> Vec<String> {
+        match self {
+            Self::Check { counters, .. } => counters.iter().map(|one| name(&one.limit, one.key)).collect(),
+            Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
+        }
+    }
+}
+
 impl World {
     pub(crate) fn new(seed: u64, focus: Focus) -> Self {
         let rng = StdRng::seed_from_u64(seed);
@@ -664,6 +674,18 @@ impl World {
         }
     }
 
+    /// How these counters stand, each of the first rate of its limit.
+    pub(crate) fn standing(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
+        let stands = |counter: &Counter| {
+            let rate = &counter.limit.rates[0];
+            let known = self.records(&name(&counter.limit, counter.key)).iter();
+            let known = known.cloned().find(|record| record.tag == rate.tag());
+            let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
+            [record.slot, record.current, record.previous].map(|n| n as i64)
+        };
+        counters.iter().map(stands).collect()
+    }
+
     fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
         let names: Vec<_> = counters.iter().map(|counter| name(&counter.limit, counter.key)).collect();
         let mut admitted = 0;
@@ -736,7 +758,7 @@ impl World {
         }
     }
 
-    fn broken(&self, name: &str) -> Option<i64> {
+    pub(crate) fn broken(&self, name: &str) -> Option<i64> {
         match self.stored.get(name) {
             Some(Stored::Garbage(_)) => Some(-2),
             Some(Stored::List) => Some(-1),

@@ -1,0 +1,119 @@
+//! Three sentinels of a test's own that watch a master and its replica.
+
+#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tempfile::TempDir;
+
+use crate::support::{Redis, quiet_port, until};
+
+/// A sentinel; ended on drop.
+pub struct Sentinel {
+    child: Child,
+    pub port: u16,
+    _dir: TempDir,
+}
+
+impl Sentinel {
+    pub fn start(master: u16, more: &str) -> Self {
+        for _ in 0..10 {
+            let (dir, port) = (tempfile::tempdir().unwrap(), quiet_port());
+            let file = dir.path().join("sentinel.conf");
+            let text = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 2\n\
+                 sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 4000\n{more}",
+                dir.path().display()
+            );
+            std::fs::write(&file, text).unwrap();
+            let child = Command::new("redis-server")
+                .arg(file)
+                .arg("--sentinel")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut sentinel = Self { child, port, _dir: dir };
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(10) {
+                if sentinel.child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return sentinel;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        panic!("redis-server --sentinel did not start on any of 10 ports");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// How many of the others, and how many replicas, it knows of.
+    pub fn knows(&self) -> (usize, usize) {
+        let rows = |what: &str| -> usize {
+            let mut command = redis::cmd("SENTINEL");
+            let rows: Vec<Value> = command.arg(what).arg("main").query(&mut self.connection()).unwrap();
+            rows.len()
+        };
+        (rows("SENTINELS"), rows("REPLICAS"))
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A master with a replica, and three sentinels that know it as `main`.
+pub struct Watched {
+    pub master: Redis,
+    pub replica: Redis,
+    pub sentinels: Vec<Sentinel>,
+}
+
+impl Watched {
+    pub fn start() -> Self {
+        let master = Redis::start_restartable(&["--repl-diskless-sync-delay", "0"]);
+        let replica = Redis::start_restartable(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(master.port, "")).collect();
+        until("the sentinels know each other and the replica", || {
+            sentinels.iter().all(|sentinel| sentinel.knows() == (2, 1))
+        });
+        until("the replica is in step", || {
+            let info: String = redis::cmd("INFO").arg("replication").query(&mut master.connection()).unwrap();
+            info.contains("state=online")
+        });
+        Self { master, replica, sentinels }
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(Sentinel::url).collect()
+    }
+
+    /// Adds a user with the password `secret` to the sentinels, and one to the servers.
+    pub fn set_users(&self, (watcher, watch): (&str, &[&str]), (user, rights): (&str, &[&str])) {
+        let set_user = |mut redis: redis::Connection, name: &str, keys: &[&str], rights: &[&str]| {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg(name).arg("on").arg(">secret").arg("resetkeys").arg(keys);
+            let (): () = command.arg("resetchannels").arg("-@all").arg(rights).query(&mut redis).unwrap();
+        };
+        for redis in [&self.master, &self.replica] {
+            set_user(redis.connection(), user, &["~sluice:*"], rights);
+        }
+        for sentinel in &self.sentinels {
+            set_user(sentinel.connection(), watcher, &[], watch);
+        }
+    }
+}
