@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{Asked, Consistency, LimitPlan, Limiter, LimiterOptions, OnFailure};
+use sluice_store::layers::{Asked, Consistency, LimitPlan, Limiter, LimiterOptions, OnFailure, Sharers};
 use sluice_store::{KeyHash, LimitSpec, RedisStore};
 
 use crate::cores::Cores;
@@ -29,7 +29,8 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (what, percent) in [("70 % of the limit", 70), ("130 % of the limit", 130)] {
         let spec = Arc::new(LimitSpec::new(format!("bench/policy/{percent}"), vec![rate()?]));
-        let plan = Arc::new(LimitPlan::new(spec, Consistency::Leased, OnFailure::Deny, false));
+        let plan =
+            Arc::new(LimitPlan::new(spec, Consistency::Leased, OnFailure::Deny, false, Sharers::alone()));
         ensure!(plan.is_leased(), "the limit cannot be leased");
         let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut holders = Vec::new();

@@ -19,7 +19,7 @@ use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState
 use tokio::runtime;
 
 use self::policy_file::PolicyFile;
-use self::store::StoreArg;
+use self::store::StoreArgs;
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,17 +39,8 @@ pub(crate) struct Args {
     /// Where /livez /readyz /startupz /metrics are
     #[arg(long, env = "SLUICE_ADMIN", default_value = "127.0.0.1:8791")]
     admin: SocketAddr,
-    /// Where counters live: memory, or redis://... or rediss://...; a URL with a password is better given by the
-    /// environment, where other users of the machine do not see it
-    #[arg(long, env = "SLUICE_STORE", default_value = "memory", hide_env_values = true)]
-    store: StoreArg,
-    /// A file with the secret that keys are hashed with, 16 bytes in base64: all processes that share a Redis share
-    /// it. By default it is derived from the Redis password
-    #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
-    key_secret_file: Option<PathBuf>,
-    /// How long a check may take in Redis
-    #[arg(long, env = "SLUICE_LATENCY_BUDGET", default_value = "50ms", value_parser = duration)]
-    latency_budget: Duration,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Workers, a core each
     #[arg(long, env = "SLUICE_WORKERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
@@ -80,8 +71,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         listen,
         admin,
         store,
-        key_secret_file,
-        latency_budget,
         workers,
         drain_delay,
         drain_timeout,
@@ -89,7 +78,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log: _,
     } = args;
     let (mut file, policies) = PolicyFile::open(policy)?;
-    let store = store.choice(key_secret_file.as_deref(), latency_budget)?;
+    let store = store.choice()?;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
     options.admin = Some(admin);

@@ -1,96 +1,13 @@
 //! `sluice run` as a process: how it begins, how it follows its file, how it ends.
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+mod process;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::process::{Child, ChildStderr, Command};
+use std::path::PathBuf;
 
-const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
-
-fn policy(requests: &str) -> String {
-    include_str!("../../examples/demo.yaml").replace("requests: 5", &format!("requests: {requests}"))
-}
-
-/// `sluice run` with a policy's file, before an application that only says yes.
-struct Run {
-    child: Child,
-    log: Lines<BufReader<ChildStderr>>,
-    address: SocketAddr,
-    admin: SocketAddr,
-}
-
-impl Run {
-    async fn start(file: &Path, arguments: &[&str]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let application = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(async move {
-                    let mut request = [0; 1024];
-                    while stream.read(&mut request).await.is_ok_and(|n| n > 0) {
-                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-                    }
-                });
-            }
-        });
-        let mut child = Command::new(SLUICE)
-            .args(["run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", &format!("http://{application}"), "--policy"])
-            .arg(file)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let line = BufReader::new(child.stdout.take().unwrap()).lines().next_line().await.unwrap().unwrap();
-        let mut addresses = line
-            .split(' ')
-            .filter_map(|word| word.strip_prefix("http://")?.trim_end_matches(',').parse().ok());
-        let (address, _application) = (addresses.next().unwrap(), addresses.next());
-        let admin = addresses.next().unwrap();
-        Self { child, log, address, admin }
-    }
-
-    /// Waits for a line of the log.
-    async fn logged(&mut self, part: &str) -> String {
-        loop {
-            let line =
-                self.log.next_line().await.unwrap().unwrap_or_else(|| panic!("ended without {part:?}"));
-            if line.contains(part) {
-                return line;
-            }
-        }
-    }
-
-    /// The number of requests that the policy in force admits.
-    async fn limit(&self) -> String {
-        let answer = get(self.address, "/").await;
-        let limit = answer.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
-        limit.unwrap_or_else(|| panic!("{answer}")).to_owned()
-    }
-
-    async fn end(mut self) {
-        let id = self.child.id().unwrap();
-        Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
-        assert!(self.child.wait().await.unwrap().success());
-    }
-}
-
-async fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
-}
+use process::{Run, SLUICE, get, policy};
+use tokio::net::TcpListener;
+use tokio::process::Command;
 
 #[tokio::test]
 async fn an_edit_takes_effect_and_a_bad_one_does_not() {
@@ -168,12 +85,7 @@ async fn the_admin_port_answers_and_a_store_that_is_gone_is_said_without_its_pas
     assert!(get(run.admin, "/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(get(run.address, "/").await.contains("x-sluice-store-failure: unreachable"));
     assert!(get(run.admin, "/metrics").await.contains("sluice_store_healthy 0"));
-    let id = run.child.id().unwrap();
-    Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
-    while let Some(line) = run.log.next_line().await.unwrap() {
-        assert!(!line.contains("s3cret"), "{line}");
-    }
-    assert!(run.child.wait().await.unwrap().success());
+    assert!(!run.end().await.contains("s3cret"));
 }
 
 #[tokio::test]
@@ -197,7 +109,11 @@ async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
         (vec!["--policy", good, "--upstream", "https://127.0.0.1:1"], "no TLS"),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "redis://:s3cret@:x"],
-            "--store",
+            "its server has no host",
+        ),
+        (
+            vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "postgres://:s3cret@a"],
+            "must begin with redis://, redis+cluster:// or redis+sentinel://",
         ),
         (vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--listen", &taken], "cannot listen on"),
     ] {

@@ -22,6 +22,9 @@ pub struct CompiledPolicy {
     pub mode: Mode,
     /// What to do when the store cannot answer.
     pub on_store_failure: OnStoreFailure,
+    /// Where requests are counted; absent: in the store, each by itself.
+    #[serde(default, skip_serializing_if = "Consistency::is_strict")]
+    pub consistency: Consistency,
     /// Where a client's address comes from; absent: the peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
@@ -45,6 +48,26 @@ pub enum OnStoreFailure {
     Allow,
     /// Reject requests.
     Deny,
+    /// Count in each pod by its share of the number.
+    Share,
+}
+
+/// Where requests are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Consistency {
+    /// In the store, with a question a request.
+    #[default]
+    Strict,
+    /// In the store, in blocks that a pod takes in advance, where the limit allows it.
+    Leased,
+    /// In each pod by its share of the number, without the store.
+    Local,
+}
+
+impl Consistency {
+    fn is_strict(&self) -> bool {
+        *self == Self::Strict
+    }
 }
 
 /// Where a client's address comes from when the peer is a trusted proxy.

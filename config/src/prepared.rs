@@ -12,8 +12,8 @@ use crate::key::{Identity, KeyBuilder, KeySecret};
 use crate::matcher::Matcher;
 use crate::path::normalize;
 use crate::policy::{
-    Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate, Elastic, Mode, OnStoreFailure,
-    PolicyHash,
+    Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate, Consistency, Elastic, Mode,
+    OnStoreFailure, PolicyHash,
 };
 use crate::rate::BadRate;
 
@@ -46,6 +46,8 @@ pub struct PreparedPolicy {
     pub name: String,
     /// What to do when the store cannot answer.
     pub on_store_failure: OnStoreFailure,
+    /// Where requests are counted.
+    pub consistency: Consistency,
     /// Its limits.
     pub limits: Vec<PreparedLimit>,
     client_address: Option<ClientAddress>,
@@ -99,6 +101,7 @@ impl PreparedPolicy {
             namespace: policy.namespace,
             name: policy.name,
             on_store_failure: policy.on_store_failure,
+            consistency: policy.consistency,
             client_address: policy.client_address,
         })
     }

@@ -233,6 +233,27 @@ impl CompiledRate {
     }
 }
 
+/// The shortest time for which quota is taken in advance, in microseconds.
+const SHORTEST_LEASE: u64 = 50_000;
+
+/// Whether quota of a limit with these rates can be taken in blocks: of windows whose slots are 50 ms long or longer, and
+/// of buckets that fill slowly enough. The store decides it by the same numbers.
+#[must_use]
+pub fn can_be_leased(rates: &[Rate]) -> bool {
+    let lasts = |rate: &Rate| match rate.algorithm {
+        limiter::Algorithm::SlidingWindowCounter { .. } | limiter::Algorithm::FixedWindow(_) => {
+            rate.tag().slot_millis() * 1000
+        }
+        limiter::Algorithm::TokenBucket { burst } | limiter::Algorithm::Gcra { burst } => {
+            let period = rate.period.micros();
+            let fills = period as f64 * (burst.get() as f64 / rate.requests.get().max(1) as f64);
+            (period / 20).min(fills as u64 / 4)
+        }
+        _ => 0,
+    };
+    !rates.is_empty() && rates.iter().all(|rate| rate.soft.is_none() && lasts(rate) >= SHORTEST_LEASE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

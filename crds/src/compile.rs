@@ -2,8 +2,8 @@
 
 use sluice_config::policy::{
     AddressHeader, Alignment, Bound, Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate,
-    Elastic, HeaderMatch, KeyPart, Match, Mode, OnMissing, OnStoreFailure, PathMatch, RateAlgorithm,
-    ValueMatch, Window,
+    Consistency, Elastic, HeaderMatch, KeyPart, Match, Mode, OnMissing, OnStoreFailure, PathMatch,
+    RateAlgorithm, ValueMatch, Window,
 };
 
 use crate::concurrency;
@@ -27,6 +27,12 @@ pub fn compile(valid: &ValidPolicy) -> CompiledPolicy {
         on_store_failure: match spec.on_store_failure {
             api::OnStoreFailure::Allow => OnStoreFailure::Allow,
             api::OnStoreFailure::Deny => OnStoreFailure::Deny,
+            api::OnStoreFailure::Share => OnStoreFailure::Share,
+        },
+        consistency: match spec.consistency {
+            api::Consistency::Strict => Consistency::Strict,
+            api::Consistency::Leased => Consistency::Leased,
+            api::Consistency::Local => Consistency::Local,
         },
         client_address: spec.client_address.as_ref().map(|address| ClientAddress {
             trusted_proxies: address.trusted_proxies.iter().filter_map(|net| net.parse().ok()).collect(),

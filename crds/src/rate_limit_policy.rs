@@ -43,7 +43,13 @@ pub struct RateLimitPolicySpec {
     /// Enforce rejects requests over a limit; Shadow decides and reports, and never rejects.
     #[serde(default)]
     pub mode: Mode,
-    /// What to do with a request when the store of counters cannot answer in time.
+    /// Where requests are counted. Strict asks the store about every request: N is N. Leased takes quota from the store in
+    /// blocks, for most requests without a call: exact in aligned windows, to a few percent in trailing ones. Local asks
+    /// nobody: each pod counts alone, by the number divided by the pods that share the policy.
+    #[serde(default)]
+    pub consistency: Consistency,
+    /// What to do with a request when the store of counters cannot answer in time. Share counts it in its pod, by the
+    /// number divided by the pods that share the policy, and tells the store when it is back.
     #[serde(default)]
     pub on_store_failure: OnStoreFailure,
     /// Where a client's address comes from. Absent: from the connection.
@@ -71,6 +77,18 @@ pub enum Mode {
     Shadow,
 }
 
+/// Where requests are counted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// In the store, with a question a request.
+    #[default]
+    Strict,
+    /// In the store, in blocks that a pod takes in advance, where the limit allows it.
+    Leased,
+    /// In each pod alone, by its share of the number.
+    Local,
+}
+
 /// What to do when the store cannot answer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
@@ -79,6 +97,8 @@ pub enum OnStoreFailure {
     Allow,
     /// Reject requests.
     Deny,
+    /// Count in each pod by its share of the number.
+    Share,
 }
 
 /// Where a client's address comes from when the peer is a trusted proxy.

@@ -3,7 +3,7 @@
 //! without saying.
 
 use sluice_config::policy::{
-    Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, RateAlgorithm, Window,
+    Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, Consistency, RateAlgorithm, Window,
 };
 
 use crate::{concurrency, duration};
@@ -24,7 +24,12 @@ pub fn summary(policy: &CompiledPolicy) -> String {
 /// The limits in short.
 #[must_use]
 pub fn whole(policy: &CompiledPolicy) -> String {
-    policy.limits.iter().map(limit).collect::<Vec<_>>().join(", ")
+    let limits = policy.limits.iter().map(limit).collect::<Vec<_>>().join(", ");
+    match policy.consistency {
+        Consistency::Strict => limits,
+        Consistency::Leased => limits + "; Leased",
+        Consistency::Local => limits + "; Local",
+    }
 }
 
 fn limit(limit: &CompiledLimit) -> String {

@@ -243,3 +243,65 @@ fn equal_policies_compile_to_equal_hashes() {
     let other = text.replace("per: 1m", "per: 60s").replace("  limits", "  mode: Enforce\n  limits");
     assert_eq!(one(&text).compiled.to_json(), one(&other).compiled.to_json());
 }
+
+/// A policy with this at its top and this list of limits, or whatever stands there.
+fn counted(top: &str, limits: &str) -> sluice_crds::manifest::Loaded {
+    let text = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
+    );
+    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+}
+
+#[test]
+fn consistency_and_shares_travel_and_leave_the_hash_of_what_does_without() {
+    let limits = "limits: [{name: l, rates: [{requests: 6, per: 1m}]}]";
+    let plain = counted("mode: Enforce", limits).compiled;
+    assert!(!plain.to_json().contains("consistency"), "{}", plain.to_json());
+    let strict = counted("consistency: Strict", limits).compiled;
+    assert_eq!(strict.to_json(), plain.to_json());
+    for (word, summary) in [("Leased", "l 6/1m; Leased"), ("Local", "l 6/1m; Local")] {
+        let policy = counted(&format!("consistency: {word}\n  onStoreFailure: Share"), limits).compiled;
+        assert_eq!(sluice_crds::summary::whole(&policy), summary);
+        let json = policy.to_json();
+        assert!(json.contains(&format!(r#""onStoreFailure":"Share","consistency":"{word}""#)), "{json}");
+        let prepared = sluice_config::PreparedPolicy::from_json(&json).expect("a sidecar knows it");
+        assert_eq!(
+            format!("{:?} {:?}", prepared.consistency, prepared.on_store_failure),
+            format!("{word} Share")
+        );
+    }
+}
+
+#[test]
+fn check_warns_of_leases_that_cannot_be_and_says_what_local_means() {
+    let one = |top: &str, limits: &str| {
+        let warnings: Vec<_> = counted(top, limits).warnings.iter().map(ToString::to_string).collect();
+        warnings
+    };
+    let limit = |more: &str| format!("limits: [{{name: l, rates: [{{requests: 6, per: 1m}}]{more}}}]");
+    let none = "spec.consistency: no limit of this policy can be leased";
+    for (more, warned) in [
+        ("", false),
+        (", algorithm: {fixedWindow: {}}", false),
+        (", algorithm: {tokenBucket: {}}", false),
+        (", algorithm: {slidingWindowLog: {}}", true),
+        (", algorithm: {leakyBucket: {maxWait: 1s}}", true),
+        (", algorithm: {tokenBucket: {warmUp: {period: 10s}}}", true),
+        (", enforcement: {soft: {overPercent: 20, for: 30s}}", true),
+        (
+            ", enforcement: {elastic: {requests: 20, utilizationBelowPercent: 70, capacity: {inFlight: 40}}}",
+            true,
+        ),
+    ] {
+        let found = one("consistency: Leased", &limit(more));
+        assert_eq!(found.iter().any(|warning| warning.contains(none)), warned, "{more}: {found:?}");
+    }
+    let short = "limits: [{name: l, rates: [{requests: 6, per: 40ms}]}]";
+    assert!(one("consistency: Leased", short)[0].contains(none));
+    assert!(one("consistency: Leased", "concurrency: [{name: c, max: 3}]")[0].contains(none));
+    assert!(one("consistency: Local", &limit(""))[0].contains("each pod counts alone"));
+    assert_eq!(one("onStoreFailure: Share", &limit("")), Vec::<String>::new());
+    assert!(
+        one("onStoreFailure: Share", "concurrency: [{name: c, max: 3}]")[0].contains("cannot be shared out")
+    );
+}

@@ -55,11 +55,13 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
-    /// The store: `redis://HOST:PORT` or `rediss://HOST:PORT`, without a password.
+    /// The store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
+    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`, with `rediss` for TLS, and without a password.
     #[arg(long, env = "SLUICE_STORE_URL", default_value = "redis://sluice-redis.sluice-system.svc:6379")]
     pub store_url: String,
-    /// The Secret of the store in the operator's namespace: `password`, and optionally `username` and `ca.crt`. Absent:
-    /// the store asks for none.
+    /// The Secret of the store in the operator's namespace: `password`, and optionally `username`, `ca.crt` (the
+    /// authority of its certificate), `tls.crt` and `tls.key` (what to show to it), `sentinel-username` and
+    /// `sentinel-password`. Absent: the store asks for nothing.
     #[arg(long, env = "SLUICE_STORE_SECRET")]
     pub store_secret: Option<String>,
     /// Make that Secret if it is not there, with a random password and an ACL file: for the embedded Redis.

@@ -35,6 +35,7 @@ const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
 
 /// Runs the operator until SIGTERM or SIGINT.
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    store::check_url(&args)?;
     let client = kube::Client::try_default()
         .await
         .context("no way to the API server: neither in a cluster nor a kubeconfig")?;

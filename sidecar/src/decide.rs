@@ -6,9 +6,11 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use sluice_config::policy::{Mode, OnStoreFailure};
 use sluice_limiter::Decision;
-use sluice_store::{Answer, Check, Counter, Store, StoreError};
-use smallvec::{SmallVec, smallvec};
+use sluice_store::Answer;
+use sluice_store::layers::Charge;
+use smallvec::SmallVec;
 
+use crate::counting::{Answered, Counting, Question};
 use crate::identify::Asked;
 use crate::permit::{self, Hold};
 use crate::places::{Place, Places};
@@ -53,18 +55,30 @@ pub(crate) struct Standing {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) limits: SmallVec<[LimitAt; 2]>,
     pub(crate) answer: Answer,
+    /// What was charged under each limit; nothing is said of a memory store.
+    pub(crate) charges: SmallVec<[Charge; 2]>,
+    /// Why the store did not answer, in a word: then this pod's shares have decided.
+    pub(crate) failure: Option<&'static str>,
+    /// Limits that are not counted while the store does not answer, as a mask.
+    uncounted: u64,
 }
 
 impl Standing {
-    /// Each limit with what its rates say.
+    /// Each limit that was counted, with what its rates say.
     pub(crate) fn each(&self) -> impl Iterator<Item = (LimitAt, &[Decision])> {
+        self.numbered().map(|(_, at, decisions)| (at, decisions))
+    }
+
+    /// The same, each with its place in the question.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, LimitAt, &[Decision])> {
         let mut rest = &self.answer.decisions[..];
-        self.limits.iter().map(move |&at| {
-            let rates = self.snapshot.numbers(at).spec.rates.len().min(rest.len());
+        let each = self.limits.iter().enumerate().map(move |(n, &at)| {
+            let rates = self.snapshot.numbers(at).plan.spec.rates.len().min(rest.len());
             let (mine, others) = rest.split_at(rates);
             rest = others;
-            (at, mine)
-        })
+            (n, at, mine)
+        });
+        each.filter(|(n, ..)| self.uncounted & 1 << n == 0)
     }
 }
 
@@ -116,31 +130,36 @@ async fn decided(snapshot: Arc<Snapshot>, asked: Asked, places: &Places, hold: &
         snapshot.limit(at).metrics.shadow_denied.inc();
     }
     let waits = asked.enforced.iter().any(|&at| snapshot.limit(at).metrics.waiting.is_some());
-    let charged = waits.then(|| asked.check.clone());
-    let store = snapshot.store.as_deref();
+    let charged = waits.then(|| asked.question.clone());
+    let counting = snapshot.counting.as_ref();
     let enforced = async {
         if asked.places {
-            Some(permit::ask(places, &snapshot, &asked.enforced, asked.check).await)
+            Some(permit::ask(places, &snapshot, &asked.enforced, asked.question).await)
+        } else if asked.question.is_empty() {
+            None
         } else {
-            enforce(store, asked.check).await.map(|answer| answer.map(|answer| (answer, Vec::new())))
+            Some(ask(counting, asked.question).await.map(|answered| (answered, Vec::new())))
         }
     };
     let answer = if asked.shadows.is_empty() {
         enforced.await
     } else {
-        let shadows =
-            asked.shadows.into_iter().map(|(at, counter)| watch(places, &snapshot, store, at, counter));
+        let shadows = asked.shadows.into_iter().map(|(at, question)| watch(places, &snapshot, at, question));
         let (answer, watched) = join(enforced, join_all(shadows)).await;
         hold.places.extend(watched.into_iter().flatten());
         answer
     };
     let Some(answer) = answer else { return Verdict::Free };
     match answer {
-        Ok((answer, taken)) => {
+        Ok((answered, taken)) => {
             hold.places.extend(taken);
-            let standing = Standing { limits: asked.enforced, answer, snapshot };
+            let Answered { answer, charges, failure, uncounted, by_share, error: _ } = answered;
+            if let Some(fault) = failure.filter(|_| uncounted.count_ones() as usize == asked.enforced.len()) {
+                return unchecked(&snapshot, &asked.enforced, fault);
+            }
+            let standing = Standing { limits: asked.enforced, answer, charges, failure, uncounted, snapshot };
             let turn = match charged.filter(|_| standing.answer.admitted) {
-                Some(charged) => Turn::of(&standing, charged),
+                Some(charged) => Turn::of(&standing, &charged),
                 None => Ok(None),
             };
             match turn {
@@ -149,7 +168,7 @@ async fn decided(snapshot: Arc<Snapshot>, asked: Asked, places: &Places, hold: &
                     Verdict::Crowded(crowded)
                 }
                 Ok(turn) => {
-                    record(&standing);
+                    record(&standing, by_share);
                     if standing.answer.admitted {
                         Verdict::Admitted(standing, turn)
                     } else {
@@ -162,53 +181,52 @@ async fn decided(snapshot: Arc<Snapshot>, asked: Asked, places: &Places, hold: &
     }
 }
 
-async fn ask(store: Option<&Store>, check: Check) -> Result<Answer, &'static str> {
-    match store {
+async fn ask(counting: Option<&Counting>, question: Question) -> Result<Answered, &'static str> {
+    match counting {
         None => Err(UNCONFIGURED),
-        Some(store) => store.check(check).await.map_err(|error| fault(&error)),
+        Some(counting) => counting.ask(question).await.map_err(|error| counting.fault(&error)),
     }
 }
 
-/// Why a store did not answer, in a word.
-pub(crate) fn fault(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Timeout => "timeout",
-        StoreError::Overloaded => "overloaded",
-        StoreError::Unavailable(fault) => fault.as_str(),
-    }
-}
-
-async fn enforce(store: Option<&Store>, check: Check) -> Option<Result<Answer, &'static str>> {
-    if check.is_empty() { None } else { Some(ask(store, check).await) }
-}
-
-async fn watch(
-    places: &Places,
-    snapshot: &Snapshot,
-    store: Option<&Store>,
-    at: LimitAt,
-    counter: Counter,
-) -> Vec<Place> {
+async fn watch(places: &Places, snapshot: &Snapshot, at: LimitAt, question: Question) -> Vec<Place> {
     let Limit { metrics, shared, .. } = snapshot.limit(at);
-    let answer = match shared {
-        Some(_) => permit::ask(places, snapshot, &[at], smallvec![counter]).await,
-        None => ask(store, smallvec![counter]).await.map(|answer| (answer, Vec::new())),
+    let answered = match shared {
+        Some(_) => permit::ask(places, snapshot, &[at], question).await,
+        None => ask(snapshot.counting.as_ref(), question).await.map(|answered| (answered, Vec::new())),
     };
-    match &answer {
-        Ok((answer, _)) if answer.admitted => metrics.admitted.inc(),
-        Ok(_) => metrics.shadow_denied.inc(),
-        Err(_) => metrics.fallback_admitted.inc(),
+    let counted = answered.as_ref().ok().filter(|(answered, _)| answered.uncounted == 0);
+    let Some((Answered { answer, by_share, .. }, _)) = counted else {
+        metrics.fallback_admitted.inc();
+        return Vec::new();
     };
-    answer.map(|(_, taken)| taken).unwrap_or_default()
+    let metric = if answer.admitted { &metrics.admitted } else { &metrics.shadow_denied };
+    metric.inc();
+    if *by_share {
+        metrics.by_share(answer.admitted).inc();
+    }
+    answered.map(|(_, taken)| taken).unwrap_or_default()
 }
 
-fn record(standing: &Standing) {
+fn record(standing: &Standing, by_share: bool) {
+    let admitted = standing.answer.admitted;
     for (at, decisions) in standing.each() {
         let metrics = &standing.snapshot.limit(at).metrics;
-        if standing.answer.admitted {
+        if admitted {
             metrics.admitted.inc();
         } else if decisions.iter().any(|decision| !decision.admitted) {
             metrics.denied.inc();
+        } else {
+            continue;
+        }
+        if by_share {
+            metrics.by_share(admitted).inc();
+        }
+    }
+    if admitted && standing.uncounted != 0 {
+        for (n, &at) in standing.limits.iter().enumerate() {
+            if standing.uncounted & 1 << n != 0 {
+                standing.snapshot.limit(at).metrics.fallback_admitted.inc();
+            }
         }
     }
 }

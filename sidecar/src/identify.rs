@@ -5,27 +5,25 @@ use std::net::IpAddr;
 use http::Request;
 use sluice_config::key::Identity;
 use sluice_config::policy::Mode;
-use sluice_store::{Check, Counter, KeyHash};
+use sluice_store::KeyHash;
 use smallvec::SmallVec;
 
+use crate::counting::Question;
 use crate::snapshot::{LimitAt, Snapshot};
 
-/// What a request costs.
-const COST: u64 = 1;
-
 /// The question.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Asked {
-    /// The limits that are enforced, in the order of `check`.
+    /// The limits that are enforced, in the order of `question`.
     pub(crate) enforced: SmallVec<[LimitAt; 2]>,
     /// All of their counters: admitted or denied together.
-    pub(crate) check: Check,
+    pub(crate) question: Question,
     /// Some of the counters are places.
     pub(crate) places: bool,
     /// Adaptive limits, enforced or not.
     pub(crate) adaptive: SmallVec<[LimitAt; 1]>,
     /// The limits that only watch. Each is asked by itself: its denial must not keep an enforced one from counting.
-    pub(crate) shadows: SmallVec<[(LimitAt, Counter); 1]>,
+    pub(crate) shadows: SmallVec<[(LimitAt, Question); 1]>,
     /// Limits that only watch and would deny for want of a key.
     pub(crate) shadow_missing: SmallVec<[LimitAt; 1]>,
     /// An enforced limit that denies because the request lacks what identifies its client.
@@ -35,7 +33,15 @@ pub(crate) struct Asked {
 impl Asked {
     /// Asks all policies about a request.
     pub(crate) fn about<B>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
-        let mut asked = Self::default();
+        let mut asked = Self {
+            enforced: SmallVec::new(),
+            question: Question::new(snapshot.counting.as_ref()),
+            places: false,
+            adaptive: SmallVec::new(),
+            shadows: SmallVec::new(),
+            shadow_missing: SmallVec::new(),
+            missing: None,
+        };
         if snapshot.policies.is_empty() {
             return asked;
         }
@@ -54,17 +60,15 @@ impl Asked {
                     (Identity::Skip, _) => {}
                     (Identity::Key(_), _) if limit.adaptive.is_some() => asked.adaptive.push(at),
                     (Identity::Key(key), mode) => {
-                        let counter = Counter {
-                            limit: snapshot.numbers(at).spec.clone(),
-                            key: KeyHash(key),
-                            cost: COST,
-                        };
+                        let (numbers, key) = (snapshot.numbers(at), KeyHash(key));
                         if mode == Mode::Enforce {
                             asked.places |= limit.shared.is_some();
                             asked.enforced.push(at);
-                            asked.check.push(counter);
+                            asked.question.push(numbers, key);
                         } else {
-                            asked.shadows.push((at, counter));
+                            let mut question = Question::new(snapshot.counting.as_ref());
+                            question.push(numbers, key);
+                            asked.shadows.push((at, question));
                         }
                     }
                     (Identity::Deny, Mode::Enforce) => asked.missing = asked.missing.or(Some(at)),

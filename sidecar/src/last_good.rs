@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sluice_config::message::{Credentials, Policies};
+use sluice_config::message::{Credentials, Live, Policies};
 
 const FILE: &str = "last-good.json";
 
@@ -19,12 +19,15 @@ pub(crate) struct LastGood(Option<PathBuf>);
 struct Kept<'a> {
     policies: &'a Policies,
     credentials: &'a Credentials,
+    live: Option<&'a Live>,
 }
 
 #[derive(Deserialize)]
 struct Found {
     policies: Policies,
     credentials: Credentials,
+    #[serde(default)]
+    live: Option<Live>,
 }
 
 impl LastGood {
@@ -32,7 +35,7 @@ impl LastGood {
         Self(directory.map(|directory| directory.join(FILE)))
     }
 
-    pub(crate) fn read(&self) -> Option<(Policies, Credentials)> {
+    pub(crate) fn read(&self) -> Option<(Policies, Credentials, Option<Live>)> {
         let file = self.0.as_ref()?;
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
@@ -43,7 +46,7 @@ impl LastGood {
             }
         };
         match serde_json::from_str(&text) {
-            Ok(Found { policies, credentials }) => Some((policies, credentials)),
+            Ok(Found { policies, credentials, live }) => Some((policies, credentials, live)),
             Err(error) => {
                 tracing::warn!(file = %file.display(), %error, "the last good policies are damaged");
                 None
@@ -51,9 +54,9 @@ impl LastGood {
         }
     }
 
-    pub(crate) fn write(&self, policies: &Policies, credentials: &Credentials) {
+    pub(crate) fn write(&self, policies: &Policies, credentials: &Credentials, live: Option<&Live>) {
         let Some(file) = &self.0 else { return };
-        if let Err(error) = replace(file, &Kept { policies, credentials }) {
+        if let Err(error) = replace(file, &Kept { policies, credentials, live }) {
             tracing::warn!(file = %file.display(), %error, "the last good policies cannot be kept");
         }
     }

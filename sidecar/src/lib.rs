@@ -9,7 +9,7 @@
 //! - [`identify`]: which limits match, and whose request it is.
 //! - [`permit`]: what it holds until it has ended: [`places`] of shared limits of requests at a time, permits of
 //!   [`adaptive`] ones.
-//! - [`decide`]: the store is asked; the decision is recorded in [`record`].
+//! - [`decide`]: the store is asked, as [`counting`] says; the decision is recorded in [`record`].
 //! - [`turn`]: where a leaky bucket says so, it waits.
 //! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`]; [`in_flight`] counts
 //!   them.
@@ -17,7 +17,7 @@
 //!
 //! The way of a policy:
 //! - [`subscribe`]: from the operator; [`last_good`] keeps it for a restart.
-//! - [`snapshot`]: made ready and swapped in; [`stores`] holds the store that counts.
+//! - [`snapshot`]: made ready and swapped in; [`stores`] holds the store that counts, [`sharing`] who shares what.
 //!
 //! The process: [`args`], [`logging`], [`cpus`], [`memory`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
 
@@ -26,6 +26,7 @@ mod adaptive;
 mod admin;
 pub mod args;
 mod body;
+mod counting;
 mod cpus;
 mod decide;
 mod drain;
@@ -47,6 +48,7 @@ mod record;
 mod reject;
 mod respond;
 pub mod run;
+mod sharing;
 mod sidecar;
 mod snapshot;
 mod store_metrics;

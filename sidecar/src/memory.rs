@@ -1,4 +1,5 @@
-//! How many connections: what the cgroup's memory has room for when every client is at its worst.
+//! How many connections: what the cgroup's memory has room for when every client is at its worst. And how many keys may be
+//! counted here.
 
 use std::fs;
 use std::path::Path;
@@ -9,6 +10,20 @@ const PER_CONNECTION: u64 = 2 * crate::pool::MAX_BUFFER as u64;
 /// Fewer would stop honest clients, more than there are descriptors and ports for.
 const FEWEST: u64 = 512;
 const MOST: u64 = 10_000;
+
+/// What a key takes that is counted in this process while the store does not answer, and which part of the memory may be
+/// used for that.
+const PER_KEY: u64 = 500;
+const PART_FOR_KEYS: u64 = 8;
+
+/// How many keys may be counted in this process while the store does not answer.
+pub(crate) fn shared_keys() -> usize {
+    shared_keys_in(limit(Path::new("/sys/fs/cgroup")))
+}
+
+fn shared_keys_in(limit: Option<u64>) -> usize {
+    limit.map_or(65_536, |bytes| (bytes / PART_FOR_KEYS / PER_KEY).clamp(4_096, 65_536)) as usize
+}
 
 /// The number of connections for this process.
 pub(crate) fn connections() -> usize {
@@ -45,5 +60,6 @@ mod tests {
             fs::write(root.path().join("memory.max"), text).unwrap();
             assert_eq!(now(), connections, "{text}");
         }
+        assert_eq!([None, Some(1 << 20), Some(64 << 20)].map(shared_keys_in), [65_536, 4_096, 16_777]);
     }
 }

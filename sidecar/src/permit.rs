@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use sluice_limiter::adaptive::Outcome;
-use sluice_store::{Answer, Check, Store, StoreError, StoreHealth};
+use sluice_store::layers::{LimitPlan, OnFailure};
+use sluice_store::{StoreError, StoreHealth};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::adaptive::{AdaptiveLimit, Permit};
-use crate::decide::fault;
+use crate::counting::{Answered, Counting, Question};
 use crate::places::{Place, Places};
 use crate::snapshot::{LimitAt, Snapshot};
 use crate::stores::UNCONFIGURED;
@@ -51,49 +52,68 @@ impl Hold {
     }
 }
 
-/// Asks the store for everything at once, of which some are places; `limits` in the order of `check`.
+/// Asks the store for everything at once, of which some are places; `limits` in the order of the question.
 pub(crate) async fn ask(
     places: &Places,
     snapshot: &Snapshot,
     limits: &[LimitAt],
-    mut check: Check,
-) -> Result<(Answer, Vec<Place>), &'static str> {
-    let store = snapshot.store.clone().ok_or(UNCONFIGURED)?;
+    mut question: Question,
+) -> Result<(Answered, Vec<Place>), &'static str> {
+    let counting = snapshot.counting.clone().ok_or(UNCONFIGURED)?;
     let mut asked = Vec::new();
-    for (&at, counter) in limits.iter().zip(&mut check) {
+    for (n, &at) in limits.iter().enumerate() {
         let Some(shared) = &snapshot.limit(at).shared else { continue };
-        let Some((place, spec)) = places.ask(shared, counter.key, &store) else {
+        let (Some(key), Some(store)) = (question.key(n), counting.store()) else { continue };
+        let Some((place, spec)) = places.ask(shared, key, store) else {
             asked.iter_mut().for_each(Place::denied);
-            return Err(fault(&StoreError::Overloaded));
+            return Err(counting.fault(&StoreError::Overloaded));
         };
-        counter.limit = spec;
         asked.push(place);
+        match &mut question {
+            Question::Plain(check) => check[n].limit = spec,
+            Question::Layered(plans) => {
+                let plan = &mut plans[n].limit;
+                // Where places have lapsed, others may have been given them.
+                let on_failure = if shared.has_lapsed() { OnFailure::Deny } else { plan.on_failure };
+                let sharers = snapshot.policies[usize::from(at.policy)].sharers.clone();
+                *plan = Arc::new(LimitPlan::new(spec, plan.consistency, on_failure, true, sharers));
+            }
+        }
     }
-    if let Store::Memory(store) = &*store {
-        let answer = store.check(&check);
-        return Ok(decided(answer, asked));
+    if let Counting::Memory(_) = counting {
+        let answered = counting.ask(question).await.map_err(|error| counting.fault(&error))?;
+        return Ok(decided(answered, asked));
     }
     // A task of its own: a client that goes away does not keep from being known what the store says.
     let asking = tokio::spawn(async move {
         // While a circuit is open nothing is sent.
-        let failing = matches!(store.health(), StoreHealth::Failing(_));
-        match store.check(check).await {
-            Ok(answer) => Ok(decided(answer, asked)),
+        let failing = counting.store().is_some_and(|store| matches!(store.health(), StoreHealth::Failing(_)));
+        let unanswered = |asked: &mut Vec<Place>, error: &StoreError| {
+            let unsent = *error == StoreError::Overloaded || failing;
+            asked.iter_mut().for_each(if unsent { Place::denied } else { Place::doubtful });
+        };
+        match counting.ask(question).await {
+            Ok(answered) => match &answered.error {
+                None => Ok(decided(answered, asked)),
+                Some(error) => {
+                    unanswered(&mut asked, error);
+                    Ok((answered, Vec::new()))
+                }
+            },
             Err(error) => {
-                let unsent = error == StoreError::Overloaded || failing;
-                asked.iter_mut().for_each(if unsent { Place::denied } else { Place::doubtful });
-                Err(fault(&error))
+                unanswered(&mut asked, &error);
+                Err(counting.fault(&error))
             }
         }
     });
     asking.await.unwrap_or(Err("lost"))
 }
 
-fn decided(answer: Answer, mut asked: Vec<Place>) -> (Answer, Vec<Place>) {
-    if answer.admitted {
+fn decided(answered: Answered, mut asked: Vec<Place>) -> (Answered, Vec<Place>) {
+    if answered.answer.admitted {
         asked.iter_mut().for_each(Place::taken);
     } else {
         asked.drain(..).for_each(|mut place| place.denied());
     }
-    (answer, asked)
+    (answered, asked)
 }

@@ -42,6 +42,13 @@ struct InForce {
     hash: String,
 }
 
+/// Which policy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPolicy {
+    /// `NAMESPACE/NAME`.
+    policy: String,
+}
+
 /// Why the application did not answer, or a request was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -58,6 +65,7 @@ pub(crate) struct Metrics {
     held: Family<OfLimit, Gauge>,
     adaptive: [Family<OfLimit, Gauge>; 3],
     policies: Family<InForce, Gauge>,
+    pods: Family<OfPolicy, Gauge>,
     upstream_errors: Family<Reason, Counter>,
     refused_requests: Family<Reason, Counter>,
     /// 1 while no policies have been put into force and so everything passes.
@@ -77,6 +85,8 @@ pub(crate) struct LimitMetrics {
     pub(crate) fallback_admitted: Counter,
     /// Rejected because the store did not answer.
     pub(crate) fallback_denied: Counter,
+    /// Admitted and denied by this pod's share because the store did not answer.
+    shared: [Counter; 2],
     /// Of a leaky bucket: requests that wait for their turn.
     pub(crate) waiting: Option<Gauge>,
     /// Of an elastic limit: 1 while its higher number holds.
@@ -85,6 +95,13 @@ pub(crate) struct LimitMetrics {
     pub(crate) held: Option<Gauge>,
     /// Of an adaptive limit.
     pub(crate) adaptive: Option<AdaptiveMetrics>,
+}
+
+impl LimitMetrics {
+    /// What this pod's share decided because the store did not answer.
+    pub(crate) fn by_share(&self, admitted: bool) -> &Counter {
+        &self.shared[usize::from(!admitted)]
+    }
 }
 
 impl Metrics {
@@ -110,6 +127,8 @@ impl Metrics {
         }
         let policies = Family::default();
         registry.register("policy_info", "Policies in force, with their hash", policies.clone());
+        let pods = Family::default();
+        registry.register("policy_pods", "Pods that share a policy, as far as is known", pods.clone());
         let upstream_errors = Family::default();
         registry.register("upstream_errors", "Requests that got no answer", upstream_errors.clone());
         let refused_requests = Family::default();
@@ -129,6 +148,7 @@ impl Metrics {
             held,
             adaptive,
             policies,
+            pods,
             upstream_errors,
             refused_requests,
             unlimited,
@@ -165,6 +185,7 @@ impl Metrics {
             shadow_denied: of(&self.decisions, "shadow_denied"),
             fallback_admitted: of(&self.fallbacks, "admitted"),
             fallback_denied: of(&self.fallbacks, "denied"),
+            shared: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
             raised: gauge(&self.raised, limit.raised.is_some()),
             held: gauge(&self.held, is_shared),
@@ -186,6 +207,15 @@ impl Metrics {
                 hash: policy.hash.to_string(),
             };
             self.policies.get_or_create(&labels).set(1);
+        }
+    }
+
+    /// Says how many pods share each policy in force.
+    pub(crate) fn shared<'a>(&self, policies: impl Iterator<Item = (&'a PreparedPolicy, u64)>) {
+        self.pods.clear();
+        for (policy, pods) in policies {
+            let policy = format!("{}/{}", policy.namespace, policy.name);
+            self.pods.get_or_create(&OfPolicy { policy }).set(i64::try_from(pods).unwrap_or(i64::MAX));
         }
     }
 

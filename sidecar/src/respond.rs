@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::{Algorithm, Decision, Rate};
 
 use crate::decide::Standing;
+use crate::reject::STORE_FAILURE;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -103,8 +104,11 @@ fn period(millis: u64) -> String {
     }
 }
 
-/// Says how a request's limits stand.
+/// Says how a request's limits stand, and whether the store was needed for it and did not answer.
 pub(crate) fn describe(standing: &Standing, headers: &mut HeaderMap) {
+    if let Some(fault) = standing.failure {
+        headers.insert(STORE_FAILURE, HeaderValue::from_static(fault));
+    }
     let mut text = BytesMut::with_capacity(192);
     let mut tightest: Option<(Decision, bool)> = None;
     for (at, decisions) in standing.each() {

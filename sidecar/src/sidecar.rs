@@ -186,6 +186,8 @@ impl Sidecar {
         let (signal, watch) = drain::channel();
         let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut work = Vec::new();
+        let (runs, others) = tokio::sync::mpsc::channel(1);
+        let mut others = Some(others);
         for number in 0..workers.len() {
             let upstreams = routes.iter().map(|route| route.upstream.clone());
             let mine = listeners.iter_mut().filter_map(Iterator::next).zip(upstreams);
@@ -196,7 +198,8 @@ impl Sidecar {
                 watch: watch.clone(),
                 slots: slots.clone(),
                 limits: Limits { head: header_timeout, idle: idle_timeout },
-                runs_store: number == 0,
+                others: others.take(),
+                runs: (number > 0).then(|| runs.clone()),
             });
         }
         let tasks = Vec::new();

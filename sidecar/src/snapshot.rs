@@ -1,30 +1,34 @@
 //! What is enforced: all policies of the pod, made ready to be asked, and the store. Built once a change and swapped
 //! between two requests; a request takes one and keeps it. Counters live in the store, so a swap loses none.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use futures::future::join_all;
 use sluice_config::concurrency::Concurrency;
-use sluice_config::message::PolicyUid;
-use sluice_config::policy::Mode;
+use sluice_config::message::{PolicyUid, Sharing};
+use sluice_config::policy::{self, Mode, OnStoreFailure};
 use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy, Refusal};
-use sluice_limiter::Rate;
+use sluice_limiter::{Algorithm, Rate};
+use sluice_store::layers::{Consistency, LimitPlan, OnFailure, Sharers};
 use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
 
 use crate::adaptive::AdaptiveLimit;
+use crate::counting::Counting;
 use crate::in_flight::{InFlight, Load};
 use crate::places::{Places, SharedLimit};
 use crate::record::{LimitMetrics, Metrics};
 use crate::respond::RateNames;
+use crate::sharing::SharingPods;
 use crate::stores::{StoreChoice, Stores, started};
 
 /// What is enforced.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Where counters live; `None`: nowhere, and each policy's `onStoreFailure` decides.
-    pub(crate) store: Option<Arc<Store>>,
+    /// Where requests are counted; `None`: nothing was published yet.
+    pub(crate) counting: Option<Counting>,
     /// What keys are hashed with.
     pub(crate) secret: KeySecret,
     pub(crate) policies: Arc<[Policy]>,
@@ -32,7 +36,7 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     fn nothing() -> Self {
-        Self { store: None, secret: KeySecret::new([0; 16]), policies: Arc::default() }
+        Self { counting: None, secret: KeySecret::new([0; 16]), policies: Arc::default() }
     }
 
     pub(crate) fn limit(&self, at: LimitAt) -> &Limit {
@@ -80,6 +84,8 @@ pub(crate) struct LimitAt {
 #[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) prepared: Arc<PreparedPolicy>,
+    /// The pods that share it.
+    pub(crate) sharers: Arc<Sharers>,
     /// In the order of `prepared.limits`.
     pub(crate) limits: Vec<Limit>,
 }
@@ -100,7 +106,7 @@ pub(crate) struct Limit {
 /// A limit's numbers: as the store knows them, and as clients do.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    pub(crate) spec: Arc<LimitSpec>,
+    pub(crate) plan: Arc<LimitPlan>,
     pub(crate) names: RateNames,
 }
 
@@ -122,6 +128,7 @@ impl Raised {
 impl Limit {
     fn new(
         limit: &PreparedLimit,
+        (policy, sharers): (&PreparedPolicy, &Arc<Sharers>),
         name: &str,
         load: &Load,
         metrics: LimitMetrics,
@@ -142,9 +149,21 @@ impl Limit {
             _ => None,
         };
         let place = shared.as_ref().map(|shared| shared.rate());
-        let numbers = |rates: &[Rate]| Numbers {
-            spec: Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec())),
-            names: RateNames::new(name, rates),
+        // A turn that nobody waits for is given back, a place always, and elastic numbers change. That whoever finds too
+        // many waiting gets back what other limits charged is too rare to keep those from being remembered.
+        let corrected = limit.raised.is_some()
+            || limit.concurrency.is_some()
+            || limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
+        let numbers = |rates: &[Rate]| {
+            let spec = Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec()));
+            let (consistency, on_failure) = match (&limit.concurrency, on_failure(policy)) {
+                (None, on_failure) => (consistency(policy), on_failure),
+                // A place is asked for each time; and it cannot be shared out, as whoever takes it gives it back.
+                (Some(_), OnFailure::Share) => (Consistency::Strict, OnFailure::Allow),
+                (Some(_), on_failure) => (Consistency::Strict, on_failure),
+            };
+            let plan = LimitPlan::new(spec, consistency, on_failure, corrected, sharers.clone());
+            Numbers { plan: Arc::new(plan), names: RateNames::new(name, rates) }
         };
         Self {
             usual: numbers(place.as_ref().map_or(&limit.rates, std::slice::from_ref)),
@@ -166,6 +185,22 @@ impl Limit {
     }
 }
 
+fn consistency(policy: &PreparedPolicy) -> Consistency {
+    match policy.consistency {
+        policy::Consistency::Strict => Consistency::Strict,
+        policy::Consistency::Leased => Consistency::Leased,
+        policy::Consistency::Local => Consistency::Local,
+    }
+}
+
+fn on_failure(policy: &PreparedPolicy) -> OnFailure {
+    match policy.on_store_failure {
+        OnStoreFailure::Allow => OnFailure::Allow,
+        OnStoreFailure::Deny => OnFailure::Deny,
+        OnStoreFailure::Share => OnFailure::Share,
+    }
+}
+
 /// Puts policies into force. Clones are the same publisher.
 #[derive(Debug, Clone)]
 pub struct Publisher(Arc<Inner>);
@@ -174,6 +209,7 @@ pub struct Publisher(Arc<Inner>);
 struct Inner {
     current: ArcSwap<Snapshot>,
     stores: Mutex<Stores>,
+    sharing: Mutex<SharingPods>,
     metrics: Metrics,
     in_flight: InFlight,
     places: Places,
@@ -186,6 +222,7 @@ impl Publisher {
         Self(Arc::new(Inner {
             current: ArcSwap::from_pointee(Snapshot::nothing()),
             stores: Mutex::new(stores),
+            sharing: Mutex::default(),
             metrics,
             in_flight,
             places: Places::default(),
@@ -213,7 +250,10 @@ impl Publisher {
         let load = &self.0.in_flight.load;
         // What was learnt, and who holds places, outlives an edit.
         let current = self.current();
-        let prepared = accepted.iter().map(|(_, policy)| Policy {
+        // One publication at a time, so that the newest wins.
+        let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let sharers = self.0.sharing.lock().unwrap_or_else(PoisonError::into_inner).of(&accepted);
+        let prepared = accepted.iter().zip(sharers).map(|((_, policy), sharers)| Policy {
             limits: policy
                 .limits
                 .iter()
@@ -223,27 +263,27 @@ impl Publisher {
                     } else {
                         limit.name.clone()
                     };
-                    let before = limit
-                        .concurrency
-                        .as_ref()
-                        .and_then(|_| current.limits().find(|before| before.usual.spec.scope == limit.scope));
-                    Limit::new(limit, &name, load, metrics.limit(policy, limit), before)
+                    let before = limit.concurrency.as_ref().and_then(|_| {
+                        current.limits().find(|before| before.usual.plan.spec.scope == limit.scope)
+                    });
+                    let metrics = metrics.limit(policy, limit);
+                    Limit::new(limit, (policy, &sharers), &name, load, metrics, before)
                 })
                 .collect(),
             prepared: policy.clone(),
+            sharers,
         });
-        // One publication at a time, so that the newest wins.
-        let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
         let mut snapshot = Snapshot { policies: prepared.collect(), ..Snapshot::nothing() };
         let chosen = stores.choose(store, |runtime, coming| {
             runtime.spawn(self.clone().hand_over(coming));
         });
-        if let Some((store, secret)) = chosen {
-            snapshot.store = Some(store);
+        if let Some((counting, secret)) = chosen {
+            snapshot.counting = Some(counting);
             snapshot.secret = secret;
         }
         self.0.current.store(Arc::new(snapshot));
         metrics.in_force(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
+        self.say_shared();
         metrics.unlimited.set(0);
         self.0.applied.store(true, Ordering::Release);
         refused
@@ -253,10 +293,28 @@ impl Publisher {
     async fn hand_over(self, coming: Arc<Store>) {
         started(&coming).await;
         let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((store, secret)) = stores.hand_over(&coming) {
+        if let Some((counting, secret)) = stores.hand_over(&coming) {
             let policies = self.current().policies.clone();
-            self.0.current.store(Arc::new(Snapshot { store: Some(store), secret, policies }));
+            self.0.current.store(Arc::new(Snapshot { counting: Some(counting), secret, policies }));
         }
+    }
+
+    /// From now on these pods share these policies, in force or not. Of others what was said before goes on to hold.
+    pub fn share(&self, sharing: &BTreeMap<PolicyUid, Sharing>) {
+        self.0.sharing.lock().unwrap_or_else(PoisonError::into_inner).told(sharing);
+        self.say_shared();
+    }
+
+    fn say_shared(&self) {
+        let current = self.current();
+        let policies = current.policies.iter();
+        self.0.metrics.shared(policies.map(|policy| (policy.prepared.as_ref(), policy.sharers.count())));
+    }
+
+    /// Gives back what was taken in advance, and tells the store what was counted here. No request may come after it.
+    pub(crate) async fn leave(&self) {
+        let all = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner).all();
+        join_all(all.iter().map(|counting| counting.leave(usize::MAX))).await;
     }
 
     /// Which of these policies could not be in force together with those before them.

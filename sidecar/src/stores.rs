@@ -8,9 +8,11 @@ use std::time::Duration;
 use rand::RngCore as _;
 use sluice_config::KeySecret;
 use sluice_config::message::{StoreAccess, StoreReport};
-use sluice_store::redis::Secret;
+use sluice_store::redis::{ClientCertificate, OptionsError, Secret};
 use sluice_store::{Clock, MemoryStore, RedisOptions, RedisStore, Store, StoreHealth};
 use tokio::runtime::Handle;
+
+use crate::counting::Counting;
 
 /// The word for a store that is not configured, or not in a way that can be used.
 pub(crate) const UNCONFIGURED: &str = "unconfigured";
@@ -22,7 +24,7 @@ const PARTITIONS: u16 = 64;
 /// Where counters shall live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChoice {
-    /// Nowhere: `onStoreFailure` decides every request.
+    /// Nowhere: `onStoreFailure` decides every request. With `Share` each is counted in this process for good.
     Unconfigured,
     /// In this process.
     Memory,
@@ -71,8 +73,8 @@ const HAND_OVER: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A store with the secret that its keys are hashed with.
-type Keyed = (Arc<Store>, KeySecret);
+/// Where requests are counted, with the secret that keys are hashed with.
+type Keyed = (Counting, KeySecret);
 
 /// The store in use, and the one that will be.
 #[derive(Debug)]
@@ -89,17 +91,17 @@ pub(crate) struct Stores {
 #[derive(Debug)]
 struct Chosen {
     choice: StoreChoice,
-    started: Option<Keyed>,
+    started: Keyed,
 }
 
 impl Chosen {
     fn store(&self) -> Option<&Arc<Store>> {
-        self.started.as_ref().map(|(store, _)| store)
+        self.started.0.store()
     }
 }
 
 /// What metrics look at.
-pub(crate) type CurrentStore = Arc<arc_swap::ArcSwapOption<Store>>;
+pub(crate) type CurrentStore = Arc<arc_swap::ArcSwapOption<Counting>>;
 
 impl Stores {
     pub(crate) fn new(runtime: Handle, clock: Clock, current: CurrentStore) -> Self {
@@ -119,7 +121,7 @@ impl Stores {
         } else if !is(&self.coming) {
             let next = Chosen { choice: choice.clone(), started: self.start(choice) };
             let waited_for = next.store().filter(|store| store.health() == StoreHealth::Starting).cloned();
-            match waited_for.filter(|_| self.in_use.as_ref().is_some_and(|chosen| chosen.started.is_some())) {
+            match waited_for.filter(|_| self.in_use.as_ref().is_some_and(|chosen| chosen.store().is_some())) {
                 Some(store) => {
                     self.coming = Some(next);
                     coming(&self.runtime, store);
@@ -127,7 +129,7 @@ impl Stores {
                 None => self.use_now(next),
             }
         }
-        self.in_use.as_ref()?.started.clone()
+        self.in_use.as_ref().map(|chosen| chosen.started.clone())
     }
 
     /// Puts a store that was waited for into use; `None` if another choice has been made since.
@@ -136,14 +138,22 @@ impl Stores {
         let next = self.coming.take_if(same)?;
         let started = next.started.clone();
         self.use_now(next);
-        started
+        Some(started)
+    }
+
+    /// Where requests are counted now, and where they will be.
+    pub(crate) fn all(&self) -> Vec<Counting> {
+        self.in_use.iter().chain(&self.coming).map(|chosen| chosen.started.0.clone()).collect()
     }
 
     fn use_now(&mut self, next: Chosen) {
-        self.current.store(next.store().cloned());
+        self.current.store(Some(Arc::new(next.started.0.clone())));
         self.coming = None;
         // Requests that are being checked hold the old store until they have their answers.
-        self.in_use = Some(next);
+        if let Some(Chosen { started: (old, _), .. }) = self.in_use.replace(next) {
+            // All but this one go with the last request that asks.
+            self.runtime.spawn(async move { old.leave(1).await });
+        }
     }
 
     pub(crate) fn state(&self) -> StoreState {
@@ -155,25 +165,32 @@ impl Stores {
         }
     }
 
-    fn start(&self, choice: &StoreChoice) -> Option<Keyed> {
+    fn start(&self, choice: &StoreChoice) -> Keyed {
+        let own_secret = || {
+            let mut secret = [0; 16];
+            rand::rng().fill_bytes(&mut secret);
+            KeySecret::new(secret)
+        };
+        let _on_it = self.runtime.enter();
+        // Nobody is asked, and so nobody waited for.
+        let nowhere = || (Counting::layered(None, Duration::ZERO), own_secret());
         match choice {
-            StoreChoice::Unconfigured => None,
+            StoreChoice::Unconfigured => nowhere(),
             StoreChoice::Memory => {
-                let mut secret = [0; 16];
-                rand::rng().fill_bytes(&mut secret);
                 let store = MemoryStore::new(MEMORY_KEYS, self.clock.clone());
-                Some((Arc::new(Store::Memory(store)), KeySecret::new(secret)))
+                (Counting::Memory(Arc::new(Store::Memory(store))), own_secret())
             }
-            StoreChoice::Access(access) => {
-                let _on_it = self.runtime.enter();
-                match RedisStore::start(options(access)) {
-                    Ok(store) => Some((Arc::new(Store::Redis(store)), access.key_secret.clone())),
-                    Err(error) => {
-                        tracing::error!(%error, "the store cannot be used");
-                        None
-                    }
+            StoreChoice::Access(access) => match options(access).and_then(RedisStore::start) {
+                Ok(store) => {
+                    let store = Some(Arc::new(Store::Redis(store)));
+                    let budget = Duration::from_millis(access.latency_budget_millis);
+                    (Counting::layered(store, budget), access.key_secret.clone())
                 }
-            }
+                Err(error) => {
+                    tracing::error!(%error, "the store cannot be used");
+                    nowhere()
+                }
+            },
         }
     }
 }
@@ -188,14 +205,33 @@ pub(crate) async fn started(store: &Store) {
     let _ = tokio::time::timeout(HAND_OVER, looking).await;
 }
 
-fn options(access: &StoreAccess) -> RedisOptions {
-    RedisOptions {
-        username: access.username.clone(),
-        password: access.password.clone().map(Secret::new),
-        ca_pem: access.ca.clone().map(String::into_bytes),
-        latency_budget: Duration::from_millis(access.latency_budget_millis),
-        prefix: access.prefix.clone(),
+fn options(access: &StoreAccess) -> Result<RedisOptions, OptionsError> {
+    // Nothing may be left out.
+    let StoreAccess {
+        url,
+        username,
+        password,
+        sentinel_username,
+        sentinel_password,
+        ca,
+        client,
+        latency_budget_millis,
+        key_secret: _,
+        prefix,
+    } = access;
+    let secret = |text: &Option<String>| text.clone().map(Secret::new);
+    let options = RedisOptions::from_url(url)?
+        .with_user(username.clone(), secret(password))?
+        .with_sentinel_user(sentinel_username.clone(), secret(sentinel_password))?;
+    Ok(RedisOptions {
+        ca_pem: ca.clone().map(String::into_bytes),
+        client_certificate: client.as_ref().map(|client| ClientCertificate {
+            certificate_pem: client.certificate.clone().into_bytes(),
+            key_pem: client.key.clone().into_bytes(),
+        }),
+        latency_budget: Duration::from_millis(*latency_budget_millis),
+        prefix: prefix.clone(),
         partitions: PARTITIONS,
-        ..RedisOptions::new(&access.url)
-    }
+        ..options
+    })
 }

@@ -1,16 +1,15 @@
 //! Turns: what a leaky bucket admits waits until its turn before it goes to the application. A client that goes away
 //! meanwhile gives its place back, so that whoever comes next waits less.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_limiter::Decision;
-use sluice_store::{Check, Counter, Settlement, Store};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::counting::{Charged, Question};
 use crate::decide::Standing;
 use crate::snapshot::LimitAt;
 
@@ -33,9 +32,9 @@ pub(crate) struct Crowded {
 }
 
 impl Turn {
-    /// When an admitted request may go on; `None`: now. `charged` is what was charged for it, in the order of the
-    /// standing's limits; where there is no place left to wait at, all of it is given back.
-    pub(crate) fn of(standing: &Standing, charged: Check) -> Result<Option<Self>, Crowded> {
+    /// When an admitted request may go on; `None`: now. `asked` is what it was charged for, in the order of the standing's
+    /// limits; where there is no place left to wait at, all of it is given back.
+    pub(crate) fn of(standing: &Standing, asked: &Question) -> Result<Option<Self>, Crowded> {
         let delay = |decisions: &[Decision]| {
             Duration::from_micros(decisions.iter().map(|decision| decision.delay).max().unwrap_or(0))
         };
@@ -44,22 +43,22 @@ impl Turn {
             return Ok(None);
         }
         let mut charges = SmallVec::<[Charge; 1]>::new();
-        for ((limit, decisions), counter) in standing.each().zip(&charged) {
+        for (n, limit, decisions) in standing.numbered() {
             let Some(waiting) = &standing.snapshot.limit(limit).metrics.waiting else { continue };
             if delay(decisions).is_zero() {
                 continue;
             }
             let Some(place) = Place::take(waiting) else {
                 charges.into_iter().for_each(Charge::keep);
-                for ((limit, decisions), counter) in standing.each().zip(charged) {
+                for (n, limit, decisions) in standing.numbered() {
                     // A place among those at a time gives itself back.
                     if standing.snapshot.limit(limit).shared.is_none() {
-                        drop(Charge::new(standing, counter, delay(decisions), None));
+                        drop(Charge::new(standing, asked, n, delay(decisions), None));
                     }
                 }
                 return Err(Crowded { limit, wait: longest });
             };
-            charges.push(Charge::new(standing, counter.clone(), delay(decisions), Some(place)));
+            charges.push(Charge::new(standing, asked, n, delay(decisions), Some(place)));
         }
         Ok(Some(Self { at: Instant::now() + longest, charges }))
     }
@@ -74,18 +73,18 @@ impl Turn {
 /// What a request was charged, with its place among those who wait; dropped, both are given back.
 #[derive(Debug)]
 struct Charge {
-    back: Option<(Arc<Store>, Settlement)>,
+    back: Option<Charged>,
     place: Option<Place>,
 }
 
 impl Charge {
-    fn new(standing: &Standing, counter: Counter, delay: Duration, place: Option<Place>) -> Self {
-        let Counter { limit, key, cost } = counter;
-        let delta = i64::try_from(cost).map_or(i64::MIN, |cost| -cost);
+    /// For counter `n` of what was asked.
+    fn new(standing: &Standing, asked: &Question, n: usize, delay: Duration, place: Option<Place>) -> Self {
         // A leaky bucket knows its charges by their turns.
-        let charged = standing.answer.at + delay.as_micros() as u64;
-        let settlement = Settlement { limit, key, charged, delta };
-        Self { back: standing.snapshot.store.clone().map(|store| (store, settlement)), place }
+        let later = delay.as_micros() as u64;
+        let charged = (&standing.answer, &standing.charges[..]);
+        let counting = standing.snapshot.counting.as_ref();
+        Self { back: counting.and_then(|counting| Charged::new(counting, asked, n, charged, later)), place }
     }
 
     /// It stays charged.
@@ -97,24 +96,15 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         let place = self.place.take();
-        if let Some((store, settlement)) = self.back.take()
+        if let Some(charged) = self.back.take()
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
-                give_back(&store, settlement).await;
+                // Where no answer comes the place may stay taken, and the queue is longer by one.
+                charged.give_back().await;
                 drop(place);
             });
         }
-    }
-}
-
-/// Sent once: where no answer comes the place may stay taken, and the queue is longer by one.
-async fn give_back(store: &Store, settlement: Settlement) {
-    match store {
-        Store::Redis(store) => {
-            let _ = store.settle(settlement).await;
-        }
-        Store::Memory(store) => store.settle(&settlement),
     }
 }
 

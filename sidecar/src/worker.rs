@@ -39,8 +39,10 @@ pub(crate) struct Work {
     /// One for each connection, of all workers.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) limits: Limits,
-    /// The store's task is on this worker: it ends when the last place has been given back.
-    pub(crate) runs_store: bool,
+    /// Of the worker that the store's task is on: it ends when the others have ended and everything has been given back.
+    pub(crate) others: Option<channel::Receiver<()>>,
+    /// Of the others: dropped at the end.
+    pub(crate) runs: Option<channel::Sender<()>>,
 }
 
 impl Worker {
@@ -74,8 +76,8 @@ impl Worker {
 
 impl Work {
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut watch, slots, limits, runs_store } = self;
-        let places = publisher.places().clone();
+        let Self { listeners, publisher, metrics, mut watch, slots, limits, others, runs: _runs } = self;
+        let last = publisher.clone();
         let (held, mut open) = channel::channel(1);
         let terms = Terms { slots, limits, held };
         let mut accepting = Vec::new();
@@ -102,8 +104,11 @@ impl Work {
             let left = open.sender_strong_count();
             tracing::warn!(connections = left, "the grace period is over, connections are cut");
         }
-        if runs_store {
-            places.leave(deadline).await;
+        if let Some(mut others) = others {
+            // Nobody sends: the channel ends with the last worker, and each has the same deadline.
+            let _ = tokio::time::timeout_at(deadline, others.recv()).await;
+            last.places().leave(deadline).await;
+            last.leave().await;
         }
     }
 }

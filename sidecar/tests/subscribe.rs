@@ -79,6 +79,7 @@ async fn policies_take_effect_with_the_credentials_and_only_then_are_reported() 
     let ten = json("a", 10);
     stream.raw(": keep-alive\n\n");
     stream.policies("1", &[("uid-a", &ten)]);
+    stream.event("later", "2", &serde_json::json!({"of": "a later version"}));
     stream.event("live", "2", &serde_json::json!({"of": "a later version"}));
     stream.credentials("3");
     let report = followed.operator.report().await;
@@ -317,6 +318,64 @@ async fn a_restart_without_the_operator_enforces_what_was_in_force() {
         1,
         "damaged, and so as if there were none"
     );
+}
+
+/// How many requests of one client are admitted.
+async fn share(address: SocketAddr, client: &str) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..15 {
+        admitted += u32::from(get(address, &format!("x-api-key: {client}\r\n")).await.status == 200);
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn who_shares_a_policy_is_believed_until_something_else_is_said_and_through_a_restart() {
+    let mut followed = Followed::start().await;
+    let stream = followed.operator.stream().await;
+    // Nobody listens there: each counts by its share.
+    let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut access = credentials();
+    access["store"]["url"] = format!("redis://{gone}").into();
+    let policy = |name: &str| policy_json(name, "Share", &[limit("l", 12, "")]);
+    let live =
+        |policies: serde_json::Value| serde_json::json!({"version": 1, "policies": policies, "later": 1});
+    stream.event("credentials", "1", &access);
+    stream.policies("2", &[("uid-a", &policy("a"))]);
+    followed.operator.report().await;
+    let address = followed.address();
+    assert_eq!(share(address, "one").await, 12, "it never heard of others");
+    let pods = |index: u32, count: u32| serde_json::json!({"index": index, "count": count});
+    stream.event("live", "", &live(serde_json::json!({"uid-a": pods(1, 4), "uid-b": pods(2, 3)})));
+    // A policy that comes later is shared from its first request on.
+    stream.event("policies", "3", &message(false, &[("uid-b", &policy("b")), ("uid-a", &json("a", 100))]));
+    while followed.operator.report().await.policies.len() < 2 {}
+    assert_eq!(share(address, "two").await, 4);
+    // What cannot be, and what does not name a policy, changes nothing.
+    stream.event("live", "", &live(serde_json::json!({"uid-b": pods(3, 3)})));
+    stream.event("live", "", &live(serde_json::json!({})));
+    stream.policies("4", &[("uid-b", &policy("b"))]);
+    while followed.operator.report().await.policies.len() > 1 {}
+    assert_eq!(share(address, "three").await, 4);
+    stream.event("live", "", &live(serde_json::json!({"uid-b": pods(1, 6)})));
+    stream.policies("5", &[("uid-b", &policy("b")), ("uid-c", &json("c", 100))]);
+    while followed.operator.report().await.policies.len() < 2 {}
+    assert_eq!(share(address, "four").await, 2);
+    stream.event("live", "", &live(serde_json::json!({})));
+    drop(stream);
+    assert_eq!(
+        followed.operator.stream().await.last_event_id.as_deref(),
+        Some("5"),
+        "it is no event of policies"
+    );
+
+    followed.following.abort();
+    let application = Application::start().await;
+    let (again, _) = sidecar(application.address);
+    let operator = Operator::start().await;
+    let following = follow(&operator, &again, &followed.state);
+    assert_eq!(share(again.addresses()[0], "one").await, 2);
+    following.abort();
 }
 
 #[tokio::test]

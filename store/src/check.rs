@@ -81,7 +81,7 @@ impl Answer {
     #[inline]
     pub(crate) fn of_one(decision: Decision, at: u64) -> Self {
         // Cheaper than to push it.
-        let decisions = SmallVec::from_buf_and_len([decision; 2], 1);
+        let decisions = SmallVec::from_slice(&[decision]);
         Self { admitted: decision.admitted, at, decisions }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::layers::{
-    AnsweredBy, Asked, Charge, Consistency, LimitPlan, Limiter, LimiterOptions, Live, OnFailure,
+    AnsweredBy, Asked, Charge, Consistency, LimitPlan, Limiter, LimiterOptions, Live, OnFailure, Sharers,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
 use support::{Redis, eventually};
@@ -21,20 +21,25 @@ const KEY: KeyHash = KeyHash(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
 /// So generous that a loaded machine does not fail a test about something else.
 const BUDGET: Duration = Duration::from_secs(10);
 
-fn plan(requests: u64, millis: u64, algorithm: Algorithm, consistency: Consistency) -> Arc<LimitPlan> {
+/// A plan of a limit that so many share. Which of them one is makes no difference here: every number can be divided.
+fn plan(
+    holders: u32,
+    requests: u64,
+    millis: u64,
+    algorithm: Algorithm,
+    consistency: Consistency,
+) -> Arc<LimitPlan> {
     let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
     let rate = Rate::new(requests, period, algorithm).unwrap();
     let spec = Arc::new(LimitSpec::new("ns/policy/leased", vec![rate]));
-    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false))
+    let sharers = Sharers::new(Live::numbered(0, holders));
+    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false, sharers))
 }
 
-fn holder(url: &str, index: u32, count: u32) -> Limiter<RedisStore> {
+fn holder(url: &str) -> Limiter<RedisStore> {
     let options = RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(url) };
     let store = Arc::new(RedisStore::start(options).unwrap());
-    let limiter =
-        Limiter::new(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() });
-    limiter.set_live(Live::numbered(index, count));
-    limiter
+    Limiter::new(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() })
 }
 
 async fn healthy(limiter: &Limiter<RedisStore>) {
@@ -108,9 +113,9 @@ async fn run(name: &str, number: u64, millis: u64, times: f64, algorithm: Algori
     const HOLDERS: u32 = 20;
     const WINDOWS: u64 = 5;
     let redis = Redis::start(&[]);
-    let plan = plan(number, millis, algorithm, Consistency::Leased);
+    let plan = plan(HOLDERS, number, millis, algorithm, Consistency::Leased);
     assert!(plan.is_leased());
-    let holders: Vec<_> = (0..HOLDERS).map(|n| Arc::new(holder(&redis.url(), n, HOLDERS))).collect();
+    let holders: Vec<_> = (0..HOLDERS).map(|_| Arc::new(holder(&redis.url()))).collect();
     for holder in &holders {
         healthy(holder).await;
     }
@@ -201,12 +206,12 @@ const YEAR: u64 = sluice_limiter::MAX_PERIOD_MS;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     let redis = Redis::start(&[]);
-    let plan = plan(10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
-    let strict = plan_like(&plan, Consistency::Strict);
+    let plan = plan(8, 10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
+    let strict = plan_like(&plan, 8, Consistency::Strict);
     let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
     let (mut admitted, mut held) = (0, 0);
-    for n in 0..8 {
-        let holder = holder(&redis.url(), n, 8);
+    for _ in 0..8 {
+        let holder = holder(&redis.url());
         for _ in 0..300 {
             admitted += u64::from(holder.check(&asked).await.unwrap().answer.admitted);
         }
@@ -217,7 +222,7 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     }
     assert_eq!(admitted, 8 * 300);
     assert!(held > 0, "they held something");
-    let last = holder(&redis.url(), 0, 1);
+    let last = holder(&redis.url());
     let rest = drain(&last, &strict).await;
     println!("8 holders died with {held} unused of {admitted} admitted; {rest} were left of 10000");
     assert!(admitted + rest <= 10_000);
@@ -228,8 +233,9 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     );
 }
 
-fn plan_like(plan: &LimitPlan, consistency: Consistency) -> Arc<LimitPlan> {
-    Arc::new(LimitPlan::new(plan.spec.clone(), consistency, plan.on_failure, false))
+fn plan_like(plan: &LimitPlan, holders: u32, consistency: Consistency) -> Arc<LimitPlan> {
+    let sharers = Sharers::new(Live::numbered(0, holders));
+    Arc::new(LimitPlan::new(plan.spec.clone(), consistency, plan.on_failure, false, sharers))
 }
 
 fn in_hand(m: &sluice_store::layers::LeaseMetrics) -> u64 {
@@ -239,26 +245,26 @@ fn in_hand(m: &sluice_store::layers::LeaseMetrics) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_takes_back_what_a_closing_holder_has_not_used() {
     let redis = Redis::start(&[]);
-    let plan = plan(10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
+    let plan = plan(1, 10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
     let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
-    let holder = holder(&redis.url(), 0, 1);
+    let holder = holder(&redis.url());
     for _ in 0..300 {
         assert!(holder.check(&asked).await.unwrap().answer.admitted);
     }
     holder.close().await;
     assert!(holder.metrics().lease.returned > 0);
     drop(holder);
-    let last = self::holder(&redis.url(), 0, 1);
-    assert_eq!(drain(&last, &plan_like(&plan, Consistency::Strict)).await, 10_000 - 300);
+    let last = self::holder(&redis.url());
+    assert_eq!(drain(&last, &plan_like(&plan, 1, Consistency::Strict)).await, 10_000 - 300);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     const PODS: u32 = 8;
     let mut redis = Redis::start_restartable(&[]);
-    let plan = plan(8_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
+    let plan = plan(PODS, 8_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
     let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
-    let holders: Vec<_> = (0..PODS).map(|n| holder(&redis.url(), n, PODS)).collect();
+    let holders: Vec<_> = (0..PODS).map(|_| holder(&redis.url())).collect();
     let (mut before, mut without, mut after) = (0u64, 0u64, 0u64);
     for holder in &holders {
         for _ in 0..300 {
@@ -266,7 +272,7 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
         }
     }
     assert_eq!(before, u64::from(PODS) * 300);
-    let strict = plan_like(&plan, Consistency::Strict);
+    let strict = plan_like(&plan, PODS, Consistency::Strict);
     for holder in &holders {
         eventually("nothing is under way", || async { holder.metrics().lease.under_way == 0 }).await;
     }

@@ -38,13 +38,27 @@ impl Operator {
     /// # Panics
     /// When it does not start.
     pub async fn start_at(plane: &ControlPlane, namespace: &str, store: &str, control: &str) -> Self {
+        Self::start_with(plane, namespace, store, control, &[]).await
+    }
+
+    /// Starts one with further arguments.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_with(
+        plane: &ControlPlane,
+        namespace: &str,
+        store: &str,
+        control: &str,
+        more: &[&str],
+    ) -> Self {
         let control: u16 = control.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let client = plane.client().await;
         let made = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("a namespace");
         let _ = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &made).await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [webhook, admin] = [free_port(), free_port()];
-        let arguments = [
+        let mut arguments = vec![
             format!("--namespace={namespace}"),
             format!("--webhook-listen=127.0.0.1:{webhook}"),
             format!("--control-listen=127.0.0.1:{control}"),
@@ -56,6 +70,7 @@ impl Operator {
             "--store-latency-budget-ms=2000".to_owned(),
             "--log=info,sluice_operator=debug".to_owned(),
         ];
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let kubeconfig = ("KUBECONFIG", plane.kubeconfig().display().to_string());
         let log = folder.path().join("operator.log");
         let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], &log, "TERM");

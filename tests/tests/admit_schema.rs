@@ -21,6 +21,7 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
     let spec = json!({
         "selector": {"matchLabels": {"app": "checkout"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a"]}]},
         "mode": "Shadow",
+        "consistency": "Leased",
         "onStoreFailure": "Deny",
         "clientAddress": {"trustedProxies": ["10.0.0.0/8"], "header": "Forwarded"},
         "limits": [{
@@ -39,7 +40,20 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
     let least = namespace.apply("least", limit(json!({"key": {"parts": [{"clientIP": {}}]}}))).await.unwrap();
     let json = serde_json::to_value(&least.spec).unwrap();
     assert_eq!((&json["mode"], &json["onStoreFailure"]), (&json!("Enforce"), &json!("Allow")));
+    assert_eq!(json["consistency"], "Strict");
     assert_eq!(json["limits"][0]["key"]["onMissing"], "Shared");
+    let mut local = limit(json!({}));
+    local["consistency"] = json!("Local");
+    local["onStoreFailure"] = json!("Share");
+    let local = namespace.apply("local", local).await.unwrap();
+    let json = serde_json::to_value(&local.spec).unwrap();
+    assert_eq!((&json["consistency"], &json["onStoreFailure"]), (&json!("Local"), &json!("Share")));
+    for (field, value) in [("consistency", "Eventual"), ("onStoreFailure", "Hope")] {
+        let mut bad = limit(json!({}));
+        bad[field] = json!(value);
+        let error = namespace.apply("bad", bad).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("spec.{field}")), "{error}");
+    }
 }
 
 #[tokio::test]

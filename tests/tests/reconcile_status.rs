@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_config::message::{Live, PolicyReport, Sharing, StoreReport};
 use sluice_tests::cluster::TestNamespace;
 use sluice_tests::control::{Control, Stream};
 use sluice_tests::control_plane::ControlPlane;
@@ -179,6 +179,76 @@ async fn reconcile_tells_sidecars_of_deletion_and_says_nothing_twice() {
     namespace.apply("q", spec(7)).await.unwrap();
     let (delta, _) = again.policies().await;
     assert!(!delta.full && delta.policies.len() == 1, "{delta:?}");
+}
+
+/// Reads the stream until it says that this pod is `index` of `count` of those that share the policy.
+async fn is_told(stream: &mut Stream, policy: &str, index: u32, count: u32) {
+    let reading = async {
+        loop {
+            let event = stream.event().await.expect("the stream goes on");
+            let Some(data) = event.strip_prefix("event: live\n") else { continue };
+            let data = data.lines().find_map(|line| line.strip_prefix("data: ")).expect("data");
+            let live: Live = serde_json::from_str(data).expect("an event of those that share");
+            if live.policies.get(policy) == Some(&Sharing { index, count }) {
+                assert_eq!(live.policies.len(), 1, "nothing about policies of others");
+                return;
+            }
+        }
+    };
+    let told = tokio::time::timeout(sluice_tests::wait::BOUND, reading).await;
+    told.unwrap_or_else(|_| panic!("is not told that it is {index} of {count}"));
+}
+
+#[tokio::test]
+async fn reconcile_tells_sidecars_how_many_share_a_policy_whether_they_have_a_stream_or_not() {
+    let (namespace, control) = start("live").await;
+    let uid = namespace.apply("p", spec(5)).await.unwrap().metadata.uid.unwrap();
+    let mut other = spec(5);
+    other["selector"] = json!({"matchLabels": {"app": "b"}});
+    namespace.apply("other", other).await.unwrap();
+    let mut pods = Vec::new();
+    for name in ["one", "two", "three"] {
+        pods.push(namespace.pod(name, true, json!({"app": "a"})).await);
+    }
+    namespace.pod("bare", false, json!({"app": "a"})).await;
+    namespace.pod("b", true, json!({"app": "b"})).await;
+    let of = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.uid.clone().unwrap();
+    let index = |pods: &[&k8s_openapi::api::core::v1::Pod], pod: &k8s_openapi::api::core::v1::Pod| {
+        pods.iter().filter(|other| of(other) < of(pod)).count() as u32
+    };
+    // The third has no stream.
+    let mut streams = Vec::new();
+    for pod in &pods[..2] {
+        let token = namespace.token(pod, "sluice.dev").await;
+        streams.push(control.connect(&token, None).await.expect("a stream"));
+    }
+    let hash = confirm(&mut streams[0]).await;
+    confirm(&mut streams[1]).await;
+    let all: Vec<_> = pods.iter().collect();
+    // What was said before the policies is over; a stream that begins anew is told first.
+    for (pod, stream) in pods.iter().zip(&mut streams) {
+        let token = namespace.token(pod, "sluice.dev").await;
+        *stream = control.connect(&token, None).await.expect("a stream");
+        is_told(stream, &uid, index(&all, pod), 3).await;
+    }
+    namespace.delete_pod("three").await;
+    for (pod, stream) in pods.iter().zip(&mut streams) {
+        is_told(stream, &uid, index(&all[..2], pod), 2).await;
+    }
+    // An edit that is invalid leaves what was there in force, for those that come later too.
+    let mut bad = spec(5);
+    bad["limits"][0]["rates"] = json!([{"requests": 1, "per": "9000h"}]);
+    namespace.apply("p", bad).await.unwrap();
+    namespace.wait_for("p", "Accepted", "False Invalid").await;
+    let four = namespace.pod("four", true, json!({"app": "a"})).await;
+    let now = [&pods[0], &pods[1], &four];
+    for (pod, stream) in pods.iter().zip(&mut streams) {
+        is_told(stream, &uid, index(&now, pod), 3).await;
+    }
+    // All of this has changed no policy.
+    let token = namespace.token(&four, "sluice.dev").await;
+    let mut late = control.connect(&token, None).await.expect("a stream");
+    assert_eq!(late.policies().await.0.policies[&uid].hash, hash);
 }
 
 #[tokio::test]

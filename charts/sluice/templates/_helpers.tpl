@@ -39,7 +39,7 @@ slash is a registry if there is a dot or a colon in it.
 {{- end }}
 
 {{/*
-The Secret of the store's password in the release's namespace; empty if there is none. That of the embedded Redis is
+The Secret of the store in the release's namespace; empty if there is none. That of the embedded Redis is
 made by the operator when it starts, not by Helm, whose random values would change with every upgrade.
 */}}
 {{- define "sluice.storeSecret" -}}
@@ -53,7 +53,7 @@ made by the operator when it starts, not by Helm, whose random values would chan
   {{- end }}
   {{- printf "redis://sluice-redis.%s.svc:6379" .Release.Namespace }}
 {{- else }}
-  {{- required "redis.url is needed with redis.embedded=false: redis://HOST:PORT or rediss://HOST:PORT" .Values.redis.url }}
+  {{- required "redis.url is needed with redis.embedded=false: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/MASTER, with rediss for TLS" .Values.redis.url }}
 {{- end }}
 {{- end }}
 

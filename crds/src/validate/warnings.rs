@@ -1,14 +1,17 @@
 //! What is legal and probably wrong.
 
 use super::Violation;
-use crate::duration;
-use crate::rate_limit_policy::{Algorithm, Bound, LeakyBucket, Limit, RateLimitPolicy, SlidingWindowLog};
+use crate::rate_limit_policy::{
+    Algorithm, Bound, Consistency, LeakyBucket, Limit, OnStoreFailure, RateLimitPolicy, RateLimitPolicySpec,
+    SlidingWindowLog,
+};
+use crate::{compile, duration};
 
 /// Longer than this most clients and load balancers do not wait for an answer: 60 s.
 const PATIENCE_MS: u64 = 60_000;
 
 pub(super) fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
-    let mut warnings = Vec::new();
+    let mut warnings = where_counted(&policy.spec);
     let has_ip_limit = policy.spec.limits.iter().any(|limit| {
         limit.key.as_ref().is_none_or(|key| key.parts.iter().any(|part| part.client_ip.is_some()))
     });
@@ -52,6 +55,40 @@ pub(super) fn warnings(policy: &RateLimitPolicy) -> Vec<Violation> {
         }
     }
     warnings
+}
+
+/// Where requests are counted, with the store and without.
+fn where_counted(spec: &RateLimitPolicySpec) -> Vec<Violation> {
+    let mut warnings = Vec::new();
+    match spec.consistency {
+        Consistency::Strict => {}
+        Consistency::Leased if spec.limits.iter().any(can_be_leased) => {}
+        Consistency::Leased => warnings.push(Violation::new(
+            "spec.consistency",
+            "no limit of this policy can be leased: each request is a question to the store, as with Strict. Leases are for \
+             hard windows with sub-windows of 50ms or longer, and for buckets",
+        )),
+        Consistency::Local => warnings.push(Violation::new(
+            "spec.consistency",
+            "each pod counts alone, by the number divided by the pods that share the policy: a client whose requests do \
+             not reach all of them alike gets less than the number",
+        )),
+    }
+    if spec.on_store_failure == OnStoreFailure::Share
+        && spec.concurrency.iter().any(|limit| limit.max.is_some())
+    {
+        warnings.push(Violation::new(
+            "spec.onStoreFailure",
+            "places of `concurrency` cannot be shared out: without the store such a limit admits, as with Allow",
+        ));
+    }
+    warnings
+}
+
+fn can_be_leased(limit: &Limit) -> bool {
+    let is_elastic = limit.enforcement.as_ref().is_some_and(|enforcement| enforcement.elastic.is_some());
+    let rates: Result<Vec<_>, _> = limit.rates.iter().map(|rate| compile::rate(limit, rate).rate()).collect();
+    !is_elastic && rates.is_ok_and(|rates| sluice_config::rate::can_be_leased(&rates))
 }
 
 fn millis(text: &str) -> u64 {

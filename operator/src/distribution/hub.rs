@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::value::RawValue;
-use sluice_config::message::{Policies, PolicyReport, Published, Report, StoreAccess, StoreReport, VERSION};
+use sluice_config::message::{
+    Policies, PolicyReport, Published, Report, Sharing, StoreAccess, StoreReport, VERSION,
+};
 use sluice_config::{CompiledPolicy, PolicyHash};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
@@ -39,6 +41,8 @@ struct Entry {
     /// Whether a newer edit is invalid.
     keep: bool,
     since: Instant,
+    /// The UIDs of the pods that share it, in their order; nothing until somebody has looked.
+    sharers: Option<Vec<String>>,
 }
 
 /// What a pod has said about a policy.
@@ -89,6 +93,7 @@ impl Hub {
         let mut state = self.lock();
         let new = valid.map(|(selector, compiled)| (selector, compiled.to_json()));
         let old = state.policies.get(uid);
+        let sharers = old.and_then(|old| old.sharers.clone());
         let (entry, changed) = match (new, old) {
             (Some((selector, json)), old) => {
                 let hash = PolicyHash::of(&json);
@@ -102,7 +107,7 @@ impl Hub {
                 // A string that was written by the JSON writer is JSON.
                 let published = RawValue::from_string(json).ok().map(|policy| Published { hash, policy });
                 let since = same.map_or_else(Instant::now, |old| old.since);
-                (Entry { key: key.clone(), selector, published, keep: false, since }, true)
+                (Entry { key: key.clone(), selector, published, keep: false, since, sharers }, true)
             }
             (None, Some(old)) if old.keep => return None,
             (None, Some(old)) => (
@@ -112,6 +117,7 @@ impl Hub {
                     published: old.published.clone(),
                     keep: true,
                     since: old.since,
+                    sharers,
                 },
                 false,
             ),
@@ -123,6 +129,7 @@ impl Hub {
                     published: None,
                     keep: true,
                     since: Instant::now(),
+                    sharers,
                 },
                 true,
             ),
@@ -145,6 +152,55 @@ impl Hub {
         if self.lock().policies.remove(uid).is_some() {
             self.bump();
         }
+    }
+
+    /// These pods share a policy, by their UIDs. Wakes the streams of those that have one, if anything has changed.
+    pub fn set_sharers(&self, uid: &str, mut sharers: Vec<String>) {
+        sharers.sort_unstable();
+        let mut state = self.lock();
+        let State { policies, listeners, .. } = &mut *state;
+        let Some(entry) = policies.get_mut(uid).filter(|entry| entry.sharers.as_ref() != Some(&sharers))
+        else {
+            return;
+        };
+        let before = entry.sharers.replace(sharers);
+        for pod in before.iter().chain(&entry.sharers).flatten() {
+            if let Some(listener) = listeners.get(pod) {
+                listener.live.notify_one();
+            }
+        }
+    }
+
+    /// Which pods a policy that was valid once is about.
+    #[must_use]
+    pub fn selector(&self, uid: &str) -> Option<Selector> {
+        let state = self.lock();
+        state.policies.get(uid).filter(|entry| entry.published.is_some()).map(|entry| entry.selector.clone())
+    }
+
+    /// Rung when the pods change that share a policy with this one.
+    #[must_use]
+    pub fn live_changes(&self, pod_uid: &str) -> Option<Arc<Notify>> {
+        self.lock().listeners.get(pod_uid).map(|listener| listener.live.clone())
+    }
+
+    /// Which one this pod is of those that share each of its policies, as far as that is known. A pod that has a stream
+    /// and is not seen to run yet is one more.
+    #[must_use]
+    pub fn live_of(&self, pod_uid: &str) -> Option<BTreeMap<String, Sharing>> {
+        let state = self.lock();
+        let listener = state.listeners.get(pod_uid)?;
+        let concerning = state.policies.iter().filter(|(_, entry)| entry.concerns(&listener.identity));
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let sharing = concerning.filter_map(|(uid, entry)| {
+            let sharers = entry.sharers.as_ref()?;
+            let (index, count) = match sharers.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
+                Ok(index) => (index, sharers.len()),
+                Err(index) => (index, sharers.len() + 1),
+            };
+            Some((uid.clone(), Sharing { index: number(index), count: number(count) }))
+        });
+        Some(sharing.collect())
     }
 
     /// Access to the store is this from now on.
@@ -183,6 +239,7 @@ impl Hub {
             store,
             lapses: Some(Instant::now() + LAPSE),
             ended: false,
+            live: Arc::default(),
             _close: close,
             identity,
         };
@@ -359,7 +416,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use sluice_config::policy::{Mode, OnStoreFailure};
+    use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 
     fn compiled(namespace: &str) -> CompiledPolicy {
         CompiledPolicy {
@@ -367,6 +424,7 @@ mod tests {
             name: "p".into(),
             mode: Mode::Enforce,
             on_store_failure: OnStoreFailure::Allow,
+            consistency: Consistency::Strict,
             client_address: None,
             limits: Vec::new(),
         }
@@ -460,5 +518,51 @@ mod tests {
         assert!(hub.policies_of("uid").unwrap().policies.contains_key("1"));
         hub.publish("2", &key("n"), None);
         assert_eq!(hub.policies_of("uid").unwrap().keep, ["2"]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_knows_its_number_among_those_that_share_each_policy() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
+        hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
+        let _closed = hub.connect(identity(&[("app", "a")]), "s");
+        let sharing = || hub.live_of("uid").unwrap().into_iter().collect::<Vec<_>>();
+        let of = |uid: &str, index, count| (uid.to_owned(), Sharing { index, count });
+        let set = |uid: &str, pods: &[&str]| {
+            hub.set_sharers(uid, pods.iter().map(|&pod| pod.to_owned()).collect());
+        };
+        assert_eq!(sharing(), [], "nobody has looked yet");
+        set("1", &["z", "uid", "a"]);
+        set("2", &["a", "b", "c"]);
+        set("gone", &["uid"]);
+        assert_eq!(sharing(), [of("1", 1, 3)]);
+        // It has a stream, and so it admits, whatever the watch says.
+        set("1", &["z", "a", "b"]);
+        assert_eq!(sharing(), [of("1", 2, 4)]);
+        // An edit, even an invalid one, changes nothing about who shares it.
+        hub.publish("1", &key("n"), None);
+        assert_eq!((sharing(), hub.selector("1").is_some()), (vec![of("1", 2, 4)], true));
+        hub.publish("1", &key("n"), Some((Selector::default(), &compiled("n"))));
+        assert_eq!(sharing(), [of("1", 2, 4)]);
+        assert_eq!((hub.live_of("nobody"), hub.selector("nobody").is_some()), (None, false));
+    }
+
+    #[tokio::test]
+    async fn only_streams_of_those_that_share_a_policy_are_woken_and_only_by_a_change() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
+        let _closed = hub.connect(identity(&[("app", "a")]), "s");
+        let woken = hub.live_changes("uid").unwrap();
+        let rings = || tokio::time::timeout(Duration::ZERO, woken.notified());
+        let version = hub.version();
+        hub.set_sharers("1", vec!["other".into()]);
+        assert!(rings().await.is_err());
+        hub.set_sharers("1", vec!["uid".into(), "other".into()]);
+        assert!(rings().await.is_ok());
+        hub.set_sharers("1", vec!["other".into(), "uid".into()]);
+        assert!(rings().await.is_err());
+        hub.set_sharers("1", vec!["other".into()]);
+        assert!(rings().await.is_ok(), "that it is not there any more");
+        assert!(!version.has_changed().unwrap(), "policies are what they were");
     }
 }

@@ -1,10 +1,11 @@
 //! One pod that has, or lately had, a stream: what it has said, and for how long that counts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::message::{PolicyReport, StoreReport};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
@@ -24,6 +25,8 @@ pub(super) struct Listener {
     pub(super) lapses: Option<Instant>,
     /// Whether its stream has ended.
     pub(super) ended: bool,
+    /// Rung when the pods change that share a policy with this one.
+    pub(super) live: Arc<Notify>,
     /// Dropped to end the stream.
     pub(super) _close: mpsc::Sender<()>,
 }

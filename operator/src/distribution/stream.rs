@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_config::PolicyHash;
-use sluice_config::message::{CREDENTIALS_EVENT, Credentials, POLICIES_EVENT, VERSION};
-use tokio::sync::{mpsc, watch};
+use sluice_config::message::{
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, Live, POLICIES_EVENT, Sharing, VERSION,
+};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::Hub;
@@ -39,6 +41,7 @@ pub async fn feed(
 ) {
     let mut sent = Sent { applied: last_applied, ..Sent::default() };
     let mut version = hub.version();
+    let Some(live) = hub.live_changes(&pod_uid) else { return };
     let ends = async {
         match ends {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -46,9 +49,11 @@ pub async fn feed(
         }
     };
     let work = async {
+        let mut newest = None;
         loop {
-            version.borrow_and_update();
-            let Some(events) = sent.next(&hub, &pod_uid) else { return };
+            let now = *version.borrow_and_update();
+            let policies = newest.replace(now) != Some(now);
+            let Some(events) = sent.next(&hub, &pod_uid, policies) else { return };
             for event in events {
                 metrics.event_sent();
                 if send(&sender, event).await.is_err() {
@@ -56,9 +61,9 @@ pub async fn feed(
                 }
             }
             loop {
-                match tokio::time::timeout(KEEP_ALIVE, version.changed()).await {
-                    Ok(Ok(())) => break,
-                    Ok(Err(_)) => return,
+                match tokio::time::timeout(KEEP_ALIVE, changed(&mut version, &live)).await {
+                    Ok(true) => break,
+                    Ok(false) => return,
                     Err(_) => {
                         if send(&sender, Bytes::from_static(b": keep-alive\n\n")).await.is_err() {
                             return;
@@ -66,7 +71,7 @@ pub async fn feed(
                     }
                 }
             }
-            settle(&mut version).await;
+            settle(&mut version, &live).await;
         }
     };
     tokio::select! {
@@ -81,14 +86,21 @@ async fn send(sender: &Sender, event: Bytes) -> Result<(), ()> {
     tokio::time::timeout(STALLED, sender.send(Ok(event))).await.map_err(|_| ())?.map_err(|_| ())
 }
 
+/// Waits for a change; false: there will be none.
+async fn changed(version: &mut watch::Receiver<u64>, live: &Notify) -> bool {
+    tokio::select! {
+        changed = version.changed() => changed.is_ok(),
+        () = live.notified() => true,
+    }
+}
+
 /// Waits until nothing has changed for a moment.
-async fn settle(version: &mut watch::Receiver<u64>) {
+async fn settle(version: &mut watch::Receiver<u64>, live: &Notify) {
     let latest = Instant::now() + BUSY;
     loop {
-        version.borrow_and_update();
         let quiet = (Instant::now() + QUIET).min(latest);
-        match tokio::time::timeout_at(quiet, version.changed()).await {
-            Ok(Ok(())) if Instant::now() < latest => {}
+        match tokio::time::timeout_at(quiet, changed(version, live)).await {
+            Ok(true) if Instant::now() < latest => {}
             _ => return,
         }
     }
@@ -102,12 +114,23 @@ struct Sent {
     hashes: Option<BTreeMap<String, PolicyHash>>,
     keep: Vec<String>,
     credentials: Option<Credentials>,
+    live: BTreeMap<String, Sharing>,
 }
 
 impl Sent {
-    /// The events that bring the sidecar up to date; nothing if its pod is gone.
-    fn next(&mut self, hub: &Hub, pod_uid: &str) -> Option<Vec<Bytes>> {
+    /// The events that bring the sidecar up to date; nothing if its pod is gone. Without `policies` nothing but who shares
+    /// them can have changed.
+    fn next(&mut self, hub: &Hub, pod_uid: &str, policies: bool) -> Option<Vec<Bytes>> {
         let mut events = Vec::new();
+        // Before the policies: none is in force before it is known who shares it.
+        let live = hub.live_of(pod_uid)?;
+        if self.live != live {
+            self.live.clone_from(&live);
+            events.push(event(LIVE_EVENT, None, &Live { version: VERSION, policies: live }));
+        }
+        if !policies {
+            return Some(events);
+        }
         let credentials = Credentials { version: VERSION, store: hub.access() };
         if self.credentials.as_ref() != Some(&credentials) {
             events.push(event(CREDENTIALS_EVENT, None, &credentials));
@@ -154,4 +177,78 @@ fn event<T: serde::Serialize>(name: &str, id: Option<&str>, data: &T) -> Bytes {
     // JSON has no line breaks: one data line is the whole event.
     let data = serde_json::to_string(data).unwrap_or_default();
     Bytes::from(format!("event: {name}\n{id}data: {data}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Selector;
+    use sluice_config::CompiledPolicy;
+    use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
+
+    use super::*;
+    use crate::distribution::identity::Identity;
+    use crate::policy::queue::PolicyKey;
+
+    const POLICY: CompiledPolicy = CompiledPolicy {
+        namespace: String::new(),
+        name: String::new(),
+        mode: Mode::Enforce,
+        on_store_failure: OnStoreFailure::Share,
+        consistency: Consistency::Strict,
+        client_address: None,
+        limits: Vec::new(),
+    };
+
+    /// A stream's events, without comments.
+    struct Reader(mpsc::Receiver<Result<Bytes, std::convert::Infallible>>);
+
+    impl Reader {
+        async fn next(&mut self) -> (String, serde_json::Value) {
+            loop {
+                let Some(Ok(bytes)) = self.0.recv().await else { panic!("the stream has ended") };
+                let text = String::from_utf8(bytes.to_vec()).unwrap();
+                let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+                if let (Some(kind), Some(data)) = (field("event: "), field("data: ")) {
+                    return (kind.to_owned(), serde_json::from_str(data).unwrap());
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shares_a_policy_is_said_before_it_and_once_for_many_changes() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        let key = PolicyKey { namespace: "n".into(), name: "p".into() };
+        hub.publish("1", &key, Some((Selector::default(), &POLICY)));
+        let set = |pods: usize| hub.set_sharers("1", (0..pods).map(|n| format!("pod-{n:04}")).collect());
+        set(2);
+        let identity = Identity {
+            namespace: "n".into(),
+            pod: "pod".into(),
+            pod_uid: "pod-0001".into(),
+            labels: BTreeMap::new(),
+            expires: None,
+        };
+        let closed = hub.connect(identity, "s");
+        let (sender, receiver) = mpsc::channel(1);
+        let metrics = Arc::new(Metrics::default());
+        tokio::spawn(feed(hub.clone(), metrics, "pod-0001".into(), None, None, closed, sender));
+        let mut reader = Reader(receiver);
+        let live = |index: u32, count: u32| serde_json::json!({"version": 1, "policies": {"1": {"index": index, "count": count}}});
+        assert_eq!(reader.next().await, ("live".into(), live(1, 2)));
+        assert_eq!(reader.next().await.0, "credentials");
+        assert_eq!(reader.next().await.0, "policies");
+        // A roll-out of hundreds of pods, one after another.
+        for pods in 3..400 {
+            set(pods);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(reader.next().await, ("live".into(), live(1, 399)));
+        // Policies are not said again for that, and an edit does not say again who shares it.
+        let edited = CompiledPolicy { mode: Mode::Shadow, ..POLICY };
+        hub.publish("1", &key, Some((Selector::default(), &edited)));
+        assert_eq!(reader.next().await.0, "policies");
+        set(1);
+        assert_eq!(reader.next().await, ("live".into(), live(1, 2)), "it has a stream: it is one more");
+    }
 }

@@ -52,25 +52,13 @@ pub async fn dereference(
     hash: &PolicyHash,
     selector: &Selector,
 ) -> kube::Result<Facts> {
-    let running = context.pods.select(&key.namespace, |pod| {
-        !pod.deleting
-            && pod.labels.get(INJECT_LABEL).is_none_or(|value| value != "false")
-            && selector.matches(&pod.labels)
-    });
-    let pods = futures::stream::iter(running)
-        .map(|pod| async move {
-            let facts = context.pods.facts(&pod).await?.filter(|facts| !facts.host_network);
-            Ok::<_, kube::Error>(facts.map(|facts| PodView {
-                confirmation: context.hub.confirmation(&pod.uid, uid, hash),
-                store: context.hub.store_voice(&pod.uid),
-                pod,
-                facts,
-            }))
-        })
-        .buffered(AT_ONCE)
-        .try_filter_map(|view| async move { Ok(view) })
-        .try_collect::<Vec<_>>()
-        .await?;
+    let view = |(pod, facts): (Arc<Pod>, Arc<PodFacts>)| PodView {
+        confirmation: context.hub.confirmation(&pod.uid, uid, hash),
+        store: context.hub.store_voice(&pod.uid),
+        pod,
+        facts,
+    };
+    let pods: Vec<_> = counted(context, &key.namespace, selector).await?.into_iter().map(view).collect();
     let scaled_to_zero =
         if pods.is_empty() { find_scaled_to_zero(context, &key.namespace, selector).await? } else { None };
     Ok(Facts {
@@ -79,6 +67,35 @@ pub async fn dereference(
         services: context.services.of(&key.namespace),
         namespace_labelled: context.namespaces.is_labelled(&key.namespace),
     })
+}
+
+/// The counted pods of a namespace that a selector selects, by name.
+async fn counted(
+    context: &Context,
+    namespace: &str,
+    selector: &Selector,
+) -> kube::Result<Vec<(Arc<Pod>, Arc<PodFacts>)>> {
+    let running = context.pods.select(namespace, |pod| {
+        !pod.deleting
+            && pod.labels.get(INJECT_LABEL).is_none_or(|value| value != "false")
+            && selector.matches(&pod.labels)
+    });
+    futures::stream::iter(running)
+        .map(|pod| async move {
+            let facts = context.pods.facts(&pod).await?.filter(|facts| !facts.host_network);
+            Ok::<_, kube::Error>(facts.map(|facts| (pod, facts)))
+        })
+        .buffered(AT_ONCE)
+        .try_filter_map(|pod| async move { Ok(pod) })
+        .try_collect()
+        .await
+}
+
+/// The UIDs of the pods that share a policy of this selector: those that are counted and carry a sidecar. Whether they have
+/// a stream makes no difference: a pod that is cut off from the operator admits all the same.
+pub async fn sharers(context: &Context, namespace: &str, selector: &Selector) -> kube::Result<Vec<String>> {
+    let pods = counted(context, namespace, selector).await?;
+    Ok(pods.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod.uid.clone()).collect())
 }
 
 async fn find_scaled_to_zero(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::context::{Context, WATCHES};
-use crate::policy::dereference::{Facts, dereference};
+use crate::policy::dereference::{Facts, dereference, sharers};
 use crate::policy::publish::{Outcome, publish};
 use crate::policy::queue::PolicyKey;
 use crate::policy::report;
@@ -52,10 +52,13 @@ pub async fn run(context: Arc<Context>) {
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let outcome = publish(&context.hub, key, &object);
+    let uid = object.uid().unwrap_or_default();
+    // Of an invalid edit too: what was valid before is in force.
+    if let Some(selector) = context.hub.selector(&uid) {
+        context.hub.set_sharers(&uid, sharers(context, &key.namespace, &selector).await?);
+    }
     let facts = match &outcome {
-        Outcome::Published { hash, selector, .. } => {
-            dereference(context, key, &object.uid().unwrap_or_default(), hash, selector).await?
-        }
+        Outcome::Published { hash, selector, .. } => dereference(context, key, &uid, hash, selector).await?,
         Outcome::Invalid(_) => Facts::default(),
     };
     let previous = report::previous(&object);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use sluice_config::message::{Credentials, Policies, PolicyReport, PolicyUid, Published, VERSION};
+use sluice_config::message::{Credentials, Live, Policies, PolicyReport, PolicyUid, Published, VERSION};
 use sluice_config::{PolicyHash, PreparedPolicy};
 
 use crate::snapshot::Publisher;
@@ -18,6 +18,7 @@ pub(crate) struct Known {
     /// Whether anything was said about policies.
     told: bool,
     credentials: Option<Credentials>,
+    live: Option<Live>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +74,18 @@ impl Known {
     /// Takes note of the store.
     pub(crate) fn credentials(&mut self, credentials: Credentials) {
         self.credentials = Some(credentials);
+    }
+
+    /// Takes note of who shares what. It holds at once.
+    pub(crate) fn live(&mut self, mut live: Live, publisher: &Publisher) {
+        // What is not named keeps what was said of it.
+        for (uid, sharing) in self.live.take().into_iter().flat_map(|before| before.policies) {
+            if self.policies.contains_key(&uid) {
+                live.policies.entry(uid).or_insert(sharing);
+            }
+        }
+        publisher.share(&live.policies);
+        self.live = Some(live);
     }
 
     /// Puts into force what is known. `false`: too little is known yet, policies or where their counters live.
@@ -151,7 +164,7 @@ impl Known {
     }
 
     /// What is in force, as it could be told again.
-    pub(crate) fn last_good(&self) -> Option<(Policies, Credentials)> {
+    pub(crate) fn last_good(&self) -> Option<(Policies, Credentials, Option<&Live>)> {
         let policies = self.policies.iter().filter_map(|(uid, entry)| {
             let version = entry.in_force.as_ref()?;
             let published = Published { hash: version.prepared.hash.clone(), policy: version.json.clone() };
@@ -164,7 +177,7 @@ impl Known {
             removed: Vec::new(),
             keep: Vec::new(),
         };
-        Some((policies, self.credentials.clone()?))
+        Some((policies, self.credentials.clone()?, self.live.as_ref()))
     }
 }
 

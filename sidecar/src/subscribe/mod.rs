@@ -22,7 +22,7 @@ use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, POLICIES_EVENT, Report, STREAM_HEADER, STREAM_PATH, StoreReport, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, STREAM_HEADER, STREAM_PATH, StoreReport, VERSION,
 };
 
 use self::backoff::Backoff;
@@ -77,7 +77,10 @@ impl Subscriber {
     pub fn new(operator: Operator, publisher: Publisher, state_dir: Option<PathBuf>) -> Self {
         let last_good = LastGood::new(state_dir);
         let mut known = Known::default();
-        if let Some((policies, credentials)) = last_good.read() {
+        if let Some((policies, credentials, live)) = last_good.read() {
+            if let Some(live) = live {
+                known.live(live, &publisher);
+            }
             known.policies(policies);
             known.credentials(credentials);
             known.put_in_force(&publisher);
@@ -174,6 +177,20 @@ impl Subscriber {
             CREDENTIALS_EVENT => {
                 self.known.credentials(serde_json::from_str(&event.data).map_err(unreadable)?);
             }
+            LIVE_EVENT => {
+                match serde_json::from_str(&event.data) {
+                    Ok(live) => self.known.live(live, &self.publisher),
+                    // Policies are worth more than to know exactly who shares them.
+                    Err(error) => {
+                        tracing::warn!(%error, "who shares the policies cannot be read");
+                        return Ok(false);
+                    }
+                }
+                if self.publisher.has_published() {
+                    self.keep();
+                }
+                return Ok(true);
+            }
             // Of a later version.
             _ => return Ok(false),
         }
@@ -181,10 +198,15 @@ impl Subscriber {
             return Ok(false);
         }
         self.applied = event.id.filter(|id| !id.is_empty()).or_else(|| self.applied.take());
-        if let Some((policies, credentials)) = self.known.last_good() {
-            self.last_good.write(&policies, &credentials);
-        }
+        self.keep();
         Ok(true)
+    }
+
+    /// For a restart.
+    fn keep(&self) {
+        if let Some((policies, credentials, live)) = self.known.last_good() {
+            self.last_good.write(&policies, &credentials, live);
+        }
     }
 
     fn report(&self, stream: &str) -> Report {

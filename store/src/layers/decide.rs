@@ -92,9 +92,8 @@ impl<S: Backend> Inner<S> {
         }
         for (n, one) in asked.iter().enumerate() {
             if one.limit.consistency == Consistency::Local {
-                let now = self.time.now();
-                let at = self.time.of_store(now);
-                let answer = self.shares.check(&[one], now, at);
+                let at = self.time.of_store(self.time.now());
+                let answer = self.shares.check(&[one], at);
                 if !answer.admitted {
                     return Ok(Some(self.denied_early(asked, n, &answer.decisions, AnsweredBy::Share)));
                 }
@@ -103,7 +102,8 @@ impl<S: Backend> Inner<S> {
             let Some(terms) = &one.limit.terms else { continue };
             for wait in 0..=WAITS {
                 let now = self.time.now();
-                let (reserved, taking) = self.leases.reserve(one, terms, now, wait > 0, self.shares.live());
+                let (reserved, taking) =
+                    self.leases.reserve(one, terms, now, wait > 0, one.limit.sharers.count());
                 if let Some(taking) = taking {
                     tokio::spawn(self.clone().take(taking));
                 }
@@ -178,9 +178,8 @@ impl<S: Backend> Inner<S> {
         }
         let shared: SmallVec<[&Asked; 2]> =
             open.iter().copied().filter(|one| one.limit.on_failure == OnFailure::Share).collect();
-        let now = self.time.now();
-        let at = self.time.of_store(now);
-        let answer = self.shares.check(&shared, now, at);
+        let at = self.time.of_store(self.time.now());
+        let answer = self.shares.check(&shared, at);
         let mut rest = &answer.decisions[..];
         let mut decisions = Decisions::new();
         for one in open {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::check::{Counter, KeyHash, LimitSpec, Records, decide};
     use crate::layers::plan::check_id;
-    use crate::layers::{Asked, Consistency, LimitPlan, OnFailure};
+    use crate::layers::{Asked, Consistency, LimitPlan, OnFailure, Sharers};
 
     fn algorithms() -> impl Strategy<Value = Algorithm> {
         prop_oneof![
@@ -154,7 +154,7 @@ mod tests {
                 .unwrap()
         };
         let spec = Arc::new(LimitSpec::new("n/p/l", rates.iter().map(rate).collect()));
-        Arc::new(LimitPlan::new(spec, Consistency::Strict, OnFailure::Share, false))
+        Arc::new(LimitPlan::new(spec, Consistency::Strict, OnFailure::Share, false, Sharers::alone()))
     }
 
     proptest! {

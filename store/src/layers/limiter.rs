@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::backend::Backend;
 use super::denial_cache::DenialCache;
 use super::lease::Leases;
 use super::outcome::{Charge, LayerMetrics, LimiterOptions, Outcome};
 use super::plan::Asked;
-use super::share::{Live, Shares};
+use super::share::Shares;
 use super::time::Time;
 use crate::check::Settlement;
 use crate::failure::{StoreError, StoreHealth};
+
+/// How many blocks are given back at once at the end.
+const RETURNED_AT_ONCE: usize = 256;
 
 /// A store with the layers above it. Dropping it ends its task; call [`Limiter::close`] before.
 #[derive(Debug)]
@@ -65,11 +68,6 @@ impl<S: Backend> Limiter<S> {
         self.inner.store.settle(Settlement { limit, key: asked.key, charged, delta }).await
     }
 
-    /// From now on these pods share the limits.
-    pub fn set_live(&self, live: Live) {
-        self.inner.shares.set_live(self.inner.time.now(), live);
-    }
-
     /// What happened so far.
     #[must_use]
     pub fn metrics(&self) -> LayerMetrics {
@@ -93,9 +91,18 @@ impl<S: Backend> Limiter<S> {
         for flight in inner.leases.flights() {
             let _ = flight.landed().await;
         }
-        for settlement in inner.leases.return_all(inner.time.now()) {
+        let mut back = inner.leases.return_all(inner.time.now()).into_iter();
+        loop {
+            let mut returning = JoinSet::new();
+            for settlement in back.by_ref().take(RETURNED_AT_ONCE) {
+                let store = inner.store.clone();
+                returning.spawn(async move { store.settle(settlement).await });
+            }
+            if returning.is_empty() {
+                break;
+            }
             // What cannot be given back ends with its slot.
-            let _ = inner.store.settle(settlement).await;
+            while returning.join_next().await.is_some() {}
         }
         while inner.shares.pending() > 0 && inner.store.health() == StoreHealth::Healthy {
             let before = inner.shares.pending();

@@ -31,4 +31,4 @@ pub use lease::LeaseMetrics;
 pub use limiter::Limiter;
 pub use outcome::{AnsweredBy, Charge, LayerMetrics, LimiterOptions, Outcome};
 pub use plan::{Asked, Consistency, LimitPlan, OnFailure};
-pub use share::{Live, ShareMetrics};
+pub use share::{Live, ShareMetrics, Sharers};

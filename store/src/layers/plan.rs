@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use smallvec::SmallVec;
 
 use super::lease::Terms;
+use super::share::Sharers;
 use crate::check::{Counter, KeyHash, LimitSpec};
 
 /// Where a limit is counted.
@@ -41,6 +42,8 @@ pub struct LimitPlan {
     pub consistency: Consistency,
     /// What becomes of it when the store does not answer.
     pub on_failure: OnFailure,
+    /// Who shares it.
+    pub(super) sharers: Arc<Sharers>,
     /// What the lease of it keeps to; `None`: a call a request.
     pub(super) terms: Option<Terms>,
     /// Whether nothing but time makes room for whoever was denied, so that a denial can be remembered.
@@ -49,7 +52,8 @@ pub struct LimitPlan {
     pub(super) singles: SmallVec<[Arc<LimitSpec>; 1]>,
     /// Of scope and rates: equal plans are the same limit, of whatever snapshot.
     id: u64,
-    /// Of the scope alone: an edited limit has the counters that it had.
+    /// Of the scope alone: an edited limit has the counters that it had, but for one that the store comes to know or is not
+    /// to know any more.
     scope: u64,
 }
 
@@ -68,7 +72,7 @@ static HASHES: LazyLock<foldhash::quality::RandomState> =
     LazyLock::new(foldhash::quality::RandomState::default);
 
 impl LimitPlan {
-    /// A plan. `corrected` says that charges of this limit are settled later, by which a counter may fall before its
+    /// A plan of a limit that these share. `corrected` says that charges of this limit are settled later, by which a counter may fall before its
     /// time, or that other numbers hold for the same counter at times (an elastic limit): its denials are not
     /// remembered and nothing is taken in advance.
     #[must_use]
@@ -77,6 +81,7 @@ impl LimitPlan {
         consistency: Consistency,
         on_failure: OnFailure,
         corrected: bool,
+        sharers: Arc<Sharers>,
     ) -> Self {
         let single = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
         let singles = match &spec.rates[..] {
@@ -88,10 +93,11 @@ impl LimitPlan {
             terms: if corrected || consistency != Consistency::Leased { None } else { Terms::of(&spec) },
             final_denials: !corrected && consistency == Consistency::Strict && !soft && !spec.counts_denied(),
             id: HASHES.hash_one(&*spec),
-            scope: HASHES.hash_one(&spec.scope),
+            scope: HASHES.hash_one((&spec.scope, consistency == Consistency::Local)),
             singles,
             consistency,
             on_failure,
+            sharers,
             spec,
         }
     }

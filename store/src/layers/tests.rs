@@ -123,12 +123,17 @@ impl Backend for Fake {
 const DAY: u64 = 86_400_000;
 
 fn plan(scope: &str, rates: &[(u64, u64)], consistency: Consistency) -> Arc<LimitPlan> {
+    plan_of(Live::ALONE, scope, rates, consistency)
+}
+
+/// The plan of one pod of those that share it.
+fn plan_of(live: Live, scope: &str, rates: &[(u64, u64)], consistency: Consistency) -> Arc<LimitPlan> {
     let rate = |&(requests, millis)| {
         let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
         Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap()
     };
     let spec = Arc::new(LimitSpec::new(scope, rates.iter().map(rate).collect()));
-    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false))
+    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false, Sharers::new(live)))
 }
 
 fn one(plan: &Arc<LimitPlan>, key: u128) -> Asked {
@@ -225,8 +230,7 @@ async fn what_was_reserved_goes_back_when_another_limit_denies() {
 async fn a_limit_counted_here_alone_asks_nobody_and_has_its_share() {
     let store = Fake::new();
     let limiter = limiter(&store);
-    limiter.set_live(Live::numbered(3, 4));
-    let plan = plan("n/p/l", &[(100, DAY)], Consistency::Local);
+    let plan = plan_of(Live::numbered(3, 4), "n/p/l", &[(100, DAY)], Consistency::Local);
     assert_eq!(admitted(&limiter, &[one(&plan, 1)], 100).await, 25);
     let strict = self::plan("n/p/s", &[(2, DAY)], Consistency::Strict);
     // What it took is given back when the store denies.
@@ -241,8 +245,8 @@ async fn a_limit_counted_here_alone_asks_nobody_and_has_its_share() {
 async fn every_rate_is_told_once_whatever_fails_meanwhile() {
     let store = Fake::new();
     let limiter = limiter(&store);
-    limiter.set_live(Live::numbered(0, 2));
-    let plan = plan("n/p/l", &[(100, DAY), (1_000, 7 * DAY)], Consistency::Strict);
+    let rates = [(100, DAY), (1_000, 7 * DAY)];
+    let plan = plan_of(Live::numbered(0, 2), "n/p/l", &rates, Consistency::Strict);
     let asked = [one(&plan, 1)];
     assert_eq!(admitted(&limiter, &asked, 10).await, 10);
     store.gone.store(true, SeqCst);
@@ -267,29 +271,28 @@ async fn every_rate_is_told_once_whatever_fails_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_came_back_empty_hears_what_it_knew_from_the_first_pod() {
     let store = Fake::new();
-    let plan = plan("n/p/l", &[(1_000, DAY)], Consistency::Strict);
-    let pods: Vec<_> = (0..4).map(|n| (limiter(&store), Live::numbered(n, 4))).collect();
-    for (pod, live) in &pods {
-        pod.set_live(live.clone());
-        assert_eq!(admitted(pod, &[one(&plan, 1)], 100).await, 100);
+    let plan = |n| plan_of(Live::numbered(n, 4), "n/p/l", &[(1_000, DAY)], Consistency::Strict);
+    let pods: Vec<_> = (0..4).map(|n| (limiter(&store), plan(n))).collect();
+    for (pod, plan) in &pods {
+        assert_eq!(admitted(pod, &[one(plan, 1)], 100).await, 100);
     }
-    for (pod, _) in &pods {
-        let peek = [Asked { cost: 0, ..one(&plan, 1) }];
+    for (pod, plan) in &pods {
+        let peek = [Asked { cost: 0, ..one(plan, 1) }];
         assert!(pod.check(&peek).await.unwrap().answer.admitted);
     }
     store.gone.store(true, SeqCst);
     store.counters.lock().unwrap().clear();
-    for (pod, _) in &pods {
-        assert_eq!(admitted(pod, &[one(&plan, 1)], 400).await, 150);
+    for (pod, plan) in &pods {
+        assert_eq!(admitted(pod, &[one(plan, 1)], 400).await, 150);
     }
     store.gone.store(false, SeqCst);
     for (pod, _) in &pods {
         until("all is told", || pod.metrics().share.pending == 0).await;
     }
-    for (pod, _) in &pods {
-        assert_eq!(admitted(pod, &[one(&plan, 1)], 10).await, 0);
+    for (pod, plan) in &pods {
+        assert_eq!(admitted(pod, &[one(plan, 1)], 10).await, 0);
     }
-    assert_eq!(store.used(&plan, 1), [1_000]);
+    assert_eq!(store.used(&pods[0].1, 1), [1_000]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,4 +357,21 @@ async fn a_charge_is_corrected_where_it_was_made() {
     // The store knows of it by now, and is told of a correction too.
     limiter.settle(&asked, outcome.charges[0], -2).await.unwrap();
     assert_eq!(store.used(&plan, 1), [13]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_counted_here_alone_is_not_told_and_what_a_share_admitted_is_whatever_was_edited() {
+    let store = Fake::new();
+    let limiter = limiter(&store);
+    let rates = [(100, DAY)];
+    let local = plan("n/p/l", &rates, Consistency::Local);
+    let strict = plan("n/p/l", &rates, Consistency::Strict);
+    assert_eq!(admitted(&limiter, &[one(&local, 1)], 30).await, 30);
+    store.gone.store(true, SeqCst);
+    assert_eq!(admitted(&limiter, &[one(&strict, 1)], 20).await, 20);
+    assert_eq!(admitted(&limiter, &[one(&local, 1)], 7).await, 7);
+    store.gone.store(false, SeqCst);
+    until("all is told", || limiter.metrics().share.pending == 0).await;
+    assert_eq!(store.used(&strict, 1), [20]);
+    assert_eq!(admitted(&limiter, &[one(&local, 1)], 100).await, 63);
 }

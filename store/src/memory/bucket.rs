@@ -10,6 +10,16 @@ use crate::check::Answer;
 /// A time: whole microseconds, and a rest in units of 1 / requests of one.
 type Span = (u64, u64);
 
+/// What a check is told, but for what follows from it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Verdict {
+    /// How far the bucket is ahead of now.
+    ahead: u64,
+    rest: u64,
+    /// Microseconds, if it is denied.
+    wait: Option<u64>,
+}
+
 /// A bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Bucket {
@@ -45,7 +55,8 @@ impl Bucket {
     }
 
     /// Decides at `now`, and takes one. `None`, and nothing changed, if the entry comes from another number or clock.
-    pub(super) fn check(&self, entry: &mut Entry, now: u64) -> Option<Answer> {
+    #[inline]
+    pub(super) fn check(&self, entry: &mut Entry, now: u64) -> Option<Verdict> {
         let (rest, micros) = entry.counts();
         let free = entry.instant() * 1000 + micros;
         let (mut ahead, latest) =
@@ -55,8 +66,7 @@ impl Bucket {
             return None;
         }
         let mut after = self.plus((ahead, rest), self.one);
-        let admitted = after <= self.capacity;
-        let retry_after = if admitted {
+        let wait = if after <= self.capacity {
             let free = now + after.0;
             if !entry.set(&self.layout, free / 1000, after.1, free % 1000) {
                 return None;
@@ -67,18 +77,26 @@ impl Bucket {
             after = self.minus(after, self.capacity);
             Some(after.0 + u64::from(after.1 > 0))
         };
+        Some(Verdict { ahead, rest, wait })
+    }
+
+    /// The answer that says so.
+    #[inline]
+    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> Answer {
+        let Verdict { ahead, rest, wait } = verdict;
         let decision = Decision {
-            admitted,
+            admitted: wait.is_none(),
             limit: self.requests,
             period: self.period,
             remaining: self.requests_in(self.minus(self.capacity, (ahead, rest))).min(self.burst),
             reset: ahead + u64::from(rest > 0),
-            retry_after,
+            retry_after: wait,
             delay: 0,
         };
-        Some(Answer::of_one(decision, now))
+        Answer::of_one(decision, now)
     }
 
+    #[inline]
     fn plus(&self, one: Span, other: Span) -> Span {
         let rest = one.1 + other.1;
         let carry = u64::from(rest >= self.requests);
@@ -86,6 +104,7 @@ impl Bucket {
     }
 
     /// The difference, or nothing.
+    #[inline]
     fn minus(&self, one: Span, other: Span) -> Span {
         if one <= other {
             (0, 0)
@@ -97,6 +116,7 @@ impl Bucket {
     }
 
     /// How many requests fit in a time.
+    #[inline]
     fn requests_in(&self, time: Span) -> u64 {
         match time.0.checked_mul(self.requests).and_then(|product| product.checked_add(time.1)) {
             Some(units) => units / (self.period * 1000),

@@ -179,6 +179,12 @@ impl Entry {
         self.counts & WIDE == 0
     }
 
+    /// The newest count and the one before it, if each stands in its half.
+    #[inline]
+    pub(super) fn narrow(&self) -> Option<(u64, u64)> {
+        self.is_narrow().then(|| self.halves())
+    }
+
     /// The newest count and the one before it. To be asked of an entry that is narrow.
     #[inline]
     pub(super) fn halves(&self) -> (u64, u64) {
@@ -211,5 +217,10 @@ impl Entry {
     #[inline]
     pub(super) fn charge(&mut self, cost: u64) {
         self.counts += cost << 32;
+    }
+    /// Another newest count, of no more than 31 bits. To be asked only of an entry that is narrow.
+    #[inline]
+    pub(super) fn recount(&mut self, current: u64) {
+        self.counts = current << 32 | self.halves().1;
     }
 }

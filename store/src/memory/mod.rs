@@ -3,6 +3,7 @@
 //!
 //! In the order in which a check meets them:
 //! - [`prepared`]: what is known of a limit beforehand.
+//! - [`hot`]: the counter of a shard that is asked for again and again, outside of the lock.
 //! - [`shard`]: a part of the keys, behind one lock.
 //! - [`table`]: where a key's entry is; [`entry`]: what is in it.
 //! - [`window`], [`bucket`]: the checks that most are, on the entry itself. All others are [`decide`]'s.
@@ -13,6 +14,7 @@
 
 mod bucket;
 mod entry;
+mod hot;
 mod overflow;
 mod prepared;
 mod shard;
@@ -32,10 +34,12 @@ use smallvec::{SmallVec, smallvec};
 
 use self::bucket::Bucket;
 use self::entry::{Entry, Id, Layout};
+use self::hot::Hot;
 use self::overflow::Shared;
 pub(crate) use self::prepared::Prepared;
 use self::shard::{Held, Shard};
 use self::table::SHARD_BITS;
+use self::window::Window;
 use crate::check::{Answer, Counter, Records, Settlement, decide, settle};
 use crate::clock::Clock;
 
@@ -46,6 +50,8 @@ const OVERFLOW: u128 = 0;
 /// The memory store.
 pub struct MemoryStore {
     shards: Box<[Line; SHARDS]>,
+    /// Of each shard. It is read more often than written, so it stands apart from the locks, which every check writes.
+    hot: Box<[Hot; SHARDS]>,
     clock: Clock,
     max_keys: usize,
     /// How many are held.
@@ -66,6 +72,7 @@ impl MemoryStore {
         let _ = clock.now();
         Self {
             shards: Box::new(std::array::from_fn(|number| Line(Mutex::new(Shard::new(number))))),
+            hot: Box::new(std::array::from_fn(|_| Hot::default())),
             max_keys,
             keys: AtomicUsize::new(0),
             swept: AtomicUsize::new(0),
@@ -75,6 +82,7 @@ impl MemoryStore {
 
     /// Decides a check now.
     #[must_use]
+    #[inline]
     pub fn check(&self, check: &[Counter]) -> Answer {
         self.check_at(check, self.clock.now())
     }
@@ -83,17 +91,19 @@ impl MemoryStore {
     #[must_use]
     #[inline]
     pub fn check_at(&self, check: &[Counter], now: u64) -> Answer {
-        if let [counter] = check
-            && let Some(window) = &counter.limit.prepared.window
-        {
-            let id = counter.limit.prepared.id(counter.key.0);
-            let mut shard = self.lock(shard_of(id));
-            if !shard.tick()
-                && let Some(entry) = shard.table.find(window.tagged(id))
-                && let Some(spent) = window.spent(entry, now)
-                && entry.is_narrow()
+        if let [counter] = check {
+            let prepared = &counter.limit.prepared;
+            if let Some(window) = &prepared.window {
+                let id = prepared.id(counter.key.0);
+                if self.hot[shard_of(id)].may_be(id) {
+                    return self.check_hot(counter, window, now);
+                }
+                return self.check_window(counter, window, now);
+            }
+            if let Some(bucket) = &prepared.bucket
+                && counter.cost == 1
             {
-                return window.check(entry, spent, counter.cost, now);
+                return self.check_bucket(counter, bucket, now);
             }
         }
         self.check_any(check, now)
@@ -114,32 +124,113 @@ impl MemoryStore {
         self.keys.load(Ordering::Relaxed)
     }
 
+    /// A check of one counter of a plain window that may be asked for outside of its shard's lock. As in
+    /// [`Self::check_window`], here is only what most are.
+    #[inline(never)]
+    fn check_hot(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+        let id = window.tagged(counter.limit.prepared.id(counter.key.0));
+        match self.hot[shard_of(id)].check_plain(id, window, counter.cost, now) {
+            Some(verdict) => window.answer(verdict, now),
+            None => self.check_hot_further(counter, window, now),
+        }
+    }
+
+    /// The same, whatever it is.
+    #[inline(never)]
+    fn check_hot_further(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+        let id = window.tagged(counter.limit.prepared.id(counter.key.0));
+        match self.hot[shard_of(id)].check(id, window, counter.cost, now) {
+            Some(verdict) => window.answer(verdict, now),
+            None => self.check_window(counter, window, now),
+        }
+    }
+
+    /// A check of one counter of a plain window. Here is only what most are, in as few steps as can be: while the entry
+    /// comes from memory, a processor goes on with the checks after this one as far as it can hold all steps in between.
+    #[inline(never)]
+    fn check_window(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+        let id = window.tagged(counter.limit.prepared.id(counter.key.0));
+        let Ok(mut shard) = self.shards[shard_of(id)].0.try_lock() else {
+            let shard = self.lock_around(shard_of(id));
+            return self.check_further(shard, counter, window, now);
+        };
+        if !self.hot[shard_of(id)].may_be(id)
+            && shard.is_quiet(id)
+            && let Some(entry) = shard.table.find(id)
+            && let Some(spent) = window.spent(entry, now)
+            && let Some((current, previous)) = entry.narrow()
+            && let Some(left) = window.left(current, previous, spent)
+            && counter.cost.wrapping_sub(1) < left
+        {
+            entry.charge(counter.cost);
+            shard.note(id);
+            drop(shard);
+            return window.answer(window.admitted(left - counter.cost, spent), now);
+        }
+        self.check_further(shard, counter, window, now)
+    }
+
+    /// The same, whatever it is.
+    #[inline(never)]
+    fn check_further(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        counter: &Counter,
+        window: &Window,
+        now: u64,
+    ) -> Answer {
+        let id = window.tagged(counter.limit.prepared.id(counter.key.0));
+        let hot = &self.hot[shard_of(id)];
+        if hot.may_be(id) && hot.is_live() {
+            shard.cool(hot);
+            // Who is asked for there does not tick.
+            shard.due();
+        }
+        let often = shard.is_often(id);
+        if !shard.tick()
+            && let Some(entry) = shard.table.find(id)
+            && let Some(spent) = window.spent(entry, now)
+            && let Some((current, previous)) = entry.narrow()
+        {
+            let verdict = window.decide(current, previous, spent, counter.cost);
+            if verdict.admitted {
+                entry.charge(counter.cost);
+            }
+            if often && !hot.is_live() {
+                hot.put(entry, window, spent);
+            }
+            drop(shard);
+            return window.answer(verdict, now);
+        }
+        drop(shard);
+        self.check_any(std::slice::from_ref(counter), now)
+    }
+
+    /// A check of one of a bucket.
+    #[inline(never)]
+    fn check_bucket(&self, counter: &Counter, bucket: &Bucket, now: u64) -> Answer {
+        let id = bucket.tagged(counter.limit.prepared.id(counter.key.0));
+        let mut shard = self.lock_around(shard_of(id));
+        if !shard.tick()
+            && let Some(entry) = shard.table.find(id)
+            && let Some(verdict) = bucket.check(entry, now)
+        {
+            drop(shard);
+            return bucket.answer(verdict, now);
+        }
+        drop(shard);
+        self.check_any(std::slice::from_ref(counter), now)
+    }
+
     #[inline(never)]
     fn check_any(&self, check: &[Counter], now: u64) -> Answer {
         if let [counter] = check
             && let Some(layout) = &counter.limit.prepared.layout
+            && let Some(decision) = self.check_one(counter, layout, now)
         {
-            if let Some(bucket) = &counter.limit.prepared.bucket
-                && counter.cost == 1
-                && let Some(answer) = self.check_bucket(counter, bucket, now)
-            {
-                return answer;
-            }
-            if let Some(decision) = self.check_one(counter, layout, now) {
-                return Answer::of_one(decision, now);
-            }
+            return Answer::of_one(decision, now);
         }
         self.check_all(check, now)
-    }
-
-    /// A check of a bucket that is known, if it is not time to sweep.
-    fn check_bucket(&self, counter: &Counter, bucket: &Bucket, now: u64) -> Option<Answer> {
-        let id = counter.limit.prepared.id(counter.key.0);
-        let mut shard = self.lock(shard_of(id));
-        if shard.tick() {
-            return None;
-        }
-        bucket.check(shard.table.find(bucket.tagged(id))?, now)
     }
 
     /// A check of one counter with one rate whose record stands in an entry. `None`, and nothing changed, if it does not, or
@@ -235,6 +326,7 @@ impl MemoryStore {
         let mut gone = shard.sweep(now);
         let next = self.swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
         if let Ok(mut other) = self.shards[next].0.try_lock() {
+            other.cool(&self.hot[next]);
             gone += other.sweep(now);
         }
         if gone > 0 {
@@ -251,10 +343,19 @@ impl MemoryStore {
         room
     }
 
+    /// A shard with all of its counts.
     #[inline]
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
+        let mut shard = self.lock_around(number);
+        shard.cool(&self.hot[number]);
+        shard
+    }
+
+    /// A shard, but for the counter that may be [`hot`].
+    #[inline]
+    fn lock_around(&self, number: usize) -> MutexGuard<'_, Shard> {
         // A shard is consistent between any two statements that can panic.
-        self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[number].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The shards of all of these, each once, in their order.

@@ -3,12 +3,17 @@
 use sluice_limiter::Record;
 
 use super::entry::{Entry, Id, Layout};
+use super::hot::Hot;
 use super::table::Table;
 use crate::check::{LimitSpec, MAX_RATES, Records};
 
-/// After how many checks places are swept, and how many then: one after another, as memory likes it.
+/// After how many checks places are swept, and how many then: one after another, as memory likes it. Twice as many checks
+/// for each sweep that was in vain, up to a number.
 const CHECKS_PER_SWEEP: u32 = 64;
+const CHECKS_AT_MOST: u32 = 512;
 const PLACES_PER_SWEEP: usize = 128;
+/// How many times in turn a counter is asked for again until it is often.
+const OFTEN: u32 = 4;
 /// A new key counts for so many checks.
 const CHECKS_PER_NEW: u32 = 2;
 
@@ -19,6 +24,13 @@ pub(super) struct Shard {
     pub(super) table: Table,
     /// Checks since the last sweep.
     checks: u32,
+    /// How many there are to be until the next one.
+    pause: u32,
+    /// The upper half of the id of who was asked for last.
+    last: u64,
+    /// How many times in turn it was asked for again, and how many checks there were then.
+    again: u32,
+    seen: u32,
     /// The next place to be swept.
     swept: usize,
     spilled: Spilled,
@@ -42,14 +54,59 @@ pub(super) struct Held {
 
 impl Shard {
     pub(super) fn new(number: usize) -> Self {
-        Self { table: Table::new(number), checks: 0, swept: 0, spilled: Spilled::default() }
+        Self { table: Table::new(number), checks: 0, pause: CHECKS_PER_SWEEP, last: 0, again: 0, seen: 0, swept: 0, spilled: Spilled::default() }
     }
 
     /// Counts a check; tells whether it is time to sweep.
     #[inline]
     pub(super) fn tick(&mut self) -> bool {
         self.checks += 1;
-        self.checks >= CHECKS_PER_SWEEP
+        self.checks >= self.pause
+    }
+
+    /// Makes it time to sweep.
+    pub(super) fn due(&mut self) {
+        self.checks = self.pause;
+    }
+
+    /// Whether nothing but a counter's entry has to be seen to: it is not time to sweep, and it was not asked for last.
+    #[inline]
+    pub(super) fn is_quiet(&self, id: Id) -> bool {
+        self.last != id.high && self.checks + 1 < self.pause
+    }
+
+    /// Counts a check of a counter for which it is quiet.
+    #[inline]
+    pub(super) fn note(&mut self, id: Id) {
+        self.last = id.high;
+        self.checks += 1;
+    }
+
+    /// Notes who is asked for; tells whether it was this counter so many times, one after another.
+    pub(super) fn is_often(&mut self, id: Id) -> bool {
+        let again = std::mem::replace(&mut self.last, id.high) == id.high;
+        // Who is asked for once is not seen here.
+        self.again = if again && self.seen == self.checks { self.again + 1 } else { 0 };
+        self.seen = self.checks + 1;
+        self.again >= OFTEN
+    }
+
+    /// Takes back the counter that is asked for outside of the lock, if there is one.
+    #[inline]
+    pub(super) fn cool(&mut self, hot: &Hot) {
+        if hot.is_live() {
+            self.take_back(hot);
+        }
+    }
+
+    #[cold]
+    fn take_back(&mut self, hot: &Hot) {
+        if let Some((id, current)) = hot.take()
+            && let Ok(at) = self.table.seek(id)
+            && let Some(entry) = self.table.get_mut(at)
+        {
+            entry.recount(current);
+        }
     }
 
     /// Drops what has expired of some places; returns how many keys are gone.
@@ -73,6 +130,9 @@ impl Shard {
         }
         if gone > 0 {
             self.table.shrink();
+            self.pause = CHECKS_PER_SWEEP;
+        } else {
+            self.pause = (2 * self.pause).min(CHECKS_AT_MOST);
         }
         gone
     }

@@ -1,6 +1,6 @@
 //! A check of one counter of a hard rate with the sliding window of two slots or the fixed window, as most are: what
-//! `decide` says of it, in one go and on the entry itself, as long as the entry's slot is the current one. The tests
-//! compare it with `decide`.
+//! `decide` says of it, in one go and by what stands in the entry, as long as the entry's slot is the current one. The
+//! tests compare it with `decide`.
 
 use sluice_limiter::{Algorithm, Alignment, Bound, Decision, Rate, SubWindows};
 
@@ -13,6 +13,16 @@ enum Before {
     Nothing,
     Share,
     All,
+}
+
+/// What a check is told, but for what all are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Verdict {
+    pub(super) admitted: bool,
+    left: u64,
+    reset: u64,
+    /// Microseconds, if it is denied and any wait mends it.
+    wait: Option<u64>,
 }
 
 /// A plain window.
@@ -66,45 +76,87 @@ impl Window {
         (spent < self.micros).then_some(spent)
     }
 
-    /// Decides, and charges. To be asked of an entry that is narrow.
+    /// How long a slot is, in microseconds.
     #[inline]
-    pub(super) fn check(&self, entry: &mut Entry, spent: u64, cost: u64, now: u64) -> Answer {
-        let (current, previous) = entry.halves();
-        let used = current + if previous == 0 { 0 } else { self.share(previous, spent) };
-        let left = self.requests.saturating_sub(used);
-        let rest = self.micros - spent;
-        // What most are told, with the fewest questions asked. A cost of 0 is none of it.
-        if cost.wrapping_sub(1) < left {
-            entry.charge(cost);
-            return Answer::of_one(self.decision(true, left - cost, rest + self.after, None), now);
-        }
-        if cost == 1 && used == self.requests && previous == 0 && used > 0 {
-            let wait = self.full - spent;
-            return Answer::of_one(self.decision(false, 0, rest + self.after, Some(wait)), now);
-        }
-        self.check_further(entry, spent, cost, now)
+    pub(super) fn length(&self) -> u64 {
+        self.micros
     }
 
-    #[inline(never)]
-    fn check_further(&self, entry: &mut Entry, spent: u64, cost: u64, now: u64) -> Answer {
-        let (current, previous) = entry.halves();
-        let left = self.requests.saturating_sub(current + self.share(previous, spent));
-        let room = cost.max(1) <= left;
-        let (left, retry_after) = if room {
-            entry.charge(cost);
-            (left - cost, None)
-        } else {
-            (left, self.retry_after(current, previous, spent, cost.max(1)))
+    /// How many more are admitted by these counts; `None` if they are too many, or too large to be multiplied.
+    #[inline]
+    pub(super) fn left(&self, current: u64, previous: u64, spent: u64) -> Option<u64> {
+        let before = match self.before {
+            _ if previous == 0 => 0,
+            Before::Nothing => 0,
+            Before::All => previous,
+            Before::Share => previous.checked_mul(self.length - spent / 1000)?.div_ceil(self.length),
         };
+        self.requests.checked_sub(current + before)
+    }
+
+    /// What an admitted check is told that leaves so many and has charged.
+    #[inline]
+    pub(super) fn admitted(&self, left: u64, spent: u64) -> Verdict {
+        Verdict { admitted: true, left, reset: self.micros - spent + self.after, wait: None }
+    }
+
+    /// What a check of one is told when all requests are in the slot, and none in the one before.
+    #[inline]
+    pub(super) fn full(&self, spent: u64) -> Verdict {
+        let reset = self.micros - spent + self.after;
+        Verdict { admitted: false, left: 0, reset, wait: Some(self.full - spent) }
+    }
+
+    /// Decides by the counts of the slot and of the one before. Who is admitted has still to be charged.
+    #[inline]
+    pub(super) fn decide(&self, current: u64, previous: u64, spent: u64, cost: u64) -> Verdict {
+        let used = current + if previous == 0 { 0 } else { self.share(previous, spent) };
+        let left = self.requests.saturating_sub(used);
+        // What most are told, with the fewest questions asked. A cost of 0 is none of it.
+        if cost.wrapping_sub(1) < left {
+            return self.admitted(left - cost, spent);
+        }
+        if cost == 1 && used == self.requests && previous == 0 && used > 0 {
+            return self.full(spent);
+        }
+        // Number by number, so that nothing of it stands in memory: what is read there sooner than it has settled is waited for.
+        let admitted = cost.max(1) <= left;
+        let reset = self.reset(current + if admitted { cost } else { 0 }, previous, spent);
+        if admitted {
+            Verdict { admitted, left: left - cost, reset, wait: None }
+        } else {
+            let wait = self.retry_after(current, previous, spent, cost.max(1));
+            Verdict { admitted, left, reset, wait }
+        }
+    }
+
+    /// Microseconds until nothing of this counts.
+    #[inline(never)]
+    fn reset(&self, current: u64, previous: u64, spent: u64) -> u64 {
         let rest = self.micros - spent;
-        let reset = if current > 0 || (room && cost > 0) {
+        if current > 0 {
             rest + self.after
         } else if previous > 0 && self.before != Before::Nothing {
             rest
         } else {
             0
+        }
+    }
+
+    /// The answer that says so.
+    #[inline]
+    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> Answer {
+        let Verdict { admitted, left, reset, wait } = verdict;
+        let decision = Decision {
+            admitted,
+            limit: self.requests,
+            period: self.length,
+            remaining: left,
+            reset,
+            retry_after: wait,
+            delay: 0,
         };
-        Answer::of_one(self.decision(room, left, reset, retry_after), now)
+        Answer::of_one(decision, now)
     }
 
     /// How much counts of the slot before.
@@ -117,20 +169,8 @@ impl Window {
         }
     }
 
-    #[inline]
-    fn decision(&self, admitted: bool, remaining: u64, reset: u64, retry_after: Option<u64>) -> Decision {
-        Decision {
-            admitted,
-            limit: self.requests,
-            period: self.length,
-            remaining,
-            reset,
-            retry_after,
-            delay: 0,
-        }
-    }
-
     /// Microseconds until there is room for `cost`, for which there is none now.
+    #[inline(never)]
     fn retry_after(&self, current: u64, previous: u64, spent: u64, cost: u64) -> Option<u64> {
         let spare = self.requests.checked_sub(cost)?;
         // How many milliseconds after the slot's begin no more than the spare is used.

@@ -1,58 +1,102 @@
-//! Who shares a limit, and how much of it is whose: pod i of p gets floor(N / p), and one more if its rendezvous rank for
-//! the key is below N mod p. All shares of a key together are exactly N, and the extra ones of different keys fall on
-//! different pods. Rendezvous: every pod has a score for a key, made of both; the rank is how many pods score higher
-//! (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998). All pods must know each other by
-//! the same numbers.
+//! Who shares a policy, and how much of each of its limits is whose: pod i of p gets floor(N / p), and one more if its
+//! rendezvous rank for the key is below N mod p. All shares of a key together are exactly N, and the extra ones of
+//! different keys fall on different pods. Rendezvous: every pod has a score for a key, made of both; the rank is how many
+//! pods score higher (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998). Pods are known by
+//! their numbers, from 0, in an order that all of them are told.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The pods that share a policy, each by a number that all of them know it by (say, a hash of its UID), and which of
-/// them this is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use tokio::time::Instant;
+
+/// Which one this pod is of those that share a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
-    own: u64,
-    pods: Vec<u64>,
+    index: u32,
+    count: u32,
 }
 
 impl Live {
     /// This pod alone.
-    #[must_use]
-    pub fn alone() -> Self {
-        Self { own: 0, pods: vec![0] }
-    }
+    pub const ALONE: Self = Self { index: 0, count: 1 };
 
-    /// These pods, of which `own` is one, listed or not.
-    #[must_use]
-    pub fn new(own: u64, pods: impl IntoIterator<Item = u64>) -> Self {
-        let mut pods: Vec<u64> = pods.into_iter().chain([own]).collect();
-        pods.sort_unstable();
-        pods.dedup();
-        Self { own, pods }
-    }
-
-    /// Pod `index` of `count` that are numbered from 0.
+    /// Pod `index` of `count` that are numbered from 0. One that is not among them is added to them.
     #[must_use]
     pub fn numbered(index: u32, count: u32) -> Self {
-        Self::new(u64::from(index), 0..u64::from(count))
+        Self { index, count: count.max(index.saturating_add(1)) }
     }
 
     /// How many.
     #[must_use]
-    pub fn count(&self) -> u64 {
-        self.pods.len() as u64
+    pub fn count(self) -> u64 {
+        u64::from(self.count)
     }
 
     /// This pod's rank for a key: how many pods come before it.
-    pub(super) fn rank(&self, key: u128) -> u64 {
-        let own = (score(self.own, key), self.own);
-        self.pods.iter().filter(|&&pod| (score(pod, key), pod) > own).count() as u64
+    pub(super) fn rank(self, key: u128) -> u64 {
+        let place = |pod: u32| (score(u64::from(pod), key), pod);
+        let own = place(self.index);
+        (0..self.count).filter(|&pod| place(pod) > own).count() as u64
     }
 
     /// This pod's share of `number`, given its rank.
-    pub(super) fn share(&self, number: u64, rank: u64) -> u64 {
-        let pods = self.count().max(1);
-        number / pods + u64::from(rank < number % pods)
+    pub(super) fn share(self, number: u64, rank: u64) -> u64 {
+        number / self.count() + u64::from(rank < number % self.count())
+    }
+}
+
+/// The pods that share a policy, as far as they are known: the plans of all its limits look here, and whoever hears of
+/// pods that come and go says so here. A snapshot that takes another's place keeps it.
+#[derive(Debug)]
+pub struct Sharers {
+    started: Instant,
+    members: Mutex<Members>,
+    /// How many there are now.
+    count: AtomicU64,
+}
+
+impl Sharers {
+    /// This pod alone, until something else is said.
+    #[must_use]
+    pub fn alone() -> Arc<Self> {
+        Self::new(Live::ALONE)
+    }
+
+    /// These.
+    #[must_use]
+    pub fn new(live: Live) -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            members: Mutex::new(Members::new(live)),
+            count: AtomicU64::new(live.count()),
+        })
+    }
+
+    /// From now on it is these.
+    pub fn set(&self, live: Live) {
+        self.count.store(live.count(), Relaxed);
+        self.lock().set(self.now(), live);
+    }
+
+    /// How many there are now.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Those of the largest count within the last `period` microseconds.
+    pub(super) fn largest(&self, period: u64) -> Live {
+        self.lock().largest(self.now(), period)
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Members> {
+        // Members are whole between any two statements that can panic.
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,19 +118,19 @@ const KEPT: usize = 64;
 /// What was live, and when. A pod that has gone has used its share of the period in which it was there, so the largest
 /// count of the last period is what shares are cut by.
 #[derive(Debug)]
-pub(super) struct Members {
+struct Members {
     /// Since when, and who; counts fall from one to the next, as a smaller one that a larger one follows is never the
     /// largest of a time that ends now.
-    changes: VecDeque<(u64, Arc<Live>)>,
+    changes: VecDeque<(u64, Live)>,
 }
 
 impl Members {
-    pub(super) fn new() -> Self {
-        Self { changes: VecDeque::from([(0, Arc::new(Live::alone()))]) }
+    fn new(live: Live) -> Self {
+        Self { changes: VecDeque::from([(0, live)]) }
     }
 
     /// From `now` on it is these.
-    pub(super) fn set(&mut self, now: u64, live: Live) {
+    fn set(&mut self, now: u64, live: Live) {
         let mut since = now;
         // One that is no larger ends the larger one before it when it began itself.
         while let Some((began, _)) = self.changes.pop_back_if(|(_, last)| last.count() <= live.count()) {
@@ -95,15 +139,15 @@ impl Members {
         if self.changes.len() == KEPT {
             self.changes.remove(1);
         }
-        self.changes.push_back((since, Arc::new(live)));
+        self.changes.push_back((since, live));
     }
 
     /// The largest within the last `period` microseconds.
-    pub(super) fn largest(&self, now: u64, period: u64) -> Arc<Live> {
+    fn largest(&self, now: u64, period: u64) -> Live {
         let begin = now.saturating_sub(period);
         // One was in effect until the next began; the first that still was is the largest.
         let ended = self.changes.iter().skip(1).take_while(|(since, _)| *since <= begin).count();
-        self.changes.get(ended).map_or_else(|| Arc::new(Live::alone()), |(_, live)| live.clone())
+        self.changes.get(ended).map_or(Live::ALONE, |&(_, live)| live)
     }
 }
 
@@ -116,15 +160,10 @@ mod tests {
     proptest! {
         #[test]
         fn shares_of_all_pods_are_the_whole_number(
-            pods in proptest::collection::hash_set(any::<u64>(), 1..40), key: u128, number in 0u64..1 << 40,
+            pods in 1u32..40, key: u128, number in 0u64..1 << 40,
         ) {
-            let shares = |number: u64| pods.iter().map(move |&pod| (pod, number));
-            let sum: u64 = shares(number)
-                .map(|(pod, number)| {
-                    let live = Live::new(pod, pods.iter().copied());
-                    live.share(number, live.rank(key))
-                })
-                .sum();
+            let lives = (0..pods).map(|pod| Live::numbered(pod, pods));
+            let sum: u64 = lives.map(|live| live.share(number, live.rank(key))).sum();
             prop_assert_eq!(sum, number);
         }
 
@@ -133,7 +172,7 @@ mod tests {
         fn the_largest_count_of_the_last_period_is_known(
             changes in proptest::collection::vec((1u64..50, 1u32..30), 1..30), period in 0u64..300, later in 0u64..100,
         ) {
-            let (mut members, mut now, mut at) = (Members::new(), 0, vec![]);
+            let (mut members, mut now, mut at) = (Members::new(Live::ALONE), 0, vec![]);
             for (step, count) in changes {
                 members.set(now, Live::numbered(0, count));
                 at.extend(std::iter::repeat_n(u64::from(count), step as usize));
@@ -162,7 +201,7 @@ mod tests {
 
     #[test]
     fn many_changes_err_towards_a_larger_count() {
-        let mut members = Members::new();
+        let mut members = Members::new(Live::ALONE);
         for n in 0..500u32 {
             members.set(u64::from(n) * 10, Live::numbered(0, 1000 - n));
         }

@@ -17,7 +17,7 @@ use crate::layers::plan::LimitPlan;
 pub(super) struct Local {
     pub(super) plan: Arc<LimitPlan>,
     pub(super) key: KeyHash,
-    live: Arc<Live>,
+    live: Live,
     /// The limit with this pod's share of its numbers.
     pub(super) limit: Arc<LimitSpec>,
     /// By what decisions are made.
@@ -40,7 +40,7 @@ pub(in crate::layers) struct Part {
 
 impl Local {
     /// Of a counter that stood so when the store was last heard.
-    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, live: &Arc<Live>, stood: Option<Stood>) -> Self {
+    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, live: Live, stood: Option<Stood>) -> Self {
         let limit = shared(&plan.spec, live, key);
         let mut counted = Records::new();
         if let Some(stood) = stood {
@@ -50,16 +50,16 @@ impl Local {
                 counted.push(share.charge(record, at, part(used, own, whole)));
             }
         }
-        Self { plan: plan.clone(), key, live: live.clone(), limit, counted, own: Records::new(), stood }
+        Self { plan: plan.clone(), key, live, limit, counted, own: Records::new(), stood }
     }
 
     /// From now on the share is that of `live`, the numbers those of `plan`; what is counted stays.
-    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, live: &Arc<Live>) {
-        if !Arc::ptr_eq(&self.live, live) || !Arc::ptr_eq(&self.plan, plan) {
+    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, live: Live) {
+        if self.live != live || !Arc::ptr_eq(&self.plan, plan) {
             if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
                 self.stood = None;
             }
-            (self.plan, self.live) = (plan.clone(), live.clone());
+            (self.plan, self.live) = (plan.clone(), live);
             self.limit = shared(&plan.spec, live, self.key);
         }
     }
@@ -138,7 +138,7 @@ fn part(used: u64, own: u64, whole: u64) -> u64 {
 
 /// A limit with this pod's share of each number. A bucket's burst is shared as well, but is one at least, or its rate
 /// could never be used.
-fn shared(spec: &LimitSpec, live: &Live, key: KeyHash) -> Arc<LimitSpec> {
+fn shared(spec: &LimitSpec, live: Live, key: KeyHash) -> Arc<LimitSpec> {
     let rank = live.rank(key.0);
     let burst = |burst: Burst| Burst::new(live.share(burst.get(), rank).max(1)).unwrap_or(burst);
     let share = |rate: &Rate| Rate {

@@ -34,8 +34,7 @@ use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
 use known::Known;
-pub use live::Live;
-use live::Members;
+pub use live::{Live, Sharers};
 use local::Local;
 pub(super) use local::Part;
 
@@ -60,21 +59,13 @@ pub struct ShareMetrics {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shares {
-    state: Mutex<State>,
+    table: Mutex<Table<Entry>>,
     known: Known,
     /// How many counters the store is to be told of; in almost all of a process's life none.
     pending: AtomicUsize,
-    /// How many pods are live.
-    live: AtomicU64,
     admitted: AtomicU64,
     denied: AtomicU64,
     handed_over: AtomicU64,
-}
-
-#[derive(Debug)]
-struct State {
-    table: Table<Entry>,
-    members: Members,
 }
 
 #[derive(Debug)]
@@ -102,25 +93,13 @@ impl Shares {
     /// Of at most `max_keys` keys, knowing about how so many counters stood.
     pub(super) fn new(max_keys: usize, known: usize) -> Self {
         Self {
-            state: Mutex::new(State { table: Table::new(max_keys), members: Members::new() }),
+            table: Mutex::new(Table::new(max_keys)),
             known: Known::new(known),
             pending: AtomicUsize::new(0),
-            live: AtomicU64::new(1),
             admitted: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             handed_over: AtomicU64::new(0),
         }
-    }
-
-    /// From `now` (of this process's clock) on these pods are live.
-    pub(super) fn set_live(&self, now: u64, live: Live) {
-        self.live.store(live.count(), Relaxed);
-        self.lock().members.set(now, live);
-    }
-
-    /// How many pods are live.
-    pub(super) fn live(&self) -> u64 {
-        self.live.load(Relaxed)
     }
 
     /// The store said this about a counter.
@@ -145,15 +124,15 @@ impl Shares {
         })
     }
 
-    /// Decides about all of these here, at `now` of this process's clock and `at` of the store's.
-    pub(super) fn check(&self, asked: &[&Asked], now: u64, at: u64) -> Answer {
-        let mut state = self.lock();
+    /// Decides about all of these here, at `at` of the store's clock.
+    pub(super) fn check(&self, asked: &[&Asked], at: u64) -> Answer {
+        let mut table = self.lock();
         let mut ids: SmallVec<[u128; 2]> = SmallVec::new();
         let (mut counters, mut records) = (SmallVec::<[Counter; 2]>::new(), SmallVec::<[Records; 2]>::new());
         // Which of the counters is about which question: many keys may have the same one.
         let mut about: SmallVec<[usize; 2]> = SmallVec::new();
         for one in asked {
-            let (id, entry) = self.entry(&mut state, one, now, at);
+            let (id, entry) = self.entry(&mut table, one, at);
             if let Some(known) = ids.iter().position(|&known| known == id) {
                 counters[known].cost = counters[known].cost.saturating_add(one.cost);
                 about.push(known);
@@ -166,7 +145,7 @@ impl Shares {
         }
         let answer = decide(&counters, &mut records, at);
         for ((id, records), counter) in ids.iter().zip(records).zip(&counters) {
-            if let Some(entry) = state.table.get_mut(*id) {
+            if let Some(entry) = table.get_mut(*id) {
                 entry.local.counted = records;
                 if answer.admitted {
                     entry.local.admitted(at, counter.cost);
@@ -187,7 +166,7 @@ impl Shares {
 
     /// Corrects what was admitted here at `charged`; false: the store knows of it by now.
     pub(super) fn correct(&self, asked: &Asked, charged: u64, delta: i64, at: u64) -> bool {
-        match self.lock().table.get_mut(asked.counter_id()) {
+        match self.lock().get_mut(asked.counter_id()) {
             Some(entry) => {
                 entry.local.correct(charged, delta, at);
                 true
@@ -203,22 +182,22 @@ impl Shares {
 
     /// Some of them, and all if they are few.
     pub(super) fn some_pending(&self, most: usize) -> Vec<u128> {
-        let mut state = self.lock();
+        let mut table = self.lock();
         let waiting = |entry: &Entry| !entry.stays && entry.flight.is_none();
-        state.table.iter_mut().filter(|(_, entry)| waiting(entry)).map(|(id, _)| id).take(most).collect()
+        table.iter_mut().filter(|(_, entry)| waiting(entry)).map(|(id, _)| id).take(most).collect()
     }
 
     /// Begins to hand a counter over, unless that is under way: whoever is given a [`HandOver`] must do it. `None`: there
     /// is nothing to tell.
     pub(super) fn hand_over(&self, id: u128, at: u64) -> Option<(Arc<Flight>, Option<HandOver>)> {
-        let mut state = self.lock();
-        let entry = state.table.get_mut(id).filter(|entry| !entry.stays)?;
+        let mut table = self.lock();
+        let entry = table.get_mut(id).filter(|entry| !entry.stays)?;
         if let Some(flight) = &entry.flight {
             return Some((flight.clone(), None));
         }
         let parts = entry.local.tell(at);
         if parts.is_empty() || entry.overflow {
-            state.table.remove(id);
+            table.remove(id);
             self.pending.fetch_sub(1, Relaxed);
             return None;
         }
@@ -230,8 +209,8 @@ impl Shares {
 
     /// The store was told of these rates of it.
     pub(super) fn handed_over(&self, hand_over: &HandOver, told: &[usize], at: u64) {
-        let mut state = self.lock();
-        let Some(entry) = state.table.get_mut(hand_over.id) else { return };
+        let mut table = self.lock();
+        let Some(entry) = table.get_mut(hand_over.id) else { return };
         entry.flight = None;
         let untold = hand_over.parts.iter().filter(|part| !told.contains(&part.rate));
         let all = untold.fold(true, |_, part| {
@@ -241,7 +220,7 @@ impl Shares {
         if all {
             self.handed_over.fetch_add(1, Relaxed);
             if entry.local.is_told() {
-                state.table.remove(hand_over.id);
+                table.remove(hand_over.id);
                 self.pending.fetch_sub(1, Relaxed);
             }
         }
@@ -257,15 +236,15 @@ impl Shares {
     }
 
     /// The counter of a question, made if need be.
-    fn entry<'a>(&self, state: &'a mut State, asked: &Asked, now: u64, at: u64) -> (u128, &'a mut Entry) {
+    fn entry<'a>(&self, table: &'a mut Table<Entry>, asked: &Asked, at: u64) -> (u128, &'a mut Entry) {
         let plan = &asked.limit;
         let period = plan.spec.rates.iter().map(|rate| rate.period.micros()).max().unwrap_or(0);
-        let live = state.members.largest(now, period);
+        let live = plan.sharers.largest(period);
         let stays = plan.consistency == Consistency::Local;
         let (mut id, mut key, mut overflow) = (asked.counter_id(), asked.key, false);
-        if state.table.get_mut(id).is_none() {
+        if table.get_mut(id).is_none() {
             let over = |entry: &Entry| entry.flight.is_none() && entry.local.is_over(at);
-            let (room, gone) = state.table.make_room(over);
+            let (room, gone) = table.make_room(over);
             if gone.is_some_and(|gone| !gone.stays) {
                 self.pending.fetch_sub(1, Relaxed);
             }
@@ -274,18 +253,18 @@ impl Shares {
                 (id, key, overflow) = (none.counter_id(), none.key, true);
             }
         }
-        let entry = state.table.get_or_insert(id, || {
+        let entry = table.get_or_insert(id, || {
             if !stays {
                 self.pending.fetch_add(1, Relaxed);
             }
             let stood = if stays || overflow { None } else { self.known.get(asked.id()) };
-            Entry { local: Local::new(plan, key, &live, stood), overflow, stays, flight: None }
+            Entry { local: Local::new(plan, key, live, stood), overflow, stays, flight: None }
         });
-        entry.local.refresh(plan, &live);
+        entry.local.refresh(plan, live);
         (id, entry)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table<Entry>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,0 +1,119 @@
+//! `sluice run` as a process of a test's own.
+
+#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+
+pub fn policy(requests: &str) -> String {
+    include_str!("../../../examples/demo.yaml").replace("requests: 5", &format!("requests: {requests}"))
+}
+
+/// `sluice run` with a policy's file, before an application that only says yes.
+pub struct Run {
+    child: Child,
+    log: UnboundedReceiver<String>,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+impl Run {
+    pub async fn start(file: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(file, arguments, &[]).await
+    }
+
+    /// With variables of the environment, too.
+    pub async fn start_with(file: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let application = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut request = [0; 1024];
+                    while stream.read(&mut request).await.is_ok_and(|n| n > 0) {
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                    }
+                });
+            }
+        });
+        let mut child = Command::new(SLUICE)
+            .args(["run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["--upstream", &format!("http://{application}"), "--policy"])
+            .arg(file)
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        // Read as it comes: it must not block on a full pipe.
+        let (said, log) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                let _ = said.send(line);
+            }
+        });
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next_line().await.unwrap().unwrap();
+        let mut addresses = line
+            .split(' ')
+            .filter_map(|word| word.strip_prefix("http://")?.trim_end_matches(',').parse().ok());
+        let (address, _application) = (addresses.next().unwrap(), addresses.next());
+        let admin = addresses.next().unwrap();
+        Self { child, log, address, admin }
+    }
+
+    /// Waits for a line of the log.
+    pub async fn logged(&mut self, part: &str) -> String {
+        loop {
+            let line = self.log.recv().await.unwrap_or_else(|| panic!("ended without {part:?}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// The number of requests that the policy in force admits.
+    pub async fn limit(&self) -> String {
+        let answer = get(self.address, "/").await;
+        let limit = answer.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
+        limit.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    /// Ends it by SIGTERM; what it has logged that nobody has read.
+    pub async fn end(mut self) -> String {
+        let id = self.child.id().unwrap();
+        Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
+        let mut log = String::new();
+        while let Some(line) = self.log.recv().await {
+            log = log + &line + "\n";
+        }
+        assert!(self.child.wait().await.unwrap().success(), "{log}");
+        log
+    }
+}
+
+/// The answer to a request, as it stands.
+pub async fn get(address: SocketAddr, path: &str) -> String {
+    get_with(address, path, "").await
+}
+
+/// The same with a header, which ends its line.
+pub async fn get_with(address: SocketAddr, path: &str, header: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{header}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
