@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_limiter::{Algorithm, Period, Rate, Requests};
+use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
 use sluice_store::{Check, Counter, KeyHash, LimitSpec};
 
 /// The period of most rates: long enough that nothing comes back while it is measured.
@@ -26,6 +26,14 @@ fn rate(requests: u64, period: Duration) -> anyhow::Result<Rate> {
 /// So many requests in [`PERIOD`], by a sliding window.
 pub(crate) fn limit(scope: &str, requests: u64) -> anyhow::Result<Arc<LimitSpec>> {
     limit_of(scope, requests, &[PERIOD])
+}
+
+/// So many requests in [`PERIOD`], by the generic cell rate algorithm, all of them at once.
+pub(crate) fn gcra(scope: &str, requests: u64) -> anyhow::Result<Arc<LimitSpec>> {
+    let algorithm = Algorithm::Gcra { burst: Burst::new(requests)? };
+    let period = Period::from_millis(PERIOD.as_millis() as u64)?;
+    let rate = Rate::new(Requests::new(requests)?, period, algorithm)?;
+    Ok(Arc::new(LimitSpec::new(scope, vec![rate])))
 }
 
 /// So many requests in each period, by sliding windows.

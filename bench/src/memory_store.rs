@@ -1,20 +1,21 @@
 //! The memory store against keyed `governor` and against `limitador`'s storage in memory: the same clients in the same
 //! order, the same rate, in one thread and in two. Each is asked in the cheapest way that it has: keys that are hashed
-//! already for `governor` and Sluice, counters that are ready for `limitador`. All read a clock for each check.
+//! already for `governor` and Sluice, counters that are ready for `limitador`. All read a clock for each check. Sluice counts
+//! by its default algorithm, and in a case of its own by that of `governor`.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use governor::clock::DefaultClock;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
-use sluice_store::{Clock, KeyHash, MemoryStore};
+use sluice_store::{Clock, KeyHash, LimitSpec, MemoryStore};
 
 use crate::child::{Child, numbers};
-use crate::keys::{PERIOD, counter, key, limit};
+use crate::keys::{PERIOD, counter, gcra, key, limit};
 use crate::random::Random;
 use crate::row::{Aim, Checks, Row};
 
@@ -27,6 +28,8 @@ type Hasher = foldhash::fast::RandomState;
 
 struct Case {
     what: &'static str,
+    /// What Sluice counts by.
+    limit: fn(&str, u64) -> anyhow::Result<Arc<LimitSpec>>,
     clients: u64,
     requests: u32,
     threads: &'static [u64],
@@ -36,9 +39,10 @@ struct Case {
     limitador: [u64; 2],
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         what: "one hot key",
+        limit,
         clients: 1,
         requests: MANY,
         threads: &[1, 2],
@@ -47,6 +51,7 @@ const CASES: [Case; 3] = [
     },
     Case {
         what: "one hot key, denied",
+        limit,
         clients: 1,
         requests: 1_000,
         threads: &[1],
@@ -54,7 +59,17 @@ const CASES: [Case; 3] = [
         limitador: [200_000, 0],
     },
     Case {
+        what: "one hot key, GCRA",
+        limit: gcra,
+        clients: 1,
+        requests: MANY,
+        threads: &[1, 2],
+        checks: 500_000,
+        limitador: [0, 0],
+    },
+    Case {
         what: "1M keys",
+        limit,
         clients: 1_000_000,
         requests: MANY,
         threads: &[1, 2],
@@ -79,7 +94,7 @@ pub(crate) fn measure() -> anyhow::Result<Vec<Row>> {
 }
 
 fn one(case: &Case) -> anyhow::Result<Vec<Row>> {
-    let Case { what, clients, requests, threads, checks: each, limitador } = *case;
+    let Case { what, limit, clients, requests, threads, checks: each, limitador } = *case;
     // It fills its storage while ours are filled.
     let peer = Child::limitador(&["memory", &clients.to_string(), &requests.to_string()]);
     let number = NonZeroU32::new(requests).context("a rate of nothing")?;

@@ -29,9 +29,13 @@ const CHARTS: [(&str, &str); 3] = [
 const NOTES: &str = "\
 - CPU is user's and kernel's time of all threads by the scheduler's count (`schedstat`), so it holds on a busy machine \
 as well; times by a clock and throughputs suffer from neighbours, ratios of one run less so.
-- Memory store: `governor` keeps one instant a key and decides one rate; the store decides several counters with several \
+- Memory store: `governor` keeps one instant a key, decides one rate, and tells who is admitted nothing but that; the store \
+tells how many are left and until when, as headers do, decides several counters with several \
 rates as one, keeps counts through edits and forgets idle keys. `limitador` is asked by its storage alone with \
 counters that are ready, and as a whole with contexts that are ready, of which each check still evaluates the variable.
+- Leases: each client is a limiter of its own with a connection of its own, and all share one Redis. What is admitted is \
+that of whole windows, of all together.
+- The longest call of Redis is that of each round: judged by the median of the rounds, and the longest of all is in parentheses.
 - Redis: MULTI/INCRBY counts denied requests, knows no deadline, and is not one decision over several limits. \
 `limitador`'s asynchronous storage reads and then writes, in two calls, and so may admit more than the limit to callers \
 who come at once. Its cached one answers from its own memory: it is not limited by Redis, nor exact across processes.
@@ -99,6 +103,7 @@ fn line(row: &Row) -> String {
         Some(Aim::RatioAtMost(bound)) => format!("ratio ≤ {}", number(bound)),
         Some(Aim::RatioAtLeast(bound)) => format!("ratio ≥ {}", number(bound)),
         Some(Aim::AtMost(bound)) => format!("≤ {} {}", number(bound), row.unit),
+        Some(Aim::Within(least, most)) => format!("{} to {}", number(least), number(most)),
         None => String::new(),
     };
     let met = match row.met() {

@@ -42,6 +42,8 @@ pub(crate) enum Aim {
     RatioAtLeast(f64),
     /// Ours: no more.
     AtMost(f64),
+    /// Ours: no less than the first, and no more than the second.
+    Within(f64, f64),
 }
 
 /// The rounds of one measurement.
@@ -106,6 +108,7 @@ impl Row {
             Aim::RatioAtMost(bound) => ratio <= bound,
             Aim::RatioAtLeast(bound) => ratio >= bound,
             Aim::AtMost(bound) => self.ours.median <= bound,
+            Aim::Within(least, most) => (least..=most).contains(&self.ours.median),
         })
     }
 }
@@ -155,7 +158,10 @@ mod tests {
         assert_eq!(row.clone().aim(Aim::RatioAtMost(0.75)).met(), Some(true));
         assert_eq!(row.clone().aim(Aim::RatioAtMost(0.7)).met(), Some(false));
         assert_eq!(row.clone().aim(Aim::RatioAtLeast(0.8)).met(), Some(false));
-        assert_eq!(row.aim(Aim::AtMost(3.0)).met(), Some(true));
+        assert_eq!(row.clone().aim(Aim::AtMost(3.0)).met(), Some(true));
+        assert_eq!(row.clone().aim(Aim::Within(3.0, 3.0)).met(), Some(true));
+        assert_eq!(row.clone().aim(Aim::Within(3.1, 4.0)).met(), Some(false));
+        assert_eq!(row.aim(Aim::Within(2.0, 2.9)).met(), Some(false));
         assert_eq!(Row::alone("", "", 1.0, &Checks::default()).aim(Aim::RatioAtMost(9.0)).met(), Some(false));
     }
 

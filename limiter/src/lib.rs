@@ -8,6 +8,7 @@
 //! - [`sliding_window_counter`], [`fixed_window`], [`sliding_window_log`]: windows.
 //! - [`arrival`]: token bucket, generic cell rate algorithm and leaky bucket; [`warm_up`]: the bucket that warms up.
 //! - [`soft`]: some more for some time.
+//! - [`proven`]: what the record of an edited rate can begin with.
 //! - [`concurrency`]: so many at a time, over many processes.
 //! - [`adaptive`]: how many requests at a time a server can take, learnt from its answers.
 //! - [`decision`]: the answer for one rate.
@@ -23,6 +24,7 @@ pub mod concurrency;
 pub mod decision;
 pub mod fixed_window;
 pub mod parameters;
+pub mod proven;
 pub mod rate;
 pub mod record;
 pub mod sliding_window_counter;

@@ -313,7 +313,7 @@ async fn a_turn_that_nobody_waits_for_is_given_back_wherever_it_was_charged() {
         r#"{{"requests":1,"periodMillis":{hour},"algorithm":{{"leakyBucket":{{"maxWaitMillis":{hour}}}}}}}"#
     );
     let policies = |consistency| [policy_of("p", consistency, "Share", &rate, "Enforce")];
-    let sidecar = pod(&application, &choice(&redis), &policies("Leased"), (0, 1)).await;
+    let sidecar = pod(&application, &choice(&redis), &policies("Strict"), (0, 1)).await;
     let address = sidecar.addresses()[0];
     let waiting = || metric(&sidecar.metrics(), r#"sluice_waiting_requests{policy="shop/p",limit="p"}"#);
     for (what, key) in [("in Redis", "a"), ("by itself", "b"), ("by its share", "c")] {
@@ -382,6 +382,38 @@ async fn places_are_asked_of_the_store_whatever_counts_the_rates_beside_them() {
     assert_eq!(get(address, "x-api-key: b\r\n").await.status, 429);
     let name = r#"sluice_fallback_total{policy="shop/p",limit="places",outcome="admitted"}"#;
     assert!(metric(&sidecar.metrics(), name) >= 3);
+}
+
+#[tokio::test]
+async fn places_that_could_not_be_renewed_admit_nobody_new_though_the_rates_are_shared() {
+    let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
+    let policies = [prepare(&format!(
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","limits":[
+        {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+          "rates":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":"fixedWindow"}}]}},
+        {{"name":"places","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+          "rates":[{{"requests":9,"periodMillis":2000,"algorithm":"concurrency"}}]}}]}}"#
+    ))];
+    let sidecar = pod(&application, &choice(&redis), &policies, (0, 1)).await;
+    let (address, key) = (sidecar.addresses()[0], "x-api-key: a\r\n");
+    let mut long = Client::connect(address).await;
+    long.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{key}content-length: 1\r\n\r\n")).await;
+    eventually("it has its place", || async { sidecar.metrics().contains("limit=\"places\"} 1\n") }).await;
+    redis.kill();
+    eventually("others may have been given its place", || async {
+        let answer = get(address, key).await;
+        assert!(answer.status == 200 || answer.body.contains("nobody new is admitted"), "{}", answer.body);
+        answer.status == 429
+    })
+    .await;
+    let admitted = || counted(&sidecar, "decisions", "p", "admitted");
+    let before = admitted();
+    let answer = get(address, key).await;
+    assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (429, "unreachable"));
+    assert_eq!(admitted(), before, "whoever is turned away is charged nothing");
+    long.send("x").await;
+    assert_eq!(long.answer().await.status, 200);
+    eventually("nobody holds any", || async { get(address, key).await.status == 200 }).await;
 }
 
 /// Two crates say it: what validates policies, and what takes the leases.

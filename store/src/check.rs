@@ -120,6 +120,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
         let before = std::mem::take(records);
         for rate in &counter.limit.rates {
             let found = before.iter().find(|record| record.tag == rate.tag()).cloned();
+            let found = found.or_else(|| rate.begun(&before, now));
             let (record, at) = rate.roll(found, now + rate.phase(counter.key.0));
             rooms.push((at, rate.has_room(&record, at, counter.cost)));
             records.push(record);

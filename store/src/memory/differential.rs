@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -81,6 +82,8 @@ fn any_editions() -> impl Strategy<Value = Vec<Vec<Rate>>> {
 enum Step {
     /// Of a limit, a key and a cost each.
     Check(Vec<(usize, u128, u64)>),
+    /// Of a limit, a key and a cost, so many times, so many microseconds apart.
+    Again((usize, u128, u64), usize, u64),
     /// The limit, and which of its editions from now on.
     Edit(usize, usize),
     /// Microseconds, forth or back.
@@ -102,6 +105,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => vec(counter(), 1..2).prop_map(Step::Check),
         4 => vec(counter(), 1..6).prop_map(Step::Check),
+        4 => (counter(), 1usize..30, prop_oneof![Just(0u64), 0u64..400])
+            .prop_map(|(counter, times, apart)| Step::Again(counter, times, apart)),
         1 => (0usize..4, 0usize..3).prop_map(|(limit, edition)| Step::Edit(limit, edition)),
         5 => wait.prop_map(Step::Wait),
         2 => (any::<usize>(), delta).prop_map(|(charge, delta)| Step::Settle(charge, delta)),
@@ -142,6 +147,14 @@ impl Model {
         answer
     }
 
+    /// Forgets a counter that has expired.
+    fn forget(&mut self, counter: &Counter, now: u64) -> bool {
+        let name = (counter.limit.scope.clone(), counter.key.0);
+        let has_expired = |records: &Records| records.iter().all(|record| record.expires_at() <= now / 1000);
+        let expired = self.counters.get(&name).is_some_and(has_expired);
+        expired && self.counters.remove(&name).is_some()
+    }
+
     fn settle(&mut self, settlement: &Settlement, now: u64) {
         let (known, mut own, others) = self.take(&settlement.limit, settlement.key);
         if known {
@@ -155,6 +168,33 @@ impl MemoryStore {
     fn peek(&self, limit: &LimitSpec, key: KeyHash) -> Option<Records> {
         let id = limit.prepared.id(key.0);
         self.lock(shard_of(id)).peek(id)
+    }
+
+    /// Whether a check of this counter may sweep.
+    fn may_sweep(&self, counter: &Counter) -> bool {
+        let number = shard_of(counter.limit.prepared.id(counter.key.0));
+        self.hot[number].is_live() || self.lock_around(number).is_nearly_due()
+    }
+
+    /// Sweeps the shard of a counter until it is gone.
+    fn forget(&self, counter: &Counter, now: u64) {
+        let id = counter.limit.prepared.id(counter.key.0);
+        let mut shard = self.lock(shard_of(id));
+        while shard.peek(id).is_some() {
+            self.keys.fetch_sub(shard.sweep(now), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Forgets the counters of a check that have expired, if it may sweep: it would not be noticed what has been swept and
+/// has come back at once.
+fn forget(store: &MemoryStore, model: &mut Model, check: &[Counter], now: u64) {
+    if check.iter().any(|counter| store.may_sweep(counter)) {
+        for counter in check {
+            if model.forget(counter, now) {
+                store.forget(counter, now);
+            }
+        }
     }
 }
 
@@ -202,12 +242,23 @@ proptest! {
                         limit: limits[limit][edition[limit]].clone(), key: hashed(key), cost,
                     };
                     let check: Vec<_> = counters.into_iter().map(counter).collect();
+                    forget(&store, &mut model, &check, now);
                     let answer = store.check_at(&check, now);
                     prop_assert_eq!(&answer, &model.check(&check, now), "{:?} at {}", check, now);
                     if answer.admitted {
                         charges.extend(check.into_iter().map(|counter| (counter, now)));
                     }
                 }
+                // Nobody looks in between: so it is asked for outside of its shard's lock.
+                Step::Again((limit, key, cost), times, apart) => for _ in 0..times {
+                    let check = [Counter { limit: limits[limit][edition[limit]].clone(), key: hashed(key), cost }];
+                    forget(&store, &mut model, &check, now);
+                    let answer = store.check_at(&check, now);
+                    prop_assert_eq!(&answer, &model.check(&check, now), "{:?} at {}", check, now);
+                    let [counter] = check;
+                    charges.extend(answer.admitted.then_some((counter, now)));
+                    now += apart;
+                },
                 Step::Settle(which, delta) => if let Some(n) = which.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
                     let settlement = Settlement { limit, key, charged, delta };

@@ -23,7 +23,7 @@ const GENERATION: u32 = 32;
 
 /// At most one counter.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct Hot {
     word: AtomicU64,
     /// Its id, as its entry holds it.
@@ -65,8 +65,10 @@ impl Hot {
         // Who has read what was written for another generation sees that generation from here on.
         fence(Ordering::Acquire);
         if cost.wrapping_sub(1) < left {
-            let charged = self.word.compare_exchange(word, word + cost, Ordering::AcqRel, Ordering::Relaxed);
-            return charged.is_ok().then(|| window.admitted(left - cost, spent));
+            // No more than the window's number, which is below LIVE.
+            let charged = word + cost;
+            let found = self.word.compare_exchange(word, charged, Ordering::AcqRel, Ordering::Relaxed);
+            return found.is_ok().then(|| window.admitted(left - cost, spent));
         }
         let plain = cost == 1 && left == 0 && previous == 0 && count(word) > 0;
         let same = self.word.load(Ordering::Relaxed) >> GENERATION == word >> GENERATION;
@@ -87,9 +89,7 @@ impl Hot {
             // As above.
             fence(Ordering::Acquire);
             let found = if verdict.admitted {
-                // No more than the window's number, which is below LIVE.
-                let charged = word + cost;
-                self.word.compare_exchange_weak(word, charged, Ordering::AcqRel, Ordering::Acquire)
+                self.word.compare_exchange_weak(word, word + cost, Ordering::AcqRel, Ordering::Acquire)
             } else {
                 let found = self.word.load(Ordering::Acquire);
                 if found >> GENERATION == word >> GENERATION { Ok(found) } else { Err(found) }
@@ -118,7 +118,7 @@ impl Hot {
         self.high.store(entry.id.high, Ordering::Relaxed);
         self.low.store(entry.id.low, Ordering::Relaxed);
         self.begin.store(entry.instant() * 1000, Ordering::Relaxed);
-        self.span.store(window.length().min(spent + LEASE), Ordering::Relaxed);
+        self.span.store(window.micros().min(spent + LEASE), Ordering::Relaxed);
         self.previous.store(previous, Ordering::Relaxed);
         self.word.store(generation << GENERATION | LIVE | current, Ordering::Release);
     }

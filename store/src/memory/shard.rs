@@ -17,23 +17,22 @@ const OFTEN: u32 = 4;
 /// A new key counts for so many checks.
 const CHECKS_PER_NEW: u32 = 2;
 
-/// Some of the store's keys.
+/// Some of the store's keys. What each check needs stands first, in one line of memory with the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shard {
-    pub(super) table: Table,
-    /// Checks since the last sweep.
+    /// Checks since the last sweep, and how many there are to be until the next one.
     checks: u32,
-    /// How many there are to be until the next one.
     pause: u32,
     /// The upper half of the id of who was asked for last.
     last: u64,
+    pub(super) table: Table,
     /// How many times in turn it was asked for again, and how many checks there were then.
     again: u32,
     seen: u32,
     /// The next place to be swept.
     swept: usize,
-    spilled: Spilled,
+    spilled: Box<Spilled>,
 }
 
 /// Records that do not fit in an entry, each key's in a place that its entry names.
@@ -54,7 +53,16 @@ pub(super) struct Held {
 
 impl Shard {
     pub(super) fn new(number: usize) -> Self {
-        Self { table: Table::new(number), checks: 0, pause: CHECKS_PER_SWEEP, last: 0, again: 0, seen: 0, swept: 0, spilled: Spilled::default() }
+        Self {
+            checks: 0,
+            pause: CHECKS_PER_SWEEP,
+            last: 0,
+            table: Table::new(number),
+            again: 0,
+            seen: 0,
+            swept: 0,
+            spilled: Box::default(),
+        }
     }
 
     /// Counts a check; tells whether it is time to sweep.
@@ -62,6 +70,11 @@ impl Shard {
     pub(super) fn tick(&mut self) -> bool {
         self.checks += 1;
         self.checks >= self.pause
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_nearly_due(&self) -> bool {
+        self.checks + 8 >= self.pause
     }
 
     /// Makes it time to sweep.

@@ -16,6 +16,7 @@ const BEHIND: usize = 16;
 
 /// A hash table.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Table {
     places: Vec<Entry>,
     homes: usize,

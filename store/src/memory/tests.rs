@@ -86,6 +86,8 @@ fn store_forgets_idle_keys() {
     assert_eq!(store.keys(), 20_000);
     clock.advance(10_000);
     for key in 0..40_000 {
+        // While the clock stands still, a key that is asked for often does not make it time to sweep.
+        clock.advance_micros(1);
         let _ = store.check(&[counter(&limit, key % 8)]);
     }
     assert_eq!(store.keys(), entries(&store));
@@ -309,6 +311,86 @@ fn store_counts_exactly_from_many_threads_and_keeps_its_maximum() {
     // At most 500 keys and the overflow counter, each three times. Of two who reserve the last room at once one may be
     // turned away in vain.
     assert!((490..=501).contains(&store.keys()) && total == 3 * store.keys(), "{total} {}", store.keys());
+}
+
+/// Whether a counter is asked for outside of its shard's lock.
+fn is_hot(store: &MemoryStore, counter: &Counter) -> bool {
+    let hot = &store.hot[shard_of(counter.limit.prepared.id(counter.key.0))];
+    hot.is_live() && hot.may_be(counter.limit.prepared.id(counter.key.0))
+}
+
+#[test]
+fn store_asks_for_a_key_outside_of_the_lock_when_it_is_asked_for_often() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(100, clock.clone());
+    let limit = limit("ns/p/l", 1_000, 60_000);
+    let check = |key| store.check(&[counter(&limit, key)]).decisions[0].remaining;
+    let often = || assert!((0..10).all(|_| check(1) > 0));
+    check(1);
+    assert!(!is_hot(&store, &counter(&limit, 1)));
+    often();
+    assert!(is_hot(&store, &counter(&limit, 1)));
+    assert_eq!((check(1), check(2)), (1_000 - 12, 999));
+    // All who look further see all of it, and what they do is seen.
+    let both = [counter(&limit, 1), counter(&limit, 2)];
+    assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 13);
+    assert!(!is_hot(&store, &counter(&limit, 1)));
+    often();
+    assert!(is_hot(&store, &counter(&limit, 1)));
+    let settlement =
+        Settlement { limit: limit.clone(), key: hashed(1), charged: store.clock.now(), delta: 100 };
+    store.settle(&settlement);
+    assert_eq!(check(1), 1_000 - 124);
+    // Its lease ends.
+    often();
+    assert!(is_hot(&store, &counter(&limit, 1)));
+    clock.advance_micros(super::hot::LEASE);
+    assert_eq!(check(1), 1_000 - 135);
+    assert!(!is_hot(&store, &counter(&limit, 1)));
+    // So it does when another one of the shard has been asked for since.
+    let shard = |key| shard_of(limit.prepared.id(hashed(key).0));
+    let beside = (2..).find(|&key| shard(key) == shard(1)).unwrap();
+    check(beside);
+    often();
+    check(beside);
+    assert!(is_hot(&store, &counter(&limit, 1)));
+    clock.advance_micros(super::hot::LEASE);
+    check(1);
+    assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 147);
+    // An edited number counts at once, and back.
+    often();
+    let fewer = self::limit("ns/p/l", 10, 60_000);
+    assert!(!store.check(&[counter(&fewer, 1)]).admitted);
+    assert_eq!(check(1), 1_000 - 158);
+}
+
+#[test]
+fn store_counts_a_hot_key_exactly_while_it_is_taken_in_and_out() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(100, clock.clone());
+    let (hot, other) = (limit("ns/p/hot", 60_000, 3_600_000), limit("ns/p/other", 1 << 30, 3_600_000));
+    let was_hot = std::sync::atomic::AtomicBool::new(false);
+    let total: usize = std::thread::scope(|scope| {
+        let (store, hot, was_hot) = (&store, &hot, &was_hot);
+        let many = || (0..20_000).filter(|_| store.check(&[counter(hot, 1)]).admitted).count();
+        let several = || {
+            let check = [counter(hot, 1), counter(&other, 1)];
+            let one = |n: usize| {
+                was_hot.fetch_or(is_hot(store, &check[0]), Ordering::Relaxed);
+                clock.advance_micros(u64::from(n.is_multiple_of(8)));
+                // Between two of these there is time to be asked for often.
+                (0..50).for_each(|_| std::hint::spin_loop());
+                store.check(&check[..1 + n % 2]).admitted
+            };
+            (0..20_000).filter(|&n| one(n)).count()
+        };
+        let mut threads: Vec<_> = (0..4).map(|_| scope.spawn(many)).collect();
+        threads.push(scope.spawn(several));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(total, 60_000, "of 100,000");
+    assert!(was_hot.into_inner());
+    assert!(!store.check(&[counter(&hot, 1)]).admitted);
 }
 
 /// Ids of which many share the half that tells where they stand.

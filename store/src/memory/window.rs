@@ -78,7 +78,7 @@ impl Window {
 
     /// How long a slot is, in microseconds.
     #[inline]
-    pub(super) fn length(&self) -> u64 {
+    pub(super) fn micros(&self) -> u64 {
         self.micros
     }
 

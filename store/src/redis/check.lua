@@ -35,7 +35,6 @@
 
 local call, spread = redis.call, unpack
 local pack, unpack = struct.pack, struct.unpack
-local MAX_COUNT = 1099511627776
 -- The lowest 13 bits of a tag: algorithm * 512 + previous slots * 8. A sliding window's are 520 to 992.
 local TWO_WINDOWS, ONE_WINDOW = 520, 1024
 local keys, a = KEYS, cmsgpack.unpack(ARGV[1])
@@ -125,19 +124,19 @@ local s_rate, s_slot, s_current, s_previous, s_same, s_keys = {}, {}, {}, {}, {}
 -- Keys whose records are all read, five cells each; see below.
 local info = {}
 
--- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does,
--- whether it was rebased. Nil if there is more than that to it.
+-- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does. Nil
+-- if there is more than that to it, or if it is ahead.
 local function read(key, r)
   local known = s_rate[key]
   if known then
     if known ~= r then return nil end
-    return s_slot[key], s_current[key], s_previous[key], s_same[key], false
+    return s_slot[key], s_current[key], s_previous[key], s_same[key]
   end
   if info[key * 5 - 4] then return nil end
   local value, slot = values[key], rate_slot[r]
   if not value then
     if redis.pcall('GET', keys[key]) then return nil end
-    return slot, 0, 0, false, false
+    return slot, 0, 0, false
   end
   local length, tag = #value, rate_tag[r]
   local two = tag % 8192 == TWO_WINDOWS
@@ -147,18 +146,16 @@ local function read(key, r)
     unpack(two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width), value)
   if own ~= tag + width then return nil end
   if not two then previous = 0 end
-  if stored == slot or stored == slot + 1 then return stored, current, previous, true, false end
-  if stored == slot - 1 then return slot, 0, two and current or 0, false, false end
-  if stored < slot then return slot, 0, 0, false, false end
-  current = current + previous
-  return slot, current > MAX_COUNT and MAX_COUNT or current, 0, false, true
+  if stored == slot then return slot, current, previous, true end
+  if stored == slot - 1 then return slot, 0, two and current or 0, false end
+  if stored < slot then return slot, 0, 0, false end
 end
 
 -- How many more a rate has room for; below 1 there is none.
-local function room_of(r, slot, current, previous)
+local function room_of(r, current, previous)
   local room = rate_requests[r] - current
   if room < 1 or previous == 0 then return room end
-  return room - share(previous, slot > rate_slot[r] and rate_period[r] or rate_rest[r], rate_period[r])
+  return room - share(previous, rate_rest[r], rate_period[r])
 end
 
 -- What is known of such a counter from now on.
@@ -172,7 +169,7 @@ end
 local ask, ask_fully, write_all
 local function set_up()
   local byte, sub, rep = string.byte, string.sub, string.rep
-  local MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 31622400000, 8, 1048576, 10000
+  local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 1048576, 10000
   local SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 1536, 2048, 2560, 3072, 3584, 4096
   local HOLDERS, MAX_HOLDERS, MAX_CONCURRENT = 4608, 1000, 1000000
 
@@ -376,6 +373,49 @@ local function set_up()
     return t, length, slots, slot, current, previous, tail, since, last
   end
 
+  -- What the records of other windows by the clock prove of a rate that has none: of each slot, from the newest, the largest
+  -- count that one of them shows within it. False if that is nothing.
+  local function proven(tag, from, to)
+    local kind = tag % 8192
+    if kind > ONE_WINDOW or to < from or find(tag, from, to) then return false end
+    local slots, length = kind < ONE_WINDOW and (kind - 512) / 8 or 0, (tag - kind) / 8192
+    if slots > 1 then length = length / slots end
+    local newest, most = (now - now % length) / length, false
+    for i = from, to, 4 do
+      local kind = rec[i] % 8192
+      if kind <= ONE_WINDOW then
+        local kept = kind < ONE_WINDOW and (kind - 512) / 8 or 0
+        local period = (rec[i] - kind) / 8192
+        local own, slot = kept > 1 and period / kept or period, rec[i + 1]
+        local last, all = (now - now % own) / own, nil
+        if slot > last + (kept > 1 and kept or 1) then
+          -- As it will be rebased.
+          all = rec[i + 2] + rec[i + 3]
+          for n = 2, kept do all = all + tails[i][n - 1] end
+          slot, kept = last, 0
+        end
+        if slot <= last and slot >= kept then
+          local sums = {}
+          for n = 0, kept do
+            local count = all or n == 0 and rec[i + 2] or n == 1 and rec[i + 3] or tails[i][n - 1]
+            if count > MAX_COUNT then count = MAX_COUNT end
+            local begin = (slot - n) * own
+            local at = newest - (begin - begin % length) / length
+            if count > 0 and at >= 0 and at <= slots and (at == 0 or begin + own <= (newest - at + 1) * length) then
+              sums[at] = (sums[at] or 0) + count
+            end
+          end
+          for at, sum in pairs(sums) do
+            most = most or {}
+            if sum > MAX_COUNT then sum = MAX_COUNT end
+            if sum > (most[at] or 0) then most[at] = sum end
+          end
+        end
+      end
+    end
+    return most
+  end
+
   -- How many instants of a log still count.
   local function kept_of(instants, t, period)
     local low, high = 0, #instants / 6
@@ -496,6 +536,11 @@ local function set_up()
       local t, length, slots, tail, since, last
       t, length, slots, slot, current, previous, tail, since, last =
         roll_window(i, kind, period, kind == SPREAD and now + p1 or now)
+      local begun = proven(tag, from, to)
+      if begun then
+        current, previous = begun[0] or 0, begun[1] or 0
+        for n = 2, slots do tail[n - 1] = begun[n] or 0 end
+      end
       local used, oldest = current, previous
       if slots > 1 then
         used = used + previous
@@ -884,6 +929,8 @@ local function set_up()
                 break
               end
             end
+            local begun = proven(tag, from, to)
+            if begun then current, previous = begun[0] or 0, begun[1] or 0 end
             local room = requests - current
             if previous > 0 then
               local rest = slot > rate_slot[r] and period or rate_rest[r]
@@ -1096,15 +1143,15 @@ end
 local besides, left, taken = 0, 0, 0
 local b_key, b_limit, b_slot, b_current, b_previous, b_same = {}, {}, {}, {}, {}, {}
 
--- Reads them; false if one of them is not just the record of its rate, or has to be rebased.
+-- Reads them; false if one of them has to go the long way.
 local function read_besides()
   left, taken = 9007199254740992, 0
   for b = 1, besides do
     local r = first[b_limit[b]]
-    local slot, current, previous, same, rebased = read(b_key[b], r)
-    if not slot or rebased then return false end
+    local slot, current, previous, same = read(b_key[b], r)
+    if not slot then return false end
     b_slot[b], b_current[b], b_previous[b], b_same[b] = slot, current, previous, same
-    local room = room_of(r, slot, current, previous)
+    local room = room_of(r, current, previous)
     if room < left then left = room end
   end
   return true
@@ -1249,8 +1296,8 @@ local function run_many(limit, callers, checks, alike)
   local tag_of, slot_of, requests_of, period_of, rest_of = rate_tag, rate_slot, rate_requests, rate_period, rate_rest
   local two_of, n = {}, 0
   for r = from, to do two_of[r] = tag_of[r] % 8192 == TWO_WINDOWS end
-  -- By the length of a value how it was laid out last. By all widths: the format.
-  local formats, tags_of, tops_of, by_widths = {}, {}, {}, {}
+  -- By the length of a value how it was laid out last.
+  local formats, tags_of, tops_of = {}, {}, {}
   for key = named + 1, named + checks do
     local value, length, t, f = values[key], 0, nil, nil
     if value then
@@ -1329,25 +1376,14 @@ local function run_many(limit, callers, checks, alike)
       if admitted > 0 and f then
         call('SETRANGE', keys[key], '0', pack(f, spread(t)))
       elseif admitted > 0 then
-        local widths = 0
-        at = 1
+        f, at = '<', 1
         for r = from, to do
           local top = t[at + 2]
           if two_of[r] and t[at + 3] > top then top = t[at + 3] end
           local width = width_of(top)
-          widths = widths * 8 + width
           t[at] = tag_of[r] + width
+          f = f .. (two_of[r] and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
           at = two_of[r] and at + 4 or at + 3
-        end
-        f = by_widths[widths]
-        if not f then
-          f, at = '<', 1
-          for r = from, to do
-            local width = t[at] - tag_of[r]
-            f = f .. (two_of[r] and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
-            at = two_of[r] and at + 4 or at + 3
-          end
-          by_widths[widths] = f
         end
         local new = pack(f, spread(t))
         if #new == length and ends == was then

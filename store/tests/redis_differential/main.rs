@@ -432,7 +432,10 @@ fn every_mutant_of_the_script_is_caught() {
             result.err().map(|difference| (focus, world.admitted + world.denied, difference))
         });
         match caught {
-            None => survivors.push(what),
+            None => {
+                println!("not caught: {what}");
+                survivors.push(what);
+            }
             Some((focus, decided, difference)) => {
                 let difference = difference.replace('\n', " ");
                 println!("caught by {focus:?} after {decided} callers: {what}: {difference:.100}");

@@ -76,6 +76,8 @@ pub(crate) struct World {
     limits: Vec<Vec<Arc<LimitSpec>>>,
     /// If this batch is about one limit only.
     one: Option<Arc<LimitSpec>>,
+    /// And about this counter besides.
+    besides: Option<Counter>,
     pub(crate) stored: HashMap<String, Stored>,
     /// In microseconds.
     pub(crate) now: u64,
@@ -111,6 +113,7 @@ impl World {
             rng,
             limits,
             one: None,
+            besides: None,
             stored,
             now: EARLIEST * 1000,
             focus,
@@ -292,10 +295,14 @@ impl World {
         {
             micros = at - 1 + self.rng.random_range(0..3);
         }
-        // At times a few clients of one limit ask once each.
-        self.one = None;
-        if self.focus == Focus::Everyday && self.rng.random_bool(0.3) {
-            self.one = Some(self.any_limit());
+        // At times many clients of one limit ask once each, maybe with a counter that they have in common.
+        (self.one, self.besides) = (None, None);
+        if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
+            let (one, other, key) = (self.any_limit(), self.any_limit(), self.key());
+            if other.scope != one.scope && other.rates.len() == 1 {
+                self.besides = Some(Counter { limit: other, key, cost: 1 });
+            }
+            self.one = Some(one);
         }
         // Far beyond, the clock is put back by years.
         let latest = EARLIEST + 20 * MAX_PERIOD_MS;
@@ -330,7 +337,7 @@ impl World {
         let everyday = self.focus == Focus::Everyday;
         let one = self.one.is_some();
         let most = match everyday {
-            true if one => 7,
+            true if one => 30,
             true if self.rng.random_bool(0.7) => 10,
             _ => 40,
         };
@@ -350,6 +357,10 @@ impl World {
                     if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
                         counters.push(Counter { limit, key, cost });
                     }
+                }
+                if let (true, Some(besides)) = (simple, self.besides.clone()) {
+                    let at = self.rng.random_range(0..=counters.len());
+                    counters.insert(at, besides);
                 }
                 let merges = !simple && counters.iter().all(|counter| counter.limit.merges());
                 let callers = if merges { *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap() } else { 1 };
@@ -390,7 +401,7 @@ impl World {
 
     /// One of four, different in all of their bits.
     fn key(&mut self) -> KeyHash {
-        let key: u128 = self.rng.random_range(0..4);
+        let key: u128 = self.rng.random_range(0..if self.one.is_some() { 20 } else { 4 });
         KeyHash(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
     }
 
