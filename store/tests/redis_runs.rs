@@ -76,7 +76,7 @@ async fn checks_sent_at_once_are_answered_as_one_after_another() {
         }
         for (counters, answer) in asked.iter().zip(&answers).filter(|(_, answer)| answer.admitted) {
             for counter in counters {
-                let name = (counter.limit.scope.to_string(), counter.key.0);
+                let name = (counter.limit.scope.clone(), counter.key.0);
                 let (_, used) = known.entry(name).or_insert_with(|| (counter.limit.clone(), 0));
                 *used += counter.cost;
             }
@@ -95,7 +95,7 @@ async fn checks_sent_at_once_are_answered_as_one_after_another() {
             for counter in counters {
                 let (own, others) = rest.split_at(counter.limit.rates.len());
                 rest = others;
-                let name = (counter.limit.scope.to_string(), counter.key.0);
+                let name = (counter.limit.scope.clone(), counter.key.0);
                 let used = known.get(&name).map_or(0, |(_, used)| *used);
                 for (decision, rate) in own.iter().zip(&counter.limit.rates) {
                     assert_eq!(decision.limit, rate.requests.get());

@@ -124,6 +124,7 @@ impl Batch {
     }
 
     /// The check of several counters and who asks it, if it is all there is.
+    #[expect(clippy::result_large_err, reason = "what cannot be used goes back")]
     pub(super) fn into_check(mut self) -> Result<(Check, Vec<Caller>), Self> {
         match (self.entries.pop(), self.entries.is_empty()) {
             (Some(Entry::Check(check, callers)), true) if check.len() > 1 => Ok((check, callers)),

@@ -689,8 +689,8 @@ impl World {
     pub(crate) fn standing(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
         let stands = |counter: &Counter| {
             let rate = &counter.limit.rates[0];
-            let known = self.records(&name(&counter.limit, counter.key)).iter();
-            let known = known.cloned().find(|record| record.tag == rate.tag());
+            let mut known = self.records(&name(&counter.limit, counter.key)).iter();
+            let known = known.find(|record| record.tag == rate.tag()).cloned();
             let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
             [record.slot, record.current, record.previous].map(|n| n as i64)
         };

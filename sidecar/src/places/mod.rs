@@ -9,21 +9,22 @@
 //! soon as there is room for that; then the old one gives back everything it may hold. So a place can be taken too long, and
 //! never twice.
 
+mod shared_limit;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use futures::future::join_all;
-use prometheus_client::metrics::gauge::Gauge;
-use rand::Rng as _;
 use sluice_limiter::concurrency::MAX_CONCURRENT;
-use sluice_limiter::{Algorithm, Holder, Period, Rate, Requests};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Store, StoreError, StoreHealth};
 use smallvec::smallvec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+pub(crate) use shared_limit::SharedLimit;
+use shared_limit::{Lapse, holder_of};
 
 /// How often it is looked for what is to be renewed, or to be told to a store that did not answer.
 const LOOK: Duration = Duration::from_millis(500);
@@ -34,100 +35,6 @@ const AT_A_TIME: usize = 256;
 /// How long giving everything back at the end may take, and how often it is looked whether that is done.
 const LAST: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(5);
-
-/// A shared limit of a snapshot.
-#[derive(Debug)]
-pub(crate) struct SharedLimit {
-    rate: Rate,
-    scope: String,
-    /// The limit under the holder of now.
-    current: ArcSwap<LimitSpec>,
-    common: Arc<Common>,
-}
-
-/// What a limit keeps when a new snapshot changes its number.
-#[derive(Debug)]
-struct Common {
-    /// Counters with places that could not be renewed in time: others may have taken them.
-    lapsed: AtomicUsize,
-    /// Places of this process.
-    held: Gauge,
-}
-
-fn random_holder() -> Option<Holder> {
-    Holder::new(rand::rng().random_range(1..1 << 48)).ok()
-}
-
-/// Who holds the places of a limit.
-fn holder_of(spec: &LimitSpec) -> u64 {
-    match spec.rates.first().map(|rate| rate.algorithm) {
-        Some(Algorithm::Concurrency { holder }) => holder.get(),
-        _ => 0,
-    }
-}
-
-impl SharedLimit {
-    /// A limit; `before` is the same in the snapshot before. `None`: numbers that are out of range.
-    pub(crate) fn new(
-        scope: &str,
-        max: Requests,
-        hold: Period,
-        held: Gauge,
-        before: Option<&Self>,
-    ) -> Option<Arc<Self>> {
-        let rate = Rate::new(max, hold, Algorithm::Concurrency { holder: random_holder()? }).ok()?;
-        let current = ArcSwap::from_pointee(LimitSpec::new(scope, vec![rate]));
-        let common = before.map(|before| before.common.clone());
-        let common = common.unwrap_or_else(|| Arc::new(Common { lapsed: AtomicUsize::new(0), held }));
-        Some(Arc::new(Self { rate, scope: scope.to_owned(), current, common }))
-    }
-
-    /// The limit's one rate.
-    pub(crate) fn rate(&self) -> Rate {
-        self.rate
-    }
-
-    /// Whether places could not be renewed in time.
-    pub(crate) fn has_lapsed(&self) -> bool {
-        self.common.lapsed.load(Ordering::Relaxed) > 0
-    }
-
-    /// Goes on under another holder, unless that has been done.
-    fn leave(&self, spec: &Arc<LimitSpec>) {
-        if Arc::ptr_eq(&self.current.load(), spec)
-            && let Some(other) = self.other()
-        {
-            self.current.store(other);
-        }
-    }
-
-    /// The limit under a holder that nobody knows.
-    fn other(&self) -> Option<Arc<LimitSpec>> {
-        let rate = Rate { algorithm: Algorithm::Concurrency { holder: random_holder()? }, ..self.rate };
-        Some(Arc::new(LimitSpec::new(self.scope.as_str(), vec![rate])))
-    }
-
-    fn hold(&self) -> Duration {
-        Duration::from_millis(self.rate.period.millis())
-    }
-}
-
-/// As long as there is one, places of a limit that could not be renewed are still in use.
-#[derive(Debug)]
-struct Lapse(Arc<Common>);
-
-impl Lapse {
-    fn of(common: &Arc<Common>) -> Self {
-        common.lapsed.fetch_add(1, Ordering::Relaxed);
-        Self(common.clone())
-    }
-}
-
-impl Drop for Lapse {
-    fn drop(&mut self) {
-        self.0.lapsed.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// A holder's counter.
 type Id = (u64, u128);
@@ -527,199 +434,4 @@ impl Places {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sluice_store::{Clock, MemoryStore};
-
-    const KEY: KeyHash = KeyHash(7);
-
-    struct Stage {
-        places: Places,
-        limit: Arc<SharedLimit>,
-        store: Arc<Store>,
-    }
-
-    impl Stage {
-        fn new(max: u64) -> Self {
-            let store = MemoryStore::new(100, Clock::manual(60_000_000));
-            let (max, hold) = (Requests::new(max).unwrap(), Period::from_millis(30_000).unwrap());
-            let limit = SharedLimit::new("n/p/l", max, hold, Gauge::default(), None).unwrap();
-            Self { places: Places::default(), limit, store: Arc::new(Store::Memory(store)) }
-        }
-
-        fn ask(&self) -> (Place, Arc<LimitSpec>) {
-            self.places.ask(&self.limit, KEY, &self.store).unwrap()
-        }
-
-        fn take(&self) -> Option<Place> {
-            let (mut place, spec) = self.ask();
-            let Store::Memory(store) = &*self.store else { return None };
-            if store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted {
-                place.taken();
-                return Some(place);
-            }
-            place.denied();
-            None
-        }
-
-        fn holder(&self) -> u64 {
-            holder_of(&self.limit.current.load())
-        }
-
-        async fn empty(&self) {
-            self.places.tell(self.places.owed()).await;
-            assert_eq!(self.entries(), 0);
-        }
-
-        /// A check of which the process does not hear.
-        fn doubt(&self) {
-            let (mut place, spec) = self.ask();
-            let Store::Memory(store) = &*self.store else { return };
-            assert!(store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted);
-            place.doubtful();
-        }
-
-        async fn take_anew(&self) -> usize {
-            let moves = self.places.moves();
-            let number = moves.len();
-            join_all(moves.into_iter().map(|one| self.places.take_anew(one))).await;
-            number
-        }
-
-        fn entries(&self) -> usize {
-            self.places.0.lock().entries.len()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_has_ended_is_told_together_and_never_forgotten() {
-        let stage = Stage::new(3);
-        let held: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!((held.len(), stage.limit.common.held.get()), (3, 3));
-        drop(held);
-        assert!(stage.take().is_none(), "the store does not know yet");
-        assert!(stage.places.due().is_empty(), "and a look around does not lose it");
-        let calls = stage.places.owed();
-        assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(3)]);
-        assert_eq!((stage.entries(), stage.limit.common.held.get()), (0, 0));
-        stage.places.tell(calls).await;
-        assert_eq!(std::iter::from_fn(|| stage.take()).map(std::mem::forget).count(), 3);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_renewed_in_time() {
-        let stage = Stage::new(3);
-        let held = stage.take();
-        for _ in 0..10 {
-            tokio::time::advance(Duration::from_secs(9)).await;
-            assert!(stage.places.due().is_empty());
-            tokio::time::advance(Duration::from_secs(2)).await;
-            let calls = stage.places.due();
-            assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(0)]);
-            stage.places.tell(calls).await;
-        }
-        assert!(!stage.limit.has_lapsed());
-        // Nobody tells the store any more.
-        tokio::time::advance(Duration::from_secs(30)).await;
-        let holder = stage.holder();
-        let _ = stage.places.due();
-        assert!(stage.limit.has_lapsed() && stage.holder() != holder);
-        let edited = SharedLimit::new(
-            "n/p/l",
-            stage.limit.rate.requests,
-            stage.limit.rate.period,
-            Gauge::default(),
-            Some(&stage.limit),
-        );
-        assert!(edited.as_ref().is_some_and(|limit| limit.has_lapsed()), "a new snapshot knows");
-        drop(held);
-        assert!(!stage.limit.has_lapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_place_in_doubt_is_given_back_when_those_taken_with_it_have_ended() {
-        let stage = Stage::new(3);
-        let held = stage.take();
-        let before = stage.holder();
-        stage.doubt();
-        assert_ne!(stage.holder(), before, "the limit goes on under another holder");
-        assert_eq!(std::iter::from_fn(|| stage.take()).map(drop).count(), 1, "of three one is lost");
-        drop(held);
-        stage.places.tell(stage.places.owed()).await;
-        assert_eq!(stage.entries(), 0);
-        let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!(all.len(), 3);
-        drop(all);
-        stage.empty().await;
-        // Alone it is given back by the next look, for as long as the store may know of it.
-        let (mut alone, _) = stage.places.ask(&stage.limit, KeyHash(8), &stage.store).unwrap();
-        alone.doubtful();
-        drop(alone);
-        let calls = stage.places.due();
-        assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [None]);
-        assert!(stage.places.due().is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_held_in_doubt_is_taken_anew_when_there_is_room() {
-        let stage = Stage::new(4);
-        let held = [stage.take(), stage.take()];
-        stage.doubt();
-        assert_eq!(
-            stage.take_anew().await,
-            1,
-            "two are held, one is in doubt, one is free: no room for two more"
-        );
-        assert_eq!((stage.take_anew().await, stage.places.moves().len()), (0, 0), "not again at once");
-        let [one, two] = held;
-        drop(one);
-        stage.places.tell(stage.places.owed()).await;
-        tokio::time::advance(LOOK).await;
-        assert_eq!(stage.take_anew().await, 1);
-        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!(others.len(), 3, "the doubtful one is free, the one that is held is not");
-        drop(others);
-        stage.places.tell(stage.places.owed()).await;
-        drop(two);
-        stage.empty().await;
-        let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!(all.len(), 4);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_ends_while_places_are_taken_anew_gives_back_one() {
-        let stage = Stage::new(9);
-        let [one, two, three] = [stage.take(), stage.take(), stage.take()];
-        stage.doubt();
-        drop(one);
-        let moves = stage.places.moves();
-        drop(two);
-        assert!(stage.places.owed().is_empty() && stage.places.due().is_empty(), "nothing is told meanwhile");
-        for one in moves {
-            stage.places.take_anew(one).await;
-        }
-        stage.places.tell(stage.places.owed()).await;
-        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!(others.len(), 8);
-        drop(others);
-        drop(three);
-        stage.empty().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_could_not_be_renewed_is_counted_again() {
-        let stage = Stage::new(3);
-        let held = stage.take();
-        tokio::time::advance(Duration::from_secs(30)).await;
-        let calls = stage.places.due();
-        assert!(stage.limit.has_lapsed());
-        drop(calls);
-        // The store has forgotten, or not: it makes no difference.
-        assert_eq!(stage.take_anew().await, 1);
-        assert!(!stage.limit.has_lapsed());
-        let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-        assert_eq!(others.len(), 2);
-        drop((held, others));
-        stage.empty().await;
-    }
-}
+mod tests;
