@@ -137,7 +137,8 @@ impl Model {
 
     fn check(&mut self, check: &[Counter], now: u64) -> Answer {
         let held: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
-        let mut records: Vec<_> = held.iter().map(|held| held.1.clone()).collect();
+        let all = |(_, own, others): &(bool, Records, Records)| own.iter().chain(others).cloned().collect();
+        let mut records: Vec<Records> = held.iter().map(all).collect();
         let answer = decide(check, &mut records, now);
         for ((counter, own), (known, _, others)) in check.iter().zip(records).zip(held) {
             if answer.admitted || known || counter.limit.counts_denied() {

@@ -373,6 +373,10 @@ fn decide_locked(locked: &mut Locked<'_>, check: &[Counter], ids: &[Id], now: u6
         shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
     });
     let (mut records, held): (SmallVec<[Records; 4]>, SmallVec<[Held; 4]>) = held.unzip();
+    for (records, held) in records.iter_mut().zip(&held) {
+        // What edits have left behind proves what their successors begin with.
+        records.extend(held.others().iter().cloned());
+    }
     let answer = decide(check, &mut records, now);
     let mut new = 0;
     for (((&id, counter), records), held) in ids.iter().zip(check).zip(records).zip(held) {

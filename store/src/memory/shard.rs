@@ -51,6 +51,13 @@ pub(super) struct Held {
     others: Records,
 }
 
+impl Held {
+    /// Records that are of none of the limit's rates.
+    pub(super) fn others(&self) -> &[Record] {
+        &self.others
+    }
+}
+
 impl Shard {
     pub(super) fn new(number: usize) -> Self {
         Self {

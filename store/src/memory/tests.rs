@@ -188,6 +188,15 @@ fn store_keeps_counts_when_a_number_is_edited() {
 }
 
 #[test]
+fn store_begins_an_edited_period_with_what_was_counted() {
+    // The second minute of an hour.
+    let store = MemoryStore::new(100, Clock::manual(7_260_000));
+    let (minute, hour) = (limit("ns/p/l", 20, 60_000), limit("ns/p/l", 50, 3_600_000));
+    assert_eq!((0..30).filter(|_| store.check(&[counter(&minute, 1)]).admitted).count(), 20);
+    assert_eq!((0..60).filter(|_| store.check(&[counter(&hour, 1)]).admitted).count(), 30);
+}
+
+#[test]
 fn store_drops_the_records_of_another_period_when_they_have_expired() {
     let clock = Clock::manual(7_200_000);
     let store = MemoryStore::new(100, clock.clone());

@@ -23,8 +23,8 @@
 --          -3 - (current * 4 + 2 + 1 if it is admitted) and previous. How the other counters of a run stand before its
 --          first check is said once, by slot, current and previous, or -1 if all its checks are answered in full; then
 --          each that is admitted in the short form adds one. A settlement is answered by 0. Instead of all that, -1 if a
---          key is not a string and -2 if its bytes are no records. After the deadline: the time alone, and nothing is
---          written.
+--          key is not a string (a run's own one only where it would be charged) and -2 if its bytes are no records.
+--          After the deadline: the time alone, and nothing is written.
 --
 -- All reads come before all writes but those of a run, whose keys nothing else is about: no error leaves anything half
 -- done. Every number is a whole one below 2^53, where Lua's doubles are exact, and so is x % y for such x and y:
