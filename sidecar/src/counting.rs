@@ -65,14 +65,31 @@ impl Backend for Backing {
 }
 
 impl Counting {
-    /// Above a Redis, or above nothing. To be called within the runtime that is to keep it.
-    pub(crate) fn layered(store: Option<Arc<Store>>, latency_budget: Duration) -> Self {
+    /// Above a Redis, or above nothing. To be called within the runtime that is to keep it. `old`: it goes on with the
+    /// counts of this one, whose keys are the same.
+    pub(crate) fn layered(
+        store: Option<Arc<Store>>,
+        latency_budget: Duration,
+        old: Option<&Arc<Limiter<Backing>>>,
+    ) -> Self {
         let options = LimiterOptions {
             latency_budget,
             shared_keys: memory::shared_keys(),
             ..LimiterOptions::default()
         };
-        Self::Layered(Arc::new(Limiter::new(Arc::new(Backing(store)), &options)))
+        let store = Arc::new(Backing(store));
+        Self::Layered(Arc::new(match old {
+            Some(old) => Limiter::succeed(old, store, &options),
+            None => Limiter::new(store, &options),
+        }))
+    }
+
+    /// The layers, where there are any.
+    pub(crate) fn limiter(&self) -> Option<&Arc<Limiter<Backing>>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Layered(limiter) => Some(limiter),
+        }
     }
 
     /// The store, if there is one.
@@ -85,10 +102,7 @@ impl Counting {
 
     /// What the layers have done, where there are any.
     pub(crate) fn metrics(&self) -> Option<LayerMetrics> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Layered(limiter) => Some(limiter.metrics()),
-        }
+        self.limiter().map(|limiter| limiter.metrics())
     }
 
     /// Why it did not answer, in a word.

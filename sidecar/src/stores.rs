@@ -1,18 +1,20 @@
 //! Which store counts: chosen by whoever publishes, started once, and kept for as long as the choice stays the same.
 //!
-//! A store that takes the place of another is waited for: until it has connected, or failed to, the old one counts.
+//! A store that takes the place of another is waited for: until it has connected, or failed to, the old one counts. Where
+//! only the way to the store has changed and not what keys mean, what was counted in this process goes over to the new one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rand::RngCore as _;
 use sluice_config::KeySecret;
 use sluice_config::message::{StoreAccess, StoreReport};
+use sluice_store::layers::Limiter;
 use sluice_store::redis::{ClientCertificate, OptionsError, Secret};
 use sluice_store::{Clock, MemoryStore, RedisOptions, RedisStore, Store, StoreHealth};
 use tokio::runtime::Handle;
 
-use crate::counting::Counting;
+use crate::counting::{Backing, Counting};
 
 /// The word for a store that is not configured, or not in a way that can be used.
 pub(crate) const UNCONFIGURED: &str = "unconfigured";
@@ -82,21 +84,35 @@ pub(crate) struct Stores {
     /// Where a store's task runs.
     runtime: Handle,
     clock: Clock,
-    in_use: Option<Chosen>,
-    coming: Option<Chosen>,
+    in_use: Option<InUse>,
+    coming: Option<Started>,
+    /// Those whose place was taken, for as long as they are asked or give back.
+    leaving: Vec<Weak<Limiter<Backing>>>,
     current: CurrentStore,
 }
 
-/// A choice and what came of it.
+/// A choice and what came of it: no store if there is none that could be used.
 #[derive(Debug)]
-struct Chosen {
+struct Started {
     choice: StoreChoice,
-    started: Keyed,
+    store: Option<Arc<Store>>,
+    secret: KeySecret,
 }
 
-impl Chosen {
-    fn store(&self) -> Option<&Arc<Store>> {
-        self.started.0.store()
+/// One that counts.
+#[derive(Debug)]
+struct InUse {
+    choice: StoreChoice,
+    counting: Keyed,
+}
+
+impl StoreChoice {
+    /// What makes keys mean the same counters.
+    fn keys(&self) -> Option<(&KeySecret, &str)> {
+        match self {
+            Self::Access(access) => Some((&access.key_secret, &access.prefix)),
+            Self::Unconfigured | Self::Memory => None,
+        }
     }
 }
 
@@ -105,7 +121,7 @@ pub(crate) type CurrentStore = Arc<arc_swap::ArcSwapOption<Counting>>;
 
 impl Stores {
     pub(crate) fn new(runtime: Handle, clock: Clock, current: CurrentStore) -> Self {
-        Self { runtime, clock, in_use: None, coming: None, current }
+        Self { runtime, clock, in_use: None, coming: None, leaving: Vec::new(), current }
     }
 
     /// The store of a choice: the running one if the choice is the same. If it is another, and has still to connect,
@@ -115,13 +131,13 @@ impl Stores {
         choice: &StoreChoice,
         coming: impl FnOnce(&Handle, Arc<Store>),
     ) -> Option<Keyed> {
-        let is = |chosen: &Option<Chosen>| chosen.as_ref().is_some_and(|chosen| chosen.choice == *choice);
-        if is(&self.in_use) {
+        if self.in_use.as_ref().is_some_and(|used| used.choice == *choice) {
             self.coming = None;
-        } else if !is(&self.coming) {
-            let next = Chosen { choice: choice.clone(), started: self.start(choice) };
-            let waited_for = next.store().filter(|store| store.health() == StoreHealth::Starting).cloned();
-            match waited_for.filter(|_| self.in_use.as_ref().is_some_and(|chosen| chosen.store().is_some())) {
+        } else if self.coming.as_ref().is_none_or(|coming| coming.choice != *choice) {
+            let next = self.start(choice);
+            let waited_for = next.store.clone().filter(|store| store.health() == StoreHealth::Starting);
+            let counts = self.in_use.as_ref().is_some_and(|used| used.counting.0.store().is_some());
+            match waited_for.filter(|_| counts) {
                 Some(store) => {
                     self.coming = Some(next);
                     coming(&self.runtime, store);
@@ -129,28 +145,49 @@ impl Stores {
                 None => self.use_now(next),
             }
         }
-        self.in_use.as_ref().map(|chosen| chosen.started.clone())
+        self.in_use.as_ref().map(|used| used.counting.clone())
     }
 
     /// Puts a store that was waited for into use; `None` if another choice has been made since.
     pub(crate) fn hand_over(&mut self, store: &Arc<Store>) -> Option<Keyed> {
-        let same = |chosen: &mut Chosen| chosen.store().is_some_and(|coming| Arc::ptr_eq(coming, store));
+        let same =
+            |coming: &mut Started| coming.store.as_ref().is_some_and(|coming| Arc::ptr_eq(coming, store));
         let next = self.coming.take_if(same)?;
-        let started = next.started.clone();
         self.use_now(next);
-        Some(started)
+        self.in_use.as_ref().map(|used| used.counting.clone())
     }
 
-    /// Where requests are counted now, and where they will be.
+    /// Where requests are counted now, and where they were and what was taken has not all been given back yet.
     pub(crate) fn all(&self) -> Vec<Counting> {
-        self.in_use.iter().chain(&self.coming).map(|chosen| chosen.started.0.clone()).collect()
+        let leaving = self.leaving.iter().filter_map(Weak::upgrade).map(Counting::Layered);
+        self.in_use.iter().map(|used| used.counting.0.clone()).chain(leaving).collect()
     }
 
-    fn use_now(&mut self, next: Chosen) {
-        self.current.store(Some(Arc::new(next.started.0.clone())));
+    fn use_now(&mut self, next: Started) {
+        let Started { choice, store, secret } = next;
+        let keys = choice.keys();
+        let old = self.in_use.take();
+        let same = old.as_ref().filter(|old| keys.is_some() && old.choice.keys() == keys);
+        let _on_it = self.runtime.enter();
+        let counting = match (&choice, store) {
+            (StoreChoice::Memory, Some(store)) => Counting::Memory(store),
+            (_, store) => {
+                let budget = match &choice {
+                    StoreChoice::Access(access) if store.is_some() => access.latency_budget_millis,
+                    // Nobody is asked, and so nobody waited for.
+                    _ => 0,
+                };
+                let same = same.and_then(|old| old.counting.0.limiter());
+                Counting::layered(store, Duration::from_millis(budget), same)
+            }
+        };
+        self.current.store(Some(Arc::new(counting.clone())));
         self.coming = None;
+        self.in_use = Some(InUse { choice, counting: (counting, secret) });
+        self.leaving.retain(|limiter| limiter.strong_count() > 0);
         // Requests that are being checked hold the old store until they have their answers.
-        if let Some(Chosen { started: (old, _), .. }) = self.in_use.replace(next) {
+        if let Some(InUse { counting: (old, _), .. }) = old {
+            self.leaving.extend(old.limiter().map(Arc::downgrade));
             // All but this one go with the last request that asks.
             self.runtime.spawn(async move { old.leave(1).await });
         }
@@ -159,39 +196,33 @@ impl Stores {
     pub(crate) fn state(&self) -> StoreState {
         match &self.in_use {
             None => StoreState::Unchosen,
-            Some(chosen) => {
-                chosen.store().map_or(StoreState::Unconfigured, |store| StoreState::Is(store.health()))
+            Some(used) => {
+                let store = used.counting.0.store();
+                store.map_or(StoreState::Unconfigured, |store| StoreState::Is(store.health()))
             }
         }
     }
 
-    fn start(&self, choice: &StoreChoice) -> Keyed {
+    fn start(&self, choice: &StoreChoice) -> Started {
         let own_secret = || {
             let mut secret = [0; 16];
             rand::rng().fill_bytes(&mut secret);
             KeySecret::new(secret)
         };
         let _on_it = self.runtime.enter();
-        // Nobody is asked, and so nobody waited for.
-        let nowhere = || (Counting::layered(None, Duration::ZERO), own_secret());
-        match choice {
-            StoreChoice::Unconfigured => nowhere(),
+        let (store, secret) = match choice {
+            StoreChoice::Unconfigured => (None, own_secret()),
             StoreChoice::Memory => {
                 let store = MemoryStore::new(MEMORY_KEYS, self.clock.clone());
-                (Counting::Memory(Arc::new(Store::Memory(store))), own_secret())
+                (Some(Store::Memory(store)), own_secret())
             }
-            StoreChoice::Access(access) => match options(access).and_then(RedisStore::start) {
-                Ok(store) => {
-                    let store = Some(Arc::new(Store::Redis(store)));
-                    let budget = Duration::from_millis(access.latency_budget_millis);
-                    (Counting::layered(store, budget), access.key_secret.clone())
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the store cannot be used");
-                    nowhere()
-                }
-            },
-        }
+            StoreChoice::Access(access) => {
+                let store = options(access).and_then(RedisStore::start);
+                let failed = |error: &OptionsError| tracing::error!(%error, "the store cannot be used");
+                (store.inspect_err(failed).ok().map(Store::Redis), access.key_secret.clone())
+            }
+        };
+        Started { choice: choice.clone(), store: store.map(Arc::new), secret }
     }
 }
 
@@ -234,4 +265,117 @@ fn options(access: &StoreAccess) -> Result<RedisOptions, OptionsError> {
         partitions: PARTITIONS,
         ..options
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
+    use sluice_store::layers::{Asked, Consistency, LimitPlan, OnFailure, Sharers};
+    use sluice_store::{KeyHash, LimitSpec};
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::counting::Question;
+
+    const NUMBER: u64 = 10;
+
+    /// A Redis that is not there.
+    fn access(change: impl FnOnce(&mut StoreAccess)) -> StoreChoice {
+        let access = serde_json::json!({
+            "url": "redis://127.0.0.1:1", "latencyBudgetMillis": 1_000,
+            "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
+        });
+        let mut access = serde_json::from_value(access).unwrap();
+        change(&mut access);
+        StoreChoice::new(Some(access))
+    }
+
+    fn question(consistency: Consistency) -> Question {
+        let (number, period) = (Requests::new(NUMBER).unwrap(), Period::from_millis(MAX_PERIOD_MS).unwrap());
+        let rate = Rate::new(number, period, Algorithm::FIXED_WINDOW).unwrap();
+        let spec = Arc::new(LimitSpec::new(format!("n/p/{consistency:?}"), vec![rate]));
+        let plan = LimitPlan::new(spec, consistency, OnFailure::Share, false, Sharers::alone());
+        Question::Layered(smallvec![Asked { limit: Arc::new(plan), key: KeyHash(7), cost: 1 }])
+    }
+
+    async fn admitted(counting: &Counting, question: &Question, times: u64) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..times {
+            admitted += u64::from(counting.ask(question.clone()).await.unwrap().answer.admitted);
+        }
+        admitted
+    }
+
+    /// Chooses, and waits until it counts.
+    async fn counts(stores: &mut Stores, choice: &StoreChoice) -> Counting {
+        let mut waited_for = None;
+        let now = stores.choose(choice, |_, store| waited_for = Some(store));
+        let then = match waited_for {
+            None => now,
+            Some(store) => {
+                started(&store).await;
+                stores.hand_over(&store)
+            }
+        };
+        then.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn what_is_counted_here_goes_over_where_keys_stay_what_they_are() {
+        let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentStore::default());
+        let questions = [question(Consistency::Local), question(Consistency::Strict)];
+        let first = counts(&mut stores, &access(|_| {})).await;
+        for question in &questions {
+            assert_eq!(admitted(&first, question, 2).await, 2);
+        }
+        let same = [
+            access(|access| access.password = Some("new".into())),
+            access(|access| access.latency_budget_millis = 2_000),
+            access(|access| access.url = "redis://127.0.0.1:2".into()),
+            // Not to be used at all.
+            access(|access| access.ca = Some("no certificate".into())),
+            access(|_| {}),
+        ];
+        for choice in &same {
+            let counting = counts(&mut stores, choice).await;
+            for question in &questions {
+                assert_eq!(admitted(&counting, question, 1).await, 1);
+            }
+        }
+        for question in &questions {
+            assert_eq!(admitted(&first, question, 1).await, 1, "one that was asked of the first");
+        }
+        let last = counts(&mut stores, &same[0]).await;
+        let left = NUMBER - 2 - same.len() as u64 - 1;
+        for question in &questions {
+            assert_eq!(admitted(&last, question, NUMBER).await, left);
+        }
+        let others = [
+            access(|access| access.prefix = "other:".into()),
+            access(|access| access.key_secret = KeySecret::new([1; 16])),
+            StoreChoice::Unconfigured,
+            access(|_| {}),
+        ];
+        for choice in &others {
+            let counting = counts(&mut stores, choice).await;
+            for question in &questions {
+                assert_eq!(admitted(&counting, question, 2 * NUMBER).await, NUMBER);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_old_store_is_left_too_for_as_long_as_it_is_asked() {
+        let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentStore::default());
+        let old = counts(&mut stores, &access(|_| {})).await;
+        counts(&mut stores, &access(|access| access.password = Some("new".into()))).await;
+        assert_eq!(stores.all().len(), 2);
+        drop(old);
+        let gone = async {
+            while stores.all().len() > 1 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+    }
 }

@@ -179,8 +179,8 @@ async fn store_keeps_counts_when_a_number_is_edited_and_records_when_a_period_is
     assert_eq!(admitted(&store, &[counter(&five, 1)], 4).await, 4);
     assert_eq!(admitted(&store, &[counter(&three, 1)], 2).await, 0);
     assert_eq!(admitted(&store, &[counter(&eight, 1)], 9).await, 4);
-    // During the roll-out of a period both are in use, and neither forgets.
-    let other = limit("l", 2, YEAR - 1);
+    // During the roll-out of a period both are in use, and neither forgets: the new one begins with the 8.
+    let other = limit("l", 10, YEAR - 1);
     assert_eq!(admitted(&store, &[counter(&other, 1)], 3).await, 2);
     assert_eq!(admitted(&store, &[counter(&eight, 1)], 1).await, 0);
     assert_eq!(stored(&redis, &store, &counter(&eight, 1)).len(), 2);
@@ -492,13 +492,18 @@ async fn store_needs_no_more_rights_than_documented() {
         let rights: Vec<_> = RIGHTS.into_iter().filter(|&right| right != left_out).collect();
         let store = set_user("less", &rights);
         eventually(&format!("refused without {left_out}"), || async {
-            // A new key is read in another way than one that is there.
-            let _ = store.check(check(&[counter(&plain, rand::random())])).await;
+            // A new key that more than one such check may be about is read in another way than one that is there.
+            let twice = Counter { cost: 2, ..counter(&plain, rand::random()) };
+            let _ = store.check(check(&[twice])).await;
             let _ = store.check(check(&both)).await;
             store.health() == StoreHealth::Failing(StoreFault::Refused)
         })
         .await;
     }
+    // Nor is a counter that many checks share taken for one of another type.
+    let store = set_user("no-get", &RIGHTS.map(|right| if right == "+get" { "+mget" } else { right }));
+    let shared = [counter(&plain, rand::random()), counter(&limit("acl-shared", 1000, YEAR), rand::random())];
+    assert_eq!(store.check(check(&shared)).await, Err(StoreError::Unavailable(StoreFault::Refused)));
     // Another prefix is another store's.
     let mut options = patient(&format!("redis://least:secret@127.0.0.1:{}", redis.port));
     options.prefix = "other:".into();

@@ -109,12 +109,18 @@ impl Pod {
     }
 }
 
-fn pod(port: u16, index: u32, count: u32) -> Pod {
+fn store(port: u16) -> Arc<RedisStore> {
     let options =
         RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(format!("redis://127.0.0.1:{port}")) };
-    let store = Arc::new(RedisStore::start(options).unwrap());
-    let limiter =
-        Limiter::new(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() });
+    Arc::new(RedisStore::start(options).unwrap())
+}
+
+fn options() -> LimiterOptions {
+    LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() }
+}
+
+fn pod(port: u16, index: u32, count: u32) -> Pod {
+    let limiter = Limiter::new(store(port), &options());
     Pod { limiter, sharers: Sharers::new(Live::numbered(index, count)), plans: Mutex::default() }
 }
 
@@ -339,6 +345,29 @@ async fn share_counts_while_the_store_is_stopped() {
         after += admitted(pod, &plan, 1, 200).await;
     }
     assert_eq!(after, 0, "40 before, 60 without");
+}
+
+/// The way that was known ends for good, as with a password that was changed in the store first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn share_is_told_by_the_limiter_that_takes_the_place_when_the_old_way_is_gone() {
+    let redis = Redis::start(&[]);
+    let way = Way::to(redis.port).await;
+    let plan = plan(1_000, Algorithm::FIXED_WINDOW, OnFailure::Share);
+    let old = pod(way.port, 0, 2);
+    is(&old, true).await;
+    assert_eq!(admitted(&old, &plan, 1, 100).await, 100);
+    way.cut();
+    is(&old, false).await;
+    assert_eq!(admitted(&old, &plan, 1, 1_000).await, 450, "half of what was left");
+    let limiter = Limiter::succeed(&old.limiter, store(redis.port), &options());
+    let new = Pod { limiter, sharers: old.sharers.clone(), plans: Mutex::default() };
+    old.close().await;
+    drop(old);
+    is(&new, true).await;
+    assert_eq!(admitted(&new, &plan, 1, 1_000).await, 450);
+    let other = pod(redis.port, 1, 2);
+    is(&other, true).await;
+    assert_eq!(admitted(&other, &plan, 1, 10).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

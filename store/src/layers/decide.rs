@@ -105,7 +105,7 @@ impl<S: Backend> Inner<S> {
                 let (reserved, taking) =
                     self.leases.reserve(one, terms, now, wait > 0, one.limit.sharers.count());
                 if let Some(taking) = taking {
-                    tokio::spawn(self.clone().take(taking));
+                    self.take(taking);
                 }
                 match reserved {
                     Reserved::Held(held) => {

@@ -1,8 +1,11 @@
 //! The layers put together, as their user sees them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::backend::Backend;
@@ -28,15 +31,33 @@ pub struct Limiter<S: Backend = crate::Store> {
 impl<S: Backend> Limiter<S> {
     /// Layers above a store. To be called within a tokio runtime, of either flavour.
     pub fn new(store: Arc<S>, options: &LimiterOptions) -> Self {
+        let shares = Arc::new(Shares::new(options.shared_keys, options.known_keys));
+        Self::above(store, options, shares, Time::new())
+    }
+
+    /// Layers above a store that takes the place of another one, where the same keys mean the same counters: it has what
+    /// was counted here and what is known, and tells its store what is still to be told. The old one goes on to answer
+    /// what it was asked, by the same counts, and is to be closed: it gives back blocks and nothing else.
+    pub fn succeed(old: &Self, store: Arc<S>, options: &LimiterOptions) -> Self {
+        let old = &old.inner;
+        old.succeeded.store(true, Relaxed);
+        Self::above(store, options, old.shares.clone(), old.time.copied())
+    }
+
+    fn above(store: Arc<S>, options: &LimiterOptions, shares: Arc<Shares>, time: Time) -> Self {
+        let runtime = Handle::current();
         let inner = Arc::new(Inner {
             store,
-            time: Time::new(),
+            runtime: runtime.clone(),
+            time,
             budget: options.latency_budget,
             leases: Leases::new(options.leased_keys),
             denials: DenialCache::new(options.denials),
-            shares: Shares::new(options.shared_keys, options.known_keys),
+            shares,
+            succeeded: AtomicBool::new(false),
+            closing: Mutex::default(),
         });
-        let task = tokio::spawn(Inner::keep(inner.clone()));
+        let task = runtime.spawn(Inner::keep(inner.clone()));
         Self { inner, task }
     }
 
@@ -85,9 +106,10 @@ impl<S: Backend> Limiter<S> {
     }
 
     /// Gives back what is held and tells the store what was counted here, each within the store's latency budget. No
-    /// request may come after it.
+    /// request may come after it. Of several at a time each ends when all of that is done.
     pub async fn close(&self) {
         let inner = &self.inner;
+        let _one = inner.closing.lock().await;
         for flight in inner.leases.flights() {
             let _ = flight.landed().await;
         }
@@ -104,7 +126,7 @@ impl<S: Backend> Limiter<S> {
             // What cannot be given back ends with its slot.
             while returning.join_next().await.is_some() {}
         }
-        while inner.shares.pending() > 0 && inner.store.health() == StoreHealth::Healthy {
+        while inner.tells() && inner.store.health() == StoreHealth::Healthy {
             let before = inner.shares.pending();
             inner.hand_over_some().await;
             if inner.shares.pending() == before {
@@ -124,9 +146,23 @@ impl<S: Backend> Drop for Limiter<S> {
 #[derive(Debug)]
 pub(super) struct Inner<S> {
     pub(super) store: Arc<S>,
+    /// Where calls to the store run: those where requests are asked may end before.
+    pub(super) runtime: Handle,
     pub(super) time: Time,
     pub(super) budget: Duration,
     pub(super) leases: Leases,
     pub(super) denials: DenialCache,
-    pub(super) shares: Shares,
+    /// Another one's too, once that has taken this one's place.
+    pub(super) shares: Arc<Shares>,
+    /// Another one has taken its place, and tells what is to be told.
+    succeeded: AtomicBool,
+    /// Held while it is closed.
+    closing: Mutex<()>,
+}
+
+impl<S> Inner<S> {
+    /// Whether there is something that this one, of all that have these counts, is to tell its store.
+    pub(super) fn tells(&self) -> bool {
+        self.shares.pending() > 0 && !self.succeeded.load(Relaxed)
+    }
 }

@@ -47,7 +47,8 @@ impl Fake {
         if self.gone.load(SeqCst) {
             return Err(StoreError::Unavailable(StoreFault::Unreachable));
         }
-        self.door.acquire().await.unwrap().forget();
+        let Ok(permit) = self.door.acquire().await else { return Err(StoreError::Timeout) };
+        permit.forget();
         Ok(())
     }
 
@@ -296,6 +297,23 @@ async fn a_store_that_came_back_empty_hears_what_it_knew_from_the_first_pod() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_came_back_empty_hears_of_who_was_full_before() {
+    let store = Fake::new();
+    let limiter = limiter(&store);
+    let plan = plan("n/p/l", &[(40, DAY)], Consistency::Strict);
+    assert_eq!(admitted(&limiter, &[one(&plan, 1)], 45).await, 40);
+    store.gone.store(true, SeqCst);
+    store.counters.lock().unwrap().clear();
+    tokio::time::advance(std::time::Duration::from_secs(2)).await;
+    assert_eq!(admitted(&limiter, &[one(&plan, 1)], 5).await, 0);
+    store.gone.store(false, SeqCst);
+    until("all is told", || limiter.metrics().share.pending == 0).await;
+    // What could have come back meanwhile is not known to be used.
+    let used = store.used(&plan, 1)[0];
+    assert!((38..=40).contains(&used), "{used}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flood_of_keys_without_the_store_shares_one_counter() {
     let store = Fake::new();
     let options = LimiterOptions { shared_keys: 100, ..LimiterOptions::default() };
@@ -374,4 +392,152 @@ async fn what_was_counted_here_alone_is_not_told_and_what_a_share_admitted_is_wh
     until("all is told", || limiter.metrics().share.pending == 0).await;
     assert_eq!(store.used(&strict, 1), [20]);
     assert_eq!(admitted(&limiter, &[one(&local, 1)], 100).await, 63);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_counted_here_goes_over_to_a_limiter_that_takes_the_place_and_is_told_once() {
+    let (before, after) = (Fake::new(), Fake::new());
+    let local = plan("n/p/l", &[(100, DAY)], Consistency::Local);
+    let strict = plan("n/p/s", &[(100, DAY)], Consistency::Strict);
+    let old = limiter(&before);
+    // It knows the store's clock, and so does the new one.
+    assert_eq!(admitted(&old, &[one(&strict, 2)], 1).await, 1);
+    assert_eq!(admitted(&old, &[one(&local, 1)], 30).await, 30);
+    before.gone.store(true, SeqCst);
+    after.gone.store(true, SeqCst);
+    assert_eq!(admitted(&old, &[one(&strict, 1)], 20).await, 20);
+    let new = Limiter::succeed(&old, after.clone(), &LimiterOptions::default());
+    // A request that was asked of the old one before, and ends after, counts as well.
+    assert_eq!(admitted(&old, &[one(&local, 1)], 10).await, 10);
+    assert_eq!(admitted(&old, &[one(&strict, 1)], 10).await, 10);
+    assert_eq!(admitted(&new, &[one(&local, 1)], 100).await, 60);
+    assert_eq!(admitted(&new, &[one(&strict, 1)], 10).await, 10);
+    // Though its store is there again, the old one tells it nothing, nor does it when it is closed.
+    before.gone.store(false, SeqCst);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    old.close().await;
+    assert_eq!((before.takes.load(SeqCst), new.metrics().share.pending), (0, 1));
+    drop(old);
+    after.gone.store(false, SeqCst);
+    until("all is told", || new.metrics().share.pending == 0).await;
+    assert_eq!(after.used(&strict, 1), [40]);
+    assert_eq!(admitted(&new, &[one(&strict, 1)], 100).await, 60);
+    assert_eq!(admitted(&new, &[one(&local, 1)], 10).await, 0);
+}
+
+/// What the old one was telling when another took its place, and could not, the new one tells.
+#[tokio::test(start_paused = true)]
+async fn what_an_old_limiter_could_not_tell_the_new_one_does() {
+    let (before, after) = (Fake::new(), Fake::new());
+    let strict = plan("n/p/s", &[(100, DAY)], Consistency::Strict);
+    let old = limiter(&before);
+    assert_eq!(admitted(&old, &[one(&strict, 2)], 1).await, 1);
+    before.gone.store(true, SeqCst);
+    assert_eq!(admitted(&old, &[one(&strict, 1)], 20).await, 20);
+    before.door.forget_permits(Semaphore::MAX_PERMITS);
+    before.gone.store(false, SeqCst);
+    until("it is being told", || before.takes.load(SeqCst) > 0).await;
+    let new = Limiter::succeed(&old, after.clone(), &LimiterOptions::default());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(after.takes.load(SeqCst), 0, "it may still be told");
+    before.door.close();
+    until("all is told", || new.metrics().share.pending == 0).await;
+    assert_eq!((after.used(&strict, 1), new.metrics().share.handed_over), (vec![20], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_rate_is_shared_by_the_pods_of_its_own_last_period() {
+    let rates = [(100, 1_000), (10_000, DAY)];
+    let sharers = Sharers::new(Live::numbered(0, 100));
+    let spec = plan("n/p/l", &rates, Consistency::Local).spec.clone();
+    let plan = LimitPlan::new(spec, Consistency::Local, OnFailure::Share, false, sharers.clone());
+    let asked = one(&Arc::new(plan), 1);
+    let shares = super::share::Shares::new(10, 10);
+    // Of one second each; a day has as many as are left of it.
+    let second = |n: u64| 1_700_000_000_000_000 + n * 1_000_000;
+    let admitted = |at| {
+        std::iter::repeat_with(|| shares.check(&[&asked], at)).take_while(|answer| answer.admitted).count()
+    };
+    assert_eq!(admitted(second(0)), 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    sharers.set(Live::numbered(0, 10));
+    assert_eq!(admitted(second(1)), 1, "those that have gone have used their parts of the last second");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(admitted(second(3)), 10);
+    // The day is still shared by 100.
+    assert_eq!((4..30).map(|n| admitted(second(n))).sum::<usize>(), 100 - 12);
+    tokio::time::advance(Duration::from_millis(DAY)).await;
+    let tomorrow = second(2 * DAY / 1_000);
+    assert_eq!((0..110).map(|n| admitted(tomorrow + n * 1_000_000)).sum::<usize>(), 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_admitted_before_a_period_was_edited_is_told_too() {
+    const HOUR: u64 = 3_600_000;
+    let store = Fake::new();
+    let limiter = limiter(&store);
+    let (hour, day) = (
+        plan("n/p/l", &[(100, HOUR)], Consistency::Strict),
+        plan("n/p/l", &[(100, DAY)], Consistency::Strict),
+    );
+    assert_eq!(admitted(&limiter, &[one(&hour, 1)], 5).await, 5);
+    store.gone.store(true, SeqCst);
+    assert_eq!(admitted(&limiter, &[one(&hour, 1)], 20).await, 20);
+    assert_eq!(admitted(&limiter, &[one(&day, 1)], 3).await, 3);
+    store.gone.store(false, SeqCst);
+    until("all is told", || limiter.metrics().share.pending == 0).await;
+    assert_eq!(store.used(&day, 1), [28]);
+}
+
+/// On real threads: the runtime of a request ends while its block is being taken.
+#[test]
+fn a_block_is_not_lost_when_the_runtime_of_the_request_that_wanted_it_ends() {
+    let (own, others) = (
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+    );
+    let store = Fake::new();
+    let limiter = own.block_on(async { limiter(&store) });
+    let plan = plan("n/p/l", &[(100_000, sluice_limiter::MAX_PERIOD_MS)], Consistency::Leased);
+    let asked = [one(&plan, 1)];
+    let landed = || async { until("nothing is under way", || limiter.metrics().lease.under_way == 0).await };
+    own.block_on(async {
+        for _ in 0..100 {
+            assert!(limiter.check(&asked).await.unwrap().answer.admitted);
+        }
+        landed().await;
+    });
+    store.door.forget_permits(Semaphore::MAX_PERMITS);
+    let before = limiter.metrics().lease;
+    others.block_on(async {
+        while limiter.metrics().lease.under_way == 0 {
+            let _ = tokio::time::timeout(Duration::from_millis(5), limiter.check(&asked)).await;
+        }
+    });
+    drop(others);
+    store.door.add_permits(1);
+    own.block_on(landed());
+    let after = limiter.metrics().lease;
+    assert_eq!((after.takes, after.taken > before.taken), (before.takes + 1, true));
+    store.door.add_permits(1_000);
+    own.block_on(limiter.close());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_closes_it_second_waits_for_the_first() {
+    let store = Fake::new();
+    let limiter = Arc::new(limiter(&store));
+    let plan = plan("n/p/l", &[(10_000, DAY)], Consistency::Leased);
+    assert_eq!(admitted(&limiter, &[one(&plan, 1)], 200).await, 200);
+    until("nothing is under way", || limiter.metrics().lease.under_way == 0).await;
+    let settled = store.settles.load(SeqCst);
+    store.door.forget_permits(Semaphore::MAX_PERMITS);
+    let first = limiter.clone();
+    let first = tokio::spawn(async move { first.close().await });
+    until("it gives back", || store.settles.load(SeqCst) > settled).await;
+    assert!(tokio::time::timeout(Duration::from_secs(9), limiter.close()).await.is_err());
+    store.door.add_permits(1_000);
+    limiter.close().await;
+    first.await.unwrap();
+    assert_eq!(store.used(&plan, 1), [200]);
 }

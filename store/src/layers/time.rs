@@ -20,6 +20,11 @@ impl Time {
         Self { started: Instant::now(), offset: AtomicU64::new(Clock::system().now()) }
     }
 
+    /// The same clocks, for another store: until that answers, its clock is taken to be the old one's.
+    pub(super) fn copied(&self) -> Self {
+        Self { started: self.started, offset: AtomicU64::new(self.offset.load(Relaxed)) }
+    }
+
     /// This process's clock.
     pub(super) fn now(&self) -> u64 {
         self.started.elapsed().as_micros() as u64

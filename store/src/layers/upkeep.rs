@@ -26,20 +26,23 @@ const IDLE: Duration = Duration::from_millis(100);
 const HANDED_OVER_AT_ONCE: usize = 64;
 
 impl<S: Backend> Inner<S> {
-    /// Takes a block.
-    pub(super) async fn take(self: Arc<Self>, taking: Taking) {
-        let landing = Landing { inner: &self, taking: &taking };
-        let sent = self.time.now();
-        let granted = self.store.take(taking.counter.clone(), taking.times).await;
-        if let Ok(granted) = &granted {
-            let now = self.time.now();
-            self.time.heard(granted.answer.at, now);
-            if let Some(asked) = self.leases.took(&taking, granted, sent, now) {
-                self.shares.heard(&asked, &granted.answer.decisions, granted.answer.at);
+    /// Takes a block: a task of its own.
+    pub(super) fn take(self: &Arc<Self>, taking: Taking) {
+        // Made here: it lands though the task never begins.
+        let landing = Landing { inner: self.clone(), taking };
+        self.runtime.spawn(async move {
+            let Landing { inner, taking } = &landing;
+            let sent = inner.time.now();
+            let granted = inner.store.take(taking.counter.clone(), taking.times).await;
+            if let Ok(granted) = &granted {
+                let now = inner.time.now();
+                inner.time.heard(granted.answer.at, now);
+                if let Some(asked) = inner.leases.took(taking, granted, sent, now) {
+                    inner.shares.heard(&asked, &granted.answer.decisions, granted.answer.at);
+                }
             }
-        }
-        taking.flight.land(granted.map(|_| ()));
-        drop(landing);
+            taking.flight.land(granted.map(|_| ()));
+        });
     }
 
     /// The store is told of these counters before it is asked about them.
@@ -48,27 +51,29 @@ impl<S: Backend> Inner<S> {
             let at = self.time.of_store(self.time.now());
             let Some((flight, hand_over)) = self.shares.hand_over(one.counter_id(), at) else { continue };
             if let Some(hand_over) = hand_over {
-                tokio::spawn(self.clone().hand_over(hand_over));
+                self.hand_over(hand_over);
             }
             flight.landed().await?;
         }
         Ok(())
     }
 
-    /// Tells the store of one counter. A task of its own, as it must be known how far it got.
-    async fn hand_over(self: Arc<Self>, hand_over: HandOver) {
-        let mut telling =
-            Telling { inner: &self, hand_over: &hand_over, told: SmallVec::new(), result: LOST };
-        for part in &hand_over.parts {
-            let Some(limit) = hand_over.plan.singles.get(part.rate) else { continue };
-            let counter = |cost| Counter { limit: limit.clone(), key: hand_over.key, cost };
-            if let Err(error) = self.tell(counter, *part).await {
-                telling.result = Err(error);
-                return;
+    /// Tells the store of one counter: a task of its own, as it must be known how far it got.
+    fn hand_over(self: &Arc<Self>, hand_over: HandOver) {
+        let mut telling = Telling { inner: self.clone(), hand_over, told: SmallVec::new(), result: LOST };
+        self.runtime.spawn(async move {
+            let Telling { inner, hand_over, told, result } = &mut telling;
+            for part in &hand_over.parts {
+                let Some(limit) = hand_over.plan.singles.get(part.rate) else { continue };
+                let counter = |cost| Counter { limit: limit.clone(), key: hand_over.key, cost };
+                if let Err(error) = inner.tell(counter, *part).await {
+                    *result = Err(error);
+                    return;
+                }
+                told.push(part.rate);
             }
-            telling.told.push(part.rate);
-        }
-        telling.result = Ok(());
+            *result = Ok(());
+        });
     }
 
     /// Tells the store of one rate.
@@ -107,7 +112,7 @@ impl<S: Backend> Inner<S> {
             let at = self.time.of_store(self.time.now());
             if let Some((flight, hand_over)) = self.shares.hand_over(id, at) {
                 if let Some(hand_over) = hand_over {
-                    tokio::spawn(self.clone().hand_over(hand_over));
+                    self.hand_over(hand_over);
                 }
                 flights.push(flight);
             }
@@ -123,12 +128,12 @@ impl<S: Backend> Inner<S> {
             let (back, next) = self.leases.review(self.time.now());
             for settlement in back {
                 let inner = self.clone();
-                tokio::spawn(async move {
+                self.runtime.spawn(async move {
                     // What cannot be given back ends with its slot.
                     let _ = inner.store.settle(settlement).await;
                 });
             }
-            let pending = self.shares.pending() > 0;
+            let pending = self.tells();
             if pending && self.store.health() == StoreHealth::Healthy {
                 self.hand_over_some().await;
             }
@@ -144,30 +149,30 @@ impl<S: Backend> Inner<S> {
 }
 
 /// Sees to it that a taking ends, however its task does.
-struct Landing<'a, S: Backend> {
-    inner: &'a Inner<S>,
-    taking: &'a Taking,
+struct Landing<S: Backend> {
+    inner: Arc<Inner<S>>,
+    taking: Taking,
 }
 
-impl<S: Backend> Drop for Landing<'_, S> {
+impl<S: Backend> Drop for Landing<S> {
     fn drop(&mut self) {
-        self.inner.leases.not_taken(self.taking);
+        self.inner.leases.not_taken(&self.taking);
         self.taking.flight.land(LOST);
     }
 }
 
 /// Sees to it that a handing over ends, however its task does.
-struct Telling<'a, S: Backend> {
-    inner: &'a Inner<S>,
-    hand_over: &'a HandOver,
+struct Telling<S: Backend> {
+    inner: Arc<Inner<S>>,
+    hand_over: HandOver,
     told: SmallVec<[usize; 1]>,
     result: Result<(), StoreError>,
 }
 
-impl<S: Backend> Drop for Telling<'_, S> {
+impl<S: Backend> Drop for Telling<S> {
     fn drop(&mut self) {
         let at = self.inner.time.of_store(self.inner.time.now());
-        self.inner.shares.handed_over(self.hand_over, &self.told, at);
+        self.inner.shares.handed_over(&self.hand_over, &self.told, at);
         self.hand_over.flight.land(self.result.clone());
     }
 }

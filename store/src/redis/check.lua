@@ -124,6 +124,9 @@ local s_rate, s_slot, s_current, s_previous, s_same, s_keys = {}, {}, {}, {}, {}
 -- Keys whose records are all read, five cells each; see below.
 local info = {}
 
+-- Why a key cannot be read.
+local failed
+
 -- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does. Nil
 -- if there is more than that to it, or if it is ahead.
 local function read(key, r)
@@ -135,7 +138,11 @@ local function read(key, r)
   if info[key * 5 - 4] then return nil end
   local value, slot = values[key], rate_slot[r]
   if not value then
-    if redis.pcall('GET', keys[key]) then return nil end
+    local other = redis.pcall('GET', keys[key])
+    if other then
+      if string.sub(other.err, 1, 9) ~= 'WRONGTYPE' then failed = other end
+      return nil
+    end
     return slot, 0, 0, false
   end
   local length, tag = #value, rate_tag[r]
@@ -1420,6 +1427,7 @@ while p <= stop do
       p = p + 2
     end
     local alike, last = read_besides(), named + checks
+    if failed then return failed end
     for b = 1, besides do
       if alike then
         out[o] = b_slot[b]

@@ -127,6 +127,12 @@ impl<'a> Parts<'a> {
             return wrong("there is a / before its @");
         }
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        // Else all servers but the last would be taken for a password.
+        if user.split_once('@').is_some_and(|(_, more)| more.contains(',')) {
+            return wrong(
+                "there is an @ behind its first server: USER:PASSWORD@ stands once, with %40 for an @ in it",
+            );
+        }
         let count = hosts.split(',').count();
         let mut servers = Vec::with_capacity(count);
         for (at, text) in hosts.split(',').enumerate() {
@@ -286,6 +292,8 @@ mod tests {
             ("redis://a?protocol=hunter2", "a ? or a #"),
             ("redis://a/hunter2", "database"),
             ("redis+cluster://:%ff@a", "UTF-8"),
+            ("redis+cluster://u:hunter2@a:1,u:hunter2@b:2", "an @ behind its first server"),
+            ("redis+sentinel://:hunter2@a,:hunter2@b/main", "an @ behind its first server"),
         ] {
             let text = error(url).to_string();
             assert!(text.contains(says), "{url}: {text}");

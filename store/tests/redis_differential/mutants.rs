@@ -173,8 +173,8 @@ pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
     (
         Everyday,
         "a list taken for a counter that is not there",
-        "    if redis.pcall('GET', keys[key]) then return nil end\n",
-        "",
+        "if other then\nif string.sub",
+        "if false then\nif string.sub",
     ),
     (
         Everyday,

@@ -14,7 +14,8 @@
 //! After a denial by the store nobody is asked for [`Holding::wait_after_denial`]. That may be longer than the store's
 //! own retry-after, and so may deny what the store would admit: quota that comes back bit by bit is worth a call only
 //! when there is some of it, and is not lost meanwhile. The wait never passes the end of a fixed window, where it would
-//! be.
+//! be. As others give back what they do not use, one of the requests that are denied meanwhile asks all the same: one of
+//! [`MANY_DENIED`], and one a minute. A block that nobody has used for much longer than was usual goes back whole.
 
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
@@ -42,6 +43,12 @@ const WORTH_MOST: f64 = 40.0;
 
 /// For how long a block of more than [`SMALL`] is taken ahead, in microseconds.
 const AHEAD: u64 = 2_000_000;
+
+/// Of so many requests that are denied without asking one asks, but not before [`SOON`]; and one does after [`LATE`],
+/// however few they are. In microseconds.
+const MANY_DENIED: u32 = 64;
+const SOON: u64 = 1_000_000;
+const LATE: u64 = 60_000_000;
 
 /// An unused block is looked at this often, in microseconds.
 const LOOK: u64 = 1_000_000;
@@ -110,6 +117,9 @@ pub(super) struct Holding {
     /// Until when whoever asks for `denied_cost` or more is denied without asking.
     denied_until: u64,
     denied_cost: u64,
+    /// Since when nobody has asked, and how many were denied since then.
+    denied_since: u64,
+    denied: u32,
     /// When the store would admit again, by its own word.
     retry_at: u64,
     /// How many times in a row the store had nothing.
@@ -134,6 +144,8 @@ impl Holding {
             last: None,
             denied_until: 0,
             denied_cost: 0,
+            denied_since: 0,
+            denied: 0,
             retry_at: 0,
             denials: 0,
             lost: 0,
@@ -163,7 +175,14 @@ impl Holding {
             return Step::Admit(more);
         }
         if now < self.denied_until && cost.max(1) >= self.denied_cost {
-            return Step::Deny;
+            let waited = now.saturating_sub(self.denied_since);
+            self.denied = self.denied.saturating_add(1);
+            if waited < LATE && (waited < SOON || self.denied < MANY_DENIED) {
+                return Step::Deny;
+            }
+            // This one asks, for itself alone.
+            (self.denied_since, self.denied) = (now, 0);
+            return if self.taking { Step::Wait } else { Step::Call };
         }
         if self.taking {
             return Step::Wait;
@@ -228,7 +247,7 @@ impl Holding {
         if granted < wanted {
             self.denied(terms, answer, 1, granted == 0, now);
         } else {
-            self.denials = 0;
+            (self.denials, self.denied_until) = (0, 0);
         }
     }
 
@@ -247,7 +266,7 @@ impl Holding {
         if own.iter().any(|decision| !decision.admitted) {
             self.denied(terms, &answer, cost.max(1), true, now);
         } else if answer.admitted {
-            self.denials = 0;
+            (self.denials, self.denied_until) = (0, 0);
         }
     }
 
@@ -271,7 +290,13 @@ impl Holding {
         let needed = at_most(pace * left as f64).ceil() as u64;
         let spare = self.left.saturating_sub(needed);
         let soon = left <= terms.longest / 8;
-        let back = if spare > self.block / 4 || (soon && spare > 1) { spare } else { 0 };
+        let back = if self.pace.is_quiet() {
+            self.left
+        } else if spare > self.block / 4 || (soon && spare > 1) {
+            spare
+        } else {
+            0
+        };
         let next = now + if soon { left } else { (left / 2).clamp(2_000, LOOK) };
         if back == 0 {
             return (None, Some(next));
@@ -398,6 +423,7 @@ impl Holding {
         }
         self.retry_at = now + retry;
         self.denied_cost = cost;
+        (self.denied_since, self.denied) = (now, 0);
         self.denied_until = now + self.wait_after_denial(terms, retry);
         self.denials = if nothing { (self.denials + 1).min(16) } else { 0 };
     }

@@ -7,6 +7,9 @@ const REMEMBERED: f64 = 16.0;
 /// Without a request for so many mean gaps, the mean is wrong.
 const SILENCE: f64 = 12.0;
 
+/// No shorter a silence means that nobody will ask any more, in microseconds.
+const QUIET: f64 = 1_000_000.0;
+
 /// The shortest memory, in microseconds.
 const SHORTEST: f64 = 200_000.0;
 
@@ -21,6 +24,8 @@ pub(super) struct Pace {
     /// The last request.
     last: u64,
     known: bool,
+    /// Nobody has asked for much longer than was usual.
+    quiet: bool,
 }
 
 impl Pace {
@@ -31,7 +36,12 @@ impl Pace {
     /// Notes that so much was asked for, admitted or not.
     pub(super) fn ask(&mut self, now: u64, cost: u64) {
         self.asked = self.asked.saturating_add(cost);
-        self.last = now;
+        (self.last, self.quiet) = (now, false);
+    }
+
+    /// Whether it looks as if nobody will ask any more: as [`Pace::at`] found last.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// The mean at `now`, in cost a microsecond. What is older than some requests fades, and what is older than `memory`
@@ -50,6 +60,7 @@ impl Pace {
         let silent = now.saturating_sub(self.last) as f64;
         if silent > SHORTEST && silent * self.mean > SILENCE {
             self.mean = 1.0 / silent;
+            self.quiet |= silent >= QUIET;
         }
         (self.asked, self.since, self.known) = (0, now, true);
         self.mean

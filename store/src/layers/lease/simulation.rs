@@ -442,7 +442,8 @@ fn leases_of_buckets_pass_them_by_a_few_percent() {
 fn leases_of_long_windows_are_as_cheap() {
     for (number, millis, times, calls) in [
         (1_000, 3_600_000, 0.9, 0.1),
-        (1_000, 3_600_000, 10.0, 0.03),
+        // A request in seven seconds and holder: one a minute asks.
+        (1_000, 3_600_000, 10.0, 0.15),
         (4_000, 3_600_000, 0.9, 0.08),
         (1_000, 60_000, 0.9, 0.1),
         (100_000, 60_000, 1.1, 0.06),
@@ -468,6 +469,33 @@ fn leases_of_long_windows_are_as_cheap() {
         World { spec, load, seconds: 55.0, ..world(Algorithm::FIXED_WINDOW, 1, 1.0, 20) },
     );
     assert!(report.admitted >= 9_750, "what idle holders had came back");
+}
+
+/// One holder takes what it needs and falls silent; then another one comes, and finds all that is left.
+#[test]
+fn what_a_silent_holder_has_is_found_within_a_minute() {
+    for number in [50, 300, 5_000] {
+        let (spec, third) = (spec(number, 3_600_000, Algorithm::SLIDING_WINDOW), number as f64 / 3.0);
+        // A third of the number within two seconds; then, from the tenth second on, all there is, slowly.
+        let load: Load = Box::new(move |holder, now| match (holder, now) {
+            (0, 0..2_000_000) => third / 2.0,
+            (1, 10_000_000..) => number as f64 / 60.0,
+            _ => 0.0,
+        });
+        let name = format!("one after another, {number}");
+        let report = show(
+            &name,
+            World {
+                spec,
+                load,
+                holders: 2,
+                seconds: 200.0,
+                prior: 2,
+                ..world(Algorithm::SLIDING_WINDOW, 1, 1.0, 2)
+            },
+        );
+        assert_eq!(report.admitted, number, "{name}: all of it is used");
+    }
 }
 
 /// A key that is asked for now and then costs no more than without leases.

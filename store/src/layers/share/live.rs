@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_limiter::Rate;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 /// Which one this pod is of those that share a policy.
@@ -45,6 +47,9 @@ impl Live {
         number / self.count() + u64::from(rank < number % self.count())
     }
 }
+
+/// By whom each rate of a limit is shared.
+pub(super) type Lives = SmallVec<[Live; 2]>;
 
 /// The pods that share a policy, as far as they are known: the plans of all its limits look here, and whoever hears of
 /// pods that come and go says so here. A snapshot that takes another's place keeps it.
@@ -85,9 +90,10 @@ impl Sharers {
         self.count.load(Relaxed)
     }
 
-    /// Those of the largest count within the last `period` microseconds.
-    pub(super) fn largest(&self, period: u64) -> Live {
-        self.lock().largest(self.now(), period)
+    /// Of each rate those of the largest count within the last period of it.
+    pub(super) fn largest(&self, rates: &[Rate]) -> Lives {
+        let (members, now) = (self.lock(), self.now());
+        rates.iter().map(|rate| members.largest(now, rate.period.micros())).collect()
     }
 
     fn now(&self) -> u64 {

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::{Algorithm, Burst, Rate, Requests};
+use sluice_limiter::{Algorithm, Burst, Rate, Record, Requests};
 use smallvec::SmallVec;
 
 use super::known::{RATES, Stood, least_used};
-use super::live::Live;
+use super::live::{Live, Lives};
 use crate::check::{KeyHash, LimitSpec, Records};
 use crate::layers::plan::LimitPlan;
 
@@ -17,7 +17,8 @@ use crate::layers::plan::LimitPlan;
 pub(super) struct Local {
     pub(super) plan: Arc<LimitPlan>,
     pub(super) key: KeyHash,
-    live: Live,
+    /// By whom each rate is shared.
+    lives: Lives,
     /// The limit with this pod's share of its numbers.
     pub(super) limit: Arc<LimitSpec>,
     /// By what decisions are made.
@@ -40,8 +41,8 @@ pub(in crate::layers) struct Part {
 
 impl Local {
     /// Of a counter that stood so when the store was last heard.
-    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, live: Live, stood: Option<Stood>) -> Self {
-        let limit = shared(&plan.spec, live, key);
+    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, lives: &[Live], stood: Option<Stood>) -> Self {
+        let limit = shared(&plan.spec, lives, key);
         let mut counted = Records::new();
         if let Some(stood) = stood {
             for ((rate, share), used) in plan.spec.rates.iter().zip(&limit.rates).zip(stood.used) {
@@ -50,27 +51,25 @@ impl Local {
                 counted.push(share.charge(record, at, part(used, own, whole)));
             }
         }
-        Self { plan: plan.clone(), key, live, limit, counted, own: Records::new(), stood }
+        Self { plan: plan.clone(), key, lives: lives.into(), limit, counted, own: Records::new(), stood }
     }
 
-    /// From now on the share is that of `live`, the numbers those of `plan`; what is counted stays.
-    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, live: Live) {
-        if self.live != live || !Arc::ptr_eq(&self.plan, plan) {
+    /// From now on the shares are those of `lives`, the numbers those of `plan`; what is counted stays.
+    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, lives: &[Live]) {
+        if self.lives[..] != *lives || !Arc::ptr_eq(&self.plan, plan) {
             if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
                 self.stood = None;
             }
-            (self.plan, self.live) = (plan.clone(), live);
-            self.limit = shared(&plan.spec, live, self.key);
+            (self.plan, self.lives) = (plan.clone(), lives.into());
+            self.limit = shared(&plan.spec, lives, self.key);
         }
     }
 
     /// Notes what was admitted here.
     pub(super) fn admitted(&mut self, now: u64, cost: u64) {
-        let mut before = std::mem::take(&mut self.own);
+        let before = std::mem::take(&mut self.own);
         for rate in &self.limit.rates {
-            let found = before.iter().position(|record| record.tag == rate.tag());
-            let stored = found.map(|n| before.swap_remove(n));
-            let (record, at) = rate.roll(stored, now + rate.phase(self.key.0));
+            let (record, at) = rate.roll(counted_by(rate, &before, now), now + rate.phase(self.key.0));
             self.own.push(rate.charge(record, at, cost));
         }
     }
@@ -88,13 +87,14 @@ impl Local {
         }
     }
 
-    /// What the store is to be told at `now`; nothing for a rate of which nothing was admitted here. It is told once.
+    /// What the store is to be told at `now`; nothing for a rate of which nothing was admitted here and nothing is known
+    /// from before. It is told once.
     pub(super) fn tell(&mut self, now: u64) -> SmallVec<[Part; 1]> {
         let (mut parts, own, stood) = (SmallVec::new(), std::mem::take(&mut self.own), self.stood.take());
         for (n, rate) in self.limit.rates.iter().enumerate() {
             let phase = rate.phase(self.key.0);
-            let own = own.iter().find(|record| record.tag == rate.tag()).map_or(0, |record| {
-                let (record, at) = rate.roll(Some(record.clone()), now + phase);
+            let own = counted_by(rate, &own, now).map_or(0, |record| {
+                let (record, at) = rate.roll(Some(record), now + phase);
                 rate.used(&record, at)
             });
             let least = match (&stood, self.plan.spec.rates.get(n)) {
@@ -103,7 +103,7 @@ impl Local {
                 }
                 _ => 0,
             };
-            if own > 0 {
+            if own > 0 || least > 0 {
                 parts.push(Part { rate: n, own, least });
             }
         }
@@ -117,6 +117,9 @@ impl Local {
         let stored = found.map(|n| self.own.swap_remove(n));
         let (record, at) = rate.roll(stored, now + rate.phase(self.key.0));
         self.own.push(rate.charge(record, at, part.own));
+        if part.least > 0 && part.rate < RATES {
+            self.stood.get_or_insert(Stood { at: now, used: [0; RATES] }).used[part.rate] = part.least;
+        }
     }
 
     /// Whether there is nothing to tell.
@@ -130,6 +133,11 @@ impl Local {
     }
 }
 
+/// What a rate has counted, or, if it is new, what the others prove.
+fn counted_by(rate: &Rate, records: &[Record], now: u64) -> Option<Record> {
+    records.iter().find(|record| record.tag == rate.tag()).cloned().or_else(|| rate.begun(records, now))
+}
+
 /// ceil(used * own / whole), of the share's own number at most.
 fn part(used: u64, own: u64, whole: u64) -> u64 {
     let product = u128::from(used) * u128::from(own);
@@ -138,10 +146,23 @@ fn part(used: u64, own: u64, whole: u64) -> u64 {
 
 /// A limit with this pod's share of each number. A bucket's burst is shared as well, but is one at least, or its rate
 /// could never be used.
-fn shared(spec: &LimitSpec, live: Live, key: KeyHash) -> Arc<LimitSpec> {
-    let rank = live.rank(key.0);
+fn shared(spec: &LimitSpec, lives: &[Live], key: KeyHash) -> Arc<LimitSpec> {
+    // Mostly they are the same for all rates.
+    let mut ranked: Option<(Live, u64)> = None;
+    let share = |(rate, &live): (&Rate, &Live)| {
+        let (_, rank) = *match &mut ranked {
+            Some(known) if known.0 == live => known,
+            other => other.insert((live, live.rank(key.0))),
+        };
+        part_of(rate, live, rank)
+    };
+    Arc::new(LimitSpec::new(String::new(), spec.rates.iter().zip(lives).map(share).collect()))
+}
+
+/// A pod's share of a rate.
+fn part_of(rate: &Rate, live: Live, rank: u64) -> Rate {
     let burst = |burst: Burst| Burst::new(live.share(burst.get(), rank).max(1)).unwrap_or(burst);
-    let share = |rate: &Rate| Rate {
+    Rate {
         // A share is never above the whole, and so in range.
         requests: Requests::new(live.share(rate.requests.get(), rank)).unwrap_or(rate.requests),
         algorithm: match rate.algorithm {
@@ -150,6 +171,5 @@ fn shared(spec: &LimitSpec, live: Live, key: KeyHash) -> Arc<LimitSpec> {
             other => other,
         },
         ..*rate
-    };
-    Arc::new(LimitSpec::new(String::new(), spec.rates.iter().map(share).collect()))
+    }
 }

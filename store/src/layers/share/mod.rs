@@ -152,8 +152,10 @@ impl Shares {
                 }
             }
         }
-        let metric = if answer.admitted { &self.admitted } else { &self.denied };
-        metric.fetch_add(1, Relaxed);
+        if !asked.is_empty() {
+            let metric = if answer.admitted { &self.admitted } else { &self.denied };
+            metric.fetch_add(1, Relaxed);
+        }
         let mut decisions = SmallVec::new();
         for (one, about) in asked.iter().zip(about) {
             let before: usize = counters[..about].iter().map(|counter| counter.limit.rates.len()).sum();
@@ -238,8 +240,7 @@ impl Shares {
     /// The counter of a question, made if need be.
     fn entry<'a>(&self, table: &'a mut Table<Entry>, asked: &Asked, at: u64) -> (u128, &'a mut Entry) {
         let plan = &asked.limit;
-        let period = plan.spec.rates.iter().map(|rate| rate.period.micros()).max().unwrap_or(0);
-        let live = plan.sharers.largest(period);
+        let lives = plan.sharers.largest(&plan.spec.rates);
         let stays = plan.consistency == Consistency::Local;
         let (mut id, mut key, mut overflow) = (asked.counter_id(), asked.key, false);
         if table.get_mut(id).is_none() {
@@ -258,9 +259,9 @@ impl Shares {
                 self.pending.fetch_add(1, Relaxed);
             }
             let stood = if stays || overflow { None } else { self.known.get(asked.id()) };
-            Entry { local: Local::new(plan, key, live, stood), overflow, stays, flight: None }
+            Entry { local: Local::new(plan, key, &lives, stood), overflow, stays, flight: None }
         });
-        entry.local.refresh(plan, live);
+        entry.local.refresh(plan, &lives);
         (id, entry)
     }
 
