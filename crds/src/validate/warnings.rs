@@ -66,7 +66,11 @@ fn where_counted(spec: &RateLimitPolicySpec) -> Vec<Violation> {
         Consistency::Leased => warnings.push(Violation::new(
             "spec.consistency",
             "no limit of this policy can be leased: each request is a question to the store, as with Strict. Leases are for \
-             hard windows with sub-windows of 50ms or longer, and for buckets",
+             hard windows with sub-windows of 50ms or longer, and for tokenBucket and gcra",
+        )),
+        Consistency::Local if spec.limits.is_empty() => warnings.push(Violation::new(
+            "spec.consistency",
+            "says where `limits` are counted, of which there are none: places of `concurrency` are always asked of the store",
         )),
         Consistency::Local => warnings.push(Violation::new(
             "spec.consistency",
