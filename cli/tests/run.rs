@@ -89,6 +89,25 @@ async fn the_admin_port_answers_and_a_store_that_is_gone_is_said_without_its_pas
 }
 
 #[tokio::test]
+async fn a_key_secret_that_everybody_can_derive_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, secret) = (directory.path().join("policy.yaml"), directory.path().join("secret"));
+    std::fs::write(&file, policy("5")).unwrap();
+    std::fs::write(&secret, "AAAAAAAAAAAAAAAAAAAAAA==\n").unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (bare, password) = (format!("redis://{gone}"), format!("redis://:s3cret@{gone}"));
+    for (arguments, warned) in [
+        (vec!["--store", bare.as_str()], true),
+        (vec!["--store", &bare, "--key-secret-file", secret.to_str().unwrap()], false),
+        (vec!["--store", &password], false),
+        (vec![], false),
+    ] {
+        let log = Run::start(&file, &arguments).await.end().await;
+        assert_eq!(log.contains("give --key-secret-file"), warned, "{arguments:?}: {log}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
     let directory = tempfile::tempdir().unwrap();
     let (good, bad) = (directory.path().join("good.yaml"), directory.path().join("bad.yaml"));

@@ -26,6 +26,8 @@ use crate::{admin, admission, distribution, store, trust};
 
 /// How often Secrets are read again.
 const REFRESH: Duration = Duration::from_secs(30);
+/// While there is no access to the store: how often it is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How long requests in flight may take after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
 /// The first Kubernetes whose Services see the named ports of native sidecars.
@@ -134,7 +136,6 @@ async fn lead(
     tracing::info!("leading");
     metrics.leads();
     certificates.refresh(true).await?;
-    hub.set_access(store::access(client.clone(), &args).await?);
     let context = Arc::new(Context {
         policies: watch::PolicyTable::default(),
         pods: Pods::new(client.clone()),
@@ -157,7 +158,8 @@ async fn lead(
         ended = control => ended.context("the control port"),
         () = watch_cluster(&context) => Ok(()),
         () = reconcile::run(context.clone()) => Ok(()),
-        () = refresh(&args, &client, &certificates, &hub) => Ok(()),
+        () = refresh(&args, &client, &certificates) => Ok(()),
+        () = read_access(&args, &client, &hub) => Ok(()),
         () = tell(&args, &context, &certificates) => Ok(()),
     }
 }
@@ -196,8 +198,8 @@ fn listed(context: &Context) {
     context.listed.send_modify(|listed| *listed += 1);
 }
 
-/// Reads the Secrets of the certificates and the store again, from time to time.
-async fn refresh(args: &Args, client: &kube::Client, certificates: &Certificates, hub: &Hub) {
+/// Reads the Secret of the certificates again, from time to time.
+async fn refresh(args: &Args, client: &kube::Client, certificates: &Certificates) {
     loop {
         tokio::time::sleep(REFRESH).await;
         if let Err(error) = certificates.refresh(true).await {
@@ -207,10 +209,30 @@ async fn refresh(args: &Args, client: &kube::Client, certificates: &Certificates
         if let Err(error) = take_endpoint(client, args).await {
             tracing::warn!("{error:#}");
         }
-        match store::access(client.clone(), args).await {
-            Ok(access) => hub.set_access(access),
-            Err(error) => tracing::warn!("access to the store stays as it was: {error:#}"),
-        }
+    }
+}
+
+/// Reads the Secrets of the store, and again from time to time. The hub is closed to streams until that succeeds: sidecars
+/// keep what they have, and this replica leads and serves admission all the same.
+async fn read_access(args: &Args, client: &kube::Client, hub: &Hub) {
+    loop {
+        let wait = match (store::access(client.clone(), args).await, hub.access()) {
+            (Ok(access), _) => {
+                hub.set_access(access);
+                REFRESH
+            }
+            (Err(error), Some(_)) => {
+                tracing::warn!("access to the store stays as it was: {error:#}");
+                REFRESH
+            }
+            (Err(error), None) => {
+                tracing::warn!(
+                    "no access to the store, and so no policies for sidecars until it is mended: {error:#}"
+                );
+                AGAIN
+            }
+        };
+        tokio::time::sleep(wait).await;
     }
 }
 

@@ -252,6 +252,34 @@ async fn reconcile_tells_sidecars_how_many_share_a_policy_whether_they_have_a_st
 }
 
 #[tokio::test]
+async fn reconcile_says_who_shares_a_policy_before_the_policy_where_it_matters() {
+    let (namespace, control) = start("local").await;
+    let mut streams = Vec::new();
+    for name in ["one", "two"] {
+        let mut stream = sidecar(&namespace, &control, name).await;
+        assert!(stream.policies().await.0.policies.is_empty());
+        streams.push(stream);
+    }
+    let mut local = spec(5);
+    local["consistency"] = json!("Local");
+    let uid = namespace.apply("p", local).await.unwrap().metadata.uid.unwrap();
+    for stream in &mut streams {
+        let mut told = false;
+        let reading = async {
+            loop {
+                let event = stream.event().await.expect("the stream goes on");
+                if event.contains(&uid) && event.starts_with("event: policies\n") {
+                    return;
+                }
+                told |= event.contains(&uid) && event.starts_with("event: live\n");
+            }
+        };
+        tokio::time::timeout(sluice_tests::wait::BOUND, reading).await.expect("the policy");
+        assert!(told, "the policy came first");
+    }
+}
+
+#[tokio::test]
 async fn stream_needs_a_token_of_a_pod_that_is_there() {
     let (namespace, control) = start("tokens").await;
     let pod = namespace.pod("one", true, json!({"app": "a"})).await;

@@ -36,7 +36,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, env = "SLUICE_STORE_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
     store_sentinel_password_file: Option<PathBuf>,
     /// A file with the secret that keys are hashed with, 16 bytes in base64: all processes that share a Redis share
-    /// it. By default it is derived from the Redis password
+    /// it. By default it is derived from the Redis password; give it if there is none, as with a client certificate:
+    /// what everybody can derive hides no client in Redis
     #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
     /// How long a check may take in Redis
@@ -88,7 +89,17 @@ impl StoreArgs {
         } = self;
         let StoreArg::Redis(url) = store else { return Ok(StoreChoice::Memory) };
         let key_secret = match read("--key-secret-file", key_secret_file.as_deref())? {
-            None => derive(&password(&url)),
+            None => {
+                let password = password(&url);
+                if password.is_empty() {
+                    tracing::warn!(
+                        "without a Redis password the secret that keys are hashed with is one that everybody knows: \
+                         give --key-secret-file a file with 16 random bytes in base64 (openssl rand -base64 16), \
+                         the same to all processes that share this Redis"
+                    );
+                }
+                derive(&password)
+            }
             Some(text) => KeySecret::try_from(text).map_err(|error| anyhow!("--key-secret-file: {error}"))?,
         };
         let certificate = read("--store-cert", store_cert.as_deref())?;

@@ -1,14 +1,16 @@
 //! What is published, who listens, and what they have said. All in memory and behind one lock that is never held
 //! across an await; listeners are woken by a version that goes up.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::value::RawValue;
 use sluice_config::message::{
     Policies, PolicyReport, Published, Report, Sharing, StoreAccess, StoreReport, VERSION,
 };
+use sluice_config::policy::{Consistency, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -17,12 +19,25 @@ use crate::distribution::identity::Identity;
 use crate::distribution::listener::{LAPSE, Listener, shortened};
 use crate::policy::queue::{PolicyKey, Queue};
 
+/// The longest that a policy is held back while it is not known who shares it. Less than a sidecar holds its pod's start
+/// back.
+pub(super) const HOLD: Duration = Duration::from_secs(5);
+
 /// The hub.
 pub struct Hub {
     state: Mutex<State>,
     version: watch::Sender<u64>,
-    open: watch::Sender<bool>,
+    open: watch::Sender<Open>,
     queue: Arc<Queue>,
+}
+
+/// What streams wait for.
+#[derive(Default)]
+struct Open {
+    /// Everything that there is has been published.
+    published: bool,
+    /// It is known how the store is reached.
+    access: bool,
 }
 
 #[derive(Default)]
@@ -43,6 +58,22 @@ struct Entry {
     since: Instant,
     /// The UIDs of the pods that share it, in their order; nothing until somebody has looked.
     sharers: Option<Vec<String>>,
+    /// Whether these are the sharers of this very selector.
+    known: bool,
+    /// Until when it is held back from streams, if it matters who shares it and that is not known.
+    held: Option<Instant>,
+}
+
+/// What a pod should have, all of one moment.
+pub struct Due {
+    /// Which one it is of those that share each of its policies, as far as that is known.
+    pub live: BTreeMap<String, Sharing>,
+    /// The whole map of its policies, if it was asked for.
+    pub policies: Option<Policies>,
+    /// Policies that are not in the map because it is not known who shares them: the pod keeps what it has of them.
+    pub held: BTreeSet<String>,
+    /// When the first of these need not be held back any longer.
+    pub held_until: Option<Instant>,
 }
 
 /// What a pod has said about a policy.
@@ -68,19 +99,33 @@ impl Hub {
         Self {
             state: Mutex::default(),
             version: watch::Sender::new(0),
-            open: watch::Sender::new(false),
+            open: watch::Sender::default(),
             queue,
         }
     }
 
-    /// Everything that there is has been published: listeners may come.
+    /// Everything that there is has been published: listeners may come, once there is access to the store.
     pub fn open(&self) {
-        self.open.send_replace(true);
+        if self.open.borrow().published {
+            return;
+        }
+        // Nobody could look who shares what, and nobody could listen.
+        let until = Instant::now() + HOLD;
+        for entry in self.lock().policies.values_mut() {
+            entry.held = entry.held.map(|_| until);
+        }
+        self.open.send_modify(|open| open.published = true);
     }
 
-    /// Resolves when the hub is open.
+    /// Resolves when everything that there is has been published.
+    pub async fn published(&self) {
+        let _ = self.open.subscribe().wait_for(|open| open.published).await;
+    }
+
+    /// Resolves when the hub is open: everything is published, and it is known how the store is reached. A sidecar that
+    /// came earlier would be told to drop what it has.
     pub async fn opened(&self) {
-        let _ = self.open.subscribe().wait_for(|open| *open).await;
+        let _ = self.open.subscribe().wait_for(|open| open.published && open.access).await;
     }
 
     /// Publishes a policy, or that its newest edit is invalid. Returns the hash in force and since when.
@@ -91,23 +136,29 @@ impl Hub {
         valid: Option<(Selector, &CompiledPolicy)>,
     ) -> Option<(PolicyHash, Instant)> {
         let mut state = self.lock();
-        let new = valid.map(|(selector, compiled)| (selector, compiled.to_json()));
+        let new = valid.map(|(selector, compiled)| (selector, compiled.to_json(), is_shared(compiled)));
         let old = state.policies.get(uid);
         let sharers = old.and_then(|old| old.sharers.clone());
         let (entry, changed) = match (new, old) {
-            (Some((selector, json)), old) => {
+            (Some((selector, json, shared)), old) => {
                 let hash = PolicyHash::of(&json);
                 let same =
                     old.filter(|old| old.published.as_ref().is_some_and(|published| published.hash == hash));
-                let unchanged =
-                    same.is_some_and(|old| !old.keep && old.selector.to_string() == selector.to_string());
+                let unchanged = same.is_some_and(|old| !old.keep && old.selects(&selector));
                 if unchanged {
                     return same.map(|old| (hash, old.since));
                 }
                 // A string that was written by the JSON writer is JSON.
                 let published = RawValue::from_string(json).ok().map(|policy| Published { hash, policy });
                 let since = same.map_or_else(Instant::now, |old| old.since);
-                (Entry { key: key.clone(), selector, published, keep: false, since, sharers }, true)
+                let known = old.is_some_and(|old| old.known && old.selects(&selector));
+                // One edit after another does not hold it back for ever.
+                let until = || old.and_then(|old| old.held).unwrap_or_else(|| Instant::now() + HOLD);
+                let held = (shared && !known).then(until);
+                (
+                    Entry { key: key.clone(), selector, published, keep: false, since, sharers, known, held },
+                    true,
+                )
             }
             (None, Some(old)) if old.keep => return None,
             (None, Some(old)) => (
@@ -118,6 +169,8 @@ impl Hub {
                     keep: true,
                     since: old.since,
                     sharers,
+                    known: old.known,
+                    held: old.held,
                 },
                 false,
             ),
@@ -130,6 +183,8 @@ impl Hub {
                     keep: true,
                     since: Instant::now(),
                     sharers,
+                    known: false,
+                    held: None,
                 },
                 true,
             ),
@@ -154,20 +209,22 @@ impl Hub {
         }
     }
 
-    /// These pods share a policy, by their UIDs. Wakes the streams of those that have one, if anything has changed.
-    pub fn set_sharers(&self, uid: &str, mut sharers: Vec<String>) {
+    /// These pods share a policy as long as it has this selector, by their UIDs. Wakes the streams that it concerns, if
+    /// anything has changed.
+    pub fn set_sharers(&self, uid: &str, selector: &Selector, mut sharers: Vec<String>) {
         sharers.sort_unstable();
         let mut state = self.lock();
         let State { policies, listeners, .. } = &mut *state;
-        let Some(entry) = policies.get_mut(uid).filter(|entry| entry.sharers.as_ref() != Some(&sharers))
-        else {
+        let Some(entry) = policies.get_mut(uid).filter(|entry| entry.selects(selector)) else { return };
+        if entry.known && entry.sharers.as_ref() == Some(&sharers) {
             return;
-        };
-        let before = entry.sharers.replace(sharers);
-        for pod in before.iter().chain(&entry.sharers).flatten() {
-            if let Some(listener) = listeners.get(pod) {
-                listener.live.notify_one();
-            }
+        }
+        entry.sharers = Some(sharers);
+        entry.known = true;
+        entry.held = None;
+        // Those that are not among the sharers too: each of them is one more.
+        for listener in listeners.values().filter(|listener| entry.concerns(&listener.identity)) {
+            listener.live.notify_one();
         }
     }
 
@@ -184,23 +241,43 @@ impl Hub {
         self.lock().listeners.get(pod_uid).map(|listener| listener.live.clone())
     }
 
-    /// Which one this pod is of those that share each of its policies, as far as that is known. A pod that has a stream
-    /// and is not seen to run yet is one more.
+    /// What a pod should have now; with its policies only if `policies`. Nothing if it has no stream.
     #[must_use]
-    pub fn live_of(&self, pod_uid: &str) -> Option<BTreeMap<String, Sharing>> {
+    pub fn due(&self, pod_uid: &str, policies: bool) -> Option<Due> {
         let state = self.lock();
         let listener = state.listeners.get(pod_uid)?;
-        let concerning = state.policies.iter().filter(|(_, entry)| entry.concerns(&listener.identity));
-        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let sharing = concerning.filter_map(|(uid, entry)| {
-            let sharers = entry.sharers.as_ref()?;
-            let (index, count) = match sharers.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
-                Ok(index) => (index, sharers.len()),
-                Err(index) => (index, sharers.len() + 1),
-            };
-            Some((uid.clone(), Sharing { index: number(index), count: number(count) }))
-        });
-        Some(sharing.collect())
+        let now = Instant::now();
+        let mut due = Due {
+            live: BTreeMap::new(),
+            policies: policies.then(|| Policies {
+                version: VERSION,
+                full: true,
+                policies: BTreeMap::new(),
+                removed: Vec::new(),
+                keep: Vec::new(),
+            }),
+            held: BTreeSet::new(),
+            held_until: None,
+        };
+        for (uid, entry) in state.policies.iter().filter(|(_, entry)| entry.concerns(&listener.identity)) {
+            if let Some(sharing) = entry.sharing_of(pod_uid) {
+                due.live.insert(uid.clone(), sharing);
+            }
+            if let Some(until) = entry.held.filter(|until| *until > now) {
+                due.held.insert(uid.clone());
+                due.held_until = Some(due.held_until.map_or(until, |first| first.min(until)));
+                continue;
+            }
+            let Some(all) = &mut due.policies else { continue };
+            match &entry.published {
+                // An invalid edit changes nothing: whoever comes anew gets the last good one too.
+                Some(published) => {
+                    all.policies.insert(uid.clone(), published.clone());
+                }
+                None => all.keep.push(uid.clone()),
+            }
+        }
+        Some(due)
     }
 
     /// Access to the store is this from now on.
@@ -209,6 +286,7 @@ impl Hub {
         if state.access.as_ref() != Some(&access) {
             state.access = Some(access);
             drop(state);
+            self.open.send_modify(|open| open.access = true);
             self.bump();
         }
     }
@@ -302,30 +380,6 @@ impl Hub {
         }
     }
 
-    /// What a pod should have now: the whole map.
-    #[must_use]
-    pub fn policies_of(&self, pod_uid: &str) -> Option<Policies> {
-        let state = self.lock();
-        let listener = state.listeners.get(pod_uid)?;
-        let mut all = Policies {
-            version: VERSION,
-            full: true,
-            policies: BTreeMap::new(),
-            removed: Vec::new(),
-            keep: Vec::new(),
-        };
-        for (uid, entry) in state.policies.iter().filter(|(_, entry)| entry.concerns(&listener.identity)) {
-            match &entry.published {
-                // An invalid edit changes nothing: whoever comes anew gets the last good one too.
-                Some(published) => {
-                    all.policies.insert(uid.clone(), published.clone());
-                }
-                None => all.keep.push(uid.clone()),
-            }
-        }
-        Some(all)
-    }
-
     /// Takes a report. False if its stream is not there.
     pub fn report(&self, report: Report) -> bool {
         let mut state = self.lock();
@@ -409,14 +463,33 @@ impl Entry {
     fn concerns(&self, pod: &Identity) -> bool {
         self.key.namespace == pod.namespace && self.selector.matches(&pod.labels)
     }
+
+    fn selects(&self, selector: &Selector) -> bool {
+        self.selector.to_string() == selector.to_string()
+    }
+
+    /// Which one a pod is of those that share the policy. One that has a stream and is not seen to run yet is one more.
+    fn sharing_of(&self, pod_uid: &str) -> Option<Sharing> {
+        let sharers = self.sharers.as_ref()?;
+        let (index, count) = match sharers.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
+            Ok(index) => (index, sharers.len()),
+            Err(index) => (index, sharers.len() + 1),
+        };
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Some(Sharing { index: number(index), count: number(count) })
+    }
+}
+
+/// Whether it makes a difference how many pods share a policy.
+fn is_shared(policy: &CompiledPolicy) -> bool {
+    policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use sluice_config::policy::Mode;
 
     use super::*;
-    use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 
     fn compiled(namespace: &str) -> CompiledPolicy {
         CompiledPolicy {
@@ -458,6 +531,10 @@ mod tests {
         }
     }
 
+    fn policies(hub: &Hub) -> Option<Policies> {
+        hub.due("uid", true)?.policies
+    }
+
     #[tokio::test]
     async fn a_pod_is_given_only_what_concerns_it() {
         let hub = Arc::new(Hub::new(Arc::default()));
@@ -465,7 +542,7 @@ mod tests {
         hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
         hub.publish("3", &key("other"), Some((selector("a"), &compiled("other"))));
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
-        let uids = || hub.policies_of("uid").map(|all| all.policies.into_keys().collect::<Vec<_>>());
+        let uids = || policies(&hub).map(|all| all.policies.into_keys().collect::<Vec<_>>());
         assert_eq!(uids(), Some(vec!["1".to_owned()]));
         hub.pod_labels("uid", &[("app".to_owned(), "b".to_owned())].into());
         assert_eq!(uids(), Some(vec!["2".to_owned()]));
@@ -515,9 +592,9 @@ mod tests {
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
         hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
         assert_eq!(hub.publish("1", &key("n"), None), None);
-        assert!(hub.policies_of("uid").unwrap().policies.contains_key("1"));
+        assert!(policies(&hub).unwrap().policies.contains_key("1"));
         hub.publish("2", &key("n"), None);
-        assert_eq!(hub.policies_of("uid").unwrap().keep, ["2"]);
+        assert_eq!(policies(&hub).unwrap().keep, ["2"]);
     }
 
     #[tokio::test]
@@ -526,10 +603,11 @@ mod tests {
         hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
         hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
-        let sharing = || hub.live_of("uid").unwrap().into_iter().collect::<Vec<_>>();
+        let sharing = || hub.due("uid", false).unwrap().live.into_iter().collect::<Vec<_>>();
         let of = |uid: &str, index, count| (uid.to_owned(), Sharing { index, count });
         let set = |uid: &str, pods: &[&str]| {
-            hub.set_sharers(uid, pods.iter().map(|&pod| pod.to_owned()).collect());
+            let selector = hub.selector(uid).unwrap_or_default();
+            hub.set_sharers(uid, &selector, pods.iter().map(|&pod| pod.to_owned()).collect());
         };
         assert_eq!(sharing(), [], "nobody has looked yet");
         set("1", &["z", "uid", "a"]);
@@ -544,25 +622,94 @@ mod tests {
         assert_eq!((sharing(), hub.selector("1").is_some()), (vec![of("1", 2, 4)], true));
         hub.publish("1", &key("n"), Some((Selector::default(), &compiled("n"))));
         assert_eq!(sharing(), [of("1", 2, 4)]);
-        assert_eq!((hub.live_of("nobody"), hub.selector("nobody").is_some()), (None, false));
+        assert_eq!((hub.due("nobody", true).is_some(), hub.selector("nobody").is_some()), (false, false));
     }
 
     #[tokio::test]
-    async fn only_streams_of_those_that_share_a_policy_are_woken_and_only_by_a_change() {
+    async fn only_streams_that_a_policy_concerns_are_woken_and_only_by_a_change() {
         let hub = Arc::new(Hub::new(Arc::default()));
         hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
+        hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
         let woken = hub.live_changes("uid").unwrap();
         let rings = || tokio::time::timeout(Duration::ZERO, woken.notified());
+        let set = |uid: &str, app: &str, pods: &[&str]| {
+            hub.set_sharers(uid, &selector(app), pods.iter().map(|&pod| pod.to_owned()).collect());
+        };
         let version = hub.version();
-        hub.set_sharers("1", vec!["other".into()]);
+        set("2", "b", &["other"]);
         assert!(rings().await.is_err());
-        hub.set_sharers("1", vec!["uid".into(), "other".into()]);
+        set("1", "b", &["another", "other"]);
+        assert!(rings().await.is_err(), "of a selector that is no longer its own");
+        set("1", "a", &["other"]);
+        assert!(rings().await.is_ok(), "it is one more");
+        set("1", "a", &["uid", "other"]);
         assert!(rings().await.is_ok());
-        hub.set_sharers("1", vec!["other".into(), "uid".into()]);
+        set("1", "a", &["other", "uid"]);
         assert!(rings().await.is_err());
-        hub.set_sharers("1", vec!["other".into()]);
+        set("1", "a", &["other"]);
         assert!(rings().await.is_ok(), "that it is not there any more");
+        set("1", "a", &["another", "other"]);
+        assert!(rings().await.is_ok(), "that it is one more than two");
         assert!(!version.has_changed().unwrap(), "policies are what they were");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_is_held_back_while_it_matters_who_shares_it_and_is_not_known() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        let local = CompiledPolicy { consistency: Consistency::Local, ..compiled("n") };
+        let leased = CompiledPolicy { consistency: Consistency::Leased, ..compiled("n") };
+        let share = CompiledPolicy { on_store_failure: OnStoreFailure::Share, ..compiled("n") };
+        let _closed = hub.connect(identity(&[("app", "a")]), "s");
+        let held = || hub.due("uid", false).unwrap().held.into_iter().collect::<String>();
+        let publish = |uid: &str, app: &str, policy: &CompiledPolicy| {
+            hub.publish(uid, &key("n"), Some((selector(app), policy)));
+        };
+        let look = |uid: &str| hub.set_sharers(uid, &selector("a"), vec!["uid".into()]);
+        publish("0", "a", &compiled("n"));
+        for (uid, policy) in [("1", &local), ("2", &leased), ("3", &share)] {
+            publish(uid, "a", policy);
+        }
+        // The list takes its time.
+        tokio::time::advance(HOLD).await;
+        hub.open();
+        tokio::time::advance(HOLD / 2).await;
+        hub.open();
+        assert_eq!(held(), "123");
+        assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0");
+        look("1");
+        assert_eq!(held(), "23");
+        // An edit is not held back for it, and does not put off when another is let go.
+        publish("1", "a", &share);
+        publish("2", "a", &share);
+        hub.publish("3", &key("n"), None);
+        assert_eq!(held(), "23");
+        tokio::time::advance(HOLD / 2).await;
+        assert_eq!(held(), "");
+        assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0123");
+        // Who shares it as it is selected now is another question.
+        publish("1", "b", &local);
+        publish("1", "a", &local);
+        assert_eq!(held(), "1");
+        hub.set_sharers("1", &selector("b"), Vec::new());
+        assert_eq!(held(), "1");
+        look("1");
+        assert_eq!(held(), "");
+    }
+
+    #[tokio::test]
+    async fn streams_wait_for_all_policies_and_for_access_to_the_store() {
+        let hub = Hub::new(Arc::default());
+        let access: StoreAccess = serde_json::from_value(serde_json::json!({
+            "url": "memory:", "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
+        }))
+        .unwrap();
+        let now = Duration::ZERO;
+        assert!(tokio::time::timeout(now, hub.published()).await.is_err());
+        hub.open();
+        assert!(tokio::time::timeout(now, hub.published()).await.is_ok(), "status needs no store");
+        assert!(tokio::time::timeout(now, hub.opened()).await.is_err());
+        hub.set_access(access);
+        assert!(tokio::time::timeout(now, hub.opened()).await.is_ok());
     }
 }

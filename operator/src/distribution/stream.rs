@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::Hub;
+use crate::distribution::hub::HOLD;
 use crate::metrics::Metrics;
 
 /// Changes that come within this time of each other are one.
@@ -61,7 +62,7 @@ pub async fn feed(
                 }
             }
             loop {
-                match tokio::time::timeout(KEEP_ALIVE, changed(&mut version, &live)).await {
+                match tokio::time::timeout(KEEP_ALIVE, due(&mut version, &live, sent.held_until)).await {
                     Ok(true) => break,
                     Ok(false) => return,
                     Err(_) => {
@@ -94,6 +95,15 @@ async fn changed(version: &mut watch::Receiver<u64>, live: &Notify) -> bool {
     }
 }
 
+/// The same, or waits until policies need not be held back any longer.
+async fn due(version: &mut watch::Receiver<u64>, live: &Notify, held_until: Option<Instant>) -> bool {
+    let changed = changed(version, live);
+    match held_until {
+        Some(until) => tokio::time::timeout_at(until, changed).await.unwrap_or(true),
+        None => changed.await,
+    }
+}
+
 /// Waits until nothing has changed for a moment.
 async fn settle(version: &mut watch::Receiver<u64>, live: &Notify) {
     let latest = Instant::now() + BUSY;
@@ -115,30 +125,55 @@ struct Sent {
     keep: Vec<String>,
     credentials: Option<Credentials>,
     live: BTreeMap<String, Sharing>,
+    /// When the first of the policies that are held back need not be any longer.
+    held_until: Option<Instant>,
+    /// Until when the first map is held back, if it is.
+    first_until: Option<Instant>,
 }
 
 impl Sent {
     /// The events that bring the sidecar up to date; nothing if its pod is gone. Without `policies` nothing but who shares
     /// them can have changed.
+    ///
+    /// A policy is said after who shares it, and held back while it matters and is not known yet, but for some seconds at
+    /// most: then it is said all the same, and a sidecar that has never heard of others takes itself to be alone. A
+    /// stream's first map is held back as a whole: a new pod must not begin without what is still to come.
     fn next(&mut self, hub: &Hub, pod_uid: &str, policies: bool) -> Option<Vec<Bytes>> {
         let mut events = Vec::new();
-        // Before the policies: none is in force before it is known who shares it.
-        let live = hub.live_of(pod_uid)?;
-        if self.live != live {
-            self.live.clone_from(&live);
-            events.push(event(LIVE_EVENT, None, &Live { version: VERSION, policies: live }));
+        let due = hub.due(pod_uid, policies || self.held_until.is_some())?;
+        if self.live != due.live {
+            self.live.clone_from(&due.live);
+            events.push(event(LIVE_EVENT, None, &Live { version: VERSION, policies: due.live }));
         }
-        if !policies {
-            return Some(events);
-        }
+        let Some(mut all) = due.policies else { return Some(events) };
+        self.held_until = due.held_until;
         let credentials = Credentials { version: VERSION, store: hub.access() };
         if self.credentials.as_ref() != Some(&credentials) {
             events.push(event(CREDENTIALS_EVENT, None, &credentials));
             self.credentials = Some(credentials);
         }
-        let mut all = hub.policies_of(pod_uid)?;
-        let hashes: BTreeMap<_, _> =
+        let mut hashes: BTreeMap<_, _> =
             all.policies.iter().map(|(uid, p)| (uid.clone(), p.hash.clone())).collect();
+        match &self.hashes {
+            // What the sidecar has of those it keeps.
+            Some(old) => hashes.extend(
+                due.held
+                    .iter()
+                    .filter_map(|uid| old.get_key_value(uid))
+                    .map(|(uid, hash)| (uid.clone(), hash.clone())),
+            ),
+            None if due.held.is_empty() => {}
+            None => {
+                let now = Instant::now();
+                let until = *self.first_until.get_or_insert(now + HOLD);
+                if now < until {
+                    self.held_until = self.held_until.map(|held| held.min(until));
+                    return Some(events);
+                }
+                // One new policy after another: the others do not wait for ever.
+                all.keep.extend(due.held);
+            }
+        }
         let id = id(&hashes, &all.keep);
         let first_and_known = self.hashes.is_none() && self.applied.as_deref() == Some(&id);
         let unchanged = self.hashes.as_ref() == Some(&hashes) && self.keep == all.keep;
@@ -181,7 +216,7 @@ fn event<T: serde::Serialize>(name: &str, id: Option<&str>, data: &T) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Selector;
+    use kube::core::{Expression, Selector};
     use sluice_config::CompiledPolicy;
     use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 
@@ -215,13 +250,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn who_shares_a_policy_is_said_before_it_and_once_for_many_changes() {
-        let hub = Arc::new(Hub::new(Arc::default()));
-        let key = PolicyKey { namespace: "n".into(), name: "p".into() };
-        hub.publish("1", &key, Some((Selector::default(), &POLICY)));
-        let set = |pods: usize| hub.set_sharers("1", (0..pods).map(|n| format!("pod-{n:04}")).collect());
-        set(2);
+    /// The stream of a pod.
+    fn read(hub: &Arc<Hub>) -> Reader {
         let identity = Identity {
             namespace: "n".into(),
             pod: "pod".into(),
@@ -231,9 +261,25 @@ mod tests {
         };
         let closed = hub.connect(identity, "s");
         let (sender, receiver) = mpsc::channel(1);
-        let metrics = Arc::new(Metrics::default());
-        tokio::spawn(feed(hub.clone(), metrics, "pod-0001".into(), None, None, closed, sender));
-        let mut reader = Reader(receiver);
+        tokio::spawn(feed(hub.clone(), Arc::default(), "pod-0001".into(), None, None, closed, sender));
+        Reader(receiver)
+    }
+
+    fn names(pods: usize) -> Vec<String> {
+        (0..pods).map(|n| format!("pod-{n:04}")).collect()
+    }
+
+    fn key() -> PolicyKey {
+        PolicyKey { namespace: "n".into(), name: "p".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shares_a_policy_is_said_before_it_and_once_for_many_changes() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        hub.publish("1", &key(), Some((Selector::default(), &POLICY)));
+        let set = |pods| hub.set_sharers("1", &Selector::default(), names(pods));
+        set(2);
+        let mut reader = read(&hub);
         let live = |index: u32, count: u32| serde_json::json!({"version": 1, "policies": {"1": {"index": index, "count": count}}});
         assert_eq!(reader.next().await, ("live".into(), live(1, 2)));
         assert_eq!(reader.next().await.0, "credentials");
@@ -246,9 +292,88 @@ mod tests {
         assert_eq!(reader.next().await, ("live".into(), live(1, 399)));
         // Policies are not said again for that, and an edit does not say again who shares it.
         let edited = CompiledPolicy { mode: Mode::Shadow, ..POLICY };
-        hub.publish("1", &key, Some((Selector::default(), &edited)));
+        hub.publish("1", &key(), Some((Selector::default(), &edited)));
         assert_eq!(reader.next().await.0, "policies");
         set(1);
         assert_eq!(reader.next().await, ("live".into(), live(1, 2)), "it has a stream: it is one more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_waits_until_it_is_known_who_shares_it() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        let publish = |uid: &str, policy: &CompiledPolicy| {
+            hub.publish(uid, &key(), Some((Selector::default(), policy)));
+        };
+        let strict = CompiledPolicy { on_store_failure: OnStoreFailure::Allow, ..POLICY };
+        publish("1", &POLICY);
+        publish("2", &strict);
+        // As after the operator's start: a sidecar comes before anybody has looked.
+        let mut reader = read(&hub);
+        assert_eq!(reader.next().await.0, "credentials");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        hub.set_sharers("1", &Selector::default(), names(2));
+        assert_eq!(reader.next().await.0, "live");
+        let (kind, all) = reader.next().await;
+        let uids = |message: &serde_json::Value| {
+            message["policies"].as_object().unwrap().keys().cloned().collect::<String>()
+        };
+        assert_eq!((kind.as_str(), &all["full"], uids(&all)), ("policies", &true.into(), "12".into()));
+        // A new one waits alone, and whoever shares it is said first.
+        publish("3", &POLICY);
+        publish("2", &CompiledPolicy { mode: Mode::Shadow, ..strict });
+        let (kind, delta) = reader.next().await;
+        assert_eq!((kind.as_str(), &delta["full"], uids(&delta)), ("policies", &false.into(), "2".into()));
+        hub.set_sharers("3", &Selector::default(), names(2));
+        assert_eq!(reader.next().await.0, "live");
+        let (kind, delta) = reader.next().await;
+        assert_eq!((kind.as_str(), uids(&delta)), ("policies", "3".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_map_does_not_wait_for_one_new_policy_after_another() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        hub.publish("0", &key(), Some((Selector::default(), &POLICY)));
+        let publishing = hub.clone();
+        tokio::spawn(async move {
+            for uid in 1.. {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                publishing.publish(&uid.to_string(), &key(), Some((Selector::default(), &POLICY)));
+            }
+        });
+        let (begin, mut reader) = (Instant::now(), read(&hub));
+        assert_eq!(reader.next().await.0, "credentials");
+        let (kind, all) = reader.next().await;
+        assert_eq!((kind.as_str(), &all["full"]), ("policies", &true.into()));
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(all["policies"].get("0").is_some(), "{all}");
+        assert!(all["keep"].as_array().is_some_and(|keep| keep.contains(&"4".into())), "{all}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_does_not_wait_for_ever_and_an_edit_that_waits_takes_nothing_away() {
+        let hub = Arc::new(Hub::new(Arc::default()));
+        let publish = |selector: Selector, policy: &CompiledPolicy| {
+            hub.publish("1", &key(), Some((selector, policy)));
+        };
+        let begin = Instant::now();
+        publish(Selector::default(), &POLICY);
+        let mut reader = read(&hub);
+        assert_eq!(reader.next().await.0, "credentials");
+        assert_eq!(reader.next().await.0, "policies");
+        // Nobody has looked: seconds, and less than a sidecar waits before it forwards without limits.
+        let waited = begin.elapsed();
+        assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(10), "{waited:?}");
+        hub.set_sharers("1", &Selector::default(), names(2));
+        assert_eq!(reader.next().await.0, "live");
+        // Another selector, and so others may share it: what is in force stays until that is known.
+        let other: Selector = [Expression::DoesNotExist("app".into())].into_iter().collect();
+        publish(other.clone(), &CompiledPolicy { mode: Mode::Shadow, ..POLICY });
+        // The clock stands still but for this: the stream has had its turn when it is over.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        hub.set_sharers("1", &other, names(3));
+        assert_eq!(reader.next().await.0, "live", "nothing before it, no removal either");
+        let (kind, delta) = reader.next().await;
+        assert_eq!((kind.as_str(), &delta["removed"]), ("policies", &serde_json::json!([])));
+        assert_eq!(delta["policies"]["1"]["policy"]["mode"], "Shadow");
     }
 }

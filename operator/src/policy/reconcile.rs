@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -23,7 +24,7 @@ const QUIET: Duration = Duration::from_millis(50);
 
 /// Reconciles whatever the queue says, for as long as the process lives.
 pub async fn run(context: Arc<Context>) {
-    context.hub.opened().await;
+    context.hub.published().await;
     // A status made from half a list would be wrong.
     let _ = context.listed.subscribe().wait_for(|listed| *listed >= WATCHES).await;
     loop {
@@ -53,10 +54,13 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let outcome = publish(&context.hub, key, &object);
     let uid = object.uid().unwrap_or_default();
-    // Of an invalid edit too: what was valid before is in force.
-    if let Some(selector) = context.hub.selector(&uid) {
-        context.hub.set_sharers(&uid, sharers(context, &key.namespace, &selector).await?);
-    }
+    // Of an invalid edit too: what was valid before is in force. That it fails is no reason to leave the status as it is.
+    let looked = match context.hub.selector(&uid) {
+        Some(selector) => sharers(context, &key.namespace, &selector)
+            .await
+            .map(|sharers| context.hub.set_sharers(&uid, &selector, sharers)),
+        None => Ok(()),
+    };
     let facts = match &outcome {
         Outcome::Published { hash, selector, .. } => dereference(context, key, &uid, hash, selector).await?,
         Outcome::Invalid(_) => Facts::default(),
@@ -74,5 +78,6 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     if let Some(wait) = again {
         context.queue.add_after(key.clone(), wait);
     }
-    report::write(context, key, &object, previous.as_ref(), &status).await
+    report::write(context, key, &object, previous.as_ref(), &status).await?;
+    looked.context("who shares it is not known")
 }

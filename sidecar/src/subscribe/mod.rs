@@ -169,7 +169,7 @@ impl Subscriber {
         }
     }
 
-    /// Lets an event take effect; says whether it did.
+    /// Lets an event take effect; says whether there is anything to report.
     fn apply(&mut self, event: Event) -> Result<bool, Ended> {
         let unreadable = |error| Ended::Event { kind: event.kind.clone(), error };
         match event.kind.as_str() {
@@ -189,7 +189,8 @@ impl Subscriber {
                 if self.publisher.has_published() {
                     self.keep();
                 }
-                return Ok(true);
+                // Nothing of it is confirmed.
+                return Ok(false);
             }
             // Of a later version.
             _ => return Ok(false),
