@@ -18,9 +18,10 @@ build: ## Build all binaries
 
 # KUBEBUILDER_ASSETS is honoured when set: a folder with kube-apiserver, etcd and kubectl.
 .PHONY: test
-test: ## All tests that need no privilege (installs Redis and etcd, builds kube-apiserver once)
+test: ## All tests that need no privilege (installs Redis and etcd, fetches Valkey and builds kube-apiserver once)
 	tests/node/apt.sh test
-	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && set -x && \
+	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
+	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace
 
 .PHONY: e2e

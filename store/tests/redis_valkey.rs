@@ -26,13 +26,13 @@ struct Valkey {
 impl Valkey {
     /// `None`, and says so, if there is no such program.
     fn start() -> Option<Self> {
-        let program = std::env::var("SLUICE_VALKEY").unwrap_or_else(|_| "valkey-server".into());
-        let named = std::env::var_os("SLUICE_VALKEY").is_some();
+        let named = std::env::var("SLUICE_VALKEY").ok().filter(|program| !program.is_empty());
+        let program = named.as_deref().unwrap_or("valkey-server");
         for _ in 0..10 {
             let port = quiet_port();
-            let mut child = match spawn(&program, port) {
+            let mut child = match spawn(program, port) {
                 Ok(child) => child,
-                Err(error) if named => panic!("SLUICE_VALKEY={program} cannot be run: {error}"),
+                Err(error) if named.is_some() => panic!("SLUICE_VALKEY={program} cannot be run: {error}"),
                 Err(_) => {
                     // Not by a macro whose output the test harness keeps to itself.
                     let text = b"SKIPPED: no valkey-server on the path; name one with SLUICE_VALKEY\n";
@@ -41,7 +41,7 @@ impl Valkey {
                 }
             };
             if serves(&mut child, port) {
-                return Some(Self { program, child, port });
+                return Some(Self { program: program.to_owned(), child, port });
             }
         }
         panic!("{program} did not start on any of 10 ports");

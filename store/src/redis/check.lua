@@ -1186,6 +1186,13 @@ local function run_fully(key, limit, callers)
   return read_besides()
 end
 
+-- What goes the quick ways below: previous below 2^18, so that previous * rest is exact, and current below this, so that
+-- one more is too and keeps its width and the short form of an answer.
+local PREVIOUS = 262144
+local function below(top)
+  return top > 1048576 and 1048575 or top - 1
+end
+
 -- A run of a limit of one rate.
 local function run_one(limit, callers, checks, alike)
   local r = first[limit]
@@ -1194,8 +1201,10 @@ local function run_one(limit, callers, checks, alike)
   local ends = (slot + (two and 2 or 1)) * period
   -- By the length of a value: its format, and that of current alone; its tag; what current has to stay below.
   local formats, counts, tags, tops = {}, {}, {}, {}
-  for key = named + 1, named + checks do
-    local value = values[key]
+  -- The same of the last value whose window has not ended: the next ones are mostly like it.
+  local like, whole, part, same, top
+
+  local function any(key, value)
     local length, own, stored, current, previous, f = 0, nil, nil, 0, 0, nil
     if value then
       length = #value
@@ -1213,71 +1222,94 @@ local function run_one(limit, callers, checks, alike)
     end
     if value and (not own or own ~= tags[length] or stored > slot) or not alike then
       alike = run_fully(key, limit, callers) and alike
-    else
-      if stored ~= slot then
-        -- Its window has ended, or it is new.
-        previous = two and value and stored == slot - 1 and current or 0
-        current = 0
-      end
-      local room, admitted = requests - current, 0
-      if callers == 1 then
-        if room >= 1 and left >= 1 then
-          local x = previous * rest
-          if x > 9007199254740992 then
-            if room > long_share(previous, rest, period) then admitted = 1 end
-          elseif x <= (room - 1) * period then
-            admitted = 1
-          end
-        end
-      elseif room >= 1 then
-        if previous > 0 then room = room - share(previous, rest, period) end
-        admitted = room >= callers and callers or room > 0 and room or 0
-      end
-      local good = true
-      if admitted > 0 then
-        current = current + admitted
-        if stored == slot and current < tops[length] then
-          -- SETRANGE keeps the time to live, and costs less.
-          call('SETRANGE', keys[key], '12', pack(counts[length], current))
-        else
-          local top = current > previous and current or previous
-          local width = width_of(top)
-          local new
-          if two then
-            new = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
-          else
-            new = pack(formats_one[width] or format(false, width), tag + width, slot, current)
-          end
-          if value then
-            call('SET', keys[key], new, 'PXAT', ends)
-          else
-            -- If there is something else than a string it stays.
-            good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
-          end
+      if not alike then like = nil end
+      return
+    end
+    if stored ~= slot then
+      -- Its window has ended, or it is new.
+      previous = two and value and stored == slot - 1 and current or 0
+      current = 0
+    elseif callers == 1 then
+      like, whole, part, same, top = length, f, counts[length], own, below(tops[length])
+    end
+    local room, admitted = requests - current, 0
+    if callers == 1 then
+      if room >= 1 and left >= 1 then
+        local x = previous * rest
+        if x > 9007199254740992 then
+          if room > long_share(previous, rest, period) then admitted = 1 end
+        elseif x <= (room - 1) * period then
+          admitted = 1
         end
       end
-      if not good then
-        out[o] = -1
-        o = o + 1
-      elseif callers > 1 then
-        out[o] = admitted
-        out[o + 1] = slot
-        out[o + 2] = current
-        out[o + 3] = previous
-        o = o + 4
+    elseif room >= 1 then
+      if previous > 0 then room = room - share(previous, rest, period) end
+      admitted = room >= callers and callers or room > 0 and room or 0
+    end
+    local good = true
+    if admitted > 0 then
+      current = current + admitted
+      if stored == slot and current < tops[length] then
+        -- SETRANGE keeps the time to live, and costs less.
+        call('SETRANGE', keys[key], '12', pack(counts[length], current))
       else
-        left = left - admitted
-        taken = taken + admitted
-        if previous < 536870912 and current < 1048576 then
-          out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
-          o = o + 1
+        local most = current > previous and current or previous
+        local width = width_of(most)
+        local new
+        if two then
+          new = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
         else
-          out[o] = -3 - (current * 4 + 2 + admitted)
-          out[o + 1] = previous
-          o = o + 2
+          new = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+        end
+        if value then
+          call('SET', keys[key], new, 'PXAT', ends)
+        else
+          -- If there is something else than a string it stays.
+          good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
         end
       end
     end
+    if not good then
+      out[o] = -1
+      o = o + 1
+    elseif callers > 1 then
+      out[o] = admitted
+      out[o + 1] = slot
+      out[o + 2] = current
+      out[o + 3] = previous
+      o = o + 4
+    else
+      left = left - admitted
+      taken = taken + admitted
+      if previous < 536870912 and current < 1048576 then
+        out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
+        o = o + 1
+      else
+        out[o] = -3 - (current * 4 + 2 + admitted)
+        out[o + 1] = previous
+        o = o + 2
+      end
+    end
+  end
+
+  for key = named + 1, named + checks do
+    local value, quick = values[key], false
+    if value and #value == like then
+      local own, stored, current, previous = unpack(whole, value)
+      if not two then previous = 0 end
+      if own == same and stored == slot and current < top and previous < PREVIOUS then
+        quick = true
+        local admitted = 0
+        if left >= 1 and previous * rest <= (requests - current - 1) * period then
+          admitted, current = 1, current + 1
+          call('SETRANGE', keys[key], '12', pack(part, current))
+          left, taken = left - 1, taken + 1
+        end
+        out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
+        o = o + 1
+      end
+    end
+    if not quick then any(key, value) end
   end
 end
 
@@ -1301,12 +1333,42 @@ end
 local function run_many(limit, callers, checks, alike)
   local from, to = first[limit], first[limit + 1] - 1
   local tag_of, slot_of, requests_of, period_of, rest_of = rate_tag, rate_slot, rate_requests, rate_period, rate_rest
-  local two_of, n = {}, 0
-  for r = from, to do two_of[r] = tag_of[r] % 8192 == TWO_WINDOWS end
+  local two_of, twos = {}, 0
+  for r = from, to do
+    two_of[r] = tag_of[r] % 8192 == TWO_WINDOWS
+    if two_of[r] then twos = twos + 1 end
+  end
   -- By the length of a value how it was laid out last.
   local formats, tags_of, tops_of = {}, {}, {}
-  for key = named + 1, named + checks do
-    local value, length, t, f = values[key], 0, nil, nil
+  -- What most limits are is decided without loops: two or three sliding windows, of a value like the last one whose windows
+  -- have not ended. Of it: the length, the format, that of what changes, and for each rate how its record begins, and what
+  -- current has to stay below.
+  local few, three = callers == 1 and twos == to - from + 1 and twos <= 3, twos == 3
+  local like, whole, part, own1, own2, own3, head2, head3, top1, top2, top3
+  local second = from + 1
+  local slot1, slot2, slot3 = slot_of[from], slot_of[second], three and slot_of[to] or nil
+  local requests1, requests2, requests3 = requests_of[from], requests_of[second], requests_of[to]
+  local period1, period2, period3 = period_of[from], period_of[second], period_of[to]
+  local rest1, rest2, rest3 = rest_of[from], rest_of[second], rest_of[to]
+
+  local function learn(length, f, tags, tops)
+    like, whole, own1, own2 = length, f, tags[1], tags[2]
+    local width1, width2 = own1 % 8, own2 % 8
+    head2 = pack('<I6I6', own2, slot2)
+    part = '<I' .. width1 .. 'I' .. width1 .. 'c12I' .. width2
+    top1, top2, top3 = below(tops[1]), below(tops[2]), below(tops[three and 3 or 2])
+    if three then
+      own3 = tags[3]
+      head3 = pack('<I6I6', own3, slot3)
+      part = part .. 'I' .. width2 .. 'c12I' .. own3 % 8
+    else
+      -- What is read behind the last record is the position there, and no slot.
+      own3 = length + 1
+    end
+  end
+
+  local function any(key, value)
+    local length, t, f, n = 0, nil, nil, nil
     if value then
       length = #value
       f = formats[length]
@@ -1325,91 +1387,122 @@ local function run_many(limit, callers, checks, alike)
       end
     end
     if value and not t or not alike then
-      alike = run_fully(key, limit, callers) and alike and alike
-    else
-      local admitted, ends, was, at = left < 1 and 0 or callers, 0, 0, 1
-      if not value then t = {} end
-      for r = from, to do
-        local slot, period, two = slot_of[r], period_of[r], two_of[r]
-        local current, previous = t[at + 2], two and t[at + 3] or 0
-        local e = (slot + (two and 2 or 1)) * period
-        if e > ends then ends = e end
-        if t[at + 1] ~= slot then
-          -- Its window has ended, or it is new.
-          local stored = t[at + 1]
-          if value then
-            e = (stored + (two and 2 or 1)) * period
-            previous = two and stored == slot - 1 and current or 0
-          else
-            t[at], e = 0, 0
-          end
-          f, current = nil, 0
-          t[at + 1], t[at + 2] = slot, 0
-          if two then t[at + 3] = previous end
+      alike = run_fully(key, limit, callers) and alike
+      if not alike then few, like = false, nil end
+      return
+    end
+    local admitted, ends, was, at = left < 1 and 0 or callers, 0, 0, 1
+    if not value then t = {} end
+    for r = from, to do
+      local slot, period, two = slot_of[r], period_of[r], two_of[r]
+      local current, previous = t[at + 2], two and t[at + 3] or 0
+      local e = (slot + (two and 2 or 1)) * period
+      if e > ends then ends = e end
+      if t[at + 1] ~= slot then
+        -- Its window has ended, or it is new.
+        local stored = t[at + 1]
+        if value then
+          e = (stored + (two and 2 or 1)) * period
+          previous = two and stored == slot - 1 and current or 0
+        else
+          t[at], e = 0, 0
         end
-        if e > was then was = e end
-        if admitted > 0 then
-          local room = requests_of[r] - current
-          if room > 0 and previous > 0 then room = room - share(previous, rest_of[r], period) end
-          if room < admitted then admitted = room > 0 and room or 0 end
-        end
-        at = two and at + 4 or at + 3
+        f, current = nil, 0
+        t[at + 1], t[at + 2] = slot, 0
+        if two then t[at + 3] = previous end
       end
-      local good, begin, tops = true, o, f and tops_of[length]
+      if e > was then was = e end
+      if admitted > 0 then
+        local room = requests_of[r] - current
+        if room > 0 and previous > 0 then room = room - share(previous, rest_of[r], period) end
+        if room < admitted then admitted = room > 0 and room or 0 end
+      end
+      at = two and at + 4 or at + 3
+    end
+    local good, begin, tops = true, o, f and tops_of[length]
+    if f and few then learn(length, f, tags_of[length], tops) end
+    if callers > 1 then
+      out[o] = admitted
+      o = o + 1
+    end
+    at, n = 1, 1
+    for r = from, to do
+      local current, previous = t[at + 2] + admitted, two_of[r] and t[at + 3] or 0
+      t[at + 2] = current
+      if f and current >= tops[n] then f = nil end
       if callers > 1 then
-        out[o] = admitted
+        out[o] = slot_of[r]
+        out[o + 1] = current
+        out[o + 2] = previous
+        o = o + 3
+      elseif previous < 536870912 and current < 1048576 then
+        out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
         o = o + 1
-      end
-      at, n = 1, 1
-      for r = from, to do
-        local current, previous = t[at + 2] + admitted, two_of[r] and t[at + 3] or 0
-        t[at + 2] = current
-        if f and current >= tops[n] then f = nil end
-        if callers > 1 then
-          out[o] = slot_of[r]
-          out[o + 1] = current
-          out[o + 2] = previous
-          o = o + 3
-        elseif previous < 536870912 and current < 1048576 then
-          out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
-          o = o + 1
-        else
-          out[o] = -3 - (current * 4 + 2 + admitted)
-          out[o + 1] = previous
-          o = o + 2
-        end
-        at, n = two_of[r] and at + 4 or at + 3, n + 1
-      end
-      if admitted > 0 and f then
-        call('SETRANGE', keys[key], '0', pack(f, spread(t)))
-      elseif admitted > 0 then
-        f, at = '<', 1
-        for r = from, to do
-          local top = t[at + 2]
-          if two_of[r] and t[at + 3] > top then top = t[at + 3] end
-          local width = width_of(top)
-          t[at] = tag_of[r] + width
-          f = f .. (two_of[r] and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
-          at = two_of[r] and at + 4 or at + 3
-        end
-        local new = pack(f, spread(t))
-        if #new == length and ends == was then
-          call('SETRANGE', keys[key], '0', new)
-        elseif value then
-          call('SET', keys[key], new, 'PXAT', ends)
-        else
-          good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
-        end
-      end
-      if not good then
-        for at = begin + 1, o - 1 do out[at] = nil end
-        out[begin] = -1
-        o = begin + 1
       else
-        left = left - admitted
-        taken = taken + admitted
+        out[o] = -3 - (current * 4 + 2 + admitted)
+        out[o + 1] = previous
+        o = o + 2
+      end
+      at, n = two_of[r] and at + 4 or at + 3, n + 1
+    end
+    if admitted > 0 and f then
+      call('SETRANGE', keys[key], '0', pack(f, spread(t)))
+    elseif admitted > 0 then
+      f, at = '<', 1
+      for r = from, to do
+        local top = t[at + 2]
+        if two_of[r] and t[at + 3] > top then top = t[at + 3] end
+        local width = width_of(top)
+        t[at] = tag_of[r] + width
+        f = f .. (two_of[r] and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
+        at = two_of[r] and at + 4 or at + 3
+      end
+      local new = pack(f, spread(t))
+      if #new == length and ends == was then
+        call('SETRANGE', keys[key], '0', new)
+      elseif value then
+        call('SET', keys[key], new, 'PXAT', ends)
+      else
+        good = call('SET', keys[key], new, 'PXAT', ends, 'NX')
       end
     end
+    if not good then
+      for at = begin + 1, o - 1 do out[at] = nil end
+      out[begin] = -1
+      o = begin + 1
+    else
+      left = left - admitted
+      taken = taken + admitted
+    end
+  end
+
+  for key = named + 1, named + checks do
+    local value, quick = values[key], false
+    if value and #value == like then
+      local o1, s1, c1, p1, o2, s2, c2, p2, o3, s3, c3, p3 = unpack(whole, value)
+      if o1 == own1 and s1 == slot1 and o2 == own2 and s2 == slot2 and o3 == own3 and s3 == slot3 then
+        if not three then c3, p3 = c2, p2 end
+        if c1 < top1 and c2 < top2 and c3 < top3 and p1 < PREVIOUS and p2 < PREVIOUS and p3 < PREVIOUS then
+          quick = true
+          local admitted = 0
+          if left >= 1 and p1 * rest1 <= (requests1 - c1 - 1) * period1
+            and p2 * rest2 <= (requests2 - c2 - 1) * period2
+            and p3 * rest3 <= (requests3 - c3 - 1) * period3 then
+            admitted, c1, c2, c3 = 1, c1 + 1, c2 + 1, c3 + 1
+            call('SETRANGE', keys[key], '12', pack(part, c1, p1, head2, c2, p2, head3, c3))
+            left, taken = left - 1, taken + 1
+          end
+          out[o] = -3 - ((p1 * 1048576 + c1) * 4 + admitted)
+          out[o + 1] = -3 - ((p2 * 1048576 + c2) * 4 + admitted)
+          o = o + 2
+          if three then
+            out[o] = -3 - ((p3 * 1048576 + c3) * 4 + admitted)
+            o = o + 1
+          end
+        end
+      end
+    end
+    if not quick then any(key, value) end
   end
 end
 

@@ -8,7 +8,8 @@
 //! - [`world`]: what is compared.
 //! - [`mutants`]: the script's mutants.
 //!
-//! `SLUICE_DIFFERENTIAL_CHECKS` sets how many checks are compared, `SLUICE_SEED` repeats a run.
+//! `SLUICE_DIFFERENTIAL_CHECKS` sets how many checks are compared, `SLUICE_SEED` repeats a run, and `SLUICE_MUTANTS`
+//! chooses the mutants whose description contains it.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -52,8 +53,11 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
         world.step();
         pipe.mset(&[("fake:seconds", world.now / 1_000_000), ("fake:micros", world.now % 1_000_000)])
             .ignore();
+        let mut seeds = world.crowd();
         for _ in 0..world.rng.random_range(0..12) {
-            let (name, stored) = world.seed();
+            seeds.push(world.seed());
+        }
+        for (name, stored) in seeds {
             put(&mut pipe, &name, &stored);
             world.stored.insert(name, stored);
         }
@@ -246,14 +250,14 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
     }
     let mut left: Vec<usize> = (0..entries.len()).filter(|&n| owns[n].is_some()).collect();
     while let Some(&first) = left.first() {
-        // What the checks of a run have in common; one of several callers is alone.
+        // What the checks of a run have in common.
         let shape = |n: usize| {
             let (Entry::Check { counters, callers }, Some(own)) = (&entries[n], owns[n]) else { panic!() };
             let besides = counters.iter().enumerate().filter(|&(at, _)| at != own);
             let besides: Vec<_> = besides.map(|(_, one)| (&one.limit, one.key)).collect();
-            (own, &counters[own].limit, besides, *callers, if *callers == 1 { 0 } else { n })
+            (own, &counters[own].limit, besides, *callers)
         };
-        let (own, limit, besides, callers, _) = shape(first);
+        let (own, limit, besides, callers) = shape(first);
         let run: Vec<_> = left.iter().copied().filter(|&n| shape(n) == shape(first)).collect();
         left.retain(|n| !run.contains(n));
         let limit = index_of(&mut limits, limit);
@@ -416,7 +420,8 @@ fn every_mutant_of_the_script_is_caught() {
     let mut survivors = vec![];
     let flush = |text: &str| text.split('\n').map(str::trim_start).collect::<Vec<_>>().join("\n");
     let script = flush(CHECK_LUA);
-    for &(likely, what, original, mutation) in MUTANTS {
+    let wanted = std::env::var("SLUICE_MUTANTS").unwrap_or_default();
+    for &(likely, what, original, mutation) in MUTANTS.iter().filter(|mutant| mutant.1.contains(&wanted)) {
         let original = flush(original);
         let times = script.matches(&original).count();
         assert_eq!(times, 1, "how often the script contains {original:?}: {what}");
@@ -426,7 +431,7 @@ fn every_mutant_of_the_script_is_caught() {
             redis::cmd("SCRIPT").arg("LOAD").arg(&mutant).query(&mut redis.connection());
         assert!(loaded.is_ok(), "no Lua any more: {what}: {loaded:?}");
         let others = ALL.into_iter().filter(|&focus| focus != likely).map(|focus| (focus, 20_000));
-        let caught = std::iter::once((likely, 100_000)).chain(others).find_map(|(focus, checks)| {
+        let caught = std::iter::once((likely, 250_000)).chain(others).find_map(|(focus, checks)| {
             let mut world = World::new(1, focus);
             let result = run(&mut world, &mutant, &mut redis.connection(), checks);
             result.err().map(|difference| (focus, world.admitted + world.denied, difference))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
 use redis::Value;
 use sluice_limiter::{
@@ -59,6 +59,9 @@ pub(crate) const ALL: [Focus; 14] = [
     Focus::Concurrency,
     Focus::Everyday,
 ];
+
+/// How many clients there are where a batch is about one limit.
+const CROWD: u128 = 20;
 
 /// What Redis must hold.
 pub(crate) enum Stored {
@@ -166,10 +169,14 @@ impl World {
             );
             return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
         }
-        let how_many = *[1, 1, 1, 2, 3, 8].choose(&mut self.rng).unwrap();
+        let everyday = self.focus == Focus::Everyday;
+        let how_many = if everyday { [1, 2, 2, 3, 3, 4, 8] } else { [1, 1, 1, 1, 2, 3, 8] };
+        let how_many = *how_many.choose(&mut self.rng).unwrap();
+        let sliding = self.rng.random_bool(0.7);
         let mut rates: Vec<Rate> = vec![];
         while rates.len() < how_many {
             let focus = match self.focus {
+                Focus::Everyday if sliding => Focus::TwoWindows,
                 Focus::Everyday => *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap(),
                 focus if self.rng.random_bool(0.7) => focus,
                 _ => *ALL.choose(&mut self.rng).unwrap(),
@@ -298,8 +305,13 @@ impl World {
         // At times many clients of one limit ask once each, maybe with a counter that they have in common.
         (self.one, self.besides) = (None, None);
         if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
-            let (one, other, key) = (self.any_limit(), self.any_limit(), self.key());
-            if other.scope != one.scope && other.rates.len() == 1 {
+            let (one, key) = (self.any_limit(), self.key());
+            let others: Vec<_> = self.limits.iter().map(|versions| versions[0].clone()).collect();
+            let others =
+                others.into_iter().filter(|other| other.scope != one.scope && other.rates.len() == 1);
+            if self.rng.random_bool(0.6)
+                && let Some(other) = others.choose(&mut self.rng)
+            {
                 self.besides = Some(Counter { limit: other, key, cost: 1 });
             }
             self.one = Some(one);
@@ -342,8 +354,12 @@ impl World {
             _ => 40,
         };
         let how_many = self.rng.random_range(1..most);
+        // Mostly each of many clients asks once.
+        let each_once = one && self.rng.random_bool(0.6);
+        let first = self.rng.random_bool(0.5);
+        let in_pairs = one && self.besides.is_none() && self.rng.random_bool(0.2);
         (0..how_many)
-            .map(|_| {
+            .map(|n| {
                 if self.rng.random_bool(0.1) {
                     return self.settlement();
                 }
@@ -353,17 +369,21 @@ impl World {
                 for _ in 0..several {
                     let limit = self.any_limit();
                     let cost = if simple { 1 } else { self.cost(&limit) };
-                    let key = self.key();
+                    let key = if each_once { key_of(n % CROWD) } else { self.key() };
                     if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
                         counters.push(Counter { limit, key, cost });
                     }
                 }
                 if let (true, Some(besides)) = (simple, self.besides.clone()) {
-                    let at = self.rng.random_range(0..=counters.len());
+                    let at = if each_once && first { 0 } else { self.rng.random_range(0..=counters.len()) };
                     counters.insert(at, besides);
                 }
-                let merges = !simple && counters.iter().all(|counter| counter.limit.merges());
-                let callers = if merges { *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap() } else { 1 };
+                let merges = (!simple || in_pairs) && counters.iter().all(|one| one.limit.merges());
+                let callers = match merges {
+                    true if in_pairs => 2,
+                    true => *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap(),
+                    false => 1,
+                };
                 Entry::Check { counters, callers }
             })
             .collect()
@@ -399,10 +419,10 @@ impl World {
         Entry::Settle(Settlement { key, limit, charged, delta })
     }
 
-    /// One of four, different in all of their bits.
+    /// One of few.
     fn key(&mut self) -> KeyHash {
-        let key: u128 = self.rng.random_range(0..if self.one.is_some() { 20 } else { 4 });
-        KeyHash(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+        let clients = if self.one.is_some() { CROWD } else { 4 };
+        key_of(self.rng.random_range(0..clients))
     }
 
     fn any_limit(&mut self) -> Arc<LimitSpec> {
@@ -489,6 +509,63 @@ impl World {
             Ok(records) => (name, Stored::Records(records)),
             Err(_) => (name, Stored::Garbage(bytes)),
         }
+    }
+
+    /// At times all clients of the one limit have a value of the same layout, as in production: with or without room, just
+    /// below where a count needs another byte, or with a hard share of the slot before. What they have in common has
+    /// room for few of them.
+    pub(crate) fn crowd(&mut self) -> Vec<(String, Stored)> {
+        let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(0.6)) else { return vec![] };
+        let widths: Vec<u32> =
+            limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 5].choose(&mut self.rng).unwrap()).collect();
+        let mut all = vec![];
+        for client in 0..CROWD {
+            let records =
+                limit.rates.iter().zip(&widths).map(|(rate, &width)| self.alike(rate, width)).collect();
+            all.push((name(&limit, key_of(client)), Stored::Records(records)));
+        }
+        if let Some(besides) = self.besides.clone().filter(|_| self.rng.random_bool(0.7)) {
+            let rate = besides.limit.rates[0];
+            let mut record = Record::empty(rate.tag(), self.now);
+            let left = self.rng.random_range(0..8);
+            record.current = rate.requests.get().saturating_sub(left);
+            all.push((name(&besides.limit, besides.key), Stored::Records(vec![record])));
+        }
+        // Nobody's value is empty, and Redis keeps none without an end.
+        all.retain(|(_, stored)| !matches!(stored, Stored::Records(records) if ended(records)));
+        all
+    }
+
+    /// A record whose counts take so many bytes, or nearly so, and nearly always of the slot of now.
+    fn alike(&mut self, rate: &Rate, width: u32) -> Record {
+        let mut record = Record::empty(rate.tag(), self.now);
+        let most = (1 << (8 * width)) - 1;
+        if rate.tag().previous_slots() > 0 {
+            record.previous = match self.rng.random_range(0..4) {
+                0 => 0,
+                1 => self.hard_share(rate).unwrap_or(3),
+                2 => self.rng.random_range(0..6),
+                _ => self.rng.random_range(0..=most),
+            }
+            .min(most);
+        }
+        let (rolled, at) = rate.roll(Some(record.clone()), self.now);
+        let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
+        record.current = match self.rng.random_range(0..4) {
+            0 => (spare + 1).saturating_sub(self.rng.random_range(0..4)),
+            1 => most - self.rng.random_range(0..3),
+            // Where the short form of an answer ends.
+            2 if width == 3 => (1 << 20) - self.rng.random_range(0..4),
+            _ => self.rng.random_range(0..=most.min(spare + 1)),
+        }
+        .min(most);
+        match self.rng.random_range(0..40) {
+            0..2 => record.slot -= self.rng.random_range(1..3),
+            // Another rate's, of the same shape.
+            2 | 3 if rate.period.millis() > 1 => record.tag = Tag::from_number(rate.tag().get() - (1 << 13)),
+            _ => {}
+        }
+        record
     }
 
     /// A record that is right in all but its period or the number of its slots.
@@ -794,6 +871,11 @@ fn euclid(a: i128, m: i128) -> (i128, i128) {
         (t0, t1) = (t1, t0 - q * t1);
     }
     (r0, t0)
+}
+
+/// Clients, different in all of their bits.
+fn key_of(client: u128) -> KeyHash {
+    KeyHash(client.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
 
 pub(crate) fn name(limit: &LimitSpec, key: KeyHash) -> String {
