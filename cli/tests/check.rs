@@ -50,6 +50,24 @@ fn check_says_how_limits_count_where_it_is_not_the_default() {
 }
 
 #[test]
+fn check_says_what_holds_for_all_limits_where_it_is_not_the_default_and_warns_of_small_leases() {
+    let text = GOOD
+        .replace("  limits:\n", "  mode: Shadow\n  consistency: Leased\n  onStoreFailure: Deny\n  limits:\n");
+    let (ok, out, err) = sluice_check(text.as_bytes());
+    assert!(ok && err.is_empty(), "{err}");
+    let (warning, valid) = out.trim_end().split_once('\n').unwrap();
+    assert!(
+        warning.starts_with("policy.yaml:14: spec.limits[0].rates[0]: a number of 10 leaves little to lease"),
+        "{out}"
+    );
+    assert!(warning.ends_with(" (warning)"), "{out}");
+    assert_eq!(
+        valid,
+        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h; Shadow, Leased, onStoreFailure Deny"
+    );
+}
+
+#[test]
 fn check_prints_where_an_algorithm_is_wrong() {
     let text = GOOD.replace("per: 1m}", "per: 1m, subWindows: 7}") + "    algorithm:\n      gcra: {}\n";
     let (ok, _, err) = sluice_check(text.as_bytes());

@@ -128,11 +128,19 @@ async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
         (vec!["--policy", good, "--upstream", "https://127.0.0.1:1"], "no TLS"),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "redis://:s3cret@:x"],
-            "its server has no host",
+            "--store: the store's url cannot be used: its server has no host",
         ),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "postgres://:s3cret@a"],
-            "must begin with redis://, redis+cluster:// or redis+sentinel://",
+            "or begin with redis://, redis+cluster:// or redis+sentinel://",
+        ),
+        (
+            vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "Memory"],
+            "--store: it must be memory",
+        ),
+        (
+            vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--key-secret-file", good],
+            "--key-secret-file: no effect with --store memory (the default)",
         ),
         (vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--listen", &taken], "cannot listen on"),
     ] {

@@ -254,6 +254,22 @@ pub fn can_be_leased(rates: &[Rate]) -> bool {
     !rates.is_empty() && rates.iter().all(|rate| rate.soft.is_none() && lasts(rate) >= SHORTEST_LEASE)
 }
 
+/// Of fewer requests at once there is little to lease: a pod whose part of the number is below 20 takes nothing in advance,
+/// so that a few pods which ask for the same client ask about nearly each request.
+pub const FEWEST_LEASED: u64 = 50;
+
+/// Of a limit that can be leased the rate that leaves little to lease, and how many requests it admits at once: the
+/// smallest, where that is below [`FEWEST_LEASED`].
+#[must_use]
+pub fn too_small_to_lease(rates: &[Rate]) -> Option<(usize, u64)> {
+    let at_once = |rate: &Rate| match rate.algorithm {
+        limiter::Algorithm::TokenBucket { burst } | limiter::Algorithm::Gcra { burst } => burst.get(),
+        _ => rate.requests.get(),
+    };
+    let smallest = rates.iter().map(at_once).enumerate().min_by_key(|&(_, number)| number);
+    smallest.filter(|&(_, number)| can_be_leased(rates) && number < FEWEST_LEASED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

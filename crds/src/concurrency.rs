@@ -75,10 +75,12 @@ pub(crate) fn adaptive(adaptive: &api::Adaptive) -> Option<CompiledAdaptive> {
     })
 }
 
-/// What a limit of requests at a time says instead of its rates; `None`: it has rates.
-pub(crate) fn words(limit: &CompiledLimit) -> Option<String> {
+/// What a limit of requests at a time says instead of its rates, and how it learns; `None`: it has rates.
+pub(crate) fn words(limit: &CompiledLimit) -> Option<(String, Vec<String>)> {
     match &limit.rates.first()?.algorithm {
-        RateAlgorithm::Concurrency => Some(format!("{} at a time", limit.rates.first()?.requests)),
+        RateAlgorithm::Concurrency => {
+            Some((format!("{} at a time", limit.rates.first()?.requests), Vec::new()))
+        }
         RateAlgorithm::Adaptive(adaptive) => {
             let CompiledAdaptive { minimum, maximum, kind, .. } = &**adaptive;
             let kind = match kind {
@@ -86,7 +88,8 @@ pub(crate) fn words(limit: &CompiledLimit) -> Option<String> {
                 AdaptiveKind::Vegas { .. } => "vegas",
                 AdaptiveKind::Gradient2 { .. } => "gradient2",
             };
-            Some(format!("{minimum} to {maximum} at a time in each pod [adaptive {kind}]"))
+            let text = format!("{minimum} to {maximum} at a time in each pod");
+            Some((text, vec![format!("adaptive {kind}")]))
         }
         _ => None,
     }

@@ -1,9 +1,10 @@
-//! A policy's limits in short, for a column of `kubectl get -o wide` and for `sluice check`:
-//! `per-customer 10/1m 500/1h(60 sub-windows), login 5/15m [slidingWindowLog, 2s apart]`. What is the default goes
-//! without saying.
+//! A policy in short, for a column of `kubectl get -o wide` and for `sluice check`:
+//! `per-customer 10/1m 500/1h(60 sub-windows), login 5/15m [slidingWindowLog, 2s apart]; Leased, onStoreFailure Deny`. What
+//! is the default goes without saying.
 
 use sluice_config::policy::{
-    Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, Consistency, RateAlgorithm, Window,
+    Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, Consistency, Mode, OnStoreFailure,
+    RateAlgorithm, Window,
 };
 
 use crate::{concurrency, duration};
@@ -11,7 +12,7 @@ use crate::{concurrency, duration};
 /// How many characters of it a column has room for.
 const LENGTH: usize = 200;
 
-/// The limits in short, cut where a column ends.
+/// The limits in short and what holds for all of them, cut where a column ends.
 #[must_use]
 pub fn summary(policy: &CompiledPolicy) -> String {
     let text = whole(policy);
@@ -21,37 +22,56 @@ pub fn summary(policy: &CompiledPolicy) -> String {
     }
 }
 
-/// The limits in short.
+/// The limits in short and what holds for all of them.
 #[must_use]
 pub fn whole(policy: &CompiledPolicy) -> String {
-    let limits = policy.limits.iter().map(limit).collect::<Vec<_>>().join(", ");
-    match policy.consistency {
-        Consistency::Strict => limits,
-        Consistency::Leased => limits + "; Leased",
-        Consistency::Local => limits + "; Local",
-    }
+    let limits = policy.limits.iter().map(|one| limit(policy.mode, one)).collect::<Vec<_>>().join(", ");
+    let all = [
+        match policy.mode {
+            Mode::Enforce => None,
+            Mode::Shadow => Some("Shadow"),
+        },
+        match policy.consistency {
+            Consistency::Strict => None,
+            Consistency::Leased => Some("Leased"),
+            Consistency::Local => Some("Local"),
+        },
+        match policy.on_store_failure {
+            OnStoreFailure::Allow => None,
+            OnStoreFailure::Deny => Some("onStoreFailure Deny"),
+            OnStoreFailure::Share => Some("onStoreFailure Share"),
+        },
+    ];
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    if all.is_empty() { limits } else { format!("{limits}; {}", all.join(", ")) }
 }
 
-fn limit(limit: &CompiledLimit) -> String {
-    if let Some(words) = concurrency::words(limit) {
-        return format!("{} {words}", limit.name);
+/// One limit, with its mode where it is not the policy's.
+fn limit(policy: Mode, limit: &CompiledLimit) -> String {
+    let (text, mut words) = concurrency::words(limit).unwrap_or_else(|| rates(limit));
+    if (policy, limit.mode) == (Mode::Enforce, Mode::Shadow) {
+        words.push("Shadow".into());
     }
-    let mut text = limit.name.clone();
+    let text = format!("{} {text}", limit.name);
+    if words.is_empty() { text } else { format!("{text} [{}]", words.join(", ")) }
+}
+
+/// The rates, and how they count.
+fn rates(limit: &CompiledLimit) -> (String, Vec<String>) {
+    let (mut rates, mut words) = (Vec::new(), Vec::new());
     for rate in &limit.rates {
-        text += &format!(" {}/{}", rate.requests, duration::format(rate.period_millis));
+        let mut text = format!("{}/{}", rate.requests, duration::format(rate.period_millis));
         if let Some(slots @ 2..) = sub_windows(&rate.algorithm) {
             text += &format!("({slots} sub-windows)");
         }
-    }
-    let mut words: Vec<String> = Vec::new();
-    for rate in &limit.rates {
+        rates.push(text);
         for word in words_of(&rate.algorithm, rate.requests) {
             if !words.contains(&word) {
                 words.push(word);
             }
         }
     }
-    if words.is_empty() { text } else { format!("{text} [{}]", words.join(", ")) }
+    (rates.join(" "), words)
 }
 
 fn sub_windows(algorithm: &RateAlgorithm) -> Option<u64> {

@@ -32,7 +32,7 @@ fn every_kind_is_compiled_named_in_short_and_made_ready() {
     .compiled;
     assert_eq!(
         whole(&policy),
-        "rate 6/1m, each 5 at a time, g 4 to 400 at a time in each pod [adaptive gradient2], \
+        "rate 6/1m, each 5 at a time [Shadow], g 4 to 400 at a time in each pod [adaptive gradient2], \
          v 30 to 40 at a time in each pod [adaptive vegas], a 1 to 9 at a time in each pod [adaptive aimd]"
     );
     let json = policy.to_json();

@@ -259,9 +259,8 @@ fn consistency_and_shares_travel_and_leave_the_hash_of_what_does_without() {
     assert!(!plain.to_json().contains("consistency"), "{}", plain.to_json());
     let strict = counted("consistency: Strict", limits).compiled;
     assert_eq!(strict.to_json(), plain.to_json());
-    for (word, summary) in [("Leased", "l 6/1m; Leased"), ("Local", "l 6/1m; Local")] {
+    for word in ["Leased", "Local"] {
         let policy = counted(&format!("consistency: {word}\n  onStoreFailure: Share"), limits).compiled;
-        assert_eq!(sluice_crds::summary::whole(&policy), summary);
         let json = policy.to_json();
         assert!(json.contains(&format!(r#""onStoreFailure":"Share","consistency":"{word}""#)), "{json}");
         let prepared = sluice_config::PreparedPolicy::from_json(&json).expect("a sidecar knows it");
@@ -269,6 +268,72 @@ fn consistency_and_shares_travel_and_leave_the_hash_of_what_does_without() {
             format!("{:?} {:?}", prepared.consistency, prepared.on_store_failure),
             format!("{word} Share")
         );
+    }
+}
+
+#[test]
+fn a_summary_says_mode_consistency_and_failure_where_they_are_not_the_default() {
+    let limits = "limits: [{name: l, rates: [{requests: 6, per: 1m}]}]";
+    let shadow = "limits: [{name: l, rates: [{requests: 6, per: 1m}], mode: Shadow, algorithm: {gcra: {}}}]";
+    let all = "mode: Shadow\n  consistency: Leased\n  onStoreFailure: Share";
+    for (top, limits, expected) in [
+        ("mode: Enforce\n  consistency: Strict\n  onStoreFailure: Allow", limits, "l 6/1m"),
+        ("mode: Shadow", limits, "l 6/1m; Shadow"),
+        ("mode: Shadow", shadow, "l 6/1m [gcra]; Shadow"),
+        ("mode: Enforce", shadow, "l 6/1m [gcra, Shadow]"),
+        ("consistency: Local", limits, "l 6/1m; Local"),
+        ("onStoreFailure: Deny", limits, "l 6/1m; onStoreFailure Deny"),
+        (all, limits, "l 6/1m; Shadow, Leased, onStoreFailure Share"),
+    ] {
+        assert_eq!(sluice_crds::summary::whole(&counted(top, limits).compiled), expected, "{top}");
+    }
+}
+
+#[test]
+fn check_warns_of_limits_that_are_too_small_to_lease_with_their_path() {
+    let small = |top: &str, limits: &str| {
+        let found = counted(top, limits)
+            .warnings
+            .into_iter()
+            .filter(|w| w.message.contains("leaves little to lease"));
+        found.map(|warning| format!("{}: {}", warning.path, warning.message)).collect::<Vec<_>>()
+    };
+    let limits = |rates: &str, more: &str| format!("limits: [{{name: l, rates: [{rates}]{more}}}]");
+    for (rates, more, warned) in [
+        ("{requests: 49, per: 1m}", "", Some("rates[0]: a number of 49")),
+        ("{requests: 50, per: 1m}", "", None),
+        ("{requests: 40, per: 1m}, {requests: 20000, per: 24h}", "", Some("rates[0]: a number of 40")),
+        ("{requests: 500, per: 1m}, {requests: 20, per: 1s}", "", Some("rates[1]: a number of 20")),
+        ("{requests: 500, per: 1m}, {requests: 50, per: 1s}", "", None),
+        ("{requests: 10, per: 1m}", ", algorithm: {fixedWindow: {}}", Some("rates[0]: a number of 10")),
+        // What is taken from is the burst, whatever the rate.
+        ("{requests: 10, per: 1m}", ", algorithm: {tokenBucket: {burst: 100}}", None),
+        (
+            "{requests: 100, per: 1m}",
+            ", algorithm: {tokenBucket: {burst: 10}}",
+            Some("rates[0]: a burst of 10"),
+        ),
+        ("{requests: 100, per: 1m}", ", algorithm: {gcra: {}}", Some("rates[0]: a burst of 1")),
+        // Not leased, however many.
+        ("{requests: 10, per: 1m}", ", algorithm: {slidingWindowLog: {}}", None),
+        ("{requests: 10, per: 40ms}", "", None),
+    ] {
+        let found = small("consistency: Leased", &limits(rates, more));
+        let expected = warned.map(|warned| {
+            format!("spec.limits[0].{warned} leaves little to lease, as everything below 50: ")
+        });
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rates} {more}: {found:?}");
+        assert!(expected.is_none_or(|expected| found[0].starts_with(&expected)), "{found:?}");
+    }
+    let two = "limits: [{name: a, rates: [{requests: 60000, per: 1m}]}, {name: b, rates: [{requests: 5, per: 1m}]}]";
+    let found = small("consistency: Leased", two);
+    assert!(found.len() == 1 && found[0].starts_with("spec.limits[1].rates[0]: "), "{found:?}");
+    assert!(
+        found[0].ends_with("Strict then costs the same: use it, or give this limit a policy of its own"),
+        "{found:?}"
+    );
+    for top in ["consistency: Strict", "consistency: Local"] {
+        assert_eq!(small(top, two), Vec::<String>::new());
     }
 }
 

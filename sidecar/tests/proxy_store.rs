@@ -416,6 +416,74 @@ async fn places_that_could_not_be_renewed_admit_nobody_new_though_the_rates_are_
     eventually("nobody holds any", || async { get(address, key).await.status == 200 }).await;
 }
 
+/// How many questions the store did not answer for the reason of this word.
+fn faults(sidecar: &Sidecar, word: &str) -> u64 {
+    let text = sidecar.metrics();
+    let name = format!(r#"sluice_store_faults_total{{fault="{word}"}}"#);
+    assert!(text.contains(&name), "no {name} in\n{text}");
+    metric(&text, &name)
+}
+
+const FAULTS: [&str; 8] =
+    ["timeout", "overloaded", "unreachable", "slow", "refused", "read-only", "nonsense", "wrong-type"];
+
+#[tokio::test]
+async fn faults_are_counted_by_the_words_of_responses_also_those_of_one_key() {
+    let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
+    let sidecar = pod(&application, &choice(&redis), &[policy("p", "Strict", "Allow", 100)], (0, 1)).await;
+    let address = sidecar.addresses()[0];
+    assert_eq!(get(address, "x-api-key: a\r\n").await.header("x-sluice-store-failure"), "");
+    assert_eq!(FAULTS.map(|word| faults(&sidecar, word)), [0; 8]);
+
+    // Somebody takes the counter's key for a list, and then for some text.
+    let mut connection = redis.connection();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("sluice:*").query(&mut connection).unwrap();
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    let (): () = redis::cmd("DEL").arg(key).query(&mut connection).unwrap();
+    let (): () = redis::cmd("LPUSH").arg(key).arg("x").query(&mut connection).unwrap();
+    for _ in 0..3 {
+        let answer = get(address, "x-api-key: a\r\n").await;
+        assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (200, "wrong-type"));
+    }
+    let (): () = redis::cmd("SET").arg(key).arg("text").query(&mut connection).unwrap();
+    assert_eq!(get(address, "x-api-key: a\r\n").await.header("x-sluice-store-failure"), "nonsense");
+    assert_eq!(get(address, "x-api-key: b\r\n").await.header("x-sluice-store-failure"), "");
+    assert_eq!(FAULTS.map(|word| faults(&sidecar, word)), [0, 0, 0, 0, 0, 0, 1, 3]);
+    assert_eq!(metric(&sidecar.metrics(), "sluice_store_healthy"), 1, "as all other keys are answered");
+
+    redis.kill();
+    notices(&sidecar).await;
+    let before = faults(&sidecar, "unreachable");
+    assert!(before > 0);
+    assert_eq!(get(address, "x-api-key: a\r\n").await.header("x-sluice-store-failure"), "unreachable");
+    assert_eq!(faults(&sidecar, "unreachable"), before + 1);
+}
+
+#[tokio::test]
+async fn each_help_text_of_the_store_stands_by_itself() {
+    let (application, redis) = (Application::start().await, Redis::start(&[]));
+    let sidecar = pod(&application, &choice(&redis), &[policy("p", "Leased", "Share", 100)], (0, 1)).await;
+    let text = sidecar.metrics();
+    let helps: BTreeMap<_, _> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP sluice_")?.split_once(' '))
+        .filter(|(name, _)| ["store_", "lease_", "share_", "denials_"].iter().any(|of| name.starts_with(of)))
+        .collect();
+    assert!(helps.len() >= 24, "{helps:#?}");
+    for (name, help) in &helps {
+        let points = ["Of th", "those", "see ", "above", "below"].iter().any(|word| help.contains(word));
+        assert!(!points, "{name} points elsewhere: {help}");
+        assert!(!name.starts_with("lease_") || help.contains("leased limit"), "{name}: {help}");
+        assert!(
+            !name.starts_with("lease_quota") || help.contains("in requests"),
+            "{name} has no unit: {help}"
+        );
+        assert!(!name.contains("seconds") || help.contains("in seconds"), "{name} has no unit: {help}");
+    }
+    let texts: std::collections::BTreeSet<_> = helps.values().collect();
+    assert_eq!(texts.len(), helps.len(), "two say the same");
+}
+
 /// Two crates say it: what validates policies, and what takes the leases.
 #[test]
 fn what_can_be_leased_is_what_validation_says() {

@@ -17,6 +17,30 @@ pub enum StoreError {
     Unavailable(StoreFault),
 }
 
+impl StoreError {
+    /// Each of them.
+    pub const ALL: [Self; 8] = [
+        Self::Timeout,
+        Self::Overloaded,
+        Self::Unavailable(StoreFault::Unreachable),
+        Self::Unavailable(StoreFault::Slow),
+        Self::Unavailable(StoreFault::Refused),
+        Self::Unavailable(StoreFault::ReadOnly),
+        Self::Unavailable(StoreFault::Nonsense),
+        Self::Unavailable(StoreFault::WrongType),
+    ];
+
+    /// A word for metrics and responses.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable(fault) => fault.as_str(),
+        }
+    }
+}
+
 /// What is wrong with a store. Few and fixed, so that metrics can be labelled with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreFault {
@@ -54,7 +78,7 @@ impl fmt::Display for StoreFault {
         f.write_str(match self {
             Self::Unreachable => "it cannot be reached",
             Self::Slow => "it answers later than the latency budget",
-            Self::Refused => "it refuses the user, the password or the certificate",
+            Self::Refused => "it refuses the user, a right, the password or the certificate",
             Self::ReadOnly => "it cannot write (maxmemory reached, or a read-only replica)",
             Self::Nonsense => "it answers nonsense",
             Self::WrongType => "a key holds something that is not a counter",

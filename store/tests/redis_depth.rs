@@ -88,3 +88,32 @@ async fn store_sends_equal_checks_of_any_number_in_one_call() {
     let metrics = store.metrics();
     assert_eq!(metrics.checks - metrics.merged, metrics.calls, "each call carried a single question");
 }
+
+#[tokio::test]
+async fn store_sends_no_second_call_where_what_waits_merges() {
+    let redis = Redis::start(&[]);
+    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    healthy(&store).await;
+    redis.stop();
+    let limit = limit("merged", 700);
+    let ask = || {
+        let (store, counter) = (store.clone(), counter(&limit, 1));
+        tokio::spawn(async move { store.check(check(&[counter])).await.unwrap().admitted })
+    };
+    // All of them wait before the store's task, on the same thread, takes the first.
+    let mut asked: Vec<_> = (0..300).map(|_| ask()).collect();
+    eventually("a call is sent", || async { store.metrics().calls == 1 }).await;
+    assert_eq!(store.metrics().checks, 300);
+    asked.extend((0..500).map(|_| ask()));
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((store.metrics().calls, store.metrics().checks), (1, 300));
+    redis.go_on();
+    let mut admitted = 0;
+    for one in asked {
+        admitted += usize::from(one.await.unwrap());
+    }
+    assert_eq!(admitted, 700);
+    assert_eq!((store.metrics().calls, store.metrics().checks), (2, 800), "the rest went together");
+}

@@ -6,8 +6,8 @@ mod support;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::Commands;
@@ -15,10 +15,13 @@ use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{OptionsError, Secret};
 use sluice_store::{
-    Answer, Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth,
+    Answer, Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, Settlement, StoreError, StoreHealth,
 };
 use support::{Redis, eventually, free_port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 const HOUR: u64 = 3_600_000;
 /// The longest period: no test ends in another window than it began, except once a year and for a few seconds.
@@ -64,6 +67,12 @@ async fn failing(store: &RedisStore, fault: StoreFault) {
         store.health() == StoreHealth::Failing(fault)
     })
     .await;
+}
+
+/// How many questions were not answered for the reason of this name.
+fn faults(store: &RedisStore, name: &str) -> u64 {
+    let place = StoreError::ALL.iter().position(|error| error.as_str() == name).unwrap();
+    store.metrics().faults[place]
 }
 
 async fn ask(store: &RedisStore, counters: &[Counter]) -> Answer {
@@ -217,6 +226,15 @@ async fn store_fails_only_the_check_whose_key_is_no_counter() {
     assert_eq!(both, Err(StoreError::Unavailable(StoreFault::WrongType)));
     assert_eq!(stored(&redis, &store, &good)[0].current, 1);
     assert_eq!(store.health(), StoreHealth::Healthy);
+    // Who looks at metrics sees it nevertheless: of these five, and of what else is asked of such a key.
+    assert_eq!((faults(&store, "wrong-type"), faults(&store, "nonsense")), (2, 3));
+    let wrong = StoreError::Unavailable(StoreFault::WrongType);
+    let list = counter(&limit, 1);
+    assert_eq!(store.take(list.clone(), 3).await.unwrap_err(), wrong);
+    let settlement = Settlement { limit: limit.clone(), key: list.key, charged: 0, delta: -1 };
+    assert_eq!(store.settle(settlement).await, Err(wrong));
+    assert_eq!(faults(&store, "wrong-type"), 4);
+    assert_eq!((store.metrics().faults.iter().sum::<u64>(), store.metrics().errors), (7, 0));
 }
 
 #[tokio::test]
@@ -282,6 +300,8 @@ async fn store_counts_nothing_later_that_it_gave_up_while_redis_hung() {
     eventually("a check is answered", || async { store.check(check(&[counter(&limit, 1)])).await.is_ok() })
         .await;
     let before = stored(&redis, &store, &counter(&limit, 1));
+    let unanswered = || faults(&store, "timeout") + faults(&store, "slow");
+    let unanswered_before = unanswered();
     redis.stop();
     let callers: Vec<_> = (0..50)
         .map(|_| {
@@ -301,6 +321,7 @@ async fn store_counts_nothing_later_that_it_gave_up_while_redis_hung() {
     }
     failing(&store, StoreFault::Slow).await;
     assert!(store.metrics().timeouts >= 3);
+    assert_eq!(unanswered() - unanswered_before, 50 * 20, "each of them is counted");
     redis.go_on();
     healthy(&store).await;
     // What was sent before has run by now: the server found it waiting when it went on, this connection came later.
@@ -462,20 +483,104 @@ async fn store_reports_that_nobody_listens() {
     failing(&store, StoreFault::Unreachable).await;
 }
 
+/// What a Redis user needs at least for database 0 of a single server.
+const RIGHTS: [&str; 7] = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange"];
+
+/// Makes a user of these rights alone, and the URL that names it.
+fn set_user(redis: &Redis, name: &str, rights: &[&str]) -> String {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg(name);
+    for word in ["on", ">secret", "resetkeys", "~sluice:*", "resetchannels", "-@all"] {
+        command.arg(word);
+    }
+    let (): () = command.arg(rights).query(&mut redis.connection()).unwrap();
+    format!("redis://{name}:secret@127.0.0.1:{}", redis.port)
+}
+
+/// Keeps the warnings of a thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    fn contain(&self, text: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl Visit for Warnings {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && metadata.target().starts_with("sluice")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn store_names_the_right_that_a_database_needs() {
+    let warnings = Warnings::default();
+    let _kept = tracing::subscriber::set_default(warnings.clone());
+    let redis = Redis::start(&[]);
+    let in_third = |name: &str, rights: &[&str]| {
+        let url = set_user(&redis, name, rights);
+        RedisStore::start(patient(&format!("{url}/3"))).unwrap()
+    };
+    let counters = [counter(&limit("database", 10, YEAR), 1)];
+    let refused = Err(StoreError::Unavailable(StoreFault::Refused));
+    let store = in_third("unselecting", &RIGHTS);
+    failing(&store, StoreFault::Refused).await;
+    assert_eq!(store.check(check(&counters)).await, refused);
+    assert_eq!((faults(&store, "refused"), faults(&store, "nonsense")), (1, 0));
+    let named = "no right to run select (ACL SETUSER ... +select)";
+    assert_eq!(warnings.contain(named), 1, "{:?}", warnings.0);
+    // Another right that is missing is named too, though the fault is the same.
+    set_user(&redis, "unselecting", &["+select", "-evalsha"]);
+    eventually("the other right is named", || async { warnings.contain("no right to run evalsha") == 1 })
+        .await;
+    assert_eq!((warnings.contain(named), store.health()), (1, StoreHealth::Failing(StoreFault::Refused)));
+    set_user(&redis, "unselecting", &[&RIGHTS[..], &["+select"]].concat());
+    healthy(&store).await;
+    assert_eq!(admitted(&store, &counters, 2).await, 2);
+    // It is that database that is used, and one without a number needs no such right.
+    let mut connection = redis.connection();
+    let zero: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    let (): () = redis::cmd("SELECT").arg(3).query(&mut connection).unwrap();
+    let three: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert_eq!((zero, three), (0, 1));
+    let store = RedisStore::start(patient(&set_user(&redis, "plain", &RIGHTS))).unwrap();
+    assert_eq!(admitted(&store, &counters, 2).await, 2);
+}
+
+#[tokio::test]
+async fn store_reports_a_missing_password_also_where_a_database_is_chosen() {
+    let redis = Redis::start(&["--requirepass", "right"]);
+    let store = RedisStore::start(patient(&format!("{}/3", redis.url()))).unwrap();
+    failing(&store, StoreFault::Refused).await;
+}
+
 #[tokio::test]
 async fn store_needs_no_more_rights_than_documented() {
-    const RIGHTS: [&str; 7] = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange"];
     let redis = Redis::start(&[]);
-    let set_user = |name: &str, rights: &[&str]| {
-        let mut command = redis::cmd("ACL");
-        command.arg("SETUSER").arg(name);
-        for word in ["on", ">secret", "resetkeys", "~sluice:*", "resetchannels", "-@all"] {
-            command.arg(word);
-        }
-        let (): () = command.arg(rights).query(&mut redis.connection()).unwrap();
-        let url = format!("redis://{name}:secret@127.0.0.1:{}", redis.port);
-        RedisStore::start(patient(&url)).unwrap()
-    };
+    let set_user =
+        |name: &str, rights: &[&str]| RedisStore::start(patient(&set_user(&redis, name, rights))).unwrap();
     // A year-long and a short window, so that keys are written in both ways.
     let fast = rate(1000, 1, Algorithm::FIXED_WINDOW);
     let slow = rate(1000, YEAR, Algorithm::SLIDING_WINDOW);

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use sha2::{Digest as _, Sha256};
 use sluice_config::KeySecret;
 use sluice_config::message::{ClientCertificate, StoreAccess};
 use sluice_sidecar::StoreChoice;
 use sluice_sidecar::args::duration;
+use sluice_store::RedisOptions;
+use sluice_store::redis::OptionsError;
 
 /// The arguments that say where counters live.
 #[derive(Debug, clap::Args)]
@@ -37,7 +39,7 @@ pub(crate) struct StoreArgs {
     store_sentinel_password_file: Option<PathBuf>,
     /// A file with the secret that keys are hashed with, 16 bytes in base64: all processes that share a Redis share
     /// it. By default it is derived from the Redis password; give it if there is none, as with a client certificate:
-    /// what everybody can derive hides no client in Redis
+    /// what everybody can derive hides no client in Redis. Refused with --store memory, where keys never leave the process
     #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
     /// How long a check may take in Redis
@@ -62,7 +64,7 @@ impl fmt::Debug for StoreArg {
 }
 
 impl FromStr for StoreArg {
-    // Whoever starts the store says what is wrong with a URL; here the whole of it would be printed.
+    // What is wrong with a URL is said later; here the whole of it would be printed.
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -87,7 +89,31 @@ impl StoreArgs {
             key_secret_file,
             latency_budget,
         } = self;
-        let StoreArg::Redis(url) = store else { return Ok(StoreChoice::Memory) };
+        let StoreArg::Redis(url) = store else {
+            let of_redis = [
+                ("--store-ca", store_ca.is_some()),
+                ("--store-cert", store_cert.is_some()),
+                ("--store-key", store_key.is_some()),
+                ("--store-sentinel-username", store_sentinel_username.is_some()),
+                ("--store-sentinel-password-file", store_sentinel_password_file.is_some()),
+                ("--key-secret-file", key_secret_file.is_some()),
+            ];
+            let given: Vec<_> = of_redis.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+            ensure!(
+                given.is_empty(),
+                "{}: no effect with --store memory (the default), where counters are this process's own: leave out, \
+                 or give --store the URL of a Redis",
+                given.join(", ")
+            );
+            return Ok(StoreChoice::Memory);
+        };
+        match RedisOptions::from_url(&url) {
+            Err(OptionsError::Scheme) => bail!(
+                "--store: it must be memory, in lower case, or begin with redis://, redis+cluster:// or \
+                 redis+sentinel://, with rediss for TLS"
+            ),
+            other => other.context("--store")?,
+        };
         let key_secret = match read("--key-secret-file", key_secret_file.as_deref())? {
             None => {
                 let password = password(&url);
@@ -184,6 +210,39 @@ mod tests {
         let command = Command::try_parse_from(["sluice", "--store", "redis://:secret@a"]).unwrap();
         let text = format!("{:?} {:?}", command.store, choice(&["--store", "redis://:secret@a"]));
         assert!(!text.contains("secret@"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_store_is_told_what_is_without_being_repeated() {
+        for text in
+            ["Memory", "MEMORY", "memory:", "", "hunter2@a:6379", "redis:hunter2@a", "valkey://:hunter2@a"]
+        {
+            let error = format!("{:#}", choice(&["--store", text]).unwrap_err());
+            assert!(
+                error.starts_with("--store: it must be memory, in lower case, or begin with redis://, "),
+                "{error}"
+            );
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        let error = format!("{:#}", choice(&["--store", "redis://:hunter2@a:1,b:2"]).unwrap_err());
+        assert!(error.starts_with("--store: ") && error.contains("several servers"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn what_only_a_redis_needs_is_refused_with_memory() {
+        let refused = |arguments: &[&str]| {
+            let text = choice(arguments).unwrap_err().to_string();
+            text.split_once(": no effect with --store memory").map(|(given, _)| given.to_owned())
+        };
+        // Not even read.
+        assert_eq!(refused(&["--key-secret-file", "/nowhere"]).as_deref(), Some("--key-secret-file"));
+        let memory = ["--store", "memory", "--store-ca", "a", "--store-cert", "b", "--store-key", "c"];
+        assert_eq!(refused(&memory).as_deref(), Some("--store-ca, --store-cert, --store-key"));
+        let sentinel = ["--store-sentinel-username", "a", "--store-sentinel-password-file", "b"];
+        let both = "--store-sentinel-username, --store-sentinel-password-file";
+        assert_eq!(refused(&sentinel).as_deref(), Some(both));
+        assert_eq!(refused(&["--latency-budget", "1s"]), None);
     }
 
     #[test]

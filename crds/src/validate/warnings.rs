@@ -1,5 +1,8 @@
 //! What is legal and probably wrong.
 
+use sluice_config::rate::FEWEST_LEASED;
+use sluice_limiter::Rate;
+
 use super::Violation;
 use crate::rate_limit_policy::{
     Algorithm, Bound, Consistency, LeakyBucket, Limit, OnStoreFailure, RateLimitPolicy, RateLimitPolicySpec,
@@ -62,7 +65,9 @@ fn where_counted(spec: &RateLimitPolicySpec) -> Vec<Violation> {
     let mut warnings = Vec::new();
     match spec.consistency {
         Consistency::Strict => {}
-        Consistency::Leased if spec.limits.iter().any(can_be_leased) => {}
+        Consistency::Leased if spec.limits.iter().any(can_be_leased) => {
+            warnings.extend(spec.limits.iter().enumerate().filter_map(|(l, limit)| too_small_to_lease(l, limit)));
+        }
         Consistency::Leased => warnings.push(Violation::new(
             "spec.consistency",
             "no limit of this policy can be leased: each request is a question to the store, as with Strict. Leases are for \
@@ -90,9 +95,29 @@ fn where_counted(spec: &RateLimitPolicySpec) -> Vec<Violation> {
 }
 
 fn can_be_leased(limit: &Limit) -> bool {
+    rates_to_lease(limit).is_some_and(|rates| sluice_config::rate::can_be_leased(&rates))
+}
+
+fn too_small_to_lease(l: usize, limit: &Limit) -> Option<Violation> {
+    let (n, number) = sluice_config::rate::too_small_to_lease(&rates_to_lease(limit)?)?;
+    let what = match limit.algorithm.as_ref() {
+        Some(Algorithm { token_bucket: Some(_), .. } | Algorithm { gcra: Some(_), .. }) => "a burst",
+        _ => "a number",
+    };
+    Some(Violation::new(
+        format!("spec.limits[{l}].rates[{n}]"),
+        format!(
+            "{what} of {number} leaves little to lease, as everything below {FEWEST_LEASED}: a pod whose part of it is below \
+             about 20 asks the store about each request. Strict then costs the same: use it, or give this limit a policy of its own"
+        ),
+    ))
+}
+
+/// The rates of a limit that is leased if they can be.
+fn rates_to_lease(limit: &Limit) -> Option<Vec<Rate>> {
     let is_elastic = limit.enforcement.as_ref().is_some_and(|enforcement| enforcement.elastic.is_some());
-    let rates: Result<Vec<_>, _> = limit.rates.iter().map(|rate| compile::rate(limit, rate).rate()).collect();
-    !is_elastic && rates.is_ok_and(|rates| sluice_config::rate::can_be_leased(&rates))
+    let rates = limit.rates.iter().map(|rate| compile::rate(limit, rate).rate().ok());
+    if is_elastic { None } else { rates.collect() }
 }
 
 fn millis(text: &str) -> u64 {

@@ -3,25 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::value::RawValue;
 use sluice_config::message::{
     Policies, PolicyReport, Published, Report, Sharing, StoreAccess, StoreReport, VERSION,
 };
-use sluice_config::policy::{Consistency, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
 use crate::distribution::listener::{LAPSE, Listener, shortened};
+use crate::distribution::sharing::Sharers;
 use crate::policy::queue::{PolicyKey, Queue};
-
-/// The longest that a policy is held back while it is not known who shares it. Less than a sidecar holds its pod's start
-/// back.
-pub(super) const HOLD: Duration = Duration::from_secs(5);
 
 /// The hub.
 pub struct Hub {
@@ -56,12 +51,7 @@ struct Entry {
     /// Whether a newer edit is invalid.
     keep: bool,
     since: Instant,
-    /// The UIDs of the pods that share it, in their order; nothing until somebody has looked.
-    sharers: Option<Vec<String>>,
-    /// Whether these are the sharers of this very selector.
-    known: bool,
-    /// Until when it is held back from streams, if it matters who shares it and that is not known.
-    held: Option<Instant>,
+    sharers: Sharers,
 }
 
 /// What a pod should have, all of one moment.
@@ -109,10 +99,8 @@ impl Hub {
         if self.open.borrow().published {
             return;
         }
-        // Nobody could look who shares what, and nobody could listen.
-        let until = Instant::now() + HOLD;
         for entry in self.lock().policies.values_mut() {
-            entry.held = entry.held.map(|_| until);
+            entry.sharers.hold_from_now();
         }
         self.open.send_modify(|open| open.published = true);
     }
@@ -136,29 +124,22 @@ impl Hub {
         valid: Option<(Selector, &CompiledPolicy)>,
     ) -> Option<(PolicyHash, Instant)> {
         let mut state = self.lock();
-        let new = valid.map(|(selector, compiled)| (selector, compiled.to_json(), is_shared(compiled)));
         let old = state.policies.get(uid);
-        let sharers = old.and_then(|old| old.sharers.clone());
-        let (entry, changed) = match (new, old) {
-            (Some((selector, json, shared)), old) => {
+        let (entry, changed) = match (valid, old) {
+            (Some((selector, compiled)), old) => {
+                let json = compiled.to_json();
                 let hash = PolicyHash::of(&json);
                 let same =
                     old.filter(|old| old.published.as_ref().is_some_and(|published| published.hash == hash));
-                let unchanged = same.is_some_and(|old| !old.keep && old.selects(&selector));
-                if unchanged {
-                    return same.map(|old| (hash, old.since));
+                let same_selector = old.is_some_and(|old| old.selects(&selector));
+                if let Some(old) = same.filter(|old| !old.keep && same_selector) {
+                    return Some((hash, old.since));
                 }
                 // A string that was written by the JSON writer is JSON.
                 let published = RawValue::from_string(json).ok().map(|policy| Published { hash, policy });
                 let since = same.map_or_else(Instant::now, |old| old.since);
-                let known = old.is_some_and(|old| old.known && old.selects(&selector));
-                // One edit after another does not hold it back for ever.
-                let until = || old.and_then(|old| old.held).unwrap_or_else(|| Instant::now() + HOLD);
-                let held = (shared && !known).then(until);
-                (
-                    Entry { key: key.clone(), selector, published, keep: false, since, sharers, known, held },
-                    true,
-                )
+                let sharers = Sharers::of_edit(compiled, old.map(|old| &old.sharers), same_selector);
+                (Entry { key: key.clone(), selector, published, keep: false, since, sharers }, true)
             }
             (None, Some(old)) if old.keep => return None,
             (None, Some(old)) => (
@@ -168,9 +149,7 @@ impl Hub {
                     published: old.published.clone(),
                     keep: true,
                     since: old.since,
-                    sharers,
-                    known: old.known,
-                    held: old.held,
+                    sharers: old.sharers.clone(),
                 },
                 false,
             ),
@@ -182,9 +161,7 @@ impl Hub {
                     published: None,
                     keep: true,
                     since: Instant::now(),
-                    sharers,
-                    known: false,
-                    held: None,
+                    sharers: Sharers::default(),
                 },
                 true,
             ),
@@ -211,17 +188,13 @@ impl Hub {
 
     /// These pods share a policy as long as it has this selector, by their UIDs. Wakes the streams that it concerns, if
     /// anything has changed.
-    pub fn set_sharers(&self, uid: &str, selector: &Selector, mut sharers: Vec<String>) {
-        sharers.sort_unstable();
+    pub fn set_sharers(&self, uid: &str, selector: &Selector, sharers: Vec<String>) {
         let mut state = self.lock();
         let State { policies, listeners, .. } = &mut *state;
         let Some(entry) = policies.get_mut(uid).filter(|entry| entry.selects(selector)) else { return };
-        if entry.known && entry.sharers.as_ref() == Some(&sharers) {
+        if !entry.sharers.look(sharers) {
             return;
         }
-        entry.sharers = Some(sharers);
-        entry.known = true;
-        entry.held = None;
         // Those that are not among the sharers too: each of them is one more.
         for listener in listeners.values().filter(|listener| entry.concerns(&listener.identity)) {
             listener.live.notify_one();
@@ -246,7 +219,6 @@ impl Hub {
     pub fn due(&self, pod_uid: &str, policies: bool) -> Option<Due> {
         let state = self.lock();
         let listener = state.listeners.get(pod_uid)?;
-        let now = Instant::now();
         let mut due = Due {
             live: BTreeMap::new(),
             policies: policies.then(|| Policies {
@@ -260,10 +232,10 @@ impl Hub {
             held_until: None,
         };
         for (uid, entry) in state.policies.iter().filter(|(_, entry)| entry.concerns(&listener.identity)) {
-            if let Some(sharing) = entry.sharing_of(pod_uid) {
+            if let Some(sharing) = entry.sharers.sharing_of(pod_uid) {
                 due.live.insert(uid.clone(), sharing);
             }
-            if let Some(until) = entry.held.filter(|until| *until > now) {
+            if let Some(until) = entry.sharers.held() {
                 due.held.insert(uid.clone());
                 due.held_until = Some(due.held_until.map_or(until, |first| first.min(until)));
                 continue;
@@ -467,31 +439,17 @@ impl Entry {
     fn selects(&self, selector: &Selector) -> bool {
         self.selector.to_string() == selector.to_string()
     }
-
-    /// Which one a pod is of those that share the policy. One that has a stream and is not seen to run yet is one more.
-    fn sharing_of(&self, pod_uid: &str) -> Option<Sharing> {
-        let sharers = self.sharers.as_ref()?;
-        let (index, count) = match sharers.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
-            Ok(index) => (index, sharers.len()),
-            Err(index) => (index, sharers.len() + 1),
-        };
-        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Some(Sharing { index: number(index), count: number(count) })
-    }
-}
-
-/// Whether it makes a difference how many pods share a policy.
-fn is_shared(policy: &CompiledPolicy) -> bool {
-    policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share
 }
 
 #[cfg(test)]
-mod tests {
-    use sluice_config::policy::Mode;
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 
     use super::*;
 
-    fn compiled(namespace: &str) -> CompiledPolicy {
+    pub(in crate::distribution) fn compiled(namespace: &str) -> CompiledPolicy {
         CompiledPolicy {
             namespace: namespace.into(),
             name: "p".into(),
@@ -503,7 +461,7 @@ mod tests {
         }
     }
 
-    fn identity(labels: &[(&str, &str)]) -> Identity {
+    pub(in crate::distribution) fn identity(labels: &[(&str, &str)]) -> Identity {
         Identity {
             namespace: "n".into(),
             pod: "pod".into(),
@@ -513,11 +471,11 @@ mod tests {
         }
     }
 
-    fn key(namespace: &str) -> PolicyKey {
+    pub(in crate::distribution) fn key(namespace: &str) -> PolicyKey {
         PolicyKey { namespace: namespace.into(), name: "p".into() }
     }
 
-    fn selector(app: &str) -> Selector {
+    pub(in crate::distribution) fn selector(app: &str) -> Selector {
         [("app".to_owned(), app.to_owned())].into_iter().collect()
     }
 
@@ -531,7 +489,7 @@ mod tests {
         }
     }
 
-    fn policies(hub: &Hub) -> Option<Policies> {
+    pub(in crate::distribution) fn policies(hub: &Hub) -> Option<Policies> {
         hub.due("uid", true)?.policies
     }
 
@@ -595,106 +553,6 @@ mod tests {
         assert!(policies(&hub).unwrap().policies.contains_key("1"));
         hub.publish("2", &key("n"), None);
         assert_eq!(policies(&hub).unwrap().keep, ["2"]);
-    }
-
-    #[tokio::test]
-    async fn a_pod_knows_its_number_among_those_that_share_each_policy() {
-        let hub = Arc::new(Hub::new(Arc::default()));
-        hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
-        hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
-        let _closed = hub.connect(identity(&[("app", "a")]), "s");
-        let sharing = || hub.due("uid", false).unwrap().live.into_iter().collect::<Vec<_>>();
-        let of = |uid: &str, index, count| (uid.to_owned(), Sharing { index, count });
-        let set = |uid: &str, pods: &[&str]| {
-            let selector = hub.selector(uid).unwrap_or_default();
-            hub.set_sharers(uid, &selector, pods.iter().map(|&pod| pod.to_owned()).collect());
-        };
-        assert_eq!(sharing(), [], "nobody has looked yet");
-        set("1", &["z", "uid", "a"]);
-        set("2", &["a", "b", "c"]);
-        set("gone", &["uid"]);
-        assert_eq!(sharing(), [of("1", 1, 3)]);
-        // It has a stream, and so it admits, whatever the watch says.
-        set("1", &["z", "a", "b"]);
-        assert_eq!(sharing(), [of("1", 2, 4)]);
-        // An edit, even an invalid one, changes nothing about who shares it.
-        hub.publish("1", &key("n"), None);
-        assert_eq!((sharing(), hub.selector("1").is_some()), (vec![of("1", 2, 4)], true));
-        hub.publish("1", &key("n"), Some((Selector::default(), &compiled("n"))));
-        assert_eq!(sharing(), [of("1", 2, 4)]);
-        assert_eq!((hub.due("nobody", true).is_some(), hub.selector("nobody").is_some()), (false, false));
-    }
-
-    #[tokio::test]
-    async fn only_streams_that_a_policy_concerns_are_woken_and_only_by_a_change() {
-        let hub = Arc::new(Hub::new(Arc::default()));
-        hub.publish("1", &key("n"), Some((selector("a"), &compiled("n"))));
-        hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
-        let _closed = hub.connect(identity(&[("app", "a")]), "s");
-        let woken = hub.live_changes("uid").unwrap();
-        let rings = || tokio::time::timeout(Duration::ZERO, woken.notified());
-        let set = |uid: &str, app: &str, pods: &[&str]| {
-            hub.set_sharers(uid, &selector(app), pods.iter().map(|&pod| pod.to_owned()).collect());
-        };
-        let version = hub.version();
-        set("2", "b", &["other"]);
-        assert!(rings().await.is_err());
-        set("1", "b", &["another", "other"]);
-        assert!(rings().await.is_err(), "of a selector that is no longer its own");
-        set("1", "a", &["other"]);
-        assert!(rings().await.is_ok(), "it is one more");
-        set("1", "a", &["uid", "other"]);
-        assert!(rings().await.is_ok());
-        set("1", "a", &["other", "uid"]);
-        assert!(rings().await.is_err());
-        set("1", "a", &["other"]);
-        assert!(rings().await.is_ok(), "that it is not there any more");
-        set("1", "a", &["another", "other"]);
-        assert!(rings().await.is_ok(), "that it is one more than two");
-        assert!(!version.has_changed().unwrap(), "policies are what they were");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_policy_is_held_back_while_it_matters_who_shares_it_and_is_not_known() {
-        let hub = Arc::new(Hub::new(Arc::default()));
-        let local = CompiledPolicy { consistency: Consistency::Local, ..compiled("n") };
-        let leased = CompiledPolicy { consistency: Consistency::Leased, ..compiled("n") };
-        let share = CompiledPolicy { on_store_failure: OnStoreFailure::Share, ..compiled("n") };
-        let _closed = hub.connect(identity(&[("app", "a")]), "s");
-        let held = || hub.due("uid", false).unwrap().held.into_iter().collect::<String>();
-        let publish = |uid: &str, app: &str, policy: &CompiledPolicy| {
-            hub.publish(uid, &key("n"), Some((selector(app), policy)));
-        };
-        let look = |uid: &str| hub.set_sharers(uid, &selector("a"), vec!["uid".into()]);
-        publish("0", "a", &compiled("n"));
-        for (uid, policy) in [("1", &local), ("2", &leased), ("3", &share)] {
-            publish(uid, "a", policy);
-        }
-        // The list takes its time.
-        tokio::time::advance(HOLD).await;
-        hub.open();
-        tokio::time::advance(HOLD / 2).await;
-        hub.open();
-        assert_eq!(held(), "123");
-        assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0");
-        look("1");
-        assert_eq!(held(), "23");
-        // An edit is not held back for it, and does not put off when another is let go.
-        publish("1", "a", &share);
-        publish("2", "a", &share);
-        hub.publish("3", &key("n"), None);
-        assert_eq!(held(), "23");
-        tokio::time::advance(HOLD / 2).await;
-        assert_eq!(held(), "");
-        assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0123");
-        // Who shares it as it is selected now is another question.
-        publish("1", "b", &local);
-        publish("1", "a", &local);
-        assert_eq!(held(), "1");
-        hub.set_sharers("1", &selector("b"), Vec::new());
-        assert_eq!(held(), "1");
-        look("1");
-        assert_eq!(held(), "");
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::distribution::Hub;
-use crate::distribution::hub::HOLD;
+use crate::distribution::sharing::HOLD;
 use crate::metrics::Metrics;
 
 /// Changes that come within this time of each other are one.

@@ -31,7 +31,8 @@
 -- (x - x % y) / y is the floor of x / y. Only the curve of a warm-up is in fractions, in the order of operations of
 -- warm_up.rs.
 --
--- What nearly all calls are is decided by little code at the beginning; the rest is set up when something needs it.
+-- What nearly all checks are is decided by the little code in the loop at the end, which makes no function and few tables: each of
+-- them costs as much as a good part of a check. The rest is set up when something needs it.
 
 local call, spread = redis.call, unpack
 local pack, unpack = struct.pack, struct.unpack
@@ -67,114 +68,121 @@ end
 
 local out, o, stop, named = {micros}, 2, #a, 0
 
--- ceil(previous * rest / period) for rest <= period, where the product may pass 2^53. With previous = q * period + r:
--- q * rest + ceil(r * rest / period); r * rest is taken as r * (h * 2^18 + l). Periods are below 2^35, so r * h is
--- below 2^52, and the remainder of it times 2^18 below 31622400000 * 2^18 < 2^53.
-local function long_share(previous, rest, period)
-  local r = previous % period
-  local whole = (previous - r) / period * rest
-  local l = rest % 262144
-  local x = r * ((rest - l) / 262144)
-  local m = x % period
-  whole = whole + (x - m) / period * 262144
-  x = m * 262144
-  local m1 = x % period
-  whole = whole + (x - m1) / period
-  x = r * l
-  local m2 = x % period
-  whole = whole + (x - m2) / period
-  m = m1 + m2
-  if m > period then return whole + 2 elseif m > 0 then return whole + 1 end
-  return whole
-end
-
--- ceil(count * rest / length)
-local function share(count, rest, length)
-  local x = count * rest
-  if x > 9007199254740992 then return long_share(count, rest, length) end
-  local over = x % length
-  return over > 0 and (x - over) / length + 1 or x / length
-end
-
-local function width_of(top)
-  return top < 256 and 1 or top < 65536 and 2 or top < 16777216 and 3 or top < 4294967296 and 4
-    or top < 1099511627776 and 5 or 6
-end
-
--- Formats of a record by the width of its counts, made when first met.
-local formats_two, formats_one = {}, {}
-local function format(two, width)
-  local f
-  if two then
-    f = '<I6I6I' .. width .. 'I' .. width
-    formats_two[width] = f
-  else
-    f = '<I6I6I' .. width
-    formats_one[width] = f
-  end
-  return f
-end
+-- Formats by the width of counts: of a record of two windows, of one, and of a count; made when first met.
+local formats_two, formats_one, parts = {}, {}, {}
 
 -- Values of all keys at once. One that is not a string looks as if it were not there.
 local values = #keys > 0 and call('MGET', spread(keys))
 
--- Counters whose records are just those of a limit of one rate without parameters, and that several checks may be about,
--- by key: the rate, slot and counts, and whether the key ends when it did. Which keys they are.
-local s_rate, s_slot, s_current, s_previous, s_same, s_keys = {}, {}, {}, {}, {}, {}
--- Keys whose records are all read, five cells each; see below.
-local info = {}
-
 -- Why a key cannot be read.
 local failed
+-- A run has counters besides, which all its checks have: how many; how many more the least of them has room for, and how
+-- many the checks of the run have taken; whether they are answered in the short form.
+local besides, left, taken, alike = 0, 0, 0, true
 
--- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does. Nil
--- if there is more than that to it, or if it is ahead.
-local function read(key, r)
-  local known = s_rate[key]
-  if known then
-    if known ~= r then return nil end
-    return s_slot[key], s_current[key], s_previous[key], s_same[key]
-  end
-  if info[key * 5 - 4] then return nil end
-  local value, slot = values[key], rate_slot[r]
-  if not value then
-    local other = redis.pcall('GET', keys[key])
-    if other then
-      if string.sub(other.err, 1, 9) ~= 'WRONGTYPE' then failed = other end
-      return nil
-    end
-    return slot, 0, 0, false
-  end
-  local length, tag = #value, rate_tag[r]
-  local two = tag % 8192 == TWO_WINDOWS
-  local width = two and (length - 12) / 2 or length - 12
-  if width < 1 or width > 6 or width % 1 > 0 then return nil end
-  local own, stored, current, previous =
-    unpack(two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width), value)
-  if own ~= tag + width then return nil end
-  if not two then previous = 0 end
-  if stored == slot then return slot, current, previous, true end
-  if stored == slot - 1 then return slot, 0, two and current or 0, false end
-  if stored < slot then return slot, 0, 0, false end
-end
+-- Previous counts below this go the quick ways: times what is left of a period they are exact.
+local PREVIOUS = 262144
 
--- How many more a rate has room for; below 1 there is none.
-local function room_of(r, current, previous)
-  local room = rate_requests[r] - current
-  if room < 1 or previous == 0 then return room end
-  return room - share(previous, rate_rest[r], rate_period[r])
-end
-
--- What is known of such a counter from now on.
-local function note(key, r, slot, current, previous, same)
-  if s_rate[key] == nil then s_keys[#s_keys + 1] = key end
-  s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
-end
-
--- All that is not a run: what is asked, of the kind, where p stands; returns the position after it, or an error. A check
--- of one caller about these counters, pairs of index and limit at p. The writes.
-local ask, ask_fully, write_all
+-- What is set up when something needs it. All that is not a run: what is asked, of the kind, where p stands; returns the
+-- position after it, or an error. The counters besides a run. A check of a run that is not quick. The writes.
+local ask, begin_besides, note_besides, any_one, any_many, write_all
 local function set_up()
+  -- ceil(previous * rest / period) for rest <= period, where the product may pass 2^53. With previous = q * period + r:
+  -- q * rest + ceil(r * rest / period); r * rest is taken as r * (h * 2^18 + l). Periods are below 2^35, so r * h is
+  -- below 2^52, and the remainder of it times 2^18 below 31622400000 * 2^18 < 2^53.
+  local function long_share(previous, rest, period)
+    local r = previous % period
+    local whole = (previous - r) / period * rest
+    local l = rest % 262144
+    local x = r * ((rest - l) / 262144)
+    local m = x % period
+    whole = whole + (x - m) / period * 262144
+    x = m * 262144
+    local m1 = x % period
+    whole = whole + (x - m1) / period
+    x = r * l
+    local m2 = x % period
+    whole = whole + (x - m2) / period
+    m = m1 + m2
+    if m > period then return whole + 2 elseif m > 0 then return whole + 1 end
+    return whole
+  end
+
+  -- ceil(count * rest / length)
+  local function share(count, rest, length)
+    local x = count * rest
+    if x > 9007199254740992 then return long_share(count, rest, length) end
+    local over = x % length
+    return over > 0 and (x - over) / length + 1 or x / length
+  end
+
+  local function width_of(top)
+    return top < 256 and 1 or top < 65536 and 2 or top < 16777216 and 3 or top < 4294967296 and 4
+      or top < 1099511627776 and 5 or 6
+  end
+
+  local function format(two, width)
+    local f
+    if two then
+      f = '<I6I6I' .. width .. 'I' .. width
+      formats_two[width] = f
+    else
+      f = '<I6I6I' .. width
+      formats_one[width] = f
+    end
+    return f
+  end
+
+  -- Counters whose records are just those of a limit of one rate without parameters, and that several checks may be about,
+  -- by key: the rate, slot and counts, and whether the key ends when it did. Which keys they are.
+  local s_rate, s_slot, s_current, s_previous, s_same, s_keys = {}, {}, {}, {}, {}, {}
+  -- Keys whose records are all read, five cells each; see below.
+  local info = {}
+
+  -- The record of a rate at now, if its key holds just that, or nothing: slot, counts, whether it ends when the key does. Nil
+  -- if there is more than that to it, or if it is ahead.
+  local function read(key, r)
+    local known = s_rate[key]
+    if known then
+      if known ~= r then return nil end
+      return s_slot[key], s_current[key], s_previous[key], s_same[key]
+    end
+    if info[key * 5 - 4] then return nil end
+    local value, slot = values[key], rate_slot[r]
+    if not value then
+      local other = redis.pcall('GET', keys[key])
+      if other then
+        if string.sub(other.err, 1, 9) ~= 'WRONGTYPE' then failed = other end
+        return nil
+      end
+      return slot, 0, 0, false
+    end
+    local length, tag = #value, rate_tag[r]
+    local two = tag % 8192 == TWO_WINDOWS
+    local width = two and (length - 12) / 2 or length - 12
+    if width < 1 or width > 6 or width % 1 > 0 then return nil end
+    local own, stored, current, previous =
+      unpack(two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width), value)
+    if own ~= tag + width then return nil end
+    if not two then previous = 0 end
+    if stored == slot then return slot, current, previous, true end
+    if stored == slot - 1 then return slot, 0, two and current or 0, false end
+    if stored < slot then return slot, 0, 0, false end
+  end
+
+  -- How many more a rate has room for; below 1 there is none.
+  local function room_of(r, current, previous)
+    local room = rate_requests[r] - current
+    if room < 1 or previous == 0 then return room end
+    return room - share(previous, rate_rest[r], rate_period[r])
+  end
+
+  -- What is known of such a counter from now on.
+  local function note(key, r, slot, current, previous, same)
+    if s_rate[key] == nil then s_keys[#s_keys + 1] = key end
+    s_rate[key], s_slot[key], s_current[key], s_previous[key], s_same[key] = r, slot, current, previous, same
+  end
+
   local byte, sub, rep = string.byte, string.sub, string.rep
   local MAX_COUNT, MAX_PERIOD, MAX_FOREIGN, MAX_BYTES, MAX_INSTANTS = 1099511627776, 31622400000, 8, 1048576, 10000
   local SPREAD, FIRST, LOG, ARRIVAL, WARM_UP, OVER = 1536, 2048, 2560, 3072, 3584, 4096
@@ -1080,7 +1088,7 @@ local function set_up()
   end
 
   -- A check of a run. Other keys may have been written by then: an error is this check's alone.
-  ask_fully = function(p, counters, callers)
+  local function ask_fully(p, counters, callers)
     if type(decide(p, counters, callers, true)) == 'table' then
       out[o] = -1
       o = o + 1
@@ -1103,134 +1111,91 @@ local function set_up()
     return decide(p + 2, a[p], a[p + 1], false)
   end
 
-  write_all = function()
-    for k = 1, #keys do
-      local at = k * 5
-      if info[at] then
-        local value, ends, one, two = nil, 0, nil, nil
-        for i = info[at - 4], info[at - 3], 4 do
-          local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
-          local kind = tag % 8192
-          local bytes, e
-          if kind == TWO_WINDOWS and not sinces[i] then
-            local top = current
-            if previous > top then top = previous end
-            local width = width_of(top)
-            bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
-            e = (slot + 2) * ((tag - 520) / 8192)
-          elseif kind == ONE_WINDOW and not sinces[i] then
-            local width = width_of(current)
-            bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
-            e = (slot + 1) * ((tag - 1024) / 8192)
-          else
-            bytes = encode_other(i, kind, tag, slot, current, previous)
-            e = ends_of(i, tag, slot)
-          end
-          -- Most values are few records: they are put together at once.
-          if not one then one = bytes
-          elseif not two then two = bytes
-          elseif not value then value = one .. two .. bytes
-          else value = value .. bytes end
-          if e > ends then ends = e end
-        end
-        value = value or (two and one .. two) or one
-        -- SETRANGE keeps the time to live, and costs less.
-        if #value == info[at - 2] and ends == info[at - 1] then
-          call('SETRANGE', keys[k], '0', value)
-        else
-          call('SET', keys[k], value, 'PXAT', ends)
-        end
+  -- The counters besides, by turn: key, limit, how they stand.
+  local b_key, b_limit, b_slot, b_current, b_previous, b_same = {}, {}, {}, {}, {}, {}
+
+  -- Reads them; false if one of them has to go the long way.
+  local function read_besides()
+    left, taken = 9007199254740992, 0
+    for b = 1, besides do
+      local r = first[b_limit[b]]
+      local slot, current, previous, same = read(b_key[b], r)
+      if not slot then return false end
+      b_slot[b], b_current[b], b_previous[b], b_same[b] = slot, current, previous, same
+      local room = room_of(r, current, previous)
+      if room < left then left = room end
+    end
+    return true
+  end
+
+  -- The counters besides a run, which stand at p: how they stand; returns the position after them.
+  begin_besides = function(p)
+    for b = 1, besides do
+      local key = a[p]
+      if key > named then named = key end
+      b_key[b], b_limit[b] = key, a[p + 1]
+      p = p + 2
+    end
+    alike = read_besides()
+    for b = 1, besides do
+      if alike then
+        out[o] = b_slot[b]
+        out[o + 1] = b_current[b]
+        out[o + 2] = b_previous[b]
+        o = o + 3
+      else
+        out[o] = -1
+        o = o + 1
+        break
       end
     end
+    return p
   end
-end
 
--- Runs. The counters that all checks of a run have besides, by turn: key, rate, how they stand; how many more the least
--- of them has room for, and how many the checks of the run have taken.
-local besides, left, taken = 0, 0, 0
-local b_key, b_limit, b_slot, b_current, b_previous, b_same = {}, {}, {}, {}, {}, {}
-
--- Reads them; false if one of them has to go the long way.
-local function read_besides()
-  left, taken = 9007199254740992, 0
-  for b = 1, besides do
-    local r = first[b_limit[b]]
-    local slot, current, previous, same = read(b_key[b], r)
-    if not slot then return false end
-    b_slot[b], b_current[b], b_previous[b], b_same[b] = slot, current, previous, same
-    local room = room_of(r, current, previous)
-    if room < left then left = room end
+  -- Says how they stand by now.
+  note_besides = function()
+    if taken == 0 then return end
+    for b = 1, besides do
+      note(b_key[b], first[b_limit[b]], b_slot[b], b_current[b] + taken, b_previous[b], b_same[b])
+    end
+    taken = 0
   end
-  return true
-end
 
--- Says how they stand by now.
-local function note_besides()
-  if taken == 0 then return end
-  for b = 1, besides do
-    note(b_key[b], first[b_limit[b]], b_slot[b], b_current[b] + taken, b_previous[b], b_same[b])
+  -- A check of a run the long way. The counters besides may have to go it from now on too.
+  local function run_fully(key, limit, callers)
+    note_besides()
+    local at = stop + 1
+    a[at], a[at + 1] = key, limit
+    for b = 1, besides do
+      a[at + 2 * b], a[at + 2 * b + 1] = b_key[b], b_limit[b]
+    end
+    ask_fully(at, 1 + besides, callers)
+    alike = read_besides() and alike
   end
-  taken = 0
-end
 
--- A check of a run the long way; false if the counters besides have to go it from now on too.
-local function run_fully(key, limit, callers)
-  if not ask then set_up() end
-  note_besides()
-  local at = stop + 1
-  a[at], a[at + 1] = key, limit
-  for b = 1, besides do
-    a[at + 2 * b], a[at + 2 * b + 1] = b_key[b], b_limit[b]
-  end
-  ask_fully(at, 1 + besides, callers)
-  return read_besides()
-end
-
--- What goes the quick ways below: previous below 2^18, so that previous * rest is exact, and current below this, so that
--- one more is too and keeps its width and the short form of an answer.
-local PREVIOUS = 262144
-local function below(top)
-  return top > 1048576 and 1048575 or top - 1
-end
-
--- A run of a limit of one rate.
-local function run_one(limit, callers, checks, alike)
-  local r = first[limit]
-  local requests, tag, period, slot, rest = rate_requests[r], rate_tag[r], rate_period[r], rate_slot[r], rate_rest[r]
-  local two = tag % 8192 == TWO_WINDOWS
-  local ends = (slot + (two and 2 or 1)) * period
-  -- By the length of a value: its format, and that of current alone; its tag; what current has to stay below.
-  local formats, counts, tags, tops = {}, {}, {}, {}
-  -- The same of the last value whose window has not ended: the next ones are mostly like it.
-  local like, whole, part, same, top
-
-  local function any(key, value)
-    local length, own, stored, current, previous, f = 0, nil, nil, 0, 0, nil
+  -- A check of a run of a limit of one rate.
+  any_one = function(limit, callers, key, value)
+    local r = first[limit]
+    local requests, tag, period, slot, rest = rate_requests[r], rate_tag[r], rate_period[r], rate_slot[r], rate_rest[r]
+    local two = tag % 8192 == TWO_WINDOWS
+    local ends = (slot + (two and 2 or 1)) * period
+    local length, width, own, stored, current, previous = 0, 0, nil, nil, 0, 0
     if value then
       length = #value
-      f = formats[length]
-      if f == nil then
-        local width = two and (length - 12) / 2 or length - 12
-        f = width >= 1 and width <= 6 and width % 1 == 0
-          and (two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width))
-        formats[length], counts[length], tags[length], tops[length] = f, '<I' .. width, tag + width, 256 ^ width
-      end
-      if f then
-        own, stored, current, previous = unpack(f, value)
+      width = two and (length - 12) / 2 or length - 12
+      if width >= 1 and width <= 6 and width % 1 == 0 then
+        own, stored, current, previous =
+          unpack(two and (formats_two[width] or format(true, width)) or formats_one[width] or format(false, width), value)
         if not two then previous = 0 end
       end
     end
-    if value and (not own or own ~= tags[length] or stored > slot) or not alike then
-      alike = run_fully(key, limit, callers) and alike
-      if not alike then like = nil end
-      return
+    if value and (not own or own ~= tag + width or stored > slot) or not alike then
+      return run_fully(key, limit, callers)
     end
     if stored ~= slot then
       -- Its window has ended, or it is new.
       previous = two and value and stored == slot - 1 and current or 0
       current = 0
-    elseif callers == 1 then
-      like, whole, part, same, top = length, f, counts[length], own, below(tops[length])
     end
     local room, admitted = requests - current, 0
     if callers == 1 then
@@ -1249,9 +1214,9 @@ local function run_one(limit, callers, checks, alike)
     local good = true
     if admitted > 0 then
       current = current + admitted
-      if stored == slot and current < tops[length] then
+      if stored == slot and current < 256 ^ width then
         -- SETRANGE keeps the time to live, and costs less.
-        call('SETRANGE', keys[key], '12', pack(counts[length], current))
+        call('SETRANGE', keys[key], '12', pack('<I' .. width, current))
       else
         local most = current > previous and current or previous
         local width = width_of(most)
@@ -1292,82 +1257,37 @@ local function run_one(limit, callers, checks, alike)
     end
   end
 
-  for key = named + 1, named + checks do
-    local value, quick = values[key], false
-    if value and #value == like then
-      local own, stored, current, previous = unpack(whole, value)
-      if not two then previous = 0 end
-      if own == same and stored == slot and current < top and previous < PREVIOUS then
-        quick = true
-        local admitted = 0
-        if left >= 1 and previous * rest <= (requests - current - 1) * period then
-          admitted, current = 1, current + 1
-          call('SETRANGE', keys[key], '12', pack(part, current))
-          left, taken = left - 1, taken + 1
-        end
-        out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
-        o = o + 1
-      end
+  -- How a value of just the records of a limit is laid out, as their tags say it: the format, the tags as they stand there,
+  -- and what the counts have to stay below. Nil if it is not just those.
+  local function layout(value, limit)
+    local f, tags, tops, pos, length = '<', {}, {}, 1, #value
+    for r = first[limit], first[limit + 1] - 1 do
+      if pos + 5 > length then return nil end
+      local own, two = unpack('<I6', value, pos), rate_tag[r] % 8192 == TWO_WINDOWS
+      local width = own - rate_tag[r]
+      if width < 1 or width > 6 then return nil end
+      tags[#tags + 1], tops[#tops + 1] = own, 256 ^ width
+      pos = pos + (two and 12 + 2 * width or 12 + width)
+      f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
     end
-    if not quick then any(key, value) end
+    return pos == length + 1 and f or nil, tags, tops
   end
-end
 
--- How a value of just the records of a limit is laid out, as their tags say it: the format, the tags as they stand there,
--- and what the counts have to stay below. Nil if it is not just those.
-local function layout(value, limit)
-  local f, tags, tops, pos, length = '<', {}, {}, 1, #value
-  for r = first[limit], first[limit + 1] - 1 do
-    if pos + 5 > length then return nil end
-    local own, two = unpack('<I6', value, pos), rate_tag[r] % 8192 == TWO_WINDOWS
-    local width = own - rate_tag[r]
-    if width < 1 or width > 6 then return nil end
-    tags[#tags + 1], tops[#tops + 1] = own, 256 ^ width
-    pos = pos + (two and 12 + 2 * width or 12 + width)
-    f = f .. (two and 'I6I6I' .. width .. 'I' .. width or 'I6I6I' .. width)
-  end
-  return pos == length + 1 and f or nil, tags, tops
-end
+  -- By limit and length of a value how it was laid out last, and which rates of a limit are of two windows.
+  local shapes = {}
 
--- A run of a limit of several rates.
-local function run_many(limit, callers, checks, alike)
-  local from, to = first[limit], first[limit + 1] - 1
-  local tag_of, slot_of, requests_of, period_of, rest_of = rate_tag, rate_slot, rate_requests, rate_period, rate_rest
-  local two_of, twos = {}, 0
-  for r = from, to do
-    two_of[r] = tag_of[r] % 8192 == TWO_WINDOWS
-    if two_of[r] then twos = twos + 1 end
-  end
-  -- By the length of a value how it was laid out last.
-  local formats, tags_of, tops_of = {}, {}, {}
-  -- What most limits are is decided without loops: two or three sliding windows, of a value like the last one whose windows
-  -- have not ended. Of it: the length, the format, that of what changes, and for each rate how its record begins, and what
-  -- current has to stay below.
-  local few, three = callers == 1 and twos == to - from + 1 and twos <= 3, twos == 3
-  local like, whole, part, own1, own2, own3, head2, head3, top1, top2, top3
-  local second = from + 1
-  local slot1, slot2, slot3 = slot_of[from], slot_of[second], three and slot_of[to] or nil
-  local requests1, requests2, requests3 = requests_of[from], requests_of[second], requests_of[to]
-  local period1, period2, period3 = period_of[from], period_of[second], period_of[to]
-  local rest1, rest2, rest3 = rest_of[from], rest_of[second], rest_of[to]
-
-  local function learn(length, f, tags, tops)
-    like, whole, own1, own2 = length, f, tags[1], tags[2]
-    local width1, width2 = own1 % 8, own2 % 8
-    head2 = pack('<I6I6', own2, slot2)
-    part = '<I' .. width1 .. 'I' .. width1 .. 'c12I' .. width2
-    top1, top2, top3 = below(tops[1]), below(tops[2]), below(tops[three and 3 or 2])
-    if three then
-      own3 = tags[3]
-      head3 = pack('<I6I6', own3, slot3)
-      part = part .. 'I' .. width2 .. 'c12I' .. own3 % 8
-    else
-      -- What is read behind the last record is the position there, and no slot.
-      own3 = length + 1
+  -- A check of a run of a limit of several rates. If no window of its value had ended: the format, the tags, and what the counts
+  -- have to stay below.
+  any_many = function(limit, callers, key, value)
+    local from, to = first[limit], first[limit + 1] - 1
+    local tag_of, slot_of, requests_of, period_of, rest_of = rate_tag, rate_slot, rate_requests, rate_period, rate_rest
+    local shape = shapes[limit]
+    if not shape then
+      shape = {{}, {}, {}, {}}
+      for r = from, to do shape[1][r] = tag_of[r] % 8192 == TWO_WINDOWS end
+      shapes[limit] = shape
     end
-  end
-
-  local function any(key, value)
+    local two_of, formats, tags_of, tops_of = shape[1], shape[2], shape[3], shape[4]
     local length, t, f, n = 0, nil, nil, nil
     if value then
       length = #value
@@ -1387,9 +1307,7 @@ local function run_many(limit, callers, checks, alike)
       end
     end
     if value and not t or not alike then
-      alike = run_fully(key, limit, callers) and alike
-      if not alike then few, like = false, nil end
-      return
+      return run_fully(key, limit, callers)
     end
     local admitted, ends, was, at = left < 1 and 0 or callers, 0, 0, 1
     if not value then t = {} end
@@ -1420,7 +1338,7 @@ local function run_many(limit, callers, checks, alike)
       at = two and at + 4 or at + 3
     end
     local good, begin, tops = true, o, f and tops_of[length]
-    if f and few then learn(length, f, tags_of[length], tops) end
+    local like = f
     if callers > 1 then
       out[o] = admitted
       o = o + 1
@@ -1474,97 +1392,220 @@ local function run_many(limit, callers, checks, alike)
       left = left - admitted
       taken = taken + admitted
     end
+    return like, tags_of[length], tops
   end
 
-  for key = named + 1, named + checks do
-    local value, quick = values[key], false
-    if value and #value == like then
-      local o1, s1, c1, p1, o2, s2, c2, p2, o3, s3, c3, p3 = unpack(whole, value)
-      if o1 == own1 and s1 == slot1 and o2 == own2 and s2 == slot2 and o3 == own3 and s3 == slot3 then
-        if not three then c3, p3 = c2, p2 end
-        if c1 < top1 and c2 < top2 and c3 < top3 and p1 < PREVIOUS and p2 < PREVIOUS and p3 < PREVIOUS then
-          quick = true
-          local admitted = 0
-          if left >= 1 and p1 * rest1 <= (requests1 - c1 - 1) * period1
-            and p2 * rest2 <= (requests2 - c2 - 1) * period2
-            and p3 * rest3 <= (requests3 - c3 - 1) * period3 then
-            admitted, c1, c2, c3 = 1, c1 + 1, c2 + 1, c3 + 1
-            call('SETRANGE', keys[key], '12', pack(part, c1, p1, head2, c2, p2, head3, c3))
-            left, taken = left - 1, taken + 1
-          end
-          out[o] = -3 - ((p1 * 1048576 + c1) * 4 + admitted)
-          out[o + 1] = -3 - ((p2 * 1048576 + c2) * 4 + admitted)
-          o = o + 2
-          if three then
-            out[o] = -3 - ((p3 * 1048576 + c3) * 4 + admitted)
-            o = o + 1
-          end
+  write_all = function()
+    for n = 1, #s_keys do
+      local key = s_keys[n]
+      local r = s_rate[key]
+      if r then
+        local tag, slot, current, previous = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
+        local two = tag % 8192 == TWO_WINDOWS
+        local width, value = width_of(current > previous and current or previous), nil
+        if two then
+          value = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+        else
+          value = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+        end
+        if s_same[key] and #value == #values[key] then
+          call('SETRANGE', keys[key], '0', value)
+        else
+          call('SET', keys[key], value, 'PXAT', (slot + (two and 2 or 1)) * rate_period[r])
         end
       end
     end
-    if not quick then any(key, value) end
+    for k = 1, #keys do
+      local at = k * 5
+      if info[at] then
+        local value, ends, one, two = nil, 0, nil, nil
+        for i = info[at - 4], info[at - 3], 4 do
+          local tag, slot, current, previous = rec[i], rec[i + 1], rec[i + 2], rec[i + 3]
+          local kind = tag % 8192
+          local bytes, e
+          if kind == TWO_WINDOWS and not sinces[i] then
+            local top = current
+            if previous > top then top = previous end
+            local width = width_of(top)
+            bytes = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
+            e = (slot + 2) * ((tag - 520) / 8192)
+          elseif kind == ONE_WINDOW and not sinces[i] then
+            local width = width_of(current)
+            bytes = pack(formats_one[width] or format(false, width), tag + width, slot, current)
+            e = (slot + 1) * ((tag - 1024) / 8192)
+          else
+            bytes = encode_other(i, kind, tag, slot, current, previous)
+            e = ends_of(i, tag, slot)
+          end
+          -- Most values are few records: they are put together at once.
+          if not one then one = bytes
+          elseif not two then two = bytes
+          elseif not value then value = one .. two .. bytes
+          else value = value .. bytes end
+          if e > ends then ends = e end
+        end
+        value = value or (two and one .. two) or one
+        -- SETRANGE keeps the time to live, and costs less.
+        if #value == info[at - 2] and ends == info[at - 1] then
+          call('SETRANGE', keys[k], '0', value)
+        else
+          call('SET', keys[k], value, 'PXAT', ends)
+        end
+      end
+    end
   end
 end
 
 while p <= stop do
   local what = a[p]
   p = p + 1
-  if what == 2 then
-    local limit, callers, checks = a[p], a[p + 1], a[p + 2]
-    besides = a[p + 3]
-    p = p + 4
-    for b = 1, besides do
-      local key = a[p]
-      if key > named then named = key end
-      b_key[b], b_limit[b] = key, a[p + 1]
-      p = p + 2
-    end
-    local alike, last = read_besides(), named + checks
-    if failed then return failed end
-    for b = 1, besides do
-      if alike then
-        out[o] = b_slot[b]
-        out[o + 1] = b_current[b]
-        out[o + 2] = b_previous[b]
-        o = o + 3
-      else
-        out[o] = -1
-        o = o + 1
-        break
-      end
-    end
-    if first[limit + 1] == first[limit] + 1 then
-      run_one(limit, callers, checks, alike)
-    else
-      run_many(limit, callers, checks, alike)
-    end
-    note_besides()
-    named = last
-  else
+  if what ~= 2 then
     if not ask then set_up() end
     p = ask(p, what)
     if type(p) == 'table' then return p end
+  else
+    local limit, callers, checks = a[p], a[p + 1], a[p + 2]
+    besides = a[p + 3]
+    p = p + 4
+    left, taken, alike = 9007199254740992, 0, true
+    if besides > 0 then
+      if not ask then set_up() end
+      p = begin_besides(p)
+      if failed then return failed end
+    end
+    -- Of a value by its length: the format, how its records begin, what changes, and what a count has to stay below to keep its
+    -- width and the short form of an answer. The next value is mostly like it.
+    local like, whole, part
+    local from, last = first[limit], named + checks
+    local rates = first[limit + 1] - from
+    if rates == 1 then
+      local requests, period, slot, rest = rate_requests[from], rate_period[from], rate_slot[from], rate_rest[from]
+      local tag, own1, top1 = rate_tag[from], nil, nil
+      local two = tag % 8192 == TWO_WINDOWS
+      local formats = two and formats_two or formats_one
+      for key = named + 1, last do
+        local value, quick = values[key], false
+        if value and alike then
+          local length = #value
+          if length ~= like then
+            like, whole = length, nil
+            local width = two and (length - 12) / 2 or length - 12
+            if width >= 1 and width <= 6 and width % 1 == 0 then
+              whole, part = formats[width], parts[width]
+              if not whole then
+                whole = two and '<I6I6I' .. width .. 'I' .. width or '<I6I6I' .. width
+                formats[width] = whole
+              end
+              if not part then
+                part = '<I' .. width
+                parts[width] = part
+              end
+              own1, top1 = tag + width, 256 ^ width
+              if top1 > 1048576 then top1 = 1048576 end
+            end
+          end
+          if whole then
+            local own, stored, current, previous = unpack(whole, value)
+            if not two then previous = 0 end
+            if own == own1 and stored == slot and current + callers < top1 and previous < PREVIOUS then
+              quick = true
+              local admitted = 0
+              if callers == 1 then
+                if left >= 1 and previous * rest <= (requests - current - 1) * period then
+                  admitted, current = 1, current + 1
+                  call('SETRANGE', keys[key], '12', pack(part, current))
+                  left, taken = left - 1, taken + 1
+                end
+                out[o] = -3 - ((previous * 1048576 + current) * 4 + admitted)
+                o = o + 1
+              else
+                local x = previous * rest
+                local over = x % period
+                admitted = requests - current - (x - over) / period - (over > 0 and 1 or 0)
+                admitted = admitted >= callers and callers or admitted > 0 and admitted or 0
+                if admitted > 0 then
+                  current = current + admitted
+                  call('SETRANGE', keys[key], '12', pack(part, current))
+                end
+                out[o] = admitted
+                out[o + 1] = slot
+                out[o + 2] = current
+                out[o + 3] = previous
+                o = o + 4
+              end
+            end
+          end
+        end
+        if not quick then
+          if not ask then set_up() end
+          any_one(limit, callers, key, value)
+        end
+      end
+    else
+      -- Two or three sliding windows of one caller need no loop.
+      local few, three = callers == 1 and rates <= 3, rates == 3
+      for r = from, from + rates - 1 do few = few and rate_tag[r] % 8192 == TWO_WINDOWS end
+      local second, third = from + 1, from + rates - 1
+      local slot1, slot2, slot3 = rate_slot[from], rate_slot[second], three and rate_slot[third] or nil
+      local requests1, requests2, requests3 = rate_requests[from], rate_requests[second], rate_requests[third]
+      local period1, period2, period3 = rate_period[from], rate_period[second], rate_period[third]
+      local rest1, rest2, rest3 = rate_rest[from], rate_rest[second], rate_rest[third]
+      local own1, own2, own3, head2, head3, top1, top2, top3
+      for key = named + 1, last do
+        local value, quick = values[key], false
+        if value and #value == like and alike then
+          local o1, s1, c1, p1, o2, s2, c2, p2, o3, s3, c3, p3 = unpack(whole, value)
+          if o1 == own1 and s1 == slot1 and o2 == own2 and s2 == slot2 and o3 == own3 and s3 == slot3 then
+            if not three then c3, p3 = c2, p2 end
+            if c1 < top1 and c2 < top2 and c3 < top3 and p1 < PREVIOUS and p2 < PREVIOUS and p3 < PREVIOUS then
+              quick = true
+              local admitted = 0
+              if left >= 1 and p1 * rest1 <= (requests1 - c1 - 1) * period1
+                and p2 * rest2 <= (requests2 - c2 - 1) * period2
+                and p3 * rest3 <= (requests3 - c3 - 1) * period3 then
+                admitted, c1, c2, c3 = 1, c1 + 1, c2 + 1, c3 + 1
+                call('SETRANGE', keys[key], '12', pack(part, c1, p1, head2, c2, p2, head3, c3))
+                left, taken = left - 1, taken + 1
+              end
+              out[o] = -3 - ((p1 * 1048576 + c1) * 4 + admitted)
+              out[o + 1] = -3 - ((p2 * 1048576 + c2) * 4 + admitted)
+              o = o + 2
+              if three then
+                out[o] = -3 - ((p3 * 1048576 + c3) * 4 + admitted)
+                o = o + 1
+              end
+            end
+          end
+        end
+        if not quick then
+          if not ask then set_up() end
+          local f, tags, tops = any_many(limit, callers, key, value)
+          if f and few then
+            like, whole, own1, own2 = #value, f, tags[1], tags[2]
+            local width1, width2 = own1 % 8, own2 % 8
+            head2 = pack('<I6I6', own2, slot2)
+            part = '<I' .. width1 .. 'I' .. width1 .. 'c12I' .. width2
+            if three then
+              own3 = tags[3]
+              head3 = pack('<I6I6', own3, slot3)
+              part = part .. 'I' .. width2 .. 'c12I' .. own3 % 8
+            else
+              -- What is read behind the last record is the position there, and no slot.
+              own3 = #value + 1
+            end
+            top1, top2, top3 = tops[1], tops[2], tops[rates]
+            if top1 > 1048576 then top1 = 1048576 end
+            if top2 > 1048576 then top2 = 1048576 end
+            if top3 > 1048576 then top3 = 1048576 end
+            top1, top2, top3 = top1 - 1, top2 - 1, top3 - 1
+          end
+        end
+      end
+    end
+    if besides > 0 then note_besides() end
+    named = last
   end
 end
 
-for n = 1, #s_keys do
-  local key = s_keys[n]
-  local r = s_rate[key]
-  if r then
-    local tag, slot, current, previous = rate_tag[r], s_slot[key], s_current[key], s_previous[key]
-    local two = tag % 8192 == TWO_WINDOWS
-    local width, value = width_of(current > previous and current or previous), nil
-    if two then
-      value = pack(formats_two[width] or format(true, width), tag + width, slot, current, previous)
-    else
-      value = pack(formats_one[width] or format(false, width), tag + width, slot, current)
-    end
-    if s_same[key] and #value == #values[key] then
-      call('SETRANGE', keys[key], '0', value)
-    else
-      call('SET', keys[key], value, 'PXAT', (slot + (two and 2 or 1)) * rate_period[r])
-    end
-  end
-end
 if write_all then write_all() end
 return out

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::{Instant, timeout};
 
-use super::fault::classify;
+use super::fault::Trouble;
 use super::reply::Reply;
 use super::script::{Request, Script, pack, send};
 use super::sentinel::Sentinels;
@@ -48,6 +48,10 @@ impl ServerClock {
 
 /// A connection without any promise. Each failed attempt before lets it take longer.
 pub(super) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConnection, StoreFault> {
+    try_open(target, failed).await.map_err(|trouble| trouble.fault)
+}
+
+async fn try_open(target: &Target, failed: u32) -> Result<MultiplexedConnection, Trouble> {
     let attempt = if target.tls { ATTEMPT_TLS } else { ATTEMPT };
     let attempt = attempt.saturating_mul(1 << failed.min(16)).min(LONGEST_ATTEMPT);
     // Timeouts are ours: those of the crate would race with them.
@@ -57,9 +61,9 @@ pub(super) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConn
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => {
             tracing::debug!(address = target.address, %error, "cannot connect to Redis");
-            Err(classify(&error))
+            Err(Trouble::of(&error))
         }
-        Err(_) => Err(StoreFault::Unreachable),
+        Err(_) => Err(StoreFault::Unreachable.into()),
     }
 }
 
@@ -95,12 +99,12 @@ impl Way {
         key: Option<&str>,
         budget: Duration,
         failed: u32,
-    ) -> Result<Connected, StoreFault> {
+    ) -> Result<Connected, Trouble> {
         let target = match self {
             Self::Fixed(target) => target.clone(),
             Self::Sentinels(sentinels) => sentinels.master(failed).await?,
         };
-        let mut connection = open(&target, failed).await?;
+        let mut connection = try_open(&target, failed).await?;
         if matches!(self, Self::Sentinels(_)) {
             see_master(&mut connection, &target, budget).await?;
         }
@@ -114,18 +118,18 @@ async fn see_master(
     connection: &mut MultiplexedConnection,
     target: &Target,
     budget: Duration,
-) -> Result<(), StoreFault> {
+) -> Result<(), Trouble> {
     match timeout(budget.max(ATTEMPT), send(connection, &redis::cmd("ROLE"))).await {
         Ok(Ok(Value::Array(role))) => match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
             _ => {
                 tracing::debug!(address = target.address, "the sentinels' master is none");
-                Err(StoreFault::ReadOnly)
+                Err(StoreFault::ReadOnly.into())
             }
         },
-        Ok(Ok(_)) => Err(StoreFault::Nonsense),
-        Ok(Err(error)) => Err(classify(&error)),
-        Err(_) => Err(StoreFault::Slow),
+        Ok(Ok(_)) => Err(StoreFault::Nonsense.into()),
+        Ok(Err(error)) => Err(Trouble::of(&error)),
+        Err(_) => Err(StoreFault::Slow.into()),
     }
 }
 
@@ -137,7 +141,7 @@ async fn see_works(
     script: &Script,
     key: Option<&str>,
     budget: Duration,
-) -> Result<ServerClock, StoreFault> {
+) -> Result<ServerClock, Trouble> {
     // The first call may have to send the script, and the server to compile it.
     probe(connection, script, budget.max(ATTEMPT)).await?;
     if let Some(key) = key {
@@ -149,8 +153,8 @@ async fn see_works(
             Ok(Err(error)) if error.code() == Some("WRONGTYPE") => {}
             // The key has moved to another server of the cluster: no fault of this one.
             Ok(Err(error)) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => {}
-            Ok(Err(error)) => return Err(classify(&error)),
-            Err(_) => return Err(StoreFault::Slow),
+            Ok(Err(error)) => return Err(Trouble::of(&error)),
+            Err(_) => return Err(StoreFault::Slow.into()),
         }
     }
     probe(connection, script, budget).await
@@ -161,17 +165,17 @@ pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     script: &Script,
     within: Duration,
-) -> Result<ServerClock, StoreFault> {
+) -> Result<ServerClock, Trouble> {
     let nothing = Request { keys: Vec::new(), payload: pack(&[u64::from(u32::MAX) << 20]) };
     match timeout(within, script.call(connection, &nothing)).await {
-        Ok(Ok(value)) => {
-            Reply::read(value).map(|reply| ServerClock::new(reply.now)).map_err(|_| StoreFault::Nonsense)
-        }
+        Ok(Ok(value)) => Reply::read(value)
+            .map(|reply| ServerClock::new(reply.now))
+            .map_err(|_| StoreFault::Nonsense.into()),
         Ok(Err(error)) => {
             tracing::debug!(%error, "Redis does not run the script");
-            Err(classify(&error))
+            Err(Trouble::of(&error))
         }
-        Err(_) => Err(StoreFault::Slow),
+        Err(_) => Err(StoreFault::Slow.into()),
     }
 }
 

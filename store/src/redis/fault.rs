@@ -2,6 +2,7 @@
 //! words are looked for wherever they stand.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub(super) fn classify(error: &RedisError) -> StoreFault {
         _ if says(&["NOAUTH", "WRONGPASS", "NOPERM", "ACL failure", "DENIED", "can't run this command"]) => {
             StoreFault::Refused
         }
+        // Of what SELECT is answered the client library keeps the sentence, but not the code before it.
+        _ if says(&["o permissions to ", "Authentication required"]) => StoreFault::Refused,
         _ if says(&["OOM ", "READONLY", "MISCONF", "NOREPLICAS"]) => StoreFault::ReadOnly,
         _ if says(&["LOADING", "MASTERDOWN", "CLUSTERDOWN", "max number of clients"]) => {
             StoreFault::Unreachable
@@ -27,6 +30,46 @@ pub(super) fn classify(error: &RedisError) -> StoreFault {
         _ if says(&["BUSY "]) => StoreFault::Slow,
         _ => StoreFault::Nonsense,
     }
+}
+
+/// What is wrong with a server, as its log says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) fault: StoreFault,
+    /// The command to which the user has no right, if it is that and Redis names it.
+    lacks: Option<String>,
+}
+
+impl Trouble {
+    /// Reads it from an error.
+    pub(super) fn of(error: &RedisError) -> Self {
+        let fault = classify(error);
+        let lacks = error.detail().filter(|_| fault == StoreFault::Refused).and_then(command);
+        Self { fault, lacks }
+    }
+}
+
+impl From<StoreFault> for Trouble {
+    fn from(fault: StoreFault) -> Self {
+        Self { fault, lacks: None }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lacks {
+            Some(command) => write!(f, "its user has no right to run {command} (ACL SETUSER ... +{command})"),
+            None => self.fault.fmt(f),
+        }
+    }
+}
+
+/// The command of `... has no permissions to run the 'cluster|slots' command`.
+fn command(detail: &str) -> Option<String> {
+    let (_, rest) = detail.split_once("permissions to run the '")?;
+    let (command, _) = rest.split_once('\'')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "|._-".contains(c);
+    (!command.is_empty() && command.len() <= 64 && command.chars().all(plain)).then(|| command.to_owned())
 }
 
 /// Why a cluster's server did not obey a call that another one may obey, or the same one soon. Nothing was done.
@@ -84,6 +127,40 @@ fn is_tls(error: &RedisError) -> bool {
 mod tests {
     use super::*;
 
+    /// As the client library makes it of what SELECT is answered.
+    fn selecting(detail: &str) -> RedisError {
+        let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
+        (kind, "Redis server refused to switch database", detail.to_owned()).into()
+    }
+
+    #[test]
+    fn a_missing_right_is_named_if_redis_names_it() {
+        let server = |code: &str, detail: &str| redis::make_extension_error(code.into(), Some(detail.into()));
+        for (error, named) in [
+            (selecting("this user has no permissions to run the 'select' command"), "+select)"),
+            (
+                server("NOPERM", "this user has no permissions to run the 'cluster|slots' command"),
+                "+cluster|slots)",
+            ),
+            (
+                server("ERR", "ACL failure in script: User x has no permissions to run the 'mget' command"),
+                "+mget)",
+            ),
+        ] {
+            let said = Trouble::of(&error).to_string();
+            assert!(said.ends_with(named), "{said}");
+        }
+        for error in [
+            server("NOPERM", "this user has no permissions to access one of the keys used as arguments"),
+            server("NOPERM", "this user has no permissions to run the 'a\nb' command"),
+            server("NOPERM", "this user has no permissions to run the 'select"),
+            server("WRONGPASS", "invalid username-password pair"),
+        ] {
+            let trouble = Trouble::of(&error);
+            assert_eq!(trouble.to_string(), trouble.fault.to_string());
+        }
+    }
+
     #[test]
     fn errors_are_sorted_by_what_they_mean() {
         let server = |code: &str, detail: &str| redis::make_extension_error(code.into(), Some(detail.into()));
@@ -92,6 +169,10 @@ mod tests {
             (server("NOAUTH", "Authentication required."), StoreFault::Refused),
             (server("NOPERM", "this user has no permissions"), StoreFault::Refused),
             (server("ERR", "ACL failure in script: User x has no permissions"), StoreFault::Refused),
+            (selecting("this user has no permissions to run the 'select' command"), StoreFault::Refused),
+            (selecting("User x has no permissions to run the 'select' command"), StoreFault::Refused),
+            (selecting("Authentication required."), StoreFault::Refused),
+            (selecting("DB index is out of range"), StoreFault::Nonsense),
             (server("OOM", "command not allowed"), StoreFault::ReadOnly),
             (server("ERR", "Error running script: -OOM command not allowed"), StoreFault::ReadOnly),
             (server("READONLY", "You can't write against a read only replica."), StoreFault::ReadOnly),

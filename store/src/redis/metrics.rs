@@ -1,9 +1,12 @@
 //! What happened, in numbers, and how the store is doing: atomics that the tasks write and anybody reads.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::failure::{StoreFault, StoreHealth};
+use tokio::time::Instant;
+
+use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 /// Upper bounds of the latency histogram in microseconds; one more bucket holds what is above the last.
 pub const LATENCY_BOUNDS_US: [u64; 10] =
@@ -30,6 +33,9 @@ pub struct RedisMetrics {
     pub reconnects: u64,
     /// Calls that a cluster's server did not obey, as the keys are elsewhere or on their way; they were sent again.
     pub redirected: u64,
+    /// Questions (checks, takes and settlements) that were not answered, by why, in the order of [`StoreError::ALL`].
+    /// Each question counts, also those that the open circuit refuses.
+    pub faults: [u64; StoreError::ALL.len()],
     /// Whether the circuit is open; in a cluster, that of any master.
     pub circuit_open: bool,
     /// Answered calls by how long they took; the bounds are [`LATENCY_BOUNDS_US`]. Not cumulative.
@@ -57,6 +63,7 @@ pub(super) struct Shared {
     pub(super) errors: AtomicU64,
     pub(super) reconnects: AtomicU64,
     pub(super) redirected: AtomicU64,
+    faults: [AtomicU64; StoreError::ALL.len()],
     latency_buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
     latency_sum_us: AtomicU64,
 }
@@ -106,7 +113,45 @@ impl Circuit {
     }
 }
 
+/// A question on its way.
+struct Asked<'a> {
+    shared: &'a Shared,
+    /// A caller who goes from now on goes because it took too long.
+    nearly: Instant,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered && Instant::now() >= self.nearly {
+            self.shared.failed(&StoreError::Timeout);
+        }
+    }
+}
+
 impl Shared {
+    /// Waits for the answer to a question, and counts it if there is none. A caller may have a deadline of its own, which
+    /// is about this one, and let go before this one is over: that is no answer in time too.
+    pub(super) async fn asked<T>(
+        &self,
+        deadline: Instant,
+        budget: Duration,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let nearly = deadline.checked_sub(budget / 10).unwrap_or(deadline);
+        let mut asked = Asked { shared: self, nearly, answered: false };
+        let answer = answer.await;
+        asked.answered = true;
+        answer.inspect_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: &StoreError) {
+        let place = StoreError::ALL.iter().position(|known| known == error);
+        if let Some(count) = place.and_then(|at| self.faults.get(at)) {
+            add(count, 1);
+        }
+    }
+
     pub(super) fn took(&self, latency: Duration) {
         let micros = latency.as_micros() as u64;
         let bucket = LATENCY_BOUNDS_US.partition_point(|&bound| bound < micros);
@@ -125,6 +170,7 @@ impl Shared {
             errors: self.errors.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
             redirected: self.redirected.load(Relaxed),
+            faults: std::array::from_fn(|n| self.faults[n].load(Relaxed)),
             circuit_open: matches!(health, StoreHealth::Failing(_)),
             latency_buckets: std::array::from_fn(|n| self.latency_buckets[n].load(Relaxed)),
             latency_sum_us: self.latency_sum_us.load(Relaxed),
@@ -155,5 +201,36 @@ mod tests {
             shared.took(Duration::from_micros(micros));
         }
         assert_eq!(shared.metrics(StoreHealth::Healthy).latency_buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    }
+
+    /// How often a question was not answered for this reason.
+    fn count(shared: &Shared, error: &StoreError) -> u64 {
+        let place = StoreError::ALL.iter().position(|known| known == error).unwrap();
+        shared.metrics(StoreHealth::Healthy).faults[place]
+    }
+
+    #[tokio::test]
+    async fn each_error_is_counted_by_itself_and_an_answer_is_not() {
+        let shared = Shared::default();
+        let (deadline, budget) = (Instant::now() + Duration::from_secs(10), Duration::from_secs(10));
+        for (n, error) in StoreError::ALL.iter().enumerate() {
+            for _ in 0..=n {
+                let told = shared.asked::<()>(deadline, budget, async { Err(error.clone()) }).await;
+                assert_eq!(told, Err(error.clone()));
+            }
+        }
+        assert_eq!(shared.asked(deadline, budget, async { Ok(7) }).await, Ok(7));
+        assert_eq!(shared.metrics(StoreHealth::Healthy).faults, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_who_goes_at_the_deadline_counts_as_a_timeout_and_one_who_goes_before_does_not() {
+        let shared = Shared::default();
+        for (millis, timeouts) in [(500, 0), (950, 1), (1000, 2)] {
+            let budget = Duration::from_secs(1);
+            let never = shared.asked::<()>(Instant::now() + budget, budget, std::future::pending());
+            assert!(tokio::time::timeout(Duration::from_millis(millis), never).await.is_err());
+            assert_eq!(count(&shared, &StoreError::Timeout), timeouts, "after {millis} ms");
+        }
     }
 }

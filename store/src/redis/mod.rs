@@ -153,6 +153,10 @@ impl RedisStore {
     /// see to it.
     pub async fn check(&self, check: Check) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.budget;
+        self.shared.asked(deadline, self.budget, self.decide(check, deadline)).await
+    }
+
+    async fn decide(&self, check: Check, deadline: Instant) -> Result<Answer, StoreError> {
         let cluster = match &self.servers {
             Servers::One(node) => {
                 return node.ask(Lane::ALL, deadline, |caller| Ask::Check(check, caller)).await;
@@ -194,13 +198,16 @@ impl RedisStore {
         ask: impl FnOnce(Caller<T>) -> Ask,
     ) -> Result<T, StoreError> {
         let deadline = Instant::now() + self.budget;
-        match &self.servers {
-            Servers::One(node) => node.ask(Lane::ALL, deadline, ask).await,
-            Servers::Cluster(cluster, _) => {
-                let lane = cluster.lane_of(limit, key, deadline).await?;
-                cluster.ask(lane, deadline, ask).await
+        let answer = async {
+            match &self.servers {
+                Servers::One(node) => node.ask(Lane::ALL, deadline, ask).await,
+                Servers::Cluster(cluster, _) => {
+                    let lane = cluster.lane_of(limit, key, deadline).await?;
+                    cluster.ask(lane, deadline, ask).await
+                }
             }
-        }
+        };
+        self.shared.asked(deadline, self.budget, answer).await
     }
 
     /// How the store is doing. A cluster fails while any of the masters does that hold counters; checks of the others are

@@ -1,7 +1,7 @@
 //! A server as the rest of the store sees it: what waits for it, and whether its circuit is open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::connect::Way;
 use super::metrics::Circuit;
 use super::queue::{Ask, Job, MAX_WAITING};
-use super::worker::{ENOUGH, Setting, Worker};
+use super::worker::{Setting, Worker};
 use crate::check::{KeyHash, LimitSpec};
 use crate::failure::{StoreError, StoreFault};
 
@@ -80,6 +80,8 @@ pub(super) struct Flow {
     /// Whether exactly one call is on its way.
     pub(super) alone: AtomicBool,
     pub(super) enough: Notify,
+    /// How many are enough, as the worker takes it.
+    pub(super) enough_at: AtomicUsize,
 }
 
 /// A server. When the last of its owners lets go of it, its task answers what waits and ends.
@@ -129,7 +131,7 @@ impl Node {
             Err(mpsc::error::TrySendError::Closed(_)) => return,
         }
         if self.flow.alone.load(Relaxed)
-            && MAX_WAITING - self.queue.capacity() >= ENOUGH
+            && MAX_WAITING - self.queue.capacity() >= self.flow.enough_at.load(Relaxed)
             && self.flow.alone.swap(false, Relaxed)
         {
             self.flow.enough.notify_one();

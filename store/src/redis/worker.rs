@@ -17,10 +17,10 @@ use super::batch::{Batch, Keys, MAX_RECORDS};
 use super::call::{Calls, Done, Part};
 use super::cluster::Cluster;
 use super::connect::{Connected, ServerClock, Way, backoff, probe, warn_of_eviction};
-use super::fault::{Redirect, classify};
+use super::fault::{Redirect, Trouble};
 use super::metrics::{Circuit, Shared, add};
 use super::node::{Again, Flow, Item, Lane};
-use super::queue::Job;
+use super::queue::{Job, MAX_WAITING};
 use super::reply::Reply;
 use super::script::{Request, Script};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
@@ -28,10 +28,10 @@ use crate::failure::{StoreError, StoreFault, StoreHealth};
 /// Calls in a row without an answer in time that open the circuit.
 const MAX_TIMEOUTS: u32 = 3;
 
-/// How many calls may be on their way at once, and how many checks must wait for the second one to be worth its price:
-/// smaller batches cost the server more a check.
+/// How many calls may be on their way at once, and how many different questions must wait for the second one to be worth
+/// its price: smaller batches cost the server more a check.
 const DEPTH: usize = 2;
-pub(super) const ENOUGH: usize = 64;
+const ENOUGH: usize = 64;
 
 /// How many script calls one write may carry.
 const MAX_PARTS: usize = 128;
@@ -69,13 +69,15 @@ pub(super) struct Worker {
     failed_key: Option<String>,
     /// Since when the cluster is down, as this server says.
     down: Option<Instant>,
+    /// What the log last said of the server.
+    told: Option<Trouble>,
 }
 
 /// What came of one call.
 enum Called {
     Answered,
     TooLate,
-    Failed(StoreFault),
+    Failed(Trouble),
 }
 
 /// Why a connection is not used any more.
@@ -113,6 +115,7 @@ impl Worker {
             failed: 0,
             failed_key: None,
             down: None,
+            told: None,
         }
     }
 
@@ -141,8 +144,8 @@ impl Worker {
                     let (_watch, moved) = watch(&way, &self.address);
                     self.serve(connection, clock, &moved).await
                 }
-                Err(fault) => {
-                    self.open(fault);
+                Err(trouble) => {
+                    self.open(trouble);
                     End::Failed
                 }
             };
@@ -160,10 +163,12 @@ impl Worker {
     }
 
     /// Opens the circuit: from now on checks are refused where they arrive, and those that wait here at once.
-    fn open(&mut self, fault: StoreFault) {
-        if self.circuit.fault() != Some(fault) {
-            tracing::warn!(address = self.address, "Redis fails: {fault}");
+    fn open(&mut self, trouble: Trouble) {
+        let fault = trouble.fault;
+        if self.circuit.fault() != Some(fault) || self.told.as_ref() != Some(&trouble) {
+            tracing::warn!(address = self.address, "Redis fails: {trouble}");
         }
+        self.told = Some(trouble);
         self.circuit.set(StoreHealth::Failing(fault));
         let error = StoreError::Unavailable(fault);
         if let Some(item) = self.held.take() {
@@ -199,7 +204,7 @@ impl Worker {
     ) -> End {
         let mut calls = Calls::default();
         let mut timeouts = 0;
-        let fault = loop {
+        let trouble = loop {
             let next = if calls.len() == 0 {
                 let item = tokio::select! {
                     item = self.next() => item,
@@ -214,15 +219,15 @@ impl Worker {
                                 (clock, timeouts, self.failed) = (now, 0, 0);
                                 continue;
                             }
-                            Err(StoreFault::Slow) if timeouts + 1 < MAX_TIMEOUTS => {
+                            Err(Trouble { fault: StoreFault::Slow, .. }) if timeouts + 1 < MAX_TIMEOUTS => {
                                 timeouts += 1;
                                 continue;
                             }
-                            Err(fault) => break fault,
+                            Err(trouble) => break trouble,
                         }
                     }
                 }
-            } else if calls.len() < DEPTH && (self.held.is_some() || self.waiting.len() >= ENOUGH) {
+            } else if calls.len() < DEPTH && (self.held.is_some() || self.waiting.len() >= self.flow.enough_at.load(Relaxed)) {
                 self.held.take().or_else(|| self.waiting.try_recv().ok())
             } else {
                 None
@@ -243,12 +248,12 @@ impl Worker {
             match self.end(done, &mut clock) {
                 Called::Answered => (timeouts, self.failed, self.failed_key) = (0, 0, None),
                 Called::TooLate if timeouts + 1 < MAX_TIMEOUTS => timeouts += 1,
-                Called::TooLate => break StoreFault::Slow,
-                Called::Failed(fault) => break fault,
+                Called::TooLate => break StoreFault::Slow.into(),
+                Called::Failed(trouble) => break trouble,
             }
         };
         self.flow.alone.store(false, Relaxed);
-        self.open(fault);
+        self.open(trouble);
         // What is still on its way may be answered yet, at the latest when its time is over.
         while calls.len() > 0 {
             let Some(done) = self.refusing(calls.next()).await else { return End::Gone };
@@ -306,6 +311,10 @@ impl Worker {
             next = self.waiting.try_recv().ok();
         }
         let shared = &self.setting.shared;
+        let (callers, merged) = parts.iter().fold((0, 0), |(callers, merged), part| {
+            (callers + part.batch.callers(), merged + part.batch.merged())
+        });
+        self.flow.enough_at.store(enough(callers, merged), Relaxed);
         for part in &mut parts {
             // From the first caller's giving up on, nothing may be counted for this batch.
             let deadline = clock.at(part.batch.first_deadline().unwrap_or(now));
@@ -331,7 +340,7 @@ impl Worker {
         let mut called = Called::Answered;
         for (part, reply) in parts.into_iter().zip(replies) {
             called = match (called, self.end_part(part, reply, took, clock)) {
-                (Called::Failed(fault), _) | (_, Called::Failed(fault)) => Called::Failed(fault),
+                (Called::Failed(trouble), _) | (_, Called::Failed(trouble)) => Called::Failed(trouble),
                 (Called::TooLate, _) | (_, Called::TooLate) => Called::TooLate,
                 (Called::Answered, Called::Answered) => Called::Answered,
             };
@@ -348,7 +357,7 @@ impl Worker {
     ) -> Called {
         let shared = &self.setting.shared;
         let reply = match reply {
-            Ok(value) => Reply::read(value).map_err(|_| StoreFault::Nonsense),
+            Ok(value) => Reply::read(value).map_err(|_| StoreFault::Nonsense.into()),
             Err(error) => {
                 if let Some(cluster) = self.setting.cluster.upgrade()
                     && let Some(redirect) = Redirect::of(&error)
@@ -371,10 +380,10 @@ impl Worker {
                     tracing::warn!(address = self.address, "this Redis belongs to a cluster: name it as one");
                 }
                 tracing::debug!(address = self.address, %error, "a call to Redis failed");
-                Err(classify(&error))
+                Err(Trouble::of(&error))
             }
         };
-        let fault = match reply {
+        let trouble = match reply {
             Ok(reply) => {
                 self.down = None;
                 shared.took(took);
@@ -386,17 +395,17 @@ impl Worker {
                 }
                 match reply.answer(part.batch) {
                     Ok(()) => return Called::Answered,
-                    Err(_) => StoreFault::Nonsense,
+                    Err(_) => StoreFault::Nonsense.into(),
                 }
             }
-            Err(fault) => {
-                part.batch.refuse(&StoreError::Unavailable(fault));
-                fault
+            Err(trouble) => {
+                part.batch.refuse(&StoreError::Unavailable(trouble.fault));
+                trouble
             }
         };
         add(&shared.errors, 1);
         self.failed_key = part.request.keys.pop();
-        Called::Failed(fault)
+        Called::Failed(trouble)
     }
 }
 
@@ -416,6 +425,12 @@ fn push(parts: &mut Vec<Part>, lane: Lane, job: Job) -> (Option<Item>, usize) {
     let records = batch.records();
     parts.push(Part { lane, batch, asking: false, tries: 0, request: Request::default() });
     (left.map(|job| Item::Job(lane, job)), records)
+}
+
+/// How many must wait for a second call when so many of the callers of this one asked what another one asked: what waits is
+/// likely to merge as well.
+fn enough(callers: usize, merged: usize) -> usize {
+    (ENOUGH * callers / (callers - merged).max(1)).clamp(ENOUGH, MAX_WAITING / 4)
 }
 
 /// Keeps asking the sentinels, if the way leads over them, until they name another master; then tells so.
