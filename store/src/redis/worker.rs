@@ -227,7 +227,9 @@ impl Worker {
                         }
                     }
                 }
-            } else if calls.len() < DEPTH && (self.held.is_some() || self.waiting.len() >= self.flow.enough_at.load(Relaxed)) {
+            } else if calls.len() < DEPTH
+                && (self.held.is_some() || self.waiting.len() >= self.flow.enough_at.load(Relaxed))
+            {
                 self.held.take().or_else(|| self.waiting.try_recv().ok())
             } else {
                 None

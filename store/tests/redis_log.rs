@@ -1,0 +1,101 @@
+//! What the log says of a Redis that refuses. One test alone, in a process of its own: what a place in the code logs, and
+//! whether, is decided for all threads by the one that comes there first.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/checks.rs"]
+mod checks;
+mod support;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use checks::{failing, healthy, patient};
+use sluice_store::failure::StoreFault;
+use sluice_store::{RedisOptions, RedisStore, StoreHealth};
+use support::{Redis, eventually};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Keeps the store's warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    /// How many say this.
+    fn of(&self, text: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl Visit for Warnings {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && metadata.target().starts_with("sluice")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn store_names_each_right_that_is_missing_once() {
+    let warnings = Warnings::default();
+    // The store's tasks run on this thread.
+    let _kept = tracing::subscriber::set_default(warnings.clone());
+    let redis = Redis::start(&[]);
+    let rights = |rights: &[&str]| {
+        let mut command = redis::cmd("ACL");
+        command.arg(&[
+            "SETUSER",
+            "user",
+            "on",
+            ">secret",
+            "resetkeys",
+            "~sluice:*",
+            "resetchannels",
+            "-@all",
+        ]);
+        let (): () = command.arg(rights).query(&mut redis.connection()).unwrap();
+    };
+    let (select, evalsha) = ("no right to run select (ACL SETUSER ... +select)", "no right to run evalsha (");
+    rights(&["+evalsha", "+eval", "+time"]);
+    let url = format!("redis://user:secret@127.0.0.1:{}/3", redis.port);
+    let store = RedisStore::start(patient(RedisOptions::new(&url))).unwrap();
+    failing(&store, StoreFault::Refused).await;
+    let mut connection = redis.connection();
+    let mut attempts = move || -> u64 {
+        let text: String = redis::cmd("INFO").arg("stats").query(&mut connection).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        count.unwrap().parse().unwrap()
+    };
+    let before = attempts();
+    eventually("it is tried again and again", || std::future::ready(attempts() >= before + 3)).await;
+    assert_eq!((warnings.of(select), warnings.of(evalsha)), (1, 0), "{:?}", warnings.0);
+    // Another one is named too, though the fault is the same.
+    rights(&["+select", "+eval", "+time"]);
+    eventually("the other right is named", || async { warnings.of(evalsha) > 0 }).await;
+    assert_eq!((warnings.of(select), warnings.of(evalsha)), (1, 1), "{:?}", warnings.0);
+    assert_eq!(store.health(), StoreHealth::Failing(StoreFault::Refused));
+    rights(&["+select", "+evalsha", "+eval", "+time"]);
+    healthy(&store).await;
+    assert_eq!(warnings.0.lock().unwrap().len(), 2, "{:?}", warnings.0);
+}
