@@ -19,7 +19,7 @@ use crate::failure::StoreError;
 
 /// How many records one call may touch: less than a millisecond of Redis, which serves nobody else meanwhile. What more
 /// waits goes into a second call beside it; larger calls cost no less a check.
-pub(super) const MAX_RECORDS: usize = 160;
+pub(super) const MAX_RECORDS: usize = 128;
 
 /// How counters are named.
 #[derive(Debug, Clone)]
