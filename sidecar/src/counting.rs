@@ -107,12 +107,7 @@ impl Counting {
 
     /// Why it did not answer, in a word.
     pub(crate) fn fault(&self, error: &StoreError) -> &'static str {
-        match error {
-            _ if self.store().is_none() => UNCONFIGURED,
-            StoreError::Timeout => "timeout",
-            StoreError::Overloaded => "overloaded",
-            StoreError::Unavailable(fault) => fault.as_str(),
-        }
+        if self.store().is_none() { UNCONFIGURED } else { error.as_str() }
     }
 
     /// Asks. An error: it did not answer, and one of the limits denies then.
