@@ -20,7 +20,7 @@ pub(crate) struct Named {
 pub(crate) fn all(requests: u64, period: Duration) -> anyhow::Result<Vec<Named>> {
     let millis = period.as_millis() as u64;
     let slots = SubWindows::new(10)?;
-    let sliding = |slots, bound| Algorithm::SlidingWindowCounter { slots, bound };
+    let sliding = |slots, bound| Algorithm::SlidingWindowCounter { sub_windows: slots, bound };
     let burst = |share: u64| Burst::new(requests / share);
     let named = |name, algorithm, window, strict| {
         let rate = Rate::new(Requests::new(requests)?, Period::from_millis(millis)?, algorithm)?;

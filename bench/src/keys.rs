@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
-use sluice_store::{Check, Counter, KeyHash, LimitSpec};
+use sluice_store::{CheckRequest, Counter, KeyHash, LimitSpec};
 
 /// The period of most rates: long enough that nothing comes back while it is measured.
 pub(crate) const PERIOD: Duration = Duration::from_secs(86_400);
@@ -48,6 +48,6 @@ pub(crate) fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
 }
 
 /// The check of one request of a client, with all that has to be done anew for each.
-pub(crate) fn check(limit: &Arc<LimitSpec>, key: u128) -> Check {
-    Check::from_iter([counter(limit, key)])
+pub(crate) fn check(limit: &Arc<LimitSpec>, key: u128) -> CheckRequest {
+    CheckRequest::from_iter([counter(limit, key)])
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{Asked, Consistency, LimitPlan, Limiter, LimiterOptions, OnFailure, Sharers};
+use sluice_store::layers::{
+    Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replicas,
+};
 use sluice_store::{KeyHash, LimitSpec, RedisStore};
 
 use crate::cores::Cores;
@@ -33,8 +35,13 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (what, percent, aim) in LOADS {
         let spec = Arc::new(LimitSpec::new(format!("bench/policy/{percent}"), vec![rate()?]));
-        let plan =
-            Arc::new(LimitPlan::new(spec, Consistency::Leased, OnFailure::Deny, false, Sharers::alone()));
+        let plan = Arc::new(LimitPlan::new(
+            spec,
+            Consistency::Leased,
+            OnStoreFailure::Deny,
+            false,
+            Replicas::alone(),
+        ));
         ensure!(plan.is_leased(), "the limit cannot be leased");
         let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut holders = Vec::new();
@@ -99,7 +106,7 @@ async fn ask(
                     let share = start.elapsed().as_secs_f64() / WINDOW.as_secs_f64();
                     let due = share * (REQUESTS * percent) as f64 / 100.0 / f64::from(HOLDERS);
                     while asked < due as u64 {
-                        let one = Asked { limit: plan.clone(), key: KeyHash(key(0)), cost: 1 };
+                        let one = PlannedCounter { limit: plan.clone(), key: KeyHash(key(0)), cost: 1 };
                         admitted += u64::from(holder.check(&[one]).await?.answer.admitted);
                         asked += 1;
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use redis::Value;
-use sluice_store::{Check, LimitSpec, RedisStore};
+use sluice_store::{CheckRequest, LimitSpec, RedisStore};
 
 use crate::cores::Cores;
 use crate::keys::{MANY, PERIOD, counter, key, limit, limit_of};
@@ -68,7 +68,7 @@ async fn all_at_once(
         .map(|caller| {
             let key = key(clients * CALLERS + caller);
             let counters = limits.iter().map(|(limit, own)| counter(limit, if *own { key } else { 0 }));
-            let (store, check) = (store.clone(), Check::from_iter(counters));
+            let (store, check) = (store.clone(), CheckRequest::from_iter(counters));
             tokio::spawn(async move { store.check(check).await })
         })
         .collect();

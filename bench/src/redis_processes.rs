@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use sluice_store::{Check, Counter, LimitSpec, RedisOptions, RedisStore, StoreHealth};
+use sluice_store::{CheckRequest, Counter, LimitSpec, RedisOptions, RedisStore, StoreHealth};
 use sluice_tests::wait::until;
 use tokio::time::Duration;
 
@@ -115,7 +115,7 @@ async fn counted(redis: &RedisServer) -> anyhow::Result<u64> {
                 let mut sum = 0;
                 for client in (caller..CLIENTS).step_by(PROCESSES as usize) {
                     let peek = Counter { cost: 0, ..counter(&limit, key(client)) };
-                    let answer = store.check(Check::from_iter([peek])).await?;
+                    let answer = store.check(CheckRequest::from_iter([peek])).await?;
                     sum += answer.decisions.iter().map(|rate| rate.limit - rate.remaining).sum::<u64>();
                 }
                 anyhow::Ok(sum)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use sluice_store::{Check, LimitSpec, RedisStore};
+use sluice_store::{CheckRequest, LimitSpec, RedisStore};
 
 use crate::child::{Child, numbers};
 use crate::cores::Cores;
@@ -44,7 +44,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// The check of a client.
-    fn check(&self, client: u64) -> Check {
+    fn check(&self, client: u64) -> CheckRequest {
         let mut check = check(&self.limit, key(client));
         check.extend(self.global.as_ref().map(|limit| counter(limit, 0)));
         check

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use sluice_config::Refusal;
+use sluice_config::Nack;
 use sluice_sidecar::args::duration;
 use sluice_sidecar::logging::{self, LogFormat};
 use sluice_sidecar::run::{Signals, end};
@@ -109,7 +109,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
                 [] => Ok(policies),
                 misfits => {
                     let line =
-                        |(name, refusal): &(String, Refusal)| format!("{}: {name}: {refusal}", file.name());
+                        |(name, refusal): &(String, Nack)| format!("{}: {name}: {refusal}", file.name());
                     Err(anyhow!(misfits.iter().map(line).collect::<Vec<String>>().join("\n")))
                 }
             });

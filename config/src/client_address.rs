@@ -16,7 +16,7 @@ const MOST: usize = 64;
 
 /// The address that a request counts for.
 #[must_use]
-pub fn of(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut address = peer.to_canonical();
     let Some(config) = config else { return address };
     let trusted = |ip: IpAddr| config.trusted_proxies.iter().any(|net| net.contains(&ip));
@@ -72,7 +72,7 @@ mod tests {
         };
         let name = if header == AddressHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
         let headers = values.iter().map(|value| (name.clone(), value.parse().unwrap())).collect();
-        of(Some(&config), peer.parse().unwrap(), &headers).to_string()
+        resolve(Some(&config), peer.parse().unwrap(), &headers).to_string()
     }
 
     #[test]

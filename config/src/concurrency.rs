@@ -7,11 +7,11 @@ use sluice_limiter::concurrency::MAX_CONCURRENT;
 use sluice_limiter::{Period, Requests};
 
 use crate::policy::{CompiledRate, RateAlgorithm};
-use crate::prepared::Refusal;
+use crate::prepared::Nack;
 
 /// How long the places of a sidecar that has died stay taken, in milliseconds. One that lives says so three times in that
 /// time; a store that is away for less loses no place.
-pub const HOLD_MILLIS: u64 = 30_000;
+pub const SLOT_LEASE_MILLIS: u64 = 30_000;
 
 /// A limit of requests at a time that a pod learns from its application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub enum Concurrency {
 
 impl CompiledAdaptive {
     /// The limit as it is before anything is known.
-    pub fn adaptive(&self) -> Result<Adaptive, adaptive::BadParameter> {
+    pub fn adaptive(&self) -> Result<Adaptive, adaptive::InvalidParameter> {
         let bounds = Bounds { minimum: self.minimum, maximum: self.maximum, initial: self.initial };
         Adaptive::new(self.kind.kind(), bounds)
     }
@@ -101,7 +101,7 @@ impl AdaptiveKind {
 
 impl Concurrency {
     /// What the rates of a limit say about requests at a time; `None`: nothing, they are rates.
-    pub fn of(rates: &[CompiledRate]) -> Result<Option<Self>, Refusal> {
+    pub fn of(rates: &[CompiledRate]) -> Result<Option<Self>, Nack> {
         let is = |rate: &CompiledRate| {
             matches!(rate.algorithm, RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_))
         };
@@ -109,20 +109,20 @@ impl Concurrency {
             [CompiledRate { requests, period_millis, algorithm: RateAlgorithm::Concurrency }] => {
                 if *requests > MAX_CONCURRENT {
                     let message = format!("{requests} is out of range: 0 to {MAX_CONCURRENT} are allowed");
-                    return Err(Refusal(message));
+                    return Err(Nack(message));
                 }
-                let refuse = |error: sluice_limiter::OutOfRange| Refusal(error.to_string());
+                let refuse = |error: sluice_limiter::OutOfRange| Nack(error.to_string());
                 Ok(Some(Self::Shared {
                     max: Requests::new(*requests).map_err(refuse)?,
                     hold: Period::from_millis(*period_millis).map_err(refuse)?,
                 }))
             }
             [CompiledRate { algorithm: RateAlgorithm::Adaptive(adaptive), .. }] => {
-                let adaptive = adaptive.adaptive().map_err(|error| Refusal(error.to_string()))?;
+                let adaptive = adaptive.adaptive().map_err(|error| Nack(error.to_string()))?;
                 Ok(Some(Self::Adaptive(Box::new(adaptive))))
             }
             rates if rates.iter().any(is) => {
-                Err(Refusal("a limit of requests at a time has nothing beside it".into()))
+                Err(Nack("a limit of requests at a time has nothing beside it".into()))
             }
             _ => Ok(None),
         }
@@ -137,7 +137,7 @@ mod tests {
     const GRADIENT2: AdaptiveKind = AdaptiveKind::Gradient2 { tolerance_percent: 3, queue_percent: 5 };
 
     fn shared(requests: u64) -> CompiledRate {
-        CompiledRate { requests, period_millis: HOLD_MILLIS, algorithm: RateAlgorithm::Concurrency }
+        CompiledRate { requests, period_millis: SLOT_LEASE_MILLIS, algorithm: RateAlgorithm::Concurrency }
     }
 
     fn adaptive(minimum: u32, initial: u32, maximum: u32, kind: AdaptiveKind) -> CompiledRate {
@@ -184,7 +184,7 @@ mod tests {
         let Some(Concurrency::Shared { max, hold }) = &limit.concurrency else {
             panic!("{limit:?}");
         };
-        assert_eq!((max.get(), hold.millis(), limit.rates.len()), (5, HOLD_MILLIS, 0));
+        assert_eq!((max.get(), hold.millis(), limit.rates.len()), (5, SLOT_LEASE_MILLIS, 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::matcher::header_name;
 use crate::policy::{KeyPart, OnMissing};
-use crate::prepared::Refusal;
+use crate::prepared::Nack;
 
 /// The secret that keys are hashed with: all who share a store share it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,13 +82,13 @@ const MISSING: u8 = 255;
 
 impl KeyBuilder {
     /// Makes a key ready.
-    pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Refusal> {
+    pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
         let parts = parts.iter().map(|part| {
             Ok(match part {
                 KeyPart::Header(name) => Part::Header(header_name(name)?),
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
-                        return Err(Refusal(format!("no network has {ipv4_prefix} or {ipv6_prefix} bits")));
+                        return Err(Nack(format!("no network has {ipv4_prefix} or {ipv6_prefix} bits")));
                     }
                     Part::ClientIp { ipv4_prefix, ipv6_prefix }
                 }

@@ -21,7 +21,7 @@ pub mod rate;
 
 pub use key::KeySecret;
 pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};
-pub use prepared::{PreparedLimit, PreparedPolicy, Refusal, Request};
+pub use prepared::{Nack, PreparedLimit, PreparedPolicy, RequestAttributes};
 
 /// Where a captured port listens in the sidecar: the first port; each further captured port the next but one that
 /// is free.

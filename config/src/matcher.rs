@@ -5,7 +5,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use crate::path::has_prefix;
 use crate::policy::{HeaderMatch, Match, PathMatch, ValueMatch};
-use crate::prepared::Refusal;
+use crate::prepared::Nack;
 
 /// The most memory that a compiled regular expression may take.
 const REGEX_BYTES: usize = 1 << 18;
@@ -53,7 +53,7 @@ pub fn whole_regex(pattern: &str) -> Result<Regex, String> {
 
 impl Matcher {
     /// Makes a match ready.
-    pub fn new(from: &Match) -> Result<Self, Refusal> {
+    pub fn new(from: &Match) -> Result<Self, Nack> {
         let path = match &from.path {
             None => None,
             Some(PathMatch::Exact(path)) => Some(Path::Exact(path.clone())),
@@ -61,8 +61,7 @@ impl Matcher {
             Some(PathMatch::Regex(pattern)) => Some(Path::Regex(regex_of(pattern)?)),
         };
         let methods = from.methods.iter().map(|method| {
-            Method::from_bytes(method.as_bytes())
-                .map_err(|_| Refusal(format!("{method:?} is no HTTP method")))
+            Method::from_bytes(method.as_bytes()).map_err(|_| Nack(format!("{method:?} is no HTTP method")))
         });
         let headers = from.headers.iter().map(|HeaderMatch { name, value }| {
             let value = match value {
@@ -75,7 +74,7 @@ impl Matcher {
         Ok(Self {
             path,
             methods: methods.collect::<Result<_, _>>()?,
-            headers: headers.collect::<Result<_, Refusal>>()?,
+            headers: headers.collect::<Result<_, Nack>>()?,
         })
     }
 
@@ -101,13 +100,13 @@ impl Matcher {
     }
 }
 
-fn regex_of(pattern: &str) -> Result<Regex, Refusal> {
-    whole_regex(pattern).map_err(|error| Refusal(format!("the regular expression {pattern:?}: {error}")))
+fn regex_of(pattern: &str) -> Result<Regex, Nack> {
+    whole_regex(pattern).map_err(|error| Nack(format!("the regular expression {pattern:?}: {error}")))
 }
 
 /// A header's name as the http crate holds it.
-pub fn header_name(name: &str) -> Result<HeaderName, Refusal> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Refusal(format!("{name:?} is no name of a header")))
+pub fn header_name(name: &str) -> Result<HeaderName, Nack> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is no name of a header")))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub const STREAM_HEADER: &str = "sluice-stream";
 pub const POLICIES_EVENT: &str = "policies";
 /// The event of [`Credentials`].
 pub const CREDENTIALS_EVENT: &str = "credentials";
-/// The event of [`Live`].
+/// The event of [`LiveReplicas`].
 pub const LIVE_EVENT: &str = "live";
 
 /// The UID of a policy object.
@@ -65,17 +65,17 @@ pub struct Published {
 /// never heard it takes itself to be the only one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Live {
+pub struct LiveReplicas {
     /// [`VERSION`].
     pub version: u32,
     /// Which one this pod is among those of each policy.
-    pub policies: BTreeMap<PolicyUid, Sharing>,
+    pub policies: BTreeMap<PolicyUid, Replica>,
 }
 
 /// Which one a pod is of those that share a policy. They are numbered in the order of their UIDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Sharing {
+pub struct Replica {
     /// Its number, from 0.
     pub index: u32,
     /// How many there are.
@@ -174,8 +174,8 @@ pub enum PolicyReport {
         hash: PolicyHash,
     },
     /// It is not; what was in force before still is.
-    #[serde(rename_all = "camelCase")]
-    Refused {
+    #[serde(rename = "refused", rename_all = "camelCase")]
+    Nacked {
         /// Which.
         hash: PolicyHash,
         /// Why.

@@ -15,16 +15,16 @@ use crate::policy::{
     Capacity, ClientAddress, CompiledLimit, CompiledPolicy, CompiledRate, Consistency, Elastic, Mode,
     OnStoreFailure, PolicyHash,
 };
-use crate::rate::BadRate;
+use crate::rate::InvalidRate;
 
 /// Why a policy cannot be enforced by this sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(pub String);
+pub struct Nack(pub String);
 
 /// What limits look at in a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct RequestAttributes<'a> {
     /// The method.
     pub method: &'a Method,
     /// The path, as written, without the query.
@@ -83,17 +83,17 @@ pub struct Raised {
 
 impl PreparedPolicy {
     /// Reads a policy as it travels.
-    pub fn from_json(json: &str) -> Result<Self, Refusal> {
+    pub fn from_json(json: &str) -> Result<Self, Nack> {
         let mut from = serde_json::Deserializer::from_str(json);
         let policy = CompiledPolicy::deserialize(&mut from).and_then(|policy| from.end().map(|()| policy));
-        let policy = policy.map_err(|error| Refusal(format!("this sidecar does not know it: {error}")))?;
+        let policy = policy.map_err(|error| Nack(format!("this sidecar does not know it: {error}")))?;
         Self::new(policy, PolicyHash::of(json))
     }
 
-    fn new(policy: CompiledPolicy, hash: PolicyHash) -> Result<Self, Refusal> {
+    fn new(policy: CompiledPolicy, hash: PolicyHash) -> Result<Self, Nack> {
         let limits = policy.limits.iter().map(|limit| {
             PreparedLimit::new(&policy.namespace, &policy.name, limit)
-                .map_err(|refusal| Refusal(format!("limit {}: {refusal}", limit.name)))
+                .map_err(|refusal| Nack(format!("limit {}: {refusal}", limit.name)))
         });
         Ok(Self {
             limits: limits.collect::<Result<_, _>>()?,
@@ -109,7 +109,7 @@ impl PreparedPolicy {
     /// The limits that are about a request, with whose request it is. Those that skip it are left out.
     pub fn identify<'a>(
         &'a self,
-        request: &'a Request<'a>,
+        request: &'a RequestAttributes<'a>,
         path: &'a str,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identity)> + 'a {
@@ -120,7 +120,7 @@ impl PreparedPolicy {
             }
             let address = if limit.key.needs_address() {
                 *address.get_or_insert_with(|| {
-                    client_address::of(self.client_address.as_ref(), request.peer, request.headers)
+                    client_address::resolve(self.client_address.as_ref(), request.peer, request.headers)
                 })
             } else {
                 request.peer
@@ -133,7 +133,7 @@ impl PreparedPolicy {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestAttributes<'a> {
     /// The path as limits see it; done once a request, whatever the number of limits.
     #[must_use]
     pub fn normal_path(&self) -> std::borrow::Cow<'a, str> {
@@ -142,16 +142,16 @@ impl<'a> Request<'a> {
 }
 
 impl PreparedLimit {
-    fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Refusal> {
-        let bad = |error: BadRate| Refusal(error.to_string());
+    fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Nack> {
+        let bad = |error: InvalidRate| Nack(error.to_string());
         let concurrency = Concurrency::of(&limit.rates)?;
         let counted = if concurrency.is_some() { &[] } else { &limit.rates[..] };
         let rates = counted.iter().map(|rate| rate.rate().map_err(bad));
-        let rates = rates.collect::<Result<Vec<_>, Refusal>>()?;
+        let rates = rates.collect::<Result<Vec<_>, Nack>>()?;
         let repeated =
             rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
         if (rates.is_empty() && concurrency.is_none()) || rates.len() > 8 || repeated {
-            return Err(Refusal("1 to 8 rates of different periods are needed".into()));
+            return Err(Nack("1 to 8 rates of different periods are needed".into()));
         }
         Ok(Self {
             name: limit.name.clone(),
@@ -165,19 +165,19 @@ impl PreparedLimit {
         })
     }
 
-    fn matches(&self, request: &Request<'_>, path: &str) -> bool {
+    fn matches(&self, request: &RequestAttributes<'_>, path: &str) -> bool {
         self.matches.is_empty()
             || self.matches.iter().any(|m| m.matches(request.method, path, request.headers))
     }
 }
 
 /// The numbers of an elastic limit. It has one rate: of several, nobody could tell which is meant.
-fn raised(rates: &[CompiledRate]) -> Result<Option<Raised>, Refusal> {
+fn raised(rates: &[CompiledRate]) -> Result<Option<Raised>, Nack> {
     for rate in rates {
-        let raised = rate.raised().map_err(|error| Refusal(error.to_string()))?;
+        let raised = rate.raised().map_err(|error| Nack(error.to_string()))?;
         if let Some((raised, &Elastic { below_percent, capacity: Capacity::InFlight(most), .. })) = raised {
             if rates.len() != 1 {
-                return Err(Refusal("an elastic limit has exactly one rate".into()));
+                return Err(Nack("an elastic limit has exactly one rate".into()));
             }
             return Ok(Some(Raised { rates: vec![raised], below: below_percent.saturating_mul(most) }));
         }

@@ -139,7 +139,7 @@ pub enum Capacity {
 
 /// Why a compiled rate is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadRate {
+pub enum InvalidRate {
     /// A number by itself.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
@@ -172,7 +172,7 @@ impl Window {
     fn algorithm(self) -> Result<limiter::Algorithm, OutOfRange> {
         Ok(match self {
             Self::SlidingWindowCounter { sub_windows, bound } => limiter::Algorithm::SlidingWindowCounter {
-                slots: SubWindows::new(sub_windows)?,
+                sub_windows: SubWindows::new(sub_windows)?,
                 bound: match bound {
                     Bound::Estimate => limiter::Bound::Estimate,
                     Bound::Guaranteed => limiter::Bound::Guaranteed,
@@ -189,7 +189,7 @@ impl Window {
 
 impl CompiledRate {
     /// The limiter's rate: of an elastic one that with the lower number.
-    pub fn rate(&self) -> Result<Rate, BadRate> {
+    pub fn rate(&self) -> Result<Rate, InvalidRate> {
         match &self.algorithm {
             RateAlgorithm::Elastic(elastic) => self.counted(self.requests, &elastic.algorithm),
             algorithm => self.counted(self.requests, algorithm),
@@ -197,12 +197,12 @@ impl CompiledRate {
     }
 
     /// Of an elastic rate that with the higher number, and when it holds.
-    pub fn raised(&self) -> Result<Option<(Rate, &Elastic)>, BadRate> {
+    pub fn raised(&self) -> Result<Option<(Rate, &Elastic)>, InvalidRate> {
         let RateAlgorithm::Elastic(elastic) = &self.algorithm else { return Ok(None) };
         Ok(Some((self.counted(elastic.requests, &elastic.algorithm)?, elastic)))
     }
 
-    fn counted(&self, requests: u64, compiled: &RateAlgorithm) -> Result<Rate, BadRate> {
+    fn counted(&self, requests: u64, compiled: &RateAlgorithm) -> Result<Rate, InvalidRate> {
         use limiter::Algorithm;
         let algorithm = match *compiled {
             RateAlgorithm::SlidingWindowCounter => Algorithm::SLIDING_WINDOW,
@@ -219,8 +219,8 @@ impl CompiledRate {
             RateAlgorithm::LeakyBucket { max_wait_millis } => {
                 Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(max_wait_millis)? }
             }
-            RateAlgorithm::Elastic(_) => return Err(BadRate::TwiceElastic),
-            RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_) => return Err(BadRate::AtATime),
+            RateAlgorithm::Elastic(_) => return Err(InvalidRate::TwiceElastic),
+            RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_) => return Err(InvalidRate::AtATime),
         };
         let (requests, period) = (Requests::new(requests)?, Period::from_millis(self.period_millis)?);
         let hard = Rate::new(requests, period, algorithm)?;
@@ -236,13 +236,13 @@ impl CompiledRate {
 /// The shortest time for which quota is taken in advance, in microseconds.
 const SHORTEST_LEASE: u64 = 50_000;
 
-/// Whether quota of a limit with these rates can be taken in blocks: of windows whose slots are 50 ms long or longer, and
+/// Whether quota of a limit with these rates can be taken in blocks: of windows whose sub_windows are 50 ms long or longer, and
 /// of buckets that fill slowly enough. The store decides it by the same numbers.
 #[must_use]
 pub fn can_be_leased(rates: &[Rate]) -> bool {
     let lasts = |rate: &Rate| match rate.algorithm {
         limiter::Algorithm::SlidingWindowCounter { .. } | limiter::Algorithm::FixedWindow(_) => {
-            rate.tag().slot_millis() * 1000
+            rate.tag().window_millis() * 1000
         }
         limiter::Algorithm::TokenBucket { burst } | limiter::Algorithm::Gcra { burst } => {
             let period = rate.period.micros();
@@ -256,10 +256,10 @@ pub fn can_be_leased(rates: &[Rate]) -> bool {
 
 /// Of fewer requests at once there is little to lease: a pod whose part of the number is below 20 takes nothing in advance,
 /// so that a few pods which ask for the same client ask about nearly each request.
-pub const FEWEST_LEASED: u64 = 50;
+pub const MIN_LEASED_REQUESTS: u64 = 50;
 
 /// Of a limit that can be leased the rate that leaves little to lease, and how many requests it admits at once: the
-/// smallest, where that is below [`FEWEST_LEASED`].
+/// smallest, where that is below [`MIN_LEASED_REQUESTS`].
 #[must_use]
 pub fn too_small_to_lease(rates: &[Rate]) -> Option<(usize, u64)> {
     let at_once = |rate: &Rate| match rate.algorithm {
@@ -267,7 +267,7 @@ pub fn too_small_to_lease(rates: &[Rate]) -> Option<(usize, u64)> {
         _ => rate.requests.get(),
     };
     let smallest = rates.iter().map(at_once).enumerate().min_by_key(|&(_, number)| number);
-    smallest.filter(|&(_, number)| can_be_leased(rates) && number < FEWEST_LEASED)
+    smallest.filter(|&(_, number)| can_be_leased(rates) && number < MIN_LEASED_REQUESTS)
 }
 
 #[cfg(test)]
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn every() -> Vec<(RateAlgorithm, &'static str)> {
-        let slots = Window::SlidingWindowCounter { sub_windows: 60, bound: Bound::Guaranteed };
+        let sub_windows = Window::SlidingWindowCounter { sub_windows: 60, bound: Bound::Guaranteed };
         let first = Window::FixedWindow { alignment: Alignment::FirstRequest };
         let elastic = Elastic {
             algorithm: RateAlgorithm::FixedWindow,
@@ -295,7 +295,7 @@ mod tests {
             (RateAlgorithm::SlidingWindowCounter, r#""slidingWindowCounter""#),
             (RateAlgorithm::FixedWindow, r#""fixedWindow""#),
             (
-                RateAlgorithm::window(slots),
+                RateAlgorithm::window(sub_windows),
                 r#"{"window":{"slidingWindowCounter":{"subWindows":60,"bound":"Guaranteed"}}}"#,
             ),
             (RateAlgorithm::window(first), r#"{"window":{"fixedWindow":{"alignment":"FirstRequest"}}}"#),
@@ -337,11 +337,11 @@ mod tests {
 
     #[test]
     fn what_the_first_release_knows_keeps_its_name() {
-        let slots =
+        let sub_windows =
             |sub_windows, bound| RateAlgorithm::window(Window::SlidingWindowCounter { sub_windows, bound });
-        assert_eq!(slots(1, Bound::Estimate), RateAlgorithm::SlidingWindowCounter);
-        assert_ne!(slots(1, Bound::Guaranteed), RateAlgorithm::SlidingWindowCounter);
-        assert_ne!(slots(2, Bound::Estimate), RateAlgorithm::SlidingWindowCounter);
+        assert_eq!(sub_windows(1, Bound::Estimate), RateAlgorithm::SlidingWindowCounter);
+        assert_ne!(sub_windows(1, Bound::Guaranteed), RateAlgorithm::SlidingWindowCounter);
+        assert_ne!(sub_windows(2, Bound::Estimate), RateAlgorithm::SlidingWindowCounter);
         assert_eq!(
             RateAlgorithm::window(Window::FixedWindow { alignment: Alignment::Clock }),
             RateAlgorithm::FixedWindow

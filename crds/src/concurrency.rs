@@ -1,7 +1,7 @@
 //! Limits of requests at a time: from the object to what sidecars enforce, what a schema cannot say about them, and the
 //! words of a summary.
 
-use sluice_config::concurrency::HOLD_MILLIS;
+use sluice_config::concurrency::SLOT_LEASE_MILLIS;
 use sluice_config::policy::{
     AdaptiveKind, CompiledAdaptive, CompiledLimit, CompiledRate, KeyPart, OnMissing, RateAlgorithm,
 };
@@ -25,7 +25,7 @@ pub(crate) fn compile_limit(policy_mode: api::Mode, limit: &api::Concurrency) ->
         },
         (max, None) => CompiledRate {
             requests: max.and_then(|max| u64::try_from(max).ok()).unwrap_or(0),
-            period_millis: HOLD_MILLIS,
+            period_millis: SLOT_LEASE_MILLIS,
             algorithm: RateAlgorithm::Concurrency,
         },
     };

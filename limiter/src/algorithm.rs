@@ -14,7 +14,7 @@ pub enum Algorithm {
     /// Slots of a window that slides: [`sliding_window_counter`].
     SlidingWindowCounter {
         /// Into how many sub-windows the period is cut.
-        slots: SubWindows,
+        sub_windows: SubWindows,
         /// What counts of the oldest one.
         bound: Bound,
     },
@@ -136,7 +136,7 @@ pub(crate) enum Kind {
     Arrival,
     WarmUp,
     /// Since when a soft rate is over its number; it stands behind the record that it is about.
-    Over,
+    Overrun,
     Holders,
 }
 
@@ -150,14 +150,14 @@ impl Kind {
             Self::Log => 5,
             Self::Arrival => 6,
             Self::WarmUp => 7,
-            Self::Over => 8,
+            Self::Overrun => 8,
             Self::Holders => 9,
         }
     }
 
     pub(crate) fn from_code(code: u64) -> Option<Self> {
-        use Kind::{Arrival, Clock, FirstRequest, Holders, Log, Over, Sliding, Spread, WarmUp};
-        [Sliding, Clock, Spread, FirstRequest, Log, Arrival, WarmUp, Over, Holders]
+        use Kind::{Arrival, Clock, FirstRequest, Holders, Log, Overrun, Sliding, Spread, WarmUp};
+        [Sliding, Clock, Spread, FirstRequest, Log, Arrival, WarmUp, Overrun, Holders]
             .into_iter()
             .find(|k| k.code() == code)
     }
@@ -166,7 +166,7 @@ impl Kind {
 impl Algorithm {
     /// The default: two windows, the previous one by its share.
     pub const SLIDING_WINDOW: Self =
-        Self::SlidingWindowCounter { slots: SubWindows::ONE, bound: Bound::Estimate };
+        Self::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Estimate };
     /// Fixed windows aligned to the clock.
     pub const FIXED_WINDOW: Self = Self::FixedWindow(Alignment::Clock);
 
@@ -183,9 +183,9 @@ impl Algorithm {
         }
     }
 
-    /// How many slots before the newest its records keep.
-    pub(crate) fn previous_slots(self) -> u8 {
-        if let Self::SlidingWindowCounter { slots, .. } = self { slots.get() } else { 0 }
+    /// How many sub_windows before the newest its records keep.
+    pub(crate) fn previous_windows(self) -> u8 {
+        if let Self::SlidingWindowCounter { sub_windows, .. } = self { sub_windows.get() } else { 0 }
     }
 }
 
@@ -204,7 +204,7 @@ impl Rate {
 
     /// Whether several who ask the same at the same instant can be decided at once, knowing only how many.
     #[must_use]
-    pub fn merges(&self) -> bool {
+    pub fn is_mergeable(&self) -> bool {
         match self.algorithm {
             Algorithm::WarmUp(_) => false,
             Algorithm::SlidingWindowLog { min_interval, count_denied } => min_interval == 0 && !count_denied,
@@ -224,7 +224,7 @@ impl Rate {
             return (self.fresh(now), now);
         };
         match self.algorithm.kind() {
-            Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Over => {
+            Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Overrun => {
                 sliding_window_counter::roll(stored, now)
             }
             Kind::FirstRequest => fixed_window::roll(self, stored, now),
@@ -328,10 +328,10 @@ impl Rate {
 
     /// The record as it was before `cost` was charged at `now`, at which it was charged.
     #[must_use]
-    pub fn uncharge(&self, mut record: Record, now: u64, cost: u64) -> Record {
+    pub fn undo_charge(&self, mut record: Record, now: u64, cost: u64) -> Record {
         match self.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
-                arrival::uncharge(self, &mut record, cost);
+                arrival::undo_charge(self, &mut record, cost);
                 record
             }
             _ => self.settle(record, now, now, -(cost.min(MAX_COUNT) as i64)),
@@ -349,7 +349,7 @@ impl Rate {
                 sliding_window_counter::settle(&mut record, charged, delta);
             }
             Algorithm::FixedWindow(Alignment::FirstRequest) => {
-                if charged / 1000 >= record.slot {
+                if charged / 1000 >= record.window {
                     record.current = shifted(record.current, delta);
                 }
             }
@@ -371,8 +371,8 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn decision(&self, record: &Record, now: u64, cost: u64, has_room: bool, charged: bool) -> Decision {
-        if record.tag.is_viewed() {
-            return self.view_decision(&self.view(record, cost), now, cost, has_room);
+        if record.tag.has_view() {
+            return self.decide_from_view(&self.view(record, cost), now, cost, has_room);
         }
         let limit = self.requests.get();
         let cost = cost.max(1);
@@ -425,7 +425,7 @@ impl Rate {
 
     /// What an answer needs to know of the record of a log or of holders.
     #[must_use]
-    pub fn view(&self, record: &Record, cost: u64) -> sliding_window_log::View {
+    pub fn view(&self, record: &Record, cost: u64) -> sliding_window_log::RecordView {
         match self.algorithm {
             Algorithm::Concurrency { .. } => concurrency::view(record),
             _ => sliding_window_log::view(record, cost, self.requests.get()),
@@ -434,9 +434,9 @@ impl Rate {
 
     /// As [`Rate::decision`], of a record of which only the view is known.
     #[must_use]
-    pub fn view_decision(
+    pub fn decide_from_view(
         &self,
-        view: &sliding_window_log::View,
+        view: &sliding_window_log::RecordView,
         now: u64,
         cost: u64,
         has_room: bool,
@@ -461,7 +461,7 @@ impl Rate {
 
     /// Whether a record of which only the view is known has room for `cost` more.
     #[must_use]
-    pub fn view_has_room(&self, view: &sliding_window_log::View, now: u64, cost: u64) -> bool {
+    pub fn view_has_room(&self, view: &sliding_window_log::RecordView, now: u64, cost: u64) -> bool {
         let paused = match self.algorithm {
             Algorithm::SlidingWindowLog { min_interval, .. } => {
                 min_interval > 0 && view.used > 0 && view.newest + min_interval > now / 1000
@@ -514,7 +514,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::testing::{any_algorithm, any_rate, check, rate, sliding};
-    use crate::{Algorithm, Alignment, Bound, MAX_COUNT, Over, Rate, Record};
+    use crate::{Algorithm, Alignment, Bound, MAX_COUNT, Overrun, Rate, Record};
 
     /// Whole milliseconds, whole seconds and whole minutes.
     const START: u64 = 1_126_000_020_000_000;
@@ -576,13 +576,13 @@ mod tests {
             let mut record = Record::empty(rate.tag(), now);
             let some = |n: usize| if small { counts[n] % (rate.requests.get() / 8 + 2) } else { counts[n] };
             record.current = some(0);
-            if record.tag.previous_slots() > 0 {
+            if record.tag.previous_windows() > 0 {
                 record.previous = some(1);
             }
             (0..record.tail.len()).for_each(|n| record.tail[n] = some(n + 2));
             if rate.soft.is_some() && since > 1 << 20 {
                 let since = now / 1000 - since % (4 * rate.period.millis()).max(1 << 20);
-                record.over = Over { since, last: (since + lasted).min(now / 1000) };
+                record.overrun = Overrun { since, last: (since + lasted).min(now / 1000) };
             }
             let (record, decision) = check(&rate, Some(record), now, cost);
             if let Some(wait) = decision.retry_after {
@@ -604,12 +604,12 @@ mod tests {
         /// In every aligned window no more than N pass, whatever the instants; N and the extra if it is soft.
         #[test]
         fn an_aligned_window_admits_no_more_than_its_number(
-            slots in 1u64..12, requests in 0u64..50, unit in 1u64..2_000, fixed: bool, guaranteed: bool,
+            sub_windows in 1u64..12, requests in 0u64..50, unit in 1u64..2_000, fixed: bool, guaranteed: bool,
             steps in proptest::collection::vec((0u64..900_000, 1u64..4), 1..200),
         ) {
-            let period = unit * slots;
+            let period = unit * sub_windows;
             let bound = if guaranteed { Bound::Guaranteed } else { Bound::Estimate };
-            let algorithm = if fixed { Algorithm::FIXED_WINDOW } else { sliding(slots, bound) };
+            let algorithm = if fixed { Algorithm::FIXED_WINDOW } else { sliding(sub_windows, bound) };
             let rate = rate(requests, period, algorithm);
             let (mut now, mut stored) = (START, None);
             let mut admitted = std::collections::BTreeMap::<u64, u64>::new();
@@ -628,13 +628,13 @@ mod tests {
         /// has gained since.
         #[test]
         fn no_trailing_period_exceeds_what_the_definition_says(
-            requests in 1u64..30, unit in 1u64..1_000, slots in 1u64..12, which in 0..4,
+            requests in 1u64..30, unit in 1u64..1_000, sub_windows in 1u64..12, which in 0..4,
             steps in proptest::collection::vec((prop_oneof![Just(0u64), 0u64..500_000], 1u64..4), 1..300),
         ) {
-            let period = unit * slots;
+            let period = unit * sub_windows;
             let burst = crate::Burst::new(requests).unwrap();
             let algorithm = match which {
-                0 => sliding(slots, Bound::Guaranteed),
+                0 => sliding(sub_windows, Bound::Guaranteed),
                 1 => Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false },
                 2 => Algorithm::TokenBucket { burst },
                 _ => Algorithm::FixedWindow(Alignment::FirstRequest),
@@ -663,8 +663,8 @@ mod tests {
             algorithm in any_algorithm(), requests in 1u64..20, back in 0u64..20_000_000_000,
         ) {
             let period = 60_000 * 60;
-            let slots = if let Algorithm::SlidingWindowCounter { slots, .. } = algorithm { u64::from(slots.get()) } else { 1 };
-            let rate = rate(requests, period / slots * slots, algorithm);
+            let sub_windows = if let Algorithm::SlidingWindowCounter { sub_windows, .. } = algorithm { u64::from(sub_windows.get()) } else { 1 };
+            let rate = rate(requests, period / sub_windows * sub_windows, algorithm);
             let mut stored = None;
             let mut admitted = true;
             for _ in 0..5000 {
@@ -710,15 +710,15 @@ mod tests {
         fn damaged_records_are_decided(
             rate in any_rate(), slot in 0u64..1 << 48, numbers in proptest::collection::vec(0u64..1 << 48, 61), now in 0u64..1 << 53, cost: u64,
         ) {
-            let mut record = Record { slot, current: numbers[0], previous: numbers[1], ..Record::empty(rate.tag(), now) };
+            let mut record = Record { window: slot, current: numbers[0], previous: numbers[1], ..Record::empty(rate.tag(), now) };
             if record.tag.is_log() {
                 record.tail = numbers;
                 record.tail.sort_by(|a, b| b.cmp(a));
-                record.slot = record.tail[0];
+                record.window = record.tail[0];
             } else {
                 record.tail.iter_mut().zip(&numbers[2..]).for_each(|(to, from)| *to = *from);
             }
-            record.over = Over { since: slot / 2, last: slot };
+            record.overrun = Overrun { since: slot / 2, last: slot };
             let _ = check(&rate, Some(record), now, cost);
         }
     }

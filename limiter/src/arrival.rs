@@ -11,7 +11,7 @@
 //! T is seldom whole: 3 a second are 333,333 us and a third. Hence a TAT is whole microseconds and a rest in units of
 //! 1 / requests microseconds: exact for 3 a second and for ten million.
 //!
-//! In a [`Record`]: `slot` is the TAT's milliseconds, `previous` its microseconds within them, `current` the rest.
+//! In a [`Record`]: `window` is the TAT's milliseconds, `previous` its microseconds within them, `current` the rest.
 
 use crate::{Algorithm, Rate, Record};
 
@@ -63,11 +63,11 @@ impl Span {
 }
 
 fn tat(record: &Record) -> u64 {
-    record.slot.saturating_mul(1000).saturating_add(record.previous)
+    record.window.saturating_mul(1000).saturating_add(record.previous)
 }
 
 fn set(record: &mut Record, micros: u64, rest: u64) {
-    (record.slot, record.previous, record.current) = (micros / 1000, micros % 1000, rest);
+    (record.window, record.previous, record.current) = (micros / 1000, micros % 1000, rest);
 }
 
 /// How far the TAT is ahead of now.
@@ -136,7 +136,7 @@ pub(crate) fn settle(rate: &Rate, record: &mut Record, charged: u64, delta: i64)
 }
 
 /// The record as it was before so much was charged.
-pub(crate) fn uncharge(rate: &Rate, record: &mut Record, cost: u64) {
+pub(crate) fn undo_charge(rate: &Rate, record: &mut Record, cost: u64) {
     let now = Span { micros: tat(record), rest: record.current };
     let before = now.minus(rate.span(cost), rate.requests.get());
     set(record, before.micros, before.rest);

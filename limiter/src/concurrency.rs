@@ -9,7 +9,7 @@
 //! latest of those instants. The tag's period is 1, so that an edit of the time to live keeps the record.
 
 use crate::rate::within;
-use crate::sliding_window_log::View;
+use crate::sliding_window_log::RecordView;
 use crate::{OutOfRange, Rate, Record};
 
 /// The largest number of requests at a time.
@@ -46,7 +46,7 @@ pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> Record {
 }
 
 fn set_slot(record: &mut Record) {
-    record.slot = record.tail.chunks_exact(3).map(|holder| holder[2]).max().unwrap_or(0);
+    record.window = record.tail.chunks_exact(3).map(|holder| holder[2]).max().unwrap_or(0);
 }
 
 pub(crate) fn used(record: &Record) -> u64 {
@@ -82,8 +82,8 @@ pub(crate) fn settle(rate: &Rate, record: &mut Record, holder: Holder, now: u64,
 }
 
 /// What an answer needs to know.
-pub(crate) fn view(record: &Record) -> View {
-    View { newest: record.slot, used: used(record), leaves: 0 }
+pub(crate) fn view(record: &Record) -> RecordView {
+    RecordView { newest: record.window, used: used(record), leaves: 0 }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! - `Clock`: windows begin at multiples of the period since the Unix epoch.
 //! - `Spread`: the same, moved for each key by a share of the period that its hash says, so that not all clients come
 //!   back at the same instant.
-//! - `FirstRequest`: a window begins with the first request that is admitted. `slot` of the record is that instant in
+//! - `FirstRequest`: a window begins with the first request that is admitted. `window` of the record is that instant in
 //!   milliseconds.
 
 use crate::algorithm::Kind;
@@ -13,21 +13,21 @@ use crate::{Rate, Record};
 /// The record of `FirstRequest` at `now`, and the instant that counts.
 pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> (Record, u64) {
     let (millis, period) = (now / 1000, rate.period.millis());
-    if record.slot <= millis {
-        if millis - record.slot >= period {
+    if record.window <= millis {
+        if millis - record.window >= period {
             record.current = 0;
         }
         if record.current == 0 {
-            record.slot = millis;
+            record.window = millis;
         }
         (record, now)
-    } else if record.slot - millis <= period {
-        let at = record.slot * 1000;
+    } else if record.window - millis <= period {
+        let at = record.window * 1000;
         (record, at)
     } else {
-        record.slot = millis;
-        record.over.since = record.over.since.min(millis);
-        record.over.last = record.over.last.min(millis);
+        record.window = millis;
+        record.overrun.since = record.overrun.since.min(millis);
+        record.overrun.last = record.overrun.last.min(millis);
         (record, now)
     }
 }
@@ -35,9 +35,9 @@ pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> (Record, u64) {
 /// When the window ends, in milliseconds.
 pub(crate) fn ends(record: &Record) -> u64 {
     if record.tag.kind() == Some(Kind::FirstRequest) {
-        record.slot + record.tag.period_millis()
+        record.window + record.tag.period_millis()
     } else {
-        (record.slot + 1) * record.tag.slot_millis()
+        (record.window + 1) * record.tag.window_millis()
     }
 }
 

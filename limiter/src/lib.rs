@@ -39,5 +39,5 @@ pub use algorithm::{Algorithm, Alignment, Bound, Burst, MaxWait, SubWindows};
 pub use concurrency::Holder;
 pub use decision::Decision;
 pub use rate::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Period, Rate, RateError, Requests, Soft};
-pub use record::{Over, Record, RecordError, Tag};
+pub use record::{Overrun, Record, RecordError, Tag};
 pub use warm_up::WarmUp;

@@ -18,14 +18,14 @@ impl Rate {
     /// | concurrency | the holder, how long it is believed in milliseconds, 0, 0, 0 |
     /// | warm-up | its period in microseconds, the cold factor, the units that a settlement moves, 0, 0 |
     #[must_use]
-    pub fn parameters(&self, key: u128, cost: u64) -> Option<[u64; 5]> {
+    pub fn script_arguments(&self, key: u128, cost: u64) -> Option<[u64; 5]> {
         let plain = self.algorithm == Algorithm::SLIDING_WINDOW || self.algorithm == Algorithm::FIXED_WINDOW;
-        if plain && self.soft.is_none() { None } else { Some(self.all_parameters(key, cost)) }
+        if plain && self.soft.is_none() { None } else { Some(self.full_script_arguments(key, cost)) }
     }
 
     /// The same for every algorithm.
     #[must_use]
-    pub fn all_parameters(&self, key: u128, cost: u64) -> [u64; 5] {
+    pub fn full_script_arguments(&self, key: u128, cost: u64) -> [u64; 5] {
         let numbers = match self.algorithm {
             Algorithm::SlidingWindowCounter { bound, .. } => {
                 self.window_parameters(u64::from(bound == Bound::Guaranteed))
@@ -51,8 +51,8 @@ impl Rate {
 
     /// The parameters for a settlement of so much. Of buckets the first two are 1 if it is a leaky one, and 0.
     #[must_use]
-    pub fn settlement_parameters(&self, key: u128, amount: u64) -> [u64; 5] {
-        let mut numbers = self.all_parameters(key, amount);
+    pub fn settlement_script_arguments(&self, key: u128, amount: u64) -> [u64; 5] {
+        let mut numbers = self.full_script_arguments(key, amount);
         if let Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } =
             self.algorithm
         {

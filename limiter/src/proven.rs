@@ -1,48 +1,48 @@
 //! What a record can begin with. When a limit's period is edited, or its number of sub-windows, nothing has been counted yet
 //! in the way that it counts from now on. But the records from before have counted the same requests, and where their
-//! slots lie within those of the new record, that is proof of what it would say at least. Sliding-window counters and
-//! fixed windows by the clock prove things of each other; other algorithms know of no slots.
+//! windows lie within those of the new record, that is proof of what it would say at least. Sliding-window counters and
+//! fixed windows by the clock prove things of each other; other algorithms know of no windows.
 
 use crate::algorithm::Kind;
 use crate::record::Counts;
 use crate::{MAX_COUNT, Rate, Record, Tag, sliding_window_counter};
 
-/// Whether records of this tag count by slots of the clock.
+/// Whether records of this tag count by windows of the clock.
 fn has_slots(tag: Tag) -> bool {
     matches!(tag.kind(), Some(Kind::Sliding | Kind::Clock))
 }
 
 impl Rate {
-    /// A record of this rate with what the others prove at `now` (microseconds), if that is anything: of each slot the
+    /// A record of this rate with what the others prove at `now` (microseconds), if that is anything: of each window the
     /// largest count that one of them shows. Several show the same requests.
     #[must_use]
-    pub fn begun(&self, others: &[Record], now: u64) -> Option<Record> {
+    pub fn seeded(&self, others: &[Record], now: u64) -> Option<Record> {
         let tag = self.tag();
         if !has_slots(tag) {
             return None;
         }
         let now = now / 1000;
-        let (length, slots) = (tag.slot_millis(), tag.previous_slots());
+        let (length, windows) = (tag.window_millis(), tag.previous_windows());
         let newest = now / length;
         let mut proven = [0; 61];
         for other in others.iter().filter(|other| has_slots(other.tag) && other.tag != tag) {
             // One that is far ahead proves what it will once it is rebased; one that is a little ahead, or of the first
             // instants there are, nothing.
-            let (own, previous) = (other.tag.slot_millis(), other.tag.previous_slots());
+            let (own, previous) = (other.tag.window_millis(), other.tag.previous_windows());
             let rolled =
-                (other.slot > now / own).then(|| sliding_window_counter::roll(other.clone(), now * 1000).0);
+                (other.window > now / own).then(|| sliding_window_counter::roll(other.clone(), now * 1000).0);
             let other = rolled.as_ref().unwrap_or(other);
-            if other.slot > now / own || other.slot < previous {
+            if other.window > now / own || other.window < previous {
                 continue;
             }
             let mut sums = [0u64; 61];
             for n in 0..=previous {
                 let count = Counts(other).get(n).min(MAX_COUNT);
-                let begin = (other.slot - n) * own;
+                let begin = (other.window - n) * own;
                 let Some(at) = newest.checked_sub(begin / length) else { continue };
-                // The newest slot goes on, but nothing has been counted in what is still to come.
+                // The newest window goes on, but nothing has been counted in what is still to come.
                 let within = at == 0 || begin + own <= (newest - at + 1) * length;
-                if at <= slots && within {
+                if at <= windows && within {
                     sums[at as usize] += count;
                 }
             }
@@ -71,7 +71,7 @@ mod tests {
     fn kinds() -> impl Strategy<Value = Algorithm> {
         prop_oneof![
             Just(Algorithm::FixedWindow(Alignment::Clock)),
-            prop_oneof![Just(1u64), Just(6), Just(60)].prop_map(|slots| sliding(slots, Bound::Estimate)),
+            prop_oneof![Just(1u64), Just(6), Just(60)].prop_map(|windows| sliding(windows, Bound::Estimate)),
         ]
     }
 
@@ -103,8 +103,8 @@ mod tests {
             let now = now + rest;
             let others = [counted(&one, &instants, now), counted(&other, &instants, now)];
             let truth = counted(&target, &instants, now);
-            if let Some(begun) = target.begun(&others, now) {
-                prop_assert_eq!((begun.slot, begun.tail.len()), (truth.slot, truth.tail.len()));
+            if let Some(begun) = target.seeded(&others, now) {
+                prop_assert_eq!((begun.window, begun.tail.len()), (truth.window, truth.tail.len()));
                 prop_assert!(begun.current <= truth.current && begun.previous <= truth.previous);
                 prop_assert!(begun.tail.iter().zip(&truth.tail).all(|(begun, truth)| begun <= truth));
                 prop_assert_eq!(target.roll(Some(begun.clone()), now), (begun, now));
@@ -122,11 +122,11 @@ mod tests {
         let instants: Vec<u64> = (0..30).map(|n| begin + n * MINUTE * 1000).collect();
         let now = begin + 29 * MINUTE * 1000 + 1;
         let known = counted(&minutes, &instants, now);
-        let begun = hour.begun(std::slice::from_ref(&known), now).unwrap();
+        let begun = hour.seeded(std::slice::from_ref(&known), now).unwrap();
         assert_eq!((begun.current, begun.previous), (30, 0));
-        assert_eq!(minute.begun(std::slice::from_ref(&known), now).unwrap().current, 1);
-        assert_eq!(minute.begun(&[begun], now), None);
-        assert_eq!(hour.begun(&[Record { slot: known.slot + 1, ..known }], now), None, "ahead");
+        assert_eq!(minute.seeded(std::slice::from_ref(&known), now).unwrap().current, 1);
+        assert_eq!(minute.seeded(&[begun], now), None);
+        assert_eq!(hour.seeded(&[Record { window: known.window + 1, ..known }], now), None, "ahead");
     }
 
     #[test]
@@ -139,8 +139,8 @@ mod tests {
         ] {
             let other = rate(1000, MINUTE, algorithm);
             let known = counted(&other, &[START], START);
-            assert_eq!(hour.begun(std::slice::from_ref(&known), START), None);
-            assert_eq!(other.begun(&[counted(&hour, &[START], START)], START), None);
+            assert_eq!(hour.seeded(std::slice::from_ref(&known), START), None);
+            assert_eq!(other.seeded(&[counted(&hour, &[START], START)], START), None);
         }
     }
 }

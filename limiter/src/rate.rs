@@ -105,14 +105,14 @@ impl Soft {
 pub enum RateError {
     /// Sub-windows that are no whole milliseconds.
     #[error(
-        "a period of {period} ms cannot be cut into {slots} sub-windows of whole milliseconds: choose a \
+        "a period of {period} ms cannot be cut into {sub_windows} sub-windows of whole milliseconds: choose a \
          number that divides it"
     )]
     Indivisible {
         /// The period in milliseconds.
         period: u64,
         /// The number of sub-windows.
-        slots: u8,
+        sub_windows: u8,
     },
     /// A log that would keep too many instants.
     #[error(
@@ -164,9 +164,9 @@ impl Rate {
     pub fn checked(self) -> Result<Self, RateError> {
         let (requests, period) = (self.requests.get(), self.period.millis());
         match self.algorithm {
-            Algorithm::SlidingWindowCounter { slots, .. } => {
-                if period % u64::from(slots.get()) != 0 {
-                    return Err(RateError::Indivisible { period, slots: slots.get() });
+            Algorithm::SlidingWindowCounter { sub_windows, .. } => {
+                if period % u64::from(sub_windows.get()) != 0 {
+                    return Err(RateError::Indivisible { period, sub_windows: sub_windows.get() });
                 }
             }
             Algorithm::FixedWindow(_) => {}

@@ -1,4 +1,4 @@
-//! The state of one rate for one key. A record says itself what it counts (algorithm, slots, period), so that an
+//! The state of one rate for one key. A record says itself what it counts (algorithm, windows, period), so that an
 //! edit of a policy's numbers keeps it, and an edit of a period cannot be mistaken for it.
 //!
 //! In a store a value is records one after another, little-endian:
@@ -6,13 +6,13 @@
 //! | bytes | content |
 //! |---|---|
 //! | 6 | the [`Tag`] with the width of a count in its lowest 3 bits |
-//! | 6 | `slot`: of slots the index of the newest, of other kinds an instant in milliseconds |
-//! | width x n | n counts, newest first, each `width` bytes (1 to 6): as many as there are slots; of `FirstRequest` 1; of buckets 2 |
+//! | 6 | `window`: of windows the index of the newest, of other kinds an instant in milliseconds |
+//! | width x n | n counts, newest first, each `width` bytes (1 to 6): as many as there are windows; of `FirstRequest` 1; of buckets 2 |
 //!
 //! A log has instead of counts: 2 bytes with the number of instants, then each in 6 bytes (width is 6), newest first; a record
 //! of holders 2 bytes with their number, then of each who (6), how many (4), until when (6). Behind
-//! the record of a soft rate that is or was over its number stands one of the kind `Over` and the same period: `slot` is
-//! since when, its one count how many milliseconds later the slot of the last one ends.
+//! the record of a soft rate that is or was over its number stands one of the kind `Overrun` and the same period: `window` is
+//! since when, its one count how many milliseconds later the window of the last one ends.
 
 use crate::algorithm::Kind;
 use crate::concurrency::MAX_HOLDERS;
@@ -27,7 +27,7 @@ const ALGORITHM_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
 const PERIOD_SHIFT: u32 = ALGORITHM_SHIFT + ALGORITHM_BITS;
 const HEAD: usize = 12;
 
-/// What a record counts: bits 0-2 zero (the width, in bytes on the wire), 3-8 previous slots kept, 9-12 algorithm,
+/// What a record counts: bits 0-2 zero (the width, in bytes on the wire), 3-8 previous windows kept, 9-12 algorithm,
 /// 13-47 period in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(u64);
@@ -40,11 +40,11 @@ impl Tag {
         let kind = rate.algorithm.kind();
         // How long holders are believed may change, who they are does not.
         let period = if kind == Kind::Holders { 1 } else { rate.period.millis() };
-        Self::new(kind, u64::from(rate.algorithm.previous_slots()), period)
+        Self::new(kind, u64::from(rate.algorithm.previous_windows()), period)
     }
 
-    fn new(kind: Kind, previous_slots: u64, period: u64) -> Self {
-        Self((period << PERIOD_SHIFT) | (kind.code() << ALGORITHM_SHIFT) | (previous_slots << SLOT_SHIFT))
+    fn new(kind: Kind, previous_windows: u64, period: u64) -> Self {
+        Self((period << PERIOD_SHIFT) | (kind.code() << ALGORITHM_SHIFT) | (previous_windows << SLOT_SHIFT))
     }
 
     /// The number that stands for it in a store; its lowest 3 bits are zero.
@@ -72,32 +72,32 @@ impl Tag {
         self.0 >> PERIOD_SHIFT
     }
 
-    /// Length of a slot in milliseconds.
+    /// Length of a window in milliseconds.
     #[must_use]
     #[inline]
-    pub fn slot_millis(self) -> u64 {
-        match self.previous_slots() {
+    pub fn window_millis(self) -> u64 {
+        match self.previous_windows() {
             0 | 1 => self.period_millis(),
-            slots => self.period_millis() / slots,
+            windows => self.period_millis() / windows,
         }
     }
 
-    /// How many slots before the newest a record keeps.
+    /// How many windows before the newest a record keeps.
     #[must_use]
     #[inline]
-    pub fn previous_slots(self) -> u64 {
+    pub fn previous_windows(self) -> u64 {
         (self.0 >> SLOT_SHIFT) & ((1 << SLOT_BITS) - 1)
     }
 
-    /// Whether the state is one number more than two: it does not fit in `slot`, `current` and `previous`.
+    /// Whether the state is one number more than two: it does not fit in `window`, `current` and `previous`.
     #[must_use]
     pub fn has_tail(self) -> bool {
-        self.previous_slots() > 1 || self.is_viewed()
+        self.previous_windows() > 1 || self.has_view()
     }
 
     /// Whether an answer looks at the whole of a tail: then it is known by its view.
     #[must_use]
-    pub fn is_viewed(self) -> bool {
+    pub fn has_view(self) -> bool {
         matches!(self.kind(), Some(Kind::Log | Kind::Holders))
     }
 
@@ -113,28 +113,28 @@ impl Tag {
 pub struct Record {
     /// What is counted.
     pub tag: Tag,
-    /// Of slots the index of the newest: instant / slot length. Of other kinds an instant in milliseconds.
-    pub slot: u64,
-    /// Count of the newest slot, or what the algorithm says.
+    /// Of windows the index of the newest: instant / window length. Of other kinds an instant in milliseconds.
+    pub window: u64,
+    /// Count of the newest window, or what the algorithm says.
     pub current: u64,
-    /// Count of the slot before it, or what the algorithm says; 0 where it says nothing.
+    /// Count of the window before it, or what the algorithm says; 0 where it says nothing.
     pub previous: u64,
     /// Since when a soft rate is over its number.
-    pub over: Over,
-    /// Counts of the slots before those, newest first; of a log the instants.
+    pub overrun: Overrun,
+    /// Counts of the windows before those, newest first; of a log the instants.
     pub tail: Vec<u64>,
 }
 
 /// When a soft rate went over its number, in milliseconds; both 0 when it never did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Over {
+pub struct Overrun {
     /// The first request above it.
     pub since: u64,
-    /// The end of the slot of the last one.
+    /// The end of the window of the last one.
     pub last: u64,
 }
 
-/// The counts of a record of slots, newest first.
+/// The counts of a record of windows, newest first.
 pub(crate) struct Counts<'a>(pub(crate) &'a Record);
 
 impl Counts<'_> {
@@ -166,32 +166,33 @@ impl Record {
     #[must_use]
     #[inline]
     pub fn empty(tag: Tag, now: u64) -> Self {
-        let slot = match tag.kind() {
+        let window = match tag.kind() {
             Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders) => 0,
             Some(Kind::FirstRequest) => now / 1000,
-            _ => now / (tag.slot_millis() * 1000),
+            _ => now / (tag.window_millis() * 1000),
         };
-        let tail = vec![0; (tag.previous_slots() as usize).saturating_sub(1)];
-        Self { tag, slot, current: 0, previous: 0, over: Over::default(), tail }
+        let tail = vec![0; (tag.previous_windows() as usize).saturating_sub(1)];
+        Self { tag, window, current: 0, previous: 0, overrun: Overrun::default(), tail }
     }
 
     /// The instant, in milliseconds, from which on this record changes no decision.
     #[must_use]
     #[inline]
     pub fn expires_at(&self) -> u64 {
-        // A damaged value may hold any slot.
+        // A damaged value may hold any window.
         let end = match self.tag.kind() {
-            Some(Kind::FirstRequest | Kind::Log) => self.slot.saturating_add(self.tag.period_millis()),
-            Some(Kind::Arrival | Kind::Holders) => self.slot.saturating_add(1),
-            Some(Kind::WarmUp) => self.slot.saturating_add(1 + warm_up::MAX_WARM_UP_MS),
-            _ => {
-                self.slot.saturating_add(self.tag.previous_slots() + 1).saturating_mul(self.tag.slot_millis())
-            }
+            Some(Kind::FirstRequest | Kind::Log) => self.window.saturating_add(self.tag.period_millis()),
+            Some(Kind::Arrival | Kind::Holders) => self.window.saturating_add(1),
+            Some(Kind::WarmUp) => self.window.saturating_add(1 + warm_up::MAX_WARM_UP_MS),
+            _ => self
+                .window
+                .saturating_add(self.tag.previous_windows() + 1)
+                .saturating_mul(self.tag.window_millis()),
         };
-        if self.over.last == 0 {
+        if self.overrun.last == 0 {
             end
         } else {
-            end.max(self.over.last.saturating_add(self.tag.period_millis()))
+            end.max(self.overrun.last.saturating_add(self.tag.period_millis()))
         }
     }
 
@@ -205,23 +206,23 @@ impl Record {
         }
         match self.tag.kind() {
             Some(Kind::FirstRequest) => {
-                if self.slot > millis + self.tag.period_millis() {
-                    self.slot = millis;
-                    self.over.since = self.over.since.min(millis);
-                    self.over.last = self.over.last.min(millis);
+                if self.window > millis + self.tag.period_millis() {
+                    self.window = millis;
+                    self.overrun.since = self.overrun.since.min(millis);
+                    self.overrun.last = self.overrun.last.min(millis);
                 }
             }
             Some(Kind::Log) => {
-                if self.slot > millis + self.tag.period_millis() {
-                    self.slot = millis;
+                if self.window > millis + self.tag.period_millis() {
+                    self.window = millis;
                     self.tail.fill(millis);
                 }
             }
             Some(Kind::Arrival | Kind::WarmUp | Kind::Holders) => {
-                self.slot = self.slot.min(millis + 2 * MAX_PERIOD_MS);
+                self.window = self.window.min(millis + 2 * MAX_PERIOD_MS);
             }
             _ => {
-                if self.slot > millis / self.tag.slot_millis() + self.tag.previous_slots().max(1) {
+                if self.window > millis / self.tag.window_millis() + self.tag.previous_windows().max(1) {
                     self = sliding_window_counter::roll(self, now).0;
                 }
             }
@@ -233,13 +234,13 @@ impl Record {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let kind = self.tag.kind();
         if kind == Some(Kind::Log) {
-            head(out, self.tag, 6, self.slot);
+            head(out, self.tag, 6, self.window);
             out.extend_from_slice(&(self.tail.len() as u16).to_le_bytes());
             self.tail.iter().for_each(|instant| out.extend_from_slice(&instant.to_le_bytes()[..6]));
             return;
         }
         if kind == Some(Kind::Holders) {
-            head(out, self.tag, 6, self.slot);
+            head(out, self.tag, 6, self.window);
             out.extend_from_slice(&((self.tail.len() / 3) as u16).to_le_bytes());
             for holder in self.tail.chunks_exact(3) {
                 out.extend_from_slice(&holder[0].to_le_bytes()[..6]);
@@ -252,14 +253,14 @@ impl Record {
         let counts = &counts[..if one_count(kind, self.tag) { 1 } else { 2 }];
         let top = counts.iter().chain(&self.tail).copied().max().unwrap_or(0);
         let width = width_of(top);
-        head(out, self.tag, width, self.slot);
+        head(out, self.tag, width, self.window);
         for count in counts.iter().chain(&self.tail) {
             out.extend_from_slice(&count.to_le_bytes()[..width]);
         }
-        if self.over.since > 0 {
-            let lasted = self.over.last.saturating_sub(self.over.since).min(MAX_COUNT);
+        if self.overrun.since > 0 {
+            let lasted = self.overrun.last.saturating_sub(self.overrun.since).min(MAX_COUNT);
             let width = width_of(lasted);
-            head(out, Tag::new(Kind::Over, 0, self.tag.period_millis()), width, self.over.since);
+            head(out, Tag::new(Kind::Overrun, 0, self.tag.period_millis()), width, self.overrun.since);
             out.extend_from_slice(&lasted.to_le_bytes()[..width]);
         }
     }
@@ -269,19 +270,20 @@ impl Record {
         let number = read(bytes, 0, 6)?;
         let (width, tag) = ((number & 7) as usize, Tag(number & !7));
         let kind = tag.kind().filter(|&kind| {
-            let slots = tag.previous_slots();
+            let windows = tag.previous_windows();
             let cut = match kind {
-                Kind::Sliding => (1..=60).contains(&slots) && tag.period_millis() % slots == 0,
-                Kind::Over => false,
-                _ => slots == 0,
+                Kind::Sliding => (1..=60).contains(&windows) && tag.period_millis() % windows == 0,
+                Kind::Overrun => false,
+                _ => windows == 0,
             };
             cut && (1..=6).contains(&width)
                 && (!matches!(kind, Kind::Log | Kind::Holders) || width == 6)
                 && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
         });
         let Some(kind) = kind else { return Err(RecordError::UnknownTag(number)) };
-        let slot = read(bytes, 6, 6)?;
-        let mut record = Self { tag, slot, current: 0, previous: 0, over: Over::default(), tail: Vec::new() };
+        let window = read(bytes, 6, 6)?;
+        let mut record =
+            Self { tag, window, current: 0, previous: 0, overrun: Overrun::default(), tail: Vec::new() };
         let mut at = HEAD;
         if kind == Kind::Log {
             let instants = read(bytes, at, 2)? as usize;
@@ -291,7 +293,7 @@ impl Record {
             }
             record.tail = counts(bytes, at, 6, instants)?;
             at += 6 * instants;
-            if record.tail.first().is_some_and(|&newest| newest != slot) {
+            if record.tail.first().is_some_and(|&newest| newest != window) {
                 return Err(RecordError::Disorder);
             }
             return Ok((record, at));
@@ -314,19 +316,19 @@ impl Record {
             record.previous = read(bytes, at, width)?;
             at += width;
         }
-        let more = (tag.previous_slots() as usize).saturating_sub(1);
+        let more = (tag.previous_windows() as usize).saturating_sub(1);
         record.tail = counts(bytes, at, width, more)?;
         at += width * more;
         if matches!(kind, Kind::Sliding | Kind::Clock | Kind::Spread | Kind::FirstRequest)
             && let Ok(number) = read(bytes, at, 6)
-            && Tag(number & !7) == Tag::new(Kind::Over, 0, tag.period_millis())
+            && Tag(number & !7) == Tag::new(Kind::Overrun, 0, tag.period_millis())
         {
             let width = (number & 7) as usize;
             if !(1..=6).contains(&width) {
                 return Err(RecordError::UnknownTag(number));
             }
             let since = read(bytes, at + 6, 6)?;
-            record.over = Over { since, last: since + read(bytes, at + HEAD, width)? };
+            record.overrun = Overrun { since, last: since + read(bytes, at + HEAD, width)? };
             at += HEAD + width;
         }
         Ok((record, at))
@@ -345,16 +347,16 @@ impl Record {
 }
 
 fn one_count(kind: Option<Kind>, tag: Tag) -> bool {
-    !matches!(kind, Some(Kind::Arrival | Kind::WarmUp)) && tag.previous_slots() == 0
+    !matches!(kind, Some(Kind::Arrival | Kind::WarmUp)) && tag.previous_windows() == 0
 }
 
 fn width_of(top: u64) -> usize {
     (8 - top.leading_zeros() as usize / 8).max(1)
 }
 
-fn head(out: &mut Vec<u8>, tag: Tag, width: usize, slot: u64) {
+fn head(out: &mut Vec<u8>, tag: Tag, width: usize, window: u64) {
     out.extend_from_slice(&(tag.0 | width as u64).to_le_bytes()[..6]);
-    out.extend_from_slice(&slot.to_le_bytes()[..6]);
+    out.extend_from_slice(&window.to_le_bytes()[..6]);
 }
 
 fn counts(bytes: &[u8], at: usize, width: usize, how_many: usize) -> Result<Vec<u64>, RecordError> {
@@ -387,14 +389,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_survives_its_bytes(
-            rate in any_rate(), slot in 0u64..1 << 47, counts in proptest::collection::vec(0..=MAX_COUNT, 61..80), over in 0u64..1 << 46, lasted in 0u64..1 << 39,
+            rate in any_rate(), window in 0u64..1 << 47, counts in proptest::collection::vec(0..=MAX_COUNT, 61..80), over in 0u64..1 << 46, lasted in 0u64..1 << 39,
         ) {
-            let mut record = Record { slot, current: counts[0], ..Record::empty(rate.tag(), 0) };
+            let mut record = Record { window: window, current: counts[0], ..Record::empty(rate.tag(), 0) };
             if record.tag.is_log() {
                 record.current = 0;
                 record.tail = counts.clone();
                 record.tail.sort_by(|a, b| b.cmp(a));
-                record.slot = record.tail[0];
+                record.window = record.tail[0];
             } else {
                 if !one_count(record.tag.kind(), record.tag) {
                     record.previous = counts[1];
@@ -404,7 +406,7 @@ mod tests {
                 }
             }
             if rate.soft.is_some() && over > 0 {
-                record.over = Over { since: over, last: over + lasted };
+                record.overrun = Overrun { since: over, last: over + lasted };
             }
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
@@ -414,7 +416,7 @@ mod tests {
             for cut in 1..length {
                 // What is cut off may be the whole of the last part.
                 let cut = Record::decode_all(&bytes[..cut]);
-                prop_assert!(cut == Err(RecordError::Truncated) || record.over.since > 0);
+                prop_assert!(cut == Err(RecordError::Truncated) || record.overrun.since > 0);
             }
         }
 
@@ -433,8 +435,8 @@ mod tests {
 
     #[test]
     fn edits_of_the_period_or_the_algorithm_change_the_tag() {
-        let slots = |n| Algorithm::SlidingWindowCounter {
-            slots: crate::SubWindows::new(n).unwrap(),
+        let windows = |n| Algorithm::SlidingWindowCounter {
+            sub_windows: crate::SubWindows::new(n).unwrap(),
             bound: crate::Bound::Guaranteed,
         };
         let tags = [
@@ -442,12 +444,12 @@ mod tests {
             rate(1, 60_001, Algorithm::SLIDING_WINDOW).tag(),
             rate(1, 60_000, Algorithm::FIXED_WINDOW).tag(),
             rate(1, 60_000, Algorithm::FixedWindow(Alignment::Spread)).tag(),
-            rate(1, 60_000, slots(60)).tag(),
-            rate(1, 60_000, slots(30)).tag(),
+            rate(1, 60_000, windows(60)).tag(),
+            rate(1, 60_000, windows(30)).tag(),
         ];
         for (n, tag) in tags.iter().enumerate() {
             assert!(tag.get() & 7 == 0 && tag.get() < 1 << 48 && !tags[..n].contains(tag));
         }
-        assert_eq!(rate(1, 60_000, slots(1)).tag(), tags[0], "the bound changes no record");
+        assert_eq!(rate(1, 60_000, windows(1)).tag(), tags[0], "the bound changes no record");
     }
 }

@@ -1,16 +1,16 @@
-//! The sliding-window counter. The period is cut into m sub-windows, or slots; a record keeps the current slot and the m
-//! before it. `Estimate`: used = current + whole previous slots + ceil(oldest * rest / slot length), rest being what is
-//! left of the current slot: the share of the oldest one that the last period still overlaps. With m = 1 it is the
+//! The sliding-window counter. The period is cut into m sub-windows, or windows; a record keeps the current window and the m
+//! before it. `Estimate`: used = current + whole previous windows + ceil(oldest * rest / window length), rest being what is
+//! left of the current window: the share of the oldest one that the last period still overlaps. With m = 1 it is the
 //! counter of two windows that Cloudflare describes ("How we built rate limiting capable of scaling to millions of
-//! domains", 2017); here in exact integers. `Guaranteed`: the oldest slot counts whole.
+//! domains", 2017); here in exact integers. `Guaranteed`: the oldest window counts whole.
 //!
 //! Within one aligned period never more than N pass. Within a trailing one the estimate can be driven by an adversary
-//! who fills the end of a slot and then the end of the m-th slot after it. At the last admission of the period, with r
-//! milliseconds left of a slot of L, current + whole + ceil(oldest * r / L) <= N; the period holds at most current +
+//! who fills the end of a window and then the end of the m-th window after it. At the last admission of the period, with r
+//! milliseconds left of a window of L, current + whole + ceil(oldest * r / L) <= N; the period holds at most current +
 //! whole + oldest, and oldest <= N, r >= 1: so at most N + floor(N * (L - 1) / L) pass, whatever m is, which is 2N - 1
-//! for slots of at least N milliseconds, and the adversary does reach it. More sub-windows bring the estimate of
+//! for windows of at least N milliseconds, and the adversary does reach it. More sub-windows bring the estimate of
 //! ordinary traffic nearer, not this bound. `Guaranteed` never exceeds N in any trailing period, which touches no more
-//! than m + 1 slots, and admits m / (m + 1) of the rate to who sends all the time: choose m well above 1.
+//! than m + 1 windows, and admits m / (m + 1) of the rate to who sends all the time: choose m well above 1.
 
 use crate::algorithm::{Bound, shifted};
 use crate::record::Counts;
@@ -19,34 +19,34 @@ use crate::{MAX_COUNT, Record};
 /// The record at `now`, and the instant that counts.
 #[inline]
 pub(crate) fn roll(mut record: Record, now: u64) -> (Record, u64) {
-    let length = record.tag.slot_millis() * 1000;
+    let length = record.tag.window_millis() * 1000;
     let newest = now / length;
-    if record.slot == newest {
+    if record.window == newest {
         return (record, now);
     }
-    let kept = record.tag.previous_slots();
-    if record.slot < newest {
+    let kept = record.tag.previous_windows();
+    if record.window < newest {
         advance(&mut record, newest, kept);
         (record, now)
-    } else if record.slot - newest <= kept.max(1) {
-        let at = record.slot * length;
+    } else if record.window - newest <= kept.max(1) {
+        let at = record.window * length;
         (record, at)
     } else {
         let all = record.tail.iter().fold(record.current + record.previous, |sum, n| sum.saturating_add(*n));
         record.current = all.min(MAX_COUNT);
         record.previous = 0;
         record.tail.fill(0);
-        record.slot = newest;
+        record.window = newest;
         let now = now / 1000;
-        record.over.since = record.over.since.min(now);
-        record.over.last = record.over.last.min(now);
+        record.overrun.since = record.overrun.since.min(now);
+        record.overrun.last = record.overrun.last.min(now);
         (record, now * 1000)
     }
 }
 
-/// Moves a record on to a later slot.
+/// Moves a record on to a later window.
 fn advance(record: &mut Record, newest: u64, kept: u64) {
-    let by = newest - record.slot;
+    let by = newest - record.window;
     if by > kept {
         record.previous = 0;
         record.tail.fill(0);
@@ -67,7 +67,7 @@ fn advance(record: &mut Record, newest: u64, kept: u64) {
         record.previous = if by == 1 { first } else { 0 };
     }
     record.current = 0;
-    record.slot = newest;
+    record.window = newest;
 }
 
 /// Requests used in the period that ends at `now`, as estimated or at most.
@@ -81,30 +81,30 @@ pub(crate) fn used(record: &Record, bound: Bound, now: u64) -> u64 {
         Bound::Guaranteed => whole + oldest,
         Bound::Estimate if oldest == 0 => whole,
         Bound::Estimate => {
-            let length = record.tag.slot_millis();
-            whole + ceil_share(oldest, (record.slot + 1) * length - now / 1000, length)
+            let length = record.tag.window_millis();
+            whole + ceil_share(oldest, (record.window + 1) * length - now / 1000, length)
         }
     }
 }
 
 /// Microseconds until nothing counts any more.
 pub(crate) fn reset(record: &Record, _bound: Bound, now: u64) -> u64 {
-    let kept = record.tag.previous_slots();
+    let kept = record.tag.previous_windows();
     let counts = Counts(record);
     match (0..=kept).find(|&index| counts.get(index) > 0) {
-        Some(index) => (record.slot + kept + 1 - index) * record.tag.slot_millis() * 1000 - now,
+        Some(index) => (record.window + kept + 1 - index) * record.tag.window_millis() * 1000 - now,
         None => 0,
     }
 }
 
 /// The instant, in milliseconds, from which on at most `spare` requests are used.
 pub(crate) fn falls_to(record: &Record, bound: Bound, now: u64, spare: u64) -> u64 {
-    let (kept, length) = (record.tag.previous_slots(), record.tag.slot_millis());
+    let (kept, length) = (record.tag.previous_windows(), record.tag.window_millis());
     let counts = Counts(record);
-    // What counts whole while slot + ahead is the current one: all but the oldest.
+    // What counts whole while window + ahead is the current one: all but the oldest.
     let mut whole: u64 = (0..kept).map(|index| counts.get(index)).sum();
     for ahead in 0..=kept {
-        let begins = (record.slot + ahead) * length;
+        let begins = (record.window + ahead) * length;
         let oldest = counts.get(kept - ahead);
         if whole <= spare {
             let share = spare - whole;
@@ -122,16 +122,16 @@ pub(crate) fn falls_to(record: &Record, bound: Bound, now: u64, spare: u64) -> u
             whole -= counts.get(kept - ahead - 1);
         }
     }
-    (record.slot + kept + 1) * length
+    (record.window + kept + 1) * length
 }
 
-/// Corrects the count of the slot that was charged.
+/// Corrects the count of the window that was charged.
 pub(crate) fn settle(record: &mut Record, charged: u64, delta: i64) {
-    let slot = charged / (record.tag.slot_millis() * 1000);
-    let index = record.slot.saturating_sub(slot);
+    let window = charged / (record.tag.window_millis() * 1000);
+    let index = record.window.saturating_sub(window);
     let count = match index {
         0 => &mut record.current,
-        _ if index > record.tag.previous_slots() => return,
+        _ if index > record.tag.previous_windows() => return,
         1 => &mut record.previous,
         _ => match record.tail.get_mut(index as usize - 2) {
             Some(count) => count,
@@ -176,20 +176,20 @@ pub(crate) mod tests {
         }
     }
 
-    /// One move of an adversary: when, in a slot and microseconds within it, and what part of what fits.
+    /// One move of an adversary: when, in a window and microseconds within it, and what part of what fits.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     struct Move {
-        slot: u64,
+        window: u64,
         micros: u64,
         part: u64,
     }
 
     impl Move {
-        /// Half of them a microsecond from an edge, and half in a slot that is nearly a period away.
-        fn any(numbers: &mut Numbers, slots: u64, length: u64) -> Self {
-            let slot = match numbers.below(2) {
-                0 => [0, 1, slots - 1, slots, slots + 1, 2 * slots][numbers.below(6) as usize],
-                _ => numbers.below(2 * slots + 2),
+        /// Half of them a microsecond from an edge, and half in a window that is nearly a period away.
+        fn any(numbers: &mut Numbers, windows: u64, length: u64) -> Self {
+            let window = match numbers.below(2) {
+                0 => [0, 1, windows - 1, windows, windows + 1, 2 * windows][numbers.below(6) as usize],
+                _ => numbers.below(2 * windows + 2),
             };
             let micros = match numbers.below(6) {
                 0 => 0,
@@ -198,17 +198,17 @@ pub(crate) mod tests {
                 3 => length - 2,
                 _ => numbers.below(length),
             };
-            Self { slot, micros, part: [1, 1, 1, 2, 3, u64::MAX][numbers.below(6) as usize] }
+            Self { window: window, micros, part: [1, 1, 1, 2, 3, u64::MAX][numbers.below(6) as usize] }
         }
     }
 
     /// What is admitted, by instant, to an adversary who makes these moves.
     fn admitted(rate: &Rate, moves: &[Move], length: u64) -> Vec<(u64, u64)> {
-        // A multiple of all slots, so that moves fall where they say.
+        // A multiple of all windows, so that moves fall where they say.
         let start = 1_000_000 * rate.period.micros();
         let (mut stored, mut all) = (None, vec![]);
         for each in moves {
-            let now = start + each.slot * length + each.micros;
+            let now = start + each.window * length + each.micros;
             let (record, at) = rate.roll(stored.take(), now);
             let room = rate.requests.get().saturating_sub(rate.used(&record, at));
             let cost = (room / each.part).max(u64::from(room > 0));
@@ -245,8 +245,8 @@ pub(crate) mod tests {
 
     /// As [`worst`], where only so many microseconds are told apart.
     pub(crate) fn worst_in(rate: &Rate, tries: u64, seed: u64, unit: u64) -> u64 {
-        let slots = rate.tag().previous_slots().max(1);
-        let length = rate.tag().slot_millis() * 1000;
+        let windows = rate.tag().previous_windows().max(1);
+        let length = rate.tag().window_millis() * 1000;
         let mut numbers = Numbers(seed);
         let (mut best, mut most) = (vec![], 0);
         for _ in 0..tries {
@@ -256,7 +256,7 @@ pub(crate) mod tests {
                 moves.swap_remove(at);
             }
             for _ in 0..1 + numbers.below(4) {
-                moves.push(Move::any(&mut numbers, slots, length));
+                moves.push(Move::any(&mut numbers, windows, length));
             }
             moves.sort_unstable();
             let mut all = admitted(rate, &moves, length);
@@ -271,7 +271,7 @@ pub(crate) mod tests {
 
     /// The bound at the head of this module.
     fn bound(rate: &Rate) -> u64 {
-        let (requests, length) = (rate.requests.get(), rate.tag().slot_millis());
+        let (requests, length) = (rate.requests.get(), rate.tag().window_millis());
         requests + requests * (length - 1) / length
     }
 
@@ -283,26 +283,26 @@ pub(crate) mod tests {
 
     #[test]
     fn sub_windows_do_not_help_against_an_adversary() {
-        for (slots, expected) in [(2, 1999), (10, 1999), (60, 1999)] {
-            let rate = rate(1000, 3_600_000, sliding(slots, Bound::Estimate));
-            let found = worst(&rate, 40_000, slots);
-            println!("estimate, m = {slots}: {found} of 1000 in a trailing period");
+        for (windows, expected) in [(2, 1999), (10, 1999), (60, 1999)] {
+            let rate = rate(1000, 3_600_000, sliding(windows, Bound::Estimate));
+            let found = worst(&rate, 40_000, windows);
+            println!("estimate, m = {windows}: {found} of 1000 in a trailing period");
             assert_eq!((found, bound(&rate)), (expected, expected));
         }
         // Slots shorter than N milliseconds: a millisecond's share of the oldest is more than one.
-        for (slots, length, expected) in [(1, 100, 1990), (10, 50, 1980), (60, 1, 1000), (60, 2, 1500)] {
-            let rate = rate(1000, slots * length, sliding(slots, Bound::Estimate));
-            assert_eq!((worst(&rate, 40_000, slots), bound(&rate)), (expected, expected));
+        for (windows, length, expected) in [(1, 100, 1990), (10, 50, 1980), (60, 1, 1000), (60, 2, 1500)] {
+            let rate = rate(1000, windows * length, sliding(windows, Bound::Estimate));
+            assert_eq!((worst(&rate, 40_000, windows), bound(&rate)), (expected, expected));
         }
     }
 
     #[test]
     fn no_adversary_exceeds_the_bound_of_the_estimate() {
         let mut numbers = Numbers(7);
-        for slots in 1..=60 {
+        for windows in 1..=60 {
             let length = 1 + numbers.below(2000);
-            let rate = rate(1 + numbers.below(3000), slots * length, sliding(slots, Bound::Estimate));
-            let found = worst(&rate, 1500, slots);
+            let rate = rate(1 + numbers.below(3000), windows * length, sliding(windows, Bound::Estimate));
+            let found = worst(&rate, 1500, windows);
             assert!(found <= bound(&rate), "{found} of {rate:?}");
         }
     }
@@ -310,27 +310,27 @@ pub(crate) mod tests {
     /// And the same search, for the estimate, does exceed it.
     #[test]
     fn no_adversary_exceeds_the_number_when_it_is_guaranteed() {
-        for slots in 1..=60 {
-            let worst = |bound| worst(&rate(1000, slots * 1000, sliding(slots, bound)), 1500, slots);
-            assert_eq!(worst(Bound::Guaranteed), 1000, "m = {slots}");
-            assert!(worst(Bound::Estimate) > 1300, "m = {slots}");
+        for windows in 1..=60 {
+            let worst = |bound| worst(&rate(1000, windows * 1000, sliding(windows, bound)), 1500, windows);
+            assert_eq!(worst(Bound::Guaranteed), 1000, "m = {windows}");
+            assert!(worst(Bound::Estimate) > 1300, "m = {windows}");
         }
     }
 
     /// Who asks each millisecond gets m / (m + 1) of the rate, on the average of whole rounds.
     #[test]
     fn a_guaranteed_counter_admits_its_share_of_the_rate() {
-        for slots in [1, 2, 4, 20] {
-            let rate = rate(60, 20 * 6 * slots, sliding(slots, Bound::Guaranteed));
+        for windows in [1, 2, 4, 20] {
+            let rate = rate(60, 20 * 6 * windows, sliding(windows, Bound::Guaranteed));
             let (rounds, mut stored, mut total) = (50, None, 0);
-            for millis in 0..rounds * (slots + 1) * 120 {
+            for millis in 0..rounds * (windows + 1) * 120 {
                 let (record, at) = rate.roll(stored.take(), millis * 1000);
                 let room = rate.requests.get() - rate.used(&record, at);
                 total += room;
                 stored = Some(rate.charge(record, at, room));
             }
-            // A round is m + 1 slots, in which N pass.
-            assert_eq!(total, rounds * 60, "m = {slots}");
+            // A round is m + 1 windows, in which N pass.
+            assert_eq!(total, rounds * 60, "m = {windows}");
         }
     }
 }

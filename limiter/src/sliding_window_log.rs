@@ -6,7 +6,7 @@
 //! `minInterval` also wants that much time between two admitted requests. `countDenied` records denied requests too, so
 //! that a client that keeps asking stays denied.
 //!
-//! In a [`Record`]: `tail` holds the instants in milliseconds, newest first; `slot` is the newest, 0 if there is none.
+//! In a [`Record`]: `tail` holds the instants in milliseconds, newest first; `window` is the newest, 0 if there is none.
 
 use crate::{Rate, Record};
 
@@ -17,20 +17,20 @@ pub const MAX_REQUESTS: u64 = 10_000;
 pub(crate) fn roll(rate: &Rate, mut record: Record, now: u64) -> (Record, u64) {
     let (millis, period) = (now / 1000, rate.period.millis());
     let mut at = now;
-    if record.slot > millis + period {
+    if record.window > millis + period {
         record.tail.fill(millis);
-    } else if record.slot > millis {
-        at = record.slot * 1000;
+    } else if record.window > millis {
+        at = record.window * 1000;
     }
     let kept = record.tail.partition_point(|instant| instant + period > at / 1000);
     record.tail.truncate(kept);
-    record.slot = record.tail.first().copied().unwrap_or(0);
+    record.window = record.tail.first().copied().unwrap_or(0);
     (record, at)
 }
 
 pub(crate) fn has_room(record: &Record, now: u64, cost: u64, requests: u64, min_interval: u64) -> bool {
     let fits = (record.tail.len() as u64).saturating_add(cost) <= requests;
-    fits && (min_interval == 0 || record.tail.is_empty() || record.slot + min_interval <= now / 1000)
+    fits && (min_interval == 0 || record.tail.is_empty() || record.window + min_interval <= now / 1000)
 }
 
 /// Notes `cost` requests at `now`, and forgets all but the newest `requests`.
@@ -38,7 +38,7 @@ pub(crate) fn add(record: &mut Record, now: u64, cost: u64, requests: u64) {
     let cost = cost.min(requests) as usize;
     record.tail.splice(0..0, std::iter::repeat_n(now / 1000, cost));
     record.tail.truncate(requests as usize);
-    record.slot = record.tail.first().copied().unwrap_or(0);
+    record.window = record.tail.first().copied().unwrap_or(0);
 }
 
 /// Adds or removes requests at the instant that was charged.
@@ -54,12 +54,12 @@ pub(crate) fn settle(record: &mut Record, charged: u64, delta: i64, requests: u6
         record.tail.splice(from..from, std::iter::repeat_n(millis, more));
         record.tail.truncate(requests as usize);
     }
-    record.slot = record.tail.first().copied().unwrap_or(0);
+    record.window = record.tail.first().copied().unwrap_or(0);
 }
 
 /// What an answer needs to know of a log; instants in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct View {
+pub struct RecordView {
     /// The newest instant; 0 if there is none.
     pub newest: u64,
     /// How many count.
@@ -70,12 +70,12 @@ pub struct View {
 
 /// The view of a rolled record that a check of `cost` needs.
 #[must_use]
-pub fn view(record: &Record, cost: u64, requests: u64) -> View {
+pub fn view(record: &Record, cost: u64, requests: u64) -> RecordView {
     let leaves = requests.checked_sub(cost.max(1)).and_then(|kept| record.tail.get(kept as usize));
-    View { newest: record.slot, used: record.tail.len() as u64, leaves: leaves.copied().unwrap_or(0) }
+    RecordView { newest: record.window, used: record.tail.len() as u64, leaves: leaves.copied().unwrap_or(0) }
 }
 
-impl View {
+impl RecordView {
     pub(crate) fn reset(&self, period: u64, now: u64) -> u64 {
         if self.used == 0 { 0 } else { ((self.newest + period) * 1000).saturating_sub(now) }
     }

@@ -11,15 +11,16 @@ pub(crate) fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
     Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
 }
 
-pub(crate) fn sliding(slots: u64, bound: Bound) -> Algorithm {
-    Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+pub(crate) fn sliding(sub_windows: u64, bound: Bound) -> Algorithm {
+    Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(sub_windows).unwrap(), bound }
 }
 
 pub(crate) fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
     let burst = prop_oneof![1u64..30, 1u64..2000].prop_map(|burst| Burst::new(burst).unwrap());
     prop_oneof![
-        (prop_oneof![Just(1u64), 1u64..=60], bound).prop_map(|(slots, bound)| sliding(slots, bound)),
+        (prop_oneof![Just(1u64), 1u64..=60], bound)
+            .prop_map(|(sub_windows, bound)| sliding(sub_windows, bound)),
         Just(Algorithm::FixedWindow(Alignment::Clock)),
         Just(Algorithm::FixedWindow(Alignment::FirstRequest)),
         Just(Algorithm::FixedWindow(Alignment::Spread)),
@@ -42,10 +43,10 @@ pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
     let soft = proptest::option::weighted(0.3, (1u64..200, 1u64..100_000));
     (requests, period, any_algorithm(), soft).prop_map(|(mut requests, mut period, mut algorithm, soft)| {
         match &mut algorithm {
-            Algorithm::SlidingWindowCounter { slots, .. } => {
-                let slots = u64::from(slots.get());
-                period = (period / slots).max(1) * slots;
-                period = period.min(MAX_PERIOD_MS / slots * slots);
+            Algorithm::SlidingWindowCounter { sub_windows, .. } => {
+                let sub_windows = u64::from(sub_windows.get());
+                period = (period / sub_windows).max(1) * sub_windows;
+                period = period.min(MAX_PERIOD_MS / sub_windows * sub_windows);
             }
             Algorithm::SlidingWindowLog { min_interval, .. } => {
                 requests %= 200;

@@ -8,7 +8,7 @@
 //! order of operations that the Redis script repeats, but for the instants, which are whole units of 1/256 microsecond:
 //! Guava cuts the wait to whole microseconds, and so ten million a second would become unlimited.
 //!
-//! In a [`Record`]: `slot` is the millisecond from which on the next request is admitted, `previous` the units within it,
+//! In a [`Record`]: `window` is the millisecond from which on the next request is admitted, `previous` the units within it,
 //! `current` the stored permits as the time that storing them took, in units.
 
 use crate::rate::within;
@@ -86,11 +86,11 @@ impl Curve {
 }
 
 fn next(record: &Record) -> u64 {
-    record.slot.saturating_mul(1000 * UNITS).saturating_add(record.previous)
+    record.window.saturating_mul(1000 * UNITS).saturating_add(record.previous)
 }
 
 fn set_next(record: &mut Record, units: u64) {
-    (record.slot, record.previous) = (units / (1000 * UNITS), units % (1000 * UNITS));
+    (record.window, record.previous) = (units / (1000 * UNITS), units % (1000 * UNITS));
 }
 
 /// A limiter that was never used: cold.

@@ -1,7 +1,7 @@
 //! What holds for adaptive limits whatever the samples are.
 
 use proptest::prelude::*;
-use sluice_limiter::adaptive::{Adaptive, Aimd, BadParameter, Bounds, Gradient2, Kind, Outcome, Vegas};
+use sluice_limiter::adaptive::{Adaptive, Aimd, Bounds, Gradient2, InvalidParameter, Kind, Outcome, Vegas};
 
 fn kinds() -> [Kind; 3] {
     [Kind::Aimd(Aimd::default()), Kind::Vegas(Vegas::default()), Kind::Gradient2(Gradient2::default())]
@@ -132,7 +132,7 @@ fn adaptive_names_the_parameter_that_is_out_of_range_and_the_range() {
     let kind = Kind::Vegas(Vegas { alpha: 0.2, ..Vegas::default() });
     assert_eq!(of(kind, bounds), error("alpha is 0.2: 0 to 0.1 are allowed"));
     let kind = Kind::Gradient2(Gradient2 { smoothing: f64::NAN, ..Gradient2::default() });
-    let Err(BadParameter { name: "smoothing", .. }) = Adaptive::new(kind, bounds) else {
+    let Err(InvalidParameter { name: "smoothing", .. }) = Adaptive::new(kind, bounds) else {
         panic!("NaN is allowed")
     };
 }

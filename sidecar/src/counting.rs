@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_store::layers::{
-    AnsweredBy, Asked, Backend, Charge, LayerMetrics, Limiter, LimiterOptions, OnFailure, Outcome,
+    Backend, Charge, Limiter, LimiterMetrics, LimiterOptions, OnStoreFailure, Outcome, PlannedCounter, Source,
 };
 use sluice_store::{
-    Answer, Check, Counter, Granted, KeyHash, Settlement, Store, StoreError, StoreHealth, failure::StoreFault,
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, Settlement, Store, StoreError, StoreHealth,
+    failure::StoreFault,
 };
 use smallvec::SmallVec;
 
@@ -38,14 +39,14 @@ pub(crate) struct Backing(Option<Arc<Store>>);
 const NOBODY: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
 impl Backend for Backing {
-    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         match &self.0 {
             Some(store) => store.check(check).await,
             None => Err(NOBODY),
         }
     }
 
-    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         match &self.0 {
             Some(store) => store.take(counter, wanted).await,
             None => Err(NOBODY),
@@ -101,7 +102,7 @@ impl Counting {
     }
 
     /// What the layers have done, where there are any.
-    pub(crate) fn metrics(&self) -> Option<LayerMetrics> {
+    pub(crate) fn metrics(&self) -> Option<LimiterMetrics> {
         self.limiter().map(|limiter| limiter.metrics())
     }
 
@@ -119,7 +120,7 @@ impl Counting {
                 let failure = outcome.failure.as_ref().map(|failure| self.fault(failure));
                 Ok(Answered {
                     uncounted: uncounted(&asked, &outcome),
-                    by_share: failure.is_some() && outcome.by == AnsweredBy::Share,
+                    by_share: failure.is_some() && outcome.by == Source::Share,
                     error: outcome.failure,
                     answer: outcome.answer,
                     charges: outcome.charges,
@@ -151,21 +152,22 @@ impl Counting {
 }
 
 /// Which of the counters nobody counts, as a mask: those of limits that admit while the store does not answer.
-fn uncounted(asked: &[Asked], outcome: &Outcome) -> u64 {
+fn uncounted(asked: &[PlannedCounter], outcome: &Outcome) -> u64 {
     if outcome.failure.is_none() {
         return 0;
     }
     let counters = asked.iter().zip(&outcome.charges).enumerate();
-    let admits =
-        |one: &Asked, charge: &Charge| one.limit.on_failure == OnFailure::Allow && *charge == Charge::Nothing;
+    let admits = |one: &PlannedCounter, charge: &Charge| {
+        one.limit.on_failure == OnStoreFailure::Allow && *charge == Charge::Nothing
+    };
     counters.filter(|(_, (one, charge))| admits(one, charge)).fold(0, |mask, (n, _)| mask | 1 << n)
 }
 
 /// What is asked: the counters of a request, made for where they are counted.
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
-    Plain(Check),
-    Layered(SmallVec<[Asked; 2]>),
+    Plain(CheckRequest),
+    Layered(SmallVec<[PlannedCounter; 2]>),
 }
 
 impl Question {
@@ -181,7 +183,9 @@ impl Question {
     pub(crate) fn push(&mut self, numbers: &Numbers, key: KeyHash) {
         match self {
             Self::Plain(check) => check.push(Counter { limit: numbers.plan.spec.clone(), key, cost: COST }),
-            Self::Layered(asked) => asked.push(Asked { limit: numbers.plan.clone(), key, cost: COST }),
+            Self::Layered(asked) => {
+                asked.push(PlannedCounter { limit: numbers.plan.clone(), key, cost: COST })
+            }
         }
     }
 
@@ -204,7 +208,7 @@ impl Question {
 /// The answer to a question.
 #[derive(Debug)]
 pub(crate) struct Answered {
-    pub(crate) answer: Answer,
+    pub(crate) answer: CheckResponse,
     /// What was charged for each counter; nothing is said where the store alone can have been charged.
     pub(crate) charges: SmallVec<[Charge; 2]>,
     /// Why the store did not answer, if it was asked and did not, in a word and in its own.
@@ -217,7 +221,7 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    fn plain(answer: Answer) -> Self {
+    fn plain(answer: CheckResponse) -> Self {
         Self { answer, charges: SmallVec::new(), failure: None, error: None, by_share: false, uncounted: 0 }
     }
 }
@@ -226,7 +230,7 @@ impl Answered {
 #[derive(Debug)]
 pub(crate) enum Charged {
     Plain(Arc<Store>, Settlement),
-    Layered(Arc<Limiter<Backing>>, Asked, Charge, i64),
+    Layered(Arc<Limiter<Backing>>, PlannedCounter, Charge, i64),
 }
 
 impl Charged {
@@ -235,7 +239,7 @@ impl Charged {
         counting: &Counting,
         question: &Question,
         n: usize,
-        (answer, charges): (&Answer, &[Charge]),
+        (answer, charges): (&CheckResponse, &[Charge]),
         later: u64,
     ) -> Option<Self> {
         let back = |cost| i64::try_from(cost).map_or(i64::MIN, |cost: i64| -cost);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use sluice_config::policy::{Mode, OnStoreFailure};
 use sluice_limiter::Decision;
-use sluice_store::Answer;
+use sluice_store::CheckResponse;
 use sluice_store::layers::Charge;
 use smallvec::SmallVec;
 
@@ -54,7 +54,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Standing {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) limits: SmallVec<[LimitAt; 2]>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: CheckResponse,
     /// What was charged under each limit; nothing is said of a memory store.
     pub(crate) charges: SmallVec<[Charge; 2]>,
     /// Why the store did not answer, in a word: then this pod's shares have decided.

@@ -45,7 +45,7 @@ impl Asked {
         if snapshot.policies.is_empty() {
             return asked;
         }
-        let request = sluice_config::Request {
+        let request = sluice_config::RequestAttributes {
             method: request.method(),
             path: request.uri().path(),
             headers: request.headers(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sluice_config::message::{Credentials, Live, Policies};
+use sluice_config::message::{Credentials, LiveReplicas, Policies};
 
 const FILE: &str = "last-good.json";
 
@@ -19,7 +19,7 @@ pub(crate) struct LastGood(Option<PathBuf>);
 struct Kept<'a> {
     policies: &'a Policies,
     credentials: &'a Credentials,
-    live: Option<&'a Live>,
+    live: Option<&'a LiveReplicas>,
 }
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct Found {
     policies: Policies,
     credentials: Credentials,
     #[serde(default)]
-    live: Option<Live>,
+    live: Option<LiveReplicas>,
 }
 
 impl LastGood {
@@ -35,7 +35,7 @@ impl LastGood {
         Self(directory.map(|directory| directory.join(FILE)))
     }
 
-    pub(crate) fn read(&self) -> Option<(Policies, Credentials, Option<Live>)> {
+    pub(crate) fn read(&self) -> Option<(Policies, Credentials, Option<LiveReplicas>)> {
         let file = self.0.as_ref()?;
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
@@ -54,7 +54,7 @@ impl LastGood {
         }
     }
 
-    pub(crate) fn write(&self, policies: &Policies, credentials: &Credentials, live: Option<&Live>) {
+    pub(crate) fn write(&self, policies: &Policies, credentials: &Credentials, live: Option<&LiveReplicas>) {
         let Some(file) = &self.0 else { return };
         if let Err(error) = replace(file, &Kept { policies, credentials, live }) {
             tracing::warn!(file = %file.display(), %error, "the last good policies cannot be kept");

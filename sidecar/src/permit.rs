@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use sluice_limiter::adaptive::Outcome;
-use sluice_store::layers::{LimitPlan, OnFailure};
+use sluice_store::layers::{LimitPlan, OnStoreFailure};
 use sluice_store::{StoreError, StoreHealth};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -74,7 +74,7 @@ pub(crate) async fn ask(
             Question::Layered(plans) => {
                 let plan = &mut plans[n].limit;
                 // Where places have lapsed, others may have been given them.
-                let on_failure = if shared.has_lapsed() { OnFailure::Deny } else { plan.on_failure };
+                let on_failure = if shared.has_lapsed() { OnStoreFailure::Deny } else { plan.on_failure };
                 let sharers = snapshot.policies[usize::from(at.policy)].sharers.clone();
                 *plan = Arc::new(LimitPlan::new(spec, plan.consistency, on_failure, true, sharers));
             }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::PreparedPolicy;
-use sluice_config::message::{PolicyUid, Sharing};
-use sluice_store::layers::{Live, Sharers};
+use sluice_config::message::{self, PolicyUid};
+use sluice_store::layers::{Replica, Replicas};
 
 /// More pods than a cluster has: whoever says so is wrong.
 const MOST_PODS: u32 = 1 << 20;
@@ -14,20 +14,20 @@ const MOST_PODS: u32 = 1 << 20;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SharingPods {
-    told: BTreeMap<PolicyUid, Sharing>,
-    in_force: BTreeMap<PolicyUid, Arc<Sharers>>,
+    told: BTreeMap<PolicyUid, message::Replica>,
+    in_force: BTreeMap<PolicyUid, Arc<Replicas>>,
 }
 
 impl SharingPods {
     /// This was said. It names every policy of which anything is known.
-    pub(crate) fn told(&mut self, sharing: &BTreeMap<PolicyUid, Sharing>) {
+    pub(crate) fn told(&mut self, sharing: &BTreeMap<PolicyUid, message::Replica>) {
         for (uid, sharing) in sharing {
             if live(*sharing).is_none() {
                 tracing::warn!(uid, ?sharing, "so many pods cannot share a policy");
             } else if let Some(sharers) = self.in_force.get(uid)
                 && self.told.get(uid) != Some(sharing)
             {
-                sharers.set(live(*sharing).unwrap_or(Live::ALONE));
+                sharers.set(live(*sharing).unwrap_or(Replica::ONLY));
             }
         }
         self.told =
@@ -35,10 +35,10 @@ impl SharingPods {
     }
 
     /// Those of the policies that are in force from now on, in their order.
-    pub(crate) fn of(&mut self, policies: &[&(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<Arc<Sharers>> {
+    pub(crate) fn of(&mut self, policies: &[&(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<Arc<Replicas>> {
         let mut before = std::mem::take(&mut self.in_force);
         let sharers = |uid: &PolicyUid| {
-            let told = || Sharers::new(self.told.get(uid).copied().and_then(live).unwrap_or(Live::ALONE));
+            let told = || Replicas::new(self.told.get(uid).copied().and_then(live).unwrap_or(Replica::ONLY));
             before.remove(uid).unwrap_or_else(told)
         };
         let sharers: Vec<_> = policies.iter().map(|(uid, _)| uid).map(sharers).collect();
@@ -47,7 +47,7 @@ impl SharingPods {
     }
 }
 
-fn live(sharing: Sharing) -> Option<Live> {
-    let Sharing { index, count } = sharing;
-    (index < count && count <= MOST_PODS).then(|| Live::numbered(index, count))
+fn live(sharing: message::Replica) -> Option<Replica> {
+    let message::Replica { index, count } = sharing;
+    (index < count && count <= MOST_PODS).then(|| Replica::new(index, count))
 }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use futures::future::join_all;
 use sluice_config::concurrency::Concurrency;
-use sluice_config::message::{PolicyUid, Sharing};
+use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::policy::{self, Mode, OnStoreFailure};
-use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy, Refusal};
+use sluice_config::{KeySecret, Nack, PreparedLimit, PreparedPolicy};
 use sluice_limiter::{Algorithm, Rate};
-use sluice_store::layers::{Consistency, LimitPlan, OnFailure, Sharers};
+use sluice_store::layers::{self, Consistency, LimitPlan, Replicas};
 use sluice_store::{LimitSpec, MAX_COUNTERS, Store};
 
 use crate::adaptive::AdaptiveLimit;
@@ -85,7 +85,7 @@ pub(crate) struct LimitAt {
 pub(crate) struct Policy {
     pub(crate) prepared: Arc<PreparedPolicy>,
     /// The pods that share it.
-    pub(crate) sharers: Arc<Sharers>,
+    pub(crate) sharers: Arc<Replicas>,
     /// In the order of `prepared.limits`.
     pub(crate) limits: Vec<Limit>,
 }
@@ -128,7 +128,7 @@ impl Raised {
 impl Limit {
     fn new(
         limit: &PreparedLimit,
-        (policy, sharers): (&PreparedPolicy, &Arc<Sharers>),
+        (policy, sharers): (&PreparedPolicy, &Arc<Replicas>),
         name: &str,
         load: &Load,
         metrics: LimitMetrics,
@@ -159,7 +159,9 @@ impl Limit {
             let (consistency, on_failure) = match (&limit.concurrency, on_failure(policy)) {
                 (None, on_failure) => (consistency(policy), on_failure),
                 // A place is asked for each time; and it cannot be shared out, as whoever takes it gives it back.
-                (Some(_), OnFailure::Share) => (Consistency::Strict, OnFailure::Allow),
+                (Some(_), layers::OnStoreFailure::Share) => {
+                    (Consistency::Strict, layers::OnStoreFailure::Allow)
+                }
                 (Some(_), on_failure) => (Consistency::Strict, on_failure),
             };
             let plan = LimitPlan::new(spec, consistency, on_failure, corrected, sharers.clone());
@@ -193,11 +195,11 @@ fn consistency(policy: &PreparedPolicy) -> Consistency {
     }
 }
 
-fn on_failure(policy: &PreparedPolicy) -> OnFailure {
+fn on_failure(policy: &PreparedPolicy) -> layers::OnStoreFailure {
     match policy.on_store_failure {
-        OnStoreFailure::Allow => OnFailure::Allow,
-        OnStoreFailure::Deny => OnFailure::Deny,
-        OnStoreFailure::Share => OnFailure::Share,
+        OnStoreFailure::Allow => layers::OnStoreFailure::Allow,
+        OnStoreFailure::Deny => layers::OnStoreFailure::Deny,
+        OnStoreFailure::Share => layers::OnStoreFailure::Share,
     }
 }
 
@@ -237,7 +239,7 @@ impl Publisher {
         &self,
         store: &StoreChoice,
         policies: &[(PolicyUid, Arc<PreparedPolicy>)],
-    ) -> Vec<(PolicyUid, Refusal)> {
+    ) -> Vec<(PolicyUid, Nack)> {
         let (accepted, refused) = fit(policies);
         let metrics = &self.0.metrics;
         let mut seen = HashSet::new();
@@ -300,7 +302,7 @@ impl Publisher {
     }
 
     /// From now on these pods share these policies, in force or not. Of others what was said before goes on to hold.
-    pub fn share(&self, sharing: &BTreeMap<PolicyUid, Sharing>) {
+    pub fn share(&self, sharing: &BTreeMap<PolicyUid, Replica>) {
         self.0.sharing.lock().unwrap_or_else(PoisonError::into_inner).told(sharing);
         self.say_shared();
     }
@@ -319,7 +321,7 @@ impl Publisher {
 
     /// Which of these policies could not be in force together with those before them.
     #[must_use]
-    pub fn misfits(policies: &[(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<(PolicyUid, Refusal)> {
+    pub fn misfits(policies: &[(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<(PolicyUid, Nack)> {
         fit(policies).1
     }
 
@@ -352,7 +354,7 @@ type Entry = (PolicyUid, Arc<PreparedPolicy>);
 
 /// Which policies can be in force together. A check holds so many counters at most, and a request may match them
 /// all.
-fn fit(policies: &[Entry]) -> (Vec<&Entry>, Vec<(PolicyUid, Refusal)>) {
+fn fit(policies: &[Entry]) -> (Vec<&Entry>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut refused) = (Vec::<&Entry>::new(), Vec::new());
     let (mut enforced, mut shadowed) = (0, 0);
     for entry in policies {
@@ -361,11 +363,11 @@ fn fit(policies: &[Entry]) -> (Vec<&Entry>, Vec<(PolicyUid, Refusal)>) {
         let enforces = policy.limits.len() - shadows;
         let name = |p: &PreparedPolicy| (p.namespace.clone(), p.name.clone());
         if enforced + enforces > MAX_COUNTERS || shadowed + shadows > MAX_COUNTERS {
-            refused.push((uid.clone(), Refusal(format!(
+            refused.push((uid.clone(), Nack(format!(
                 "the policies of this pod have more than {MAX_COUNTERS} limits together: merge or remove some"
             ))));
         } else if accepted.iter().any(|(_, other)| name(other) == name(policy)) {
-            refused.push((uid.clone(), Refusal("another policy of this name is in force".into())));
+            refused.push((uid.clone(), Nack("another policy of this name is in force".into())));
         } else {
             enforced += enforces;
             shadowed += shadows;

@@ -6,7 +6,7 @@ use std::fmt::Error;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use sluice_store::layers::LayerMetrics;
+use sluice_store::layers::LimiterMetrics;
 use sluice_store::redis::{LATENCY_BOUNDS_US, RedisMetrics};
 use sluice_store::{Store, StoreError, StoreHealth};
 
@@ -102,8 +102,8 @@ fn redis(encoder: &mut DescriptorEncoder<'_>, metrics: &RedisMetrics) -> Result<
         .encode_histogram::<NoLabelSet>(metrics.latency_sum_us as f64 / 1e6, count, &buckets, None)
 }
 
-fn layers(encoder: &mut DescriptorEncoder<'_>, metrics: &LayerMetrics) -> Result<(), Error> {
-    let LayerMetrics { lease, share, denials_remembered } = metrics;
+fn layers(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Result<(), Error> {
+    let LimiterMetrics { lease, share, denials_remembered } = metrics;
     counters(
         encoder,
         [

@@ -270,7 +270,7 @@ fn options(access: &StoreAccess) -> Result<RedisOptions, OptionsError> {
 #[cfg(test)]
 mod tests {
     use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
-    use sluice_store::layers::{Asked, Consistency, LimitPlan, OnFailure, Sharers};
+    use sluice_store::layers::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replicas};
     use sluice_store::{KeyHash, LimitSpec};
     use smallvec::smallvec;
 
@@ -294,8 +294,8 @@ mod tests {
         let (number, period) = (Requests::new(NUMBER).unwrap(), Period::from_millis(MAX_PERIOD_MS).unwrap());
         let rate = Rate::new(number, period, Algorithm::FIXED_WINDOW).unwrap();
         let spec = Arc::new(LimitSpec::new(format!("n/p/{consistency:?}"), vec![rate]));
-        let plan = LimitPlan::new(spec, consistency, OnFailure::Share, false, Sharers::alone());
-        Question::Layered(smallvec![Asked { limit: Arc::new(plan), key: KeyHash(7), cost: 1 }])
+        let plan = LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, Replicas::alone());
+        Question::Layered(smallvec![PlannedCounter { limit: Arc::new(plan), key: KeyHash(7), cost: 1 }])
     }
 
     async fn admitted(counting: &Counting, question: &Question, times: u64) -> u64 {

@@ -5,7 +5,7 @@ mod support;
 use support::*;
 
 /// What comes back for raw bytes, and how often the application was asked.
-async fn sent(bytes: &[u8]) -> (Answer, Application) {
+async fn sent(bytes: &[u8]) -> (CheckResponse, Application) {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
@@ -17,7 +17,7 @@ async fn sent(bytes: &[u8]) -> (Answer, Application) {
     (answer, application)
 }
 
-async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> Answer {
+async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> CheckResponse {
     let (answer, application) = sent(bytes.as_ref()).await;
     assert_eq!(answer.status, status, "{answer:?}");
     assert_eq!(application.count(), 1, "only the request after it reached the application");

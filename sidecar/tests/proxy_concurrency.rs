@@ -285,7 +285,7 @@ async fn what_an_adaptive_limit_sheds_is_charged_nothing() {
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0, "a denial gives the permit back");
 }
 
-async fn let_one(sidecar: &Sidecar, application: &Slow) -> Answer {
+async fn let_one(sidecar: &Sidecar, application: &Slow) -> CheckResponse {
     let answer = tokio::spawn(get(sidecar.addresses()[0], ""));
     application.busy(1).await;
     application.go.notify_one();

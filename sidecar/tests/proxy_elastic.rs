@@ -55,7 +55,8 @@ async fn the_higher_number_holds_while_the_application_is_not_busy() {
     let (address, answers) = application().await;
     let sidecar = sidecar_with(address, &[policy(&[ELASTIC.into(), limit("free", 100, "")])]);
     let ask = async |key| get(sidecar.addresses()[0], &format!("x-api-key: {key}\r\n")).await;
-    let policy = |answer: &Answer| answer.header("ratelimit-policy").split(',').next().unwrap().to_owned();
+    let policy =
+        |answer: &CheckResponse| answer.header("ratelimit-policy").split(',').next().unwrap().to_owned();
     let usual = ask("first").await;
     assert_eq!(policy(&usual), "\"l\";q=3;w=3600", "nothing is spare before it was measured");
     until(&sidecar, RAISED, 1).await;

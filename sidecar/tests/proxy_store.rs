@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use server::{Redis, eventually};
 use sluice_config::PreparedPolicy;
-use sluice_config::message::Sharing;
+use sluice_config::message::Replica;
 use sluice_sidecar::{Sidecar, StoreChoice};
 use support::*;
 
@@ -49,7 +49,7 @@ async fn pod(
     (index, count): (u32, u32),
 ) -> Sidecar {
     let (sidecar, _) = sidecar(application.address);
-    let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Sharing { index, count });
+    let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Replica { index, count });
     sidecar.publisher().share(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
     publish(&sidecar, store, policies);
     if *store != StoreChoice::Unconfigured {
@@ -101,7 +101,7 @@ fn calls(redis: &Redis) -> u64 {
 }
 
 /// Whether it was this limit alone that denied.
-fn denied_by(answer: &Answer, limit: &str) -> bool {
+fn denied_by(answer: &CheckResponse, limit: &str) -> bool {
     answer.status == 429 && answer.json()["violated-policies"] == serde_json::json!([limit])
 }
 
@@ -218,7 +218,7 @@ async fn what_is_counted_locally_never_asks_the_store() {
     assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (200, ""));
     assert_eq!(counted(&one, "fallback", "p", "share_admitted"), 0);
     // More pods: less for each.
-    let sharing = |count| BTreeMap::from([("uid-p".to_owned(), Sharing { index: 0, count })]);
+    let sharing = |count| BTreeMap::from([("uid-p".to_owned(), Replica { index: 0, count })]);
     one.publisher().share(&sharing(7));
     assert_eq!(admitted(&one, "x-api-key: c\r\n", 30).await, 3);
     // Fewer: what those that have gone admitted in this window counts until it ends.
@@ -238,7 +238,7 @@ async fn each_policy_says_what_holds_while_the_store_is_gone_and_who_denies_wins
     notices(&sidecar).await;
     let address = sidecar.addresses()[0];
     let set = |policies: &[Arc<PreparedPolicy>]| {
-        let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Sharing { index: 0, count: 2 });
+        let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Replica { index: 0, count: 2 });
         sidecar.publisher().share(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
         publish(&sidecar, &store, policies);
     };
@@ -491,13 +491,13 @@ fn what_can_be_leased_is_what_validation_says() {
         Algorithm, Alignment, Burst, MaxWait, Period, Rate, Requests, Soft, SubWindows, WarmUp,
     };
     use sluice_store::LimitSpec;
-    use sluice_store::layers::{Consistency, LimitPlan, OnFailure, Sharers};
+    use sluice_store::layers::{Consistency, LimitPlan, OnStoreFailure, Replicas};
     let mut rates = Vec::new();
     for millis in [1, 40, 50, 60, 999, 1_000, 1_200, 3_000, 60_000, YEAR] {
         for requests in [0, 1, 7, 1_000] {
             let burst = |n| Burst::new(n).unwrap();
             let window = |slots| Algorithm::SlidingWindowCounter {
-                slots: SubWindows::new(slots).unwrap(),
+                sub_windows: SubWindows::new(slots).unwrap(),
                 bound: sluice_limiter::Bound::Estimate,
             };
             for algorithm in [
@@ -525,7 +525,8 @@ fn what_can_be_leased_is_what_validation_says() {
         for rates in [vec![*rate], vec![*rate, rates[(n * 7 + 3) % rates.len()]]] {
             let said = sluice_config::rate::can_be_leased(&rates);
             let spec = Arc::new(LimitSpec::new("n/p/l", rates.clone()));
-            let plan = LimitPlan::new(spec, Consistency::Leased, OnFailure::Share, false, Sharers::alone());
+            let plan =
+                LimitPlan::new(spec, Consistency::Leased, OnStoreFailure::Share, false, Replicas::alone());
             assert_eq!(said, plan.is_leased(), "{rates:?}");
             *(if said { &mut can } else { &mut cannot }) += 1;
         }

@@ -63,7 +63,7 @@ fn applied(json: &str) -> PolicyReport {
 
 fn reason(report: &PolicyReport) -> &str {
     match report {
-        PolicyReport::Refused { reason, .. } => reason,
+        PolicyReport::Nacked { reason, .. } => reason,
         PolicyReport::Applied { .. } => panic!("{report:?}"),
     }
 }

@@ -40,8 +40,8 @@ impl LimitSpec {
 
     /// Whether several who ask the same at the same instant can be decided at once, knowing only how many.
     #[must_use]
-    pub fn merges(&self) -> bool {
-        self.rates.iter().all(Rate::merges)
+    pub fn is_mergeable(&self) -> bool {
+        self.rates.iter().all(Rate::is_mergeable)
     }
 
     /// Whether a denied check changes a counter of this limit.
@@ -63,11 +63,11 @@ pub struct Counter {
 }
 
 /// All counters of one request; no counter twice.
-pub type Check = SmallVec<[Counter; 2]>;
+pub type CheckRequest = SmallVec<[Counter; 2]>;
 
 /// The answer to a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CheckResponse {
     /// Whether every rate of every counter has room. Only then was anything charged.
     pub admitted: bool,
     /// When, by the store's clock, in microseconds since the Unix epoch: names what was charged in a [`Settlement`].
@@ -76,7 +76,7 @@ pub struct Answer {
     pub decisions: SmallVec<[Decision; 2]>,
 }
 
-impl Answer {
+impl CheckResponse {
     /// The answer to a check of one counter with one rate.
     #[inline]
     pub(crate) fn of_one(decision: Decision, at: u64) -> Self {
@@ -88,11 +88,11 @@ impl Answer {
 
 /// What was taken of a counter at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
+pub struct Grant {
     /// How many times the cost, at most as many as were wanted.
     pub granted: u64,
     /// How the counter stands afterwards, as the next one who asks the same would be told.
-    pub answer: Answer,
+    pub answer: CheckResponse,
 }
 
 /// The correction of a charge: the request cost more, or less, than was taken. Made of a charge once and given away with
@@ -103,7 +103,7 @@ pub struct Settlement {
     pub limit: Arc<LimitSpec>,
     /// The key that was charged.
     pub key: KeyHash,
-    /// [`Answer::at`] of the check that charged it.
+    /// [`CheckResponse::at`] of the check that charged it.
     pub charged: u64,
     /// More, or less if it is negative. A refund never goes below nothing used.
     pub delta: i64,
@@ -114,13 +114,13 @@ pub type Records = SmallVec<[Record; 1]>;
 
 /// Decides a check at `now`. `stored` holds what is known of each counter and is replaced by what is known
 /// afterwards: charged everywhere if admitted, otherwise only rolled to now, and with the denial where denials count.
-pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
+pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
         let before = std::mem::take(records);
         for rate in &counter.limit.rates {
             let found = before.iter().find(|record| record.tag == rate.tag()).cloned();
-            let found = found.or_else(|| rate.begun(&before, now));
+            let found = found.or_else(|| rate.seeded(&before, now));
             let (record, at) = rate.roll(found, now + rate.phase(counter.key.0));
             rooms.push((at, rate.has_room(&record, at, counter.cost)));
             records.push(record);
@@ -145,15 +145,15 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> Answer {
             }
         }
     }
-    Answer { admitted, at: now, decisions }
+    CheckResponse { admitted, at: now, decisions }
 }
 
 /// Whether a record was rebased after a wrong clock. Then it is stored even if the check was denied: or each denial would
 /// rebase it again, until the clock has caught up.
 #[must_use]
 pub fn rebased(before: &Record, after: &Record) -> bool {
-    let empty = after.tag.is_viewed() && after.tail.is_empty();
-    before.tag == after.tag && after.slot < before.slot && !empty
+    let empty = after.tag.has_view() && after.tail.is_empty();
+    before.tag == after.tag && after.window < before.window && !empty
 }
 
 /// Corrects a counter's records at `now`, those of the limit's rates; what is not there is not made.

@@ -1,4 +1,4 @@
-//! Where counters live. A [`Check`] names up to [`MAX_COUNTERS`] counters; the [`Answer`] admits all of them or none,
+//! Where counters live. A [`CheckRequest`] names up to [`MAX_COUNTERS`] counters; the [`CheckResponse`] admits all of them or none,
 //! and a denial consumes nothing.
 //!
 //! - [`check`]: the question, the answer, and the reference definition of how one becomes the other.
@@ -17,7 +17,7 @@ pub mod layers;
 pub mod memory;
 pub mod redis;
 
-pub use check::{Answer, Check, Counter, Granted, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
+pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;
 pub use failure::{StoreError, StoreHealth};
 pub use memory::MemoryStore;
@@ -34,7 +34,7 @@ pub enum Store {
 
 impl Store {
     /// Decides a check. Never takes longer than the store's latency budget.
-    pub async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    pub async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.check(&check)),
             Self::Redis(store) => store.check(check).await,
@@ -46,7 +46,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::check`].
-    pub async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    pub async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         match self {
             Self::Memory(store) => {
                 let (check, wanted) = ([counter], wanted.clamp(1, redis::MAX_TAKEN));
@@ -54,13 +54,13 @@ impl Store {
                 while granted < wanted {
                     let answer = store.check(&check);
                     if !answer.admitted {
-                        return Ok(Granted { granted, answer });
+                        return Ok(Grant { granted, answer });
                     }
                     granted += 1;
                 }
                 // How it stands for the next one.
                 let [counter] = check;
-                Ok(Granted { granted, answer: store.check(&[Counter { cost: 0, ..counter }]) })
+                Ok(Grant { granted, answer: store.check(&[Counter { cost: 0, ..counter }]) })
             }
             Self::Redis(store) => store.take(counter, wanted).await,
         }

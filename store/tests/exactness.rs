@@ -17,7 +17,7 @@ use sluice_limiter::{
 };
 use sluice_store::check::{Records, decide};
 use sluice_store::{
-    Answer, Check, Clock, Counter, KeyHash, LimitSpec, MemoryStore, RedisOptions, RedisStore,
+    CheckRequest, CheckResponse, Clock, Counter, KeyHash, LimitSpec, MemoryStore, RedisOptions, RedisStore,
 };
 use support::Redis;
 
@@ -31,7 +31,7 @@ fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
 }
 
 fn sliding(slots: u64, bound: Bound) -> Algorithm {
-    Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+    Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
 }
 
 fn burst(tokens: u64) -> Burst {
@@ -93,7 +93,7 @@ fn stores(redis: &Redis) -> Vec<Arc<RedisStore>> {
 }
 
 /// How many of so many checks of 200 clients are admitted by 8 stores, all at once.
-async fn storm(stores: &[Arc<RedisStore>], check: &Check, times: usize) -> u64 {
+async fn storm(stores: &[Arc<RedisStore>], check: &CheckRequest, times: usize) -> u64 {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|n| {
             let (store, check) = (stores[n % STORES].clone(), check.clone());
@@ -137,7 +137,7 @@ fn used(redis: &Redis, store: &RedisStore, counter: &Counter) -> Vec<u64> {
         let record = records.iter().find(|record| record.tag == rate.tag()).unwrap().clone();
         let now = now + rate.phase(KEY.0);
         if let Algorithm::LeakyBucket { .. } = rate.algorithm {
-            let ahead = record.slot * 1000 + record.previous - now;
+            let ahead = record.window * 1000 + record.previous - now;
             return (ahead * rate.requests.get()).div_ceil(rate.period.micros());
         }
         let (record, at) = rate.roll(Some(record), now);
@@ -223,13 +223,13 @@ async fn of_three_limits_the_smallest_decides_and_denials_consume_nothing() {
     let mut rows = vec![];
     for (n, (what, rates)) in three_limits().into_iter().enumerate() {
         let limits = rates.map(|rate| limit(&format!("three-{n}-{}", rate.requests.get()), vec![rate]));
-        let all: Check = limits.iter().map(|limit| counter(limit, 1)).collect();
+        let all: CheckRequest = limits.iter().map(|limit| counter(limit, 1)).collect();
         let admitted = storm(&stores, &all, 3000).await;
         let counted: Vec<u64> = all.iter().flat_map(|counter| used(&redis, &stores[0], counter)).collect();
         rows.push(Row(format!("three limits: {what}"), STORES, 300, 3000, admitted, format!("{counted:?}")));
         assert_eq!((admitted, &counted[..]), (300, &[300; 3][..]), "{what}");
         for (limit, rest) in [(&limits[0], 200), (&limits[1], 0), (&limits[2], 400)] {
-            let alone: Check = [counter(limit, 1)].into_iter().collect();
+            let alone: CheckRequest = [counter(limit, 1)].into_iter().collect();
             assert_eq!(storm(&stores, &alone, 1000).await, rest, "{what}");
         }
     }
@@ -241,7 +241,7 @@ fn of_three_limits_in_memory_the_smallest_decides_and_denials_consume_nothing() 
     let store = MemoryStore::new(1000, Clock::system());
     for (n, (what, rates)) in three_limits().into_iter().enumerate() {
         let limits = rates.map(|rate| limit(&format!("three-{n}-{}", rate.requests.get()), vec![rate]));
-        let all: Check = limits.iter().map(|limit| counter(limit, 1)).collect();
+        let all: CheckRequest = limits.iter().map(|limit| counter(limit, 1)).collect();
         assert_eq!(storm_in_memory(&store, &all, 3000), 300, "{what}");
         for (limit, rest) in [(&limits[0], 200), (&limits[1], 0), (&limits[2], 400)] {
             assert_eq!(storm_in_memory(&store, &[counter(limit, 1)], 1000), rest, "{what}");
@@ -261,7 +261,7 @@ async fn of_three_rates_of_a_limit_the_smallest_decides() {
             Rate::new(rate.requests, period, rate.algorithm).unwrap()
         };
         let limit = limit(&format!("rates-{n}"), rates.into_iter().enumerate().map(apart).collect());
-        let check: Check = [counter(&limit, 1)].into_iter().collect();
+        let check: CheckRequest = [counter(&limit, 1)].into_iter().collect();
         let admitted = storm(&stores, &check, 3000).await;
         let used = used(&redis, &stores[0], &check[0]);
         rows.push(Row(format!("three rates: {what}"), STORES, 300, 3000, admitted, format!("{used:?}")));
@@ -313,7 +313,7 @@ fn combinations() -> Vec<Vec<Rate>> {
 }
 
 /// How long a denied check is told to wait: the longest of those who deny.
-fn told(answer: &Answer) -> Option<u64> {
+fn told(answer: &CheckResponse) -> Option<u64> {
     assert!(!answer.admitted);
     let waits: Vec<_> =
         answer.decisions.iter().filter(|one| !one.admitted).map(|one| one.retry_after).collect();
@@ -330,7 +330,7 @@ async fn retry_after_from_redis_is_exact_to_the_microsecond() {
     for (n, rates) in combinations().into_iter().enumerate() {
         for cost in 1..=7 {
             let limit = limit(&format!("retry-{n}-{cost}"), rates.clone());
-            let check: Check = [counter(&limit, cost)].into_iter().collect();
+            let check: CheckRequest = [counter(&limit, cost)].into_iter().collect();
             let denied = loop {
                 let answer = store.check(check.clone()).await.unwrap();
                 if !answer.admitted {
@@ -385,8 +385,8 @@ async fn the_longest_logs_are_counted_to_the_last() {
     let logs = |first: u64| (first..first + 8).map(|n| rate(10_000, year - 60 * n, log(0, false))).collect();
     for first in [0, 8] {
         let limit = limit("long", logs(first));
-        let fill: Check = [counter(&limit, 9_999)].into_iter().collect();
-        let one: Check = [counter(&limit, 1)].into_iter().collect();
+        let fill: CheckRequest = [counter(&limit, 9_999)].into_iter().collect();
+        let one: CheckRequest = [counter(&limit, 1)].into_iter().collect();
         for (check, admitted) in [(&fill, true), (&fill, false), (&one, true), (&one, false)] {
             assert_eq!(store.check(check.clone()).await.unwrap().admitted, admitted);
         }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::layers::{
-    AnsweredBy, Asked, Charge, Consistency, LimitPlan, Limiter, LimiterOptions, Live, OnFailure, Sharers,
+    Charge, Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replica,
+    Replicas, Source,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
 use support::{Redis, eventually};
@@ -32,8 +33,8 @@ fn plan(
     let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
     let rate = Rate::new(requests, period, algorithm).unwrap();
     let spec = Arc::new(LimitSpec::new("ns/policy/leased", vec![rate]));
-    let sharers = Sharers::new(Live::numbered(0, holders));
-    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false, sharers))
+    let sharers = Replicas::new(Replica::new(0, holders));
+    Arc::new(LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, sharers))
 }
 
 fn holder(url: &str) -> Limiter<RedisStore> {
@@ -78,7 +79,7 @@ async fn load(
         while sent < due {
             sent += 1.0;
             let before = clock();
-            let asked = Asked { limit: plan.clone(), key: KEY, cost: 1 };
+            let asked = PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 };
             let outcome = limiter.check(std::slice::from_ref(&asked)).await.unwrap();
             assert_eq!(outcome.failure, None);
             tally.requests.fetch_add(1, Relaxed);
@@ -189,7 +190,7 @@ async fn store_leases_hold_aligned_windows_of_a_sliding_counter() {
 
 /// Asks until the store has nothing more; returns how many were admitted.
 async fn drain(limiter: &Limiter<RedisStore>, plan: &Arc<LimitPlan>) -> u64 {
-    let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
+    let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let mut admitted = 0;
     loop {
         let outcome = limiter.check(&asked).await.unwrap();
@@ -208,7 +209,7 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     let redis = Redis::start(&[]);
     let plan = plan(8, 10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
     let strict = plan_like(&plan, 8, Consistency::Strict);
-    let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
+    let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let (mut admitted, mut held) = (0, 0);
     for _ in 0..8 {
         let holder = holder(&redis.url());
@@ -234,7 +235,7 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
 }
 
 fn plan_like(plan: &LimitPlan, holders: u32, consistency: Consistency) -> Arc<LimitPlan> {
-    let sharers = Sharers::new(Live::numbered(0, holders));
+    let sharers = Replicas::new(Replica::new(0, holders));
     Arc::new(LimitPlan::new(plan.spec.clone(), consistency, plan.on_failure, false, sharers))
 }
 
@@ -246,7 +247,7 @@ fn in_hand(m: &sluice_store::layers::LeaseMetrics) -> u64 {
 async fn store_takes_back_what_a_closing_holder_has_not_used() {
     let redis = Redis::start(&[]);
     let plan = plan(1, 10_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
-    let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
+    let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let holder = holder(&redis.url());
     for _ in 0..300 {
         assert!(holder.check(&asked).await.unwrap().answer.admitted);
@@ -263,7 +264,7 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     const PODS: u32 = 8;
     let mut redis = Redis::start_restartable(&[]);
     let plan = plan(PODS, 8_000, YEAR, Algorithm::FIXED_WINDOW, Consistency::Leased);
-    let asked = [Asked { limit: plan.clone(), key: KEY, cost: 1 }];
+    let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let holders: Vec<_> = (0..PODS).map(|_| holder(&redis.url())).collect();
     let (mut before, mut without, mut after) = (0u64, 0u64, 0u64);
     for holder in &holders {
@@ -278,7 +279,7 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     }
     for holder in &holders {
         // Everybody hears how the counter stands.
-        let peek = [Asked { limit: strict.clone(), key: KEY, cost: 0 }];
+        let peek = [PlannedCounter { limit: strict.clone(), key: KEY, cost: 0 }];
         assert!(holder.check(&peek).await.unwrap().answer.admitted);
     }
     redis.kill();
@@ -310,7 +311,7 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     );
     // What was known when it died was mended.
     assert!(before + without + after <= 8_000, "a burst after the recovery");
-    let asked = [Asked { limit: strict, key: KEY, cost: 1 }];
+    let asked = [PlannedCounter { limit: strict, key: KEY, cost: 1 }];
     let outcome = holders[0].check(&asked).await.unwrap();
-    assert!(!outcome.answer.admitted && matches!(outcome.by, AnsweredBy::Store | AnsweredBy::DenialCache));
+    assert!(!outcome.answer.admitted && matches!(outcome.by, Source::Store | Source::DenialCache));
 }

@@ -15,7 +15,8 @@ use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{OptionsError, Secret};
 use sluice_store::{
-    Answer, Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, Settlement, StoreError, StoreHealth,
+    CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, Settlement,
+    StoreError, StoreHealth,
 };
 use support::{Redis, eventually, free_port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -42,7 +43,7 @@ fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
     Counter { limit: limit.clone(), key: KeyHash(key), cost: 1 }
 }
 
-fn check(counters: &[Counter]) -> Check {
+fn check(counters: &[Counter]) -> CheckRequest {
     counters.iter().cloned().collect()
 }
 
@@ -72,7 +73,7 @@ fn faults(store: &RedisStore, name: &str) -> u64 {
     store.metrics().faults[place]
 }
 
-async fn ask(store: &RedisStore, counters: &[Counter]) -> Answer {
+async fn ask(store: &RedisStore, counters: &[Counter]) -> CheckResponse {
     store.check(check(counters)).await.unwrap()
 }
 

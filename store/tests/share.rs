@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::layers::{
-    AnsweredBy, Asked, Charge, Consistency, LimitPlan, Limiter, LimiterOptions, Live, OnFailure, Outcome,
-    Sharers,
+    Charge, Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, Outcome, PlannedCounter,
+    Replica, Replicas, Source,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
 use support::{Redis, eventually};
@@ -67,17 +67,17 @@ impl Drop for Way {
 }
 
 /// A plan; each pod makes its own of it.
-fn plan(requests: u64, algorithm: Algorithm, on_failure: OnFailure) -> Arc<LimitPlan> {
+fn plan(requests: u64, algorithm: Algorithm, on_failure: OnStoreFailure) -> Arc<LimitPlan> {
     let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(YEAR).unwrap());
     let spec = LimitSpec::new("ns/policy/shared", vec![Rate::new(requests, period, algorithm).unwrap()]);
-    let sharers = Sharers::alone();
+    let sharers = Replicas::alone();
     Arc::new(LimitPlan::new(Arc::new(spec), Consistency::Strict, on_failure, false, sharers))
 }
 
 /// One of those that share every plan.
 struct Pod {
     limiter: Limiter<RedisStore>,
-    sharers: Arc<Sharers>,
+    sharers: Arc<Replicas>,
     /// Its own plans, by the limit.
     plans: Mutex<Vec<Arc<LimitPlan>>>,
 }
@@ -91,7 +91,7 @@ impl std::ops::Deref for Pod {
 }
 
 impl Pod {
-    fn asked(&self, plan: &LimitPlan, key: u128, cost: u64) -> Asked {
+    fn asked(&self, plan: &LimitPlan, key: u128, cost: u64) -> PlannedCounter {
         let mut plans = self.plans.lock().unwrap();
         let known = plans
             .iter()
@@ -105,7 +105,7 @@ impl Pod {
         });
         // As a hash would spread them.
         let key = KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-        Asked { limit, key, cost }
+        PlannedCounter { limit, key, cost }
     }
 }
 
@@ -121,7 +121,7 @@ fn options() -> LimiterOptions {
 
 fn pod(port: u16, index: u32, count: u32) -> Pod {
     let limiter = Limiter::new(store(port), &options());
-    Pod { limiter, sharers: Sharers::new(Live::numbered(index, count)), plans: Mutex::default() }
+    Pod { limiter, sharers: Replicas::new(Replica::new(index, count)), plans: Mutex::default() }
 }
 
 async fn ask(pod: &Pod, plan: &Arc<LimitPlan>, key: u128, cost: u64) -> Outcome {
@@ -159,7 +159,7 @@ async fn share_holds_the_number_when_some_pods_are_cut_off_and_come_back() {
         for algorithm in [Algorithm::SLIDING_WINDOW, Algorithm::FIXED_WINDOW] {
             let redis = Redis::start(&[]);
             let way = Way::to(redis.port).await;
-            let plan = plan(number, algorithm, OnFailure::Share);
+            let plan = plan(number, algorithm, OnStoreFailure::Share);
             let pods: Vec<_> = (0..PODS)
                 .map(|n| pod(if (n as usize) < CUT { way.port } else { redis.port }, n, PODS))
                 .collect();
@@ -182,9 +182,7 @@ async fn share_holds_the_number_when_some_pods_are_cut_off_and_come_back() {
                 is(pod, false).await;
                 alone += admitted(pod, &plan, key, number + 1).await;
                 let outcome = ask(pod, &plan, key, 1).await;
-                assert!(
-                    outcome.by == AnsweredBy::Share && !outcome.answer.admitted && outcome.failure.is_some()
-                );
+                assert!(outcome.by == Source::Share && !outcome.answer.admitted && outcome.failure.is_some());
                 assert_eq!(outcome.answer.decisions[0].limit, number);
             }
             let left = number - before;
@@ -220,7 +218,7 @@ async fn share_keeps_the_bound_under_load_through_an_outage() {
     let number = 2_000;
     let redis = Redis::start(&[]);
     let way = Way::to(redis.port).await;
-    let plan = plan(number, Algorithm::SLIDING_WINDOW, OnFailure::Share);
+    let plan = plan(number, Algorithm::SLIDING_WINDOW, OnStoreFailure::Share);
     let pods: Vec<_> = (0..PODS)
         .map(|n| Arc::new(pod(if u64::from(n) < CUT { way.port } else { redis.port }, n, PODS)))
         .collect();
@@ -270,7 +268,7 @@ async fn share_keeps_the_bound_under_load_through_an_outage() {
 async fn share_is_no_burst_when_the_store_comes_back_empty() {
     const PODS: u32 = 10;
     let mut redis = Redis::start_restartable(&[]);
-    let plan = plan(1_000, Algorithm::FIXED_WINDOW, OnFailure::Share);
+    let plan = plan(1_000, Algorithm::FIXED_WINDOW, OnStoreFailure::Share);
     let pods: Vec<_> = (0..PODS).map(|n| pod(redis.port, n, PODS)).collect();
     let (keys, mut total) = (5u128, vec![0; 5]);
     for key in 0..keys {
@@ -321,7 +319,7 @@ async fn share_is_no_burst_when_the_store_comes_back_empty() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn share_counts_while_the_store_is_stopped() {
     let redis = Redis::start(&[]);
-    let plan = plan(100, Algorithm::SLIDING_WINDOW, OnFailure::Share);
+    let plan = plan(100, Algorithm::SLIDING_WINDOW, OnStoreFailure::Share);
     let pods = [pod(redis.port, 0, 2), pod(redis.port, 1, 2)];
     for pod in &pods {
         is(pod, true).await;
@@ -352,7 +350,7 @@ async fn share_counts_while_the_store_is_stopped() {
 async fn share_is_told_by_the_limiter_that_takes_the_place_when_the_old_way_is_gone() {
     let redis = Redis::start(&[]);
     let way = Way::to(redis.port).await;
-    let plan = plan(1_000, Algorithm::FIXED_WINDOW, OnFailure::Share);
+    let plan = plan(1_000, Algorithm::FIXED_WINDOW, OnStoreFailure::Share);
     let old = pod(way.port, 0, 2);
     is(&old, true).await;
     assert_eq!(admitted(&old, &plan, 1, 100).await, 100);
@@ -374,16 +372,16 @@ async fn share_is_told_by_the_limiter_that_takes_the_place_when_the_old_way_is_g
 async fn share_follows_what_the_limits_say() {
     let redis = Redis::start_restartable(&[]);
     let (allow, deny, share) = (
-        plan(1_000, Algorithm::FIXED_WINDOW, OnFailure::Allow),
-        plan(1_000, Algorithm::FIXED_WINDOW, OnFailure::Deny),
-        plan(10, Algorithm::FIXED_WINDOW, OnFailure::Share),
+        plan(1_000, Algorithm::FIXED_WINDOW, OnStoreFailure::Allow),
+        plan(1_000, Algorithm::FIXED_WINDOW, OnStoreFailure::Deny),
+        plan(10, Algorithm::FIXED_WINDOW, OnStoreFailure::Share),
     );
     let pod = pod(redis.port, 0, 2);
     is(&pod, true).await;
     drop(redis);
     is(&pod, false).await;
     let outcome = pod.check(&[pod.asked(&allow, 1, 1)]).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == AnsweredBy::Nobody);
+    assert!(outcome.answer.admitted && outcome.by == Source::Nobody);
     assert_eq!(outcome.charges[0], Charge::Nothing);
     assert!(matches!(pod.check(&[pod.asked(&deny, 1, 1)]).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(
@@ -403,11 +401,16 @@ async fn share_follows_what_the_limits_say() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denial_is_remembered_and_asks_nobody() {
     let redis = Redis::start(&[]);
-    let plan = plan(3, Algorithm::FIXED_WINDOW, OnFailure::Share);
+    let plan = plan(3, Algorithm::FIXED_WINDOW, OnStoreFailure::Share);
     let pod = pod(redis.port, 0, 1);
-    let settled =
-        LimitPlan::new(plan.spec.clone(), Consistency::Strict, OnFailure::Share, true, Sharers::alone());
-    let settled = Asked { limit: Arc::new(settled), ..pod.asked(&plan, 1, 1) };
+    let settled = LimitPlan::new(
+        plan.spec.clone(),
+        Consistency::Strict,
+        OnStoreFailure::Share,
+        true,
+        Replicas::alone(),
+    );
+    let settled = PlannedCounter { limit: Arc::new(settled), ..pod.asked(&plan, 1, 1) };
     is(&pod, true).await;
     assert_eq!(admitted(&pod, &plan, 1, 4).await, 3);
     let begun = Instant::now();

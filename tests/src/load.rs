@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CheckResponse {
     /// The status code; 0 when there was no answer.
     pub status: u16,
     /// The head, in lower case.
@@ -19,7 +19,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
+impl CheckResponse {
     /// A header's value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -28,7 +28,7 @@ impl Answer {
 }
 
 /// Sends one GET with headers.
-pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> CheckResponse {
     let exchange = async {
         let mut tcp = TcpStream::connect(address).await?;
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
@@ -43,12 +43,12 @@ pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> Answer 
     };
     let text = match tokio::time::timeout(Duration::from_secs(30), exchange).await {
         Ok(Ok(text)) => text,
-        Ok(Err(error)) => return Answer { status: 0, head: error.to_string(), body: String::new() },
-        Err(_) => return Answer { status: 0, head: "no answer".into(), body: String::new() },
+        Ok(Err(error)) => return CheckResponse { status: 0, head: error.to_string(), body: String::new() },
+        Err(_) => return CheckResponse { status: 0, head: "no answer".into(), body: String::new() },
     };
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+    CheckResponse { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
 /// What became of many requests.

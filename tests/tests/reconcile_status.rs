@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use sluice_config::PolicyHash;
-use sluice_config::message::{Live, PolicyReport, Sharing, StoreReport};
+use sluice_config::message::{LiveReplicas, PolicyReport, Replica, StoreReport};
 use sluice_tests::cluster::TestNamespace;
 use sluice_tests::control::{Control, Stream};
 use sluice_tests::control_plane::ControlPlane;
@@ -88,10 +88,8 @@ async fn reconcile_reports_pods_that_refuse_hang_or_confirm_another_hash() {
     stream.report([(uid.clone(), other)], StoreReport::Healthy).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
 
-    let refused = PolicyReport::Refused {
-        hash: published.hash.clone(),
-        reason: "unknown\u{1b}[2J kind `magic`".into(),
-    };
+    let refused =
+        PolicyReport::Nacked { hash: published.hash.clone(), reason: "unknown\u{1b}[2J kind `magic`".into() };
     stream.report([(uid.clone(), refused)], StoreReport::Failing { fault: "unreachable".into() }).await;
     let message = namespace.wait_for("p", "Programmed", "False Refused").await;
     assert!(message.contains("one: unknown[2J kind `magic`"), "{message}");
@@ -188,8 +186,8 @@ async fn is_told(stream: &mut Stream, policy: &str, index: u32, count: u32) {
             let event = stream.event().await.expect("the stream goes on");
             let Some(data) = event.strip_prefix("event: live\n") else { continue };
             let data = data.lines().find_map(|line| line.strip_prefix("data: ")).expect("data");
-            let live: Live = serde_json::from_str(data).expect("an event of those that share");
-            if live.policies.get(policy) == Some(&Sharing { index, count }) {
+            let live: LiveReplicas = serde_json::from_str(data).expect("an event of those that share");
+            if live.policies.get(policy) == Some(&Replica { index, count }) {
                 assert_eq!(live.policies.len(), 1, "nothing about policies of others");
                 return;
             }

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use sluice_tests::cluster::TestNamespace;
 use sluice_tests::control_plane::ControlPlane;
-use sluice_tests::load::{Answer, get};
+use sluice_tests::load::{CheckResponse, get};
 use sluice_tests::operator::Operator;
 use sluice_tests::sidecar::Sidecar;
 use sluice_tests::wait::until;
@@ -64,12 +64,12 @@ struct Stage {
 }
 
 impl Stage {
-    async fn get(&self, path: &str, client: &str) -> Answer {
+    async fn get(&self, path: &str, client: &str) -> CheckResponse {
         get(&self.sidecar.address, &format!("/{path}"), &[("x-client", client)]).await
     }
 
     /// How many of a few requests are admitted, and the first denial.
-    async fn flood(&self, path: &str) -> (usize, Answer) {
+    async fn flood(&self, path: &str) -> (usize, CheckResponse) {
         for admitted in 0..20 {
             let answer = self.get(path, "flood").await;
             match answer.status {
@@ -82,7 +82,7 @@ impl Stage {
     }
 }
 
-fn number(answer: &Answer, header: &str) -> u64 {
+fn number(answer: &CheckResponse, header: &str) -> u64 {
     answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
 }
 

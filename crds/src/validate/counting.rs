@@ -1,6 +1,6 @@
 //! How a limit counts: its rates, their algorithm and their enforcement, each by itself and all together.
 
-use sluice_config::rate::BadRate;
+use sluice_config::rate::InvalidRate;
 use sluice_limiter::warm_up::MAX_WARM_UP_MS;
 use sluice_limiter::{MAX_PERIOD_MS, RateError};
 
@@ -156,21 +156,23 @@ impl Found {
             for (bad, requests) in both {
                 let Some(bad) = bad else { continue };
                 let place = match bad {
-                    BadRate::Together(RateError::Indivisible { .. }) => format!("{rate_path}.subWindows"),
-                    BadRate::Together(RateError::LongLog(_) | RateError::TooMany(_)) => requests,
-                    BadRate::Together(RateError::LongInterval { .. }) => {
+                    InvalidRate::Together(RateError::Indivisible { .. }) => format!("{rate_path}.subWindows"),
+                    InvalidRate::Together(RateError::LongLog(_) | RateError::TooMany(_)) => requests,
+                    InvalidRate::Together(RateError::LongInterval { .. }) => {
                         format!("{path}.algorithm.slidingWindowLog.minInterval")
                     }
-                    BadRate::Together(RateError::SlowBucket(_)) => match &limit.algorithm {
+                    InvalidRate::Together(RateError::SlowBucket(_)) => match &limit.algorithm {
                         Some(Algorithm { gcra: Some(_), .. }) => format!("{path}.algorithm.gcra.burst"),
                         _ => format!("{path}.algorithm.tokenBucket.burst"),
                     },
-                    BadRate::Together(RateError::SlowWarmUp { .. }) => format!("{rate_path}.per"),
-                    BadRate::Together(RateError::Soft) => format!("{path}.enforcement.soft"),
-                    BadRate::OutOfRange(_) | BadRate::TwiceElastic | BadRate::AtATime => rate_path.clone(),
+                    InvalidRate::Together(RateError::SlowWarmUp { .. }) => format!("{rate_path}.per"),
+                    InvalidRate::Together(RateError::Soft) => format!("{path}.enforcement.soft"),
+                    InvalidRate::OutOfRange(_) | InvalidRate::TwiceElastic | InvalidRate::AtATime => {
+                        rate_path.clone()
+                    }
                 };
                 let message = match bad {
-                    BadRate::Together(RateError::LongInterval { interval, period }) => format!(
+                    InvalidRate::Together(RateError::LongInterval { interval, period }) => format!(
                         "{} is longer than the period of rates[{n}], {}",
                         duration::format(interval),
                         duration::format(period)

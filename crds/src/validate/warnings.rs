@@ -1,6 +1,6 @@
 //! What is legal and probably wrong.
 
-use sluice_config::rate::FEWEST_LEASED;
+use sluice_config::rate::MIN_LEASED_REQUESTS;
 use sluice_limiter::Rate;
 
 use super::Violation;
@@ -107,7 +107,7 @@ fn too_small_to_lease(l: usize, limit: &Limit) -> Option<Violation> {
     Some(Violation::new(
         format!("spec.limits[{l}].rates[{n}]"),
         format!(
-            "{what} of {number} leaves little to lease, as everything below {FEWEST_LEASED}: a pod whose part of it is below \
+            "{what} of {number} leaves little to lease, as everything below {MIN_LEASED_REQUESTS}: a pod whose part of it is below \
              about 20 asks the store about each request. Strict then costs the same: use it, or give this limit a policy of its own"
         ),
     ))

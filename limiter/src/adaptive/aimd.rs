@@ -11,7 +11,7 @@
 //! - The increase is a twentieth of the limit, no less than 1, so that from 100 to 200 it takes 14 windows instead of
 //!   100. Fairness among several senders, which the paper shows to need a constant increase, is given up for that.
 
-use super::{BadParameter, Summary, within};
+use super::{InvalidParameter, Summary, within};
 
 /// The parameters of AIMD.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +38,7 @@ impl Default for Aimd {
 }
 
 impl Aimd {
-    pub(super) fn check(&self) -> Result<(), BadParameter> {
+    pub(super) fn check(&self) -> Result<(), InvalidParameter> {
         within("backoff", self.backoff, 0.5, 0.99)?;
         within("increase", self.increase, 0.0, 1.0)?;
         within("tolerance", self.tolerance, 1.01, 100.0)?;

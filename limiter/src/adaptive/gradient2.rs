@@ -12,7 +12,7 @@
 //!   server that refuses quickly raises the limit.
 //! - `tolerance` is of the older `GradientLimit`; a little of it bears a baseline that is measured a little too low.
 
-use super::{BadParameter, Summary, within};
+use super::{InvalidParameter, Summary, within};
 
 /// The parameters of Gradient2.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +38,7 @@ impl Default for Gradient2 {
 }
 
 impl Gradient2 {
-    pub(super) fn check(&self) -> Result<(), BadParameter> {
+    pub(super) fn check(&self) -> Result<(), InvalidParameter> {
         within("long_window", self.long_window, 10, 1_000_000)?;
         within("tolerance", self.tolerance, 1.0, 10.0)?;
         within("smoothing", self.smoothing, 0.01, 1.0)?;

@@ -53,7 +53,7 @@ const MOST: u32 = 4;
 /// A parameter of an adaptive limit that is out of its range.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{name} is {value}: {min} to {max} are allowed")]
-pub struct BadParameter {
+pub struct InvalidParameter {
     /// The name of the field.
     pub name: &'static str,
     /// What was given.
@@ -132,7 +132,7 @@ pub struct Adaptive {
 
 impl Adaptive {
     /// Checks the bounds and the algorithm's parameters.
-    pub fn new(kind: Kind, bounds: Bounds) -> Result<Self, BadParameter> {
+    pub fn new(kind: Kind, bounds: Bounds) -> Result<Self, InvalidParameter> {
         let Bounds { minimum, maximum, initial } = bounds;
         within("minimum", minimum, 1, MAX_LIMIT)?;
         within("maximum", maximum, minimum, MAX_LIMIT)?;
@@ -281,7 +281,7 @@ fn within(
     value: impl Into<f64>,
     min: impl Into<f64>,
     max: impl Into<f64>,
-) -> Result<(), BadParameter> {
+) -> Result<(), InvalidParameter> {
     let (value, min, max) = (value.into(), min.into(), max.into());
-    if (min..=max).contains(&value) { Ok(()) } else { Err(BadParameter { name, value, min, max }) }
+    if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidParameter { name, value, min, max }) }
 }

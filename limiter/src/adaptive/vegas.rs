@@ -13,7 +13,7 @@
 //!   30 limits one sample as it comes. The minimum sees a queue wherever round trips vary; the sample as it comes has
 //!   the standing queue in it, and the limit creeps up by it each time.
 
-use super::{BadParameter, Summary, within};
+use super::{InvalidParameter, Summary, within};
 
 /// The parameters of Vegas. A share of the limit counts as half a request at least.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +39,7 @@ impl Default for Vegas {
 }
 
 impl Vegas {
-    pub(super) fn check(&self) -> Result<(), BadParameter> {
+    pub(super) fn check(&self) -> Result<(), InvalidParameter> {
         within("beta", self.beta, 0.01, 1.0)?;
         within("alpha", self.alpha, 0.0, self.beta)?;
         within("threshold", self.threshold, 0.0, self.alpha)?;

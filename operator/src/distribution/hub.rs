@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::value::RawValue;
 use sluice_config::message::{
-    Policies, PolicyReport, Published, Report, Sharing, StoreAccess, StoreReport, VERSION,
+    Policies, PolicyReport, Published, Replica, Report, StoreAccess, StoreReport, VERSION,
 };
 use sluice_config::{CompiledPolicy, PolicyHash};
 use tokio::sync::{Notify, mpsc, watch};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
 use crate::distribution::listener::{LAPSE, Listener, shortened};
-use crate::distribution::sharing::Sharers;
+use crate::distribution::sharing::Replicas;
 use crate::policy::queue::{PolicyKey, Queue};
 
 /// The hub.
@@ -51,13 +51,13 @@ struct Entry {
     /// Whether a newer edit is invalid.
     keep: bool,
     since: Instant,
-    sharers: Sharers,
+    sharers: Replicas,
 }
 
 /// What a pod should have, all of one moment.
 pub struct Due {
     /// Which one it is of those that share each of its policies, as far as that is known.
-    pub live: BTreeMap<String, Sharing>,
+    pub live: BTreeMap<String, Replica>,
     /// The whole map of its policies, if it was asked for.
     pub policies: Option<Policies>,
     /// Policies that are not in the map because it is not known who shares them: the pod keeps what it has of them.
@@ -138,7 +138,7 @@ impl Hub {
                 // A string that was written by the JSON writer is JSON.
                 let published = RawValue::from_string(json).ok().map(|policy| Published { hash, policy });
                 let since = same.map_or_else(Instant::now, |old| old.since);
-                let sharers = Sharers::of_edit(compiled, old.map(|old| &old.sharers), same_selector);
+                let sharers = Replicas::of_edit(compiled, old.map(|old| &old.sharers), same_selector);
                 (Entry { key: key.clone(), selector, published, keep: false, since, sharers }, true)
             }
             (None, Some(old)) if old.keep => return None,
@@ -161,7 +161,7 @@ impl Hub {
                     published: None,
                     keep: true,
                     since: Instant::now(),
-                    sharers: Sharers::default(),
+                    sharers: Replicas::default(),
                 },
                 true,
             ),
@@ -386,7 +386,7 @@ impl Hub {
         };
         match listener.reports.get(policy_uid) {
             Some(PolicyReport::Applied { hash: applied }) if applied == hash => Confirmation::Applied,
-            Some(PolicyReport::Refused { hash: refused, reason }) if refused == hash => {
+            Some(PolicyReport::Nacked { hash: refused, reason }) if refused == hash => {
                 Confirmation::Refused(reason.clone())
             }
             _ => Confirmation::Other,

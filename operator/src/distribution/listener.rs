@@ -41,13 +41,13 @@ impl Listener {
 /// A report as it may become part of a status.
 pub(super) fn shortened(report: PolicyReport) -> PolicyReport {
     match report {
-        PolicyReport::Refused { hash, mut reason } => {
+        PolicyReport::Nacked { hash, mut reason } => {
             if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
                 reason.truncate(end);
             }
             // It becomes part of a status message: one line, nothing that a terminal would obey.
             reason.retain(|c| !c.is_control());
-            PolicyReport::Refused { hash, reason }
+            PolicyReport::Nacked { hash, reason }
         }
         applied @ PolicyReport::Applied { .. } => applied,
     }

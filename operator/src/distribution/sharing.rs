@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluice_config::CompiledPolicy;
-use sluice_config::message::Sharing;
+use sluice_config::message::Replica;
 use sluice_config::policy::{Consistency, OnStoreFailure};
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ pub(super) const HOLD: Duration = Duration::from_secs(5);
 
 /// Those that share one policy.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sharers {
+pub(super) struct Replicas {
     /// The UIDs of the pods, in their order; nothing until somebody has looked.
     pods: Option<Vec<String>>,
     /// Whether these are the sharers by the policy's very selector.
@@ -23,7 +23,7 @@ pub(super) struct Sharers {
     held: Option<Instant>,
 }
 
-impl Sharers {
+impl Replicas {
     /// Those of a valid edit, by those of the policy before it: who shared it is the best guess until somebody looks.
     pub(super) fn of_edit(policy: &CompiledPolicy, before: Option<&Self>, same_selector: bool) -> Self {
         let known = same_selector && before.is_some_and(|before| before.known);
@@ -54,14 +54,14 @@ impl Sharers {
     }
 
     /// Which one a pod is of those that share the policy. One that has a stream and is not seen to run yet is one more.
-    pub(super) fn sharing_of(&self, pod_uid: &str) -> Option<Sharing> {
+    pub(super) fn sharing_of(&self, pod_uid: &str) -> Option<Replica> {
         let pods = self.pods.as_ref()?;
         let (index, count) = match pods.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
             Ok(index) => (index, pods.len()),
             Err(index) => (index, pods.len() + 1),
         };
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Some(Sharing { index: number(index), count: number(count) })
+        Some(Replica { index: number(index), count: number(count) })
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         hub.publish("2", &key("n"), Some((selector("b"), &compiled("n"))));
         let _closed = hub.connect(identity(&[("app", "a")]), "s");
         let sharing = || hub.due("uid", false).unwrap().live.into_iter().collect::<Vec<_>>();
-        let of = |uid: &str, index, count| (uid.to_owned(), Sharing { index, count });
+        let of = |uid: &str, index, count| (uid.to_owned(), Replica { index, count });
         let set = |uid: &str, pods: &[&str]| {
             let selector = hub.selector(uid).unwrap_or_default();
             hub.set_sharers(uid, &selector, pods.iter().map(|&pod| pod.to_owned()).collect());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, Live, POLICIES_EVENT, Sharing, VERSION,
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Replica, VERSION,
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -124,7 +124,7 @@ struct Sent {
     hashes: Option<BTreeMap<String, PolicyHash>>,
     keep: Vec<String>,
     credentials: Option<Credentials>,
-    live: BTreeMap<String, Sharing>,
+    live: BTreeMap<String, Replica>,
     /// When the first of the policies that are held back need not be any longer.
     held_until: Option<Instant>,
     /// Until when the first map is held back, if it is.
@@ -143,7 +143,7 @@ impl Sent {
         let due = hub.due(pod_uid, policies || self.held_until.is_some())?;
         if self.live != due.live {
             self.live.clone_from(&due.live);
-            events.push(event(LIVE_EVENT, None, &Live { version: VERSION, policies: due.live }));
+            events.push(event(LIVE_EVENT, None, &LiveReplicas { version: VERSION, policies: due.live }));
         }
         let Some(mut all) = due.policies else { return Some(events) };
         self.held_until = due.held_until;

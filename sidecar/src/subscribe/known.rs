@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use sluice_config::message::{Credentials, Live, Policies, PolicyReport, PolicyUid, Published, VERSION};
+use sluice_config::message::{
+    Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, Published, VERSION,
+};
 use sluice_config::{PolicyHash, PreparedPolicy};
 
 use crate::snapshot::Publisher;
@@ -18,7 +20,7 @@ pub(crate) struct Known {
     /// Whether anything was said about policies.
     told: bool,
     credentials: Option<Credentials>,
-    live: Option<Live>,
+    live: Option<LiveReplicas>,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +79,7 @@ impl Known {
     }
 
     /// Takes note of who shares what. It holds at once.
-    pub(crate) fn live(&mut self, mut live: Live, publisher: &Publisher) {
+    pub(crate) fn live(&mut self, mut live: LiveReplicas, publisher: &Publisher) {
         // What is not named keeps what was said of it.
         for (uid, sharing) in self.live.take().into_iter().flat_map(|before| before.policies) {
             if self.policies.contains_key(&uid) {
@@ -155,7 +157,7 @@ impl Known {
             let misfit = misfit.map(|(version, reason)| (&version.prepared.hash, reason));
             let refused = entry.refused.as_ref().map(|(hash, reason)| (hash, reason)).or(misfit);
             let report = match refused {
-                Some((hash, reason)) => PolicyReport::Refused { hash: hash.clone(), reason: reason.clone() },
+                Some((hash, reason)) => PolicyReport::Nacked { hash: hash.clone(), reason: reason.clone() },
                 None => PolicyReport::Applied { hash: entry.in_force.as_ref()?.prepared.hash.clone() },
             };
             Some((uid.clone(), report))
@@ -164,7 +166,7 @@ impl Known {
     }
 
     /// What is in force, as it could be told again.
-    pub(crate) fn last_good(&self) -> Option<(Policies, Credentials, Option<&Live>)> {
+    pub(crate) fn last_good(&self) -> Option<(Policies, Credentials, Option<&LiveReplicas>)> {
         let policies = self.policies.iter().filter_map(|(uid, entry)| {
             let version = entry.in_force.as_ref()?;
             let published = Published { hash: version.prepared.hash.clone(), policy: version.json.clone() };

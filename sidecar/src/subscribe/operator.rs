@@ -49,7 +49,7 @@ pub(crate) enum Unreached {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     #[error("no answer: {0}")]
-    Answer(#[from] hyper::Error),
+    CheckResponse(#[from] hyper::Error),
     #[error("no answer within {PATIENCE:?}")]
     Late,
 }

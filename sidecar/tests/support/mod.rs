@@ -150,13 +150,13 @@ pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedP
 
 /// A response as it came.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CheckResponse {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
 
-impl Answer {
+impl CheckResponse {
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -180,17 +180,17 @@ impl Client {
         self.0.get_mut().write_all(bytes.as_ref()).await.unwrap();
     }
 
-    pub async fn get(&mut self, headers: &str) -> Answer {
+    pub async fn get(&mut self, headers: &str) -> CheckResponse {
         self.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n")).await;
         self.answer().await
     }
 
-    pub async fn answer(&mut self) -> Answer {
+    pub async fn answer(&mut self) -> CheckResponse {
         self.answer_to("GET").await
     }
 
     /// Reads the response to a request of this method.
-    pub async fn answer_to(&mut self, method: &str) -> Answer {
+    pub async fn answer_to(&mut self, method: &str) -> CheckResponse {
         tokio::time::timeout(HANG, self.read_answer(method)).await.expect("no answer")
     }
 
@@ -200,7 +200,7 @@ impl Client {
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
-    async fn read_answer(&mut self, method: &str) -> Answer {
+    async fn read_answer(&mut self, method: &str) -> CheckResponse {
         let status_line = self.line().await;
         let status =
             status_line.split(' ').nth(1).unwrap_or_else(|| panic!("{status_line:?}")).parse().unwrap();
@@ -234,7 +234,7 @@ impl Client {
             body.resize(length.parse().unwrap(), 0);
             self.0.read_exact(&mut body).await.unwrap();
         }
-        Answer { status, headers, body: String::from_utf8(body).unwrap() }
+        CheckResponse { status, headers, body: String::from_utf8(body).unwrap() }
     }
 
     /// Waits for the end of the connection; what came before it is not looked at.
@@ -247,12 +247,12 @@ impl Client {
 }
 
 /// One request on a connection of its own.
-pub async fn get(address: SocketAddr, headers: &str) -> Answer {
+pub async fn get(address: SocketAddr, headers: &str) -> CheckResponse {
     Client::connect(address).await.get(headers).await
 }
 
 /// One page of an admin port.
-pub async fn page(address: SocketAddr, path: &str) -> Answer {
+pub async fn page(address: SocketAddr, path: &str) -> CheckResponse {
     let mut client = Client::connect(address).await;
     client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
     client.answer().await

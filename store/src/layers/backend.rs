@@ -2,18 +2,17 @@
 
 use std::future::Future;
 
-use crate::check::{Answer, Check, Counter, Granted, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::{RedisStore, Store};
 
 /// A store that layers can stand on.
 pub trait Backend: Send + Sync + 'static {
     /// Decides a check.
-    fn check(&self, check: Check) -> impl Future<Output = Result<Answer, StoreError>> + Send;
+    fn check(&self, check: CheckRequest) -> impl Future<Output = Result<CheckResponse, StoreError>> + Send;
 
     /// Takes up to `wanted` times a counter's cost, as if so many asked one after another.
-    fn take(&self, counter: Counter, wanted: u64)
-    -> impl Future<Output = Result<Granted, StoreError>> + Send;
+    fn take(&self, counter: Counter, wanted: u64) -> impl Future<Output = Result<Grant, StoreError>> + Send;
 
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -23,11 +22,11 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 impl Backend for RedisStore {
-    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         Self::check(self, check).await
     }
 
-    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         Self::take(self, counter, wanted).await
     }
 
@@ -41,11 +40,11 @@ impl Backend for RedisStore {
 }
 
 impl Backend for Store {
-    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         Self::check(self, check).await
     }
 
-    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         match self {
             Self::Redis(store) => store.take(counter, wanted).await,
             Self::Memory(store) => {
@@ -53,11 +52,11 @@ impl Backend for Store {
                 for granted in 0..wanted {
                     let answer = store.check(&counter);
                     if !answer.admitted {
-                        return Ok(Granted { granted, answer });
+                        return Ok(Grant { granted, answer });
                     }
                 }
                 counter[0].cost = 0;
-                Ok(Granted { granted: wanted, answer: store.check(&counter) })
+                Ok(Grant { granted: wanted, answer: store.check(&counter) })
             }
         }
     }

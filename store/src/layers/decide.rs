@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout_at};
 use super::backend::Backend;
 use super::lease::{Decisions, Held, Reserved};
 use super::limiter::Inner;
-use super::outcome::{AnsweredBy, Charge, Outcome};
-use super::plan::{Asked, Consistency, OnFailure, check_id};
-use crate::check::{Answer, Check};
+use super::outcome::{Charge, Outcome, Source};
+use super::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
+use crate::check::{CheckRequest, CheckResponse};
 use crate::failure::{StoreError, StoreHealth};
 
 /// How often a request waits for a block before it asks by itself.
@@ -23,7 +23,7 @@ const WAITS: usize = 3;
 enum Piece {
     Held(Held),
     /// It is to be asked of the store, or was.
-    Asked,
+    PlannedCounter,
     /// It was admitted here.
     Local(Decisions, u64),
 }
@@ -31,7 +31,7 @@ enum Piece {
 /// What leases gave for a request that is not admitted yet; it goes back unless it is.
 struct Reservation<'a, S> {
     inner: &'a Inner<S>,
-    asked: &'a [Asked],
+    asked: &'a [PlannedCounter],
     pieces: SmallVec<[Piece; 2]>,
     kept: bool,
 }
@@ -50,22 +50,22 @@ impl<S> Drop for Reservation<'_, S> {
                     let at = self.inner.time.of_store(now);
                     self.inner.shares.correct(one, *charged, delta, at);
                 }
-                Piece::Asked => {}
+                Piece::PlannedCounter => {}
             }
         }
     }
 }
 
 impl<S: Backend> Inner<S> {
-    pub(super) async fn check(self: &Arc<Self>, asked: &[Asked]) -> Result<Outcome, StoreError> {
+    pub(super) async fn check(self: &Arc<Self>, asked: &[PlannedCounter]) -> Result<Outcome, StoreError> {
         let begun = self.time.now();
         let cache = asked.iter().all(|one| one.limit.final_denials).then(|| check_id(asked));
         if let Some(answer) = cache.and_then(|id| self.denials.get(id, begun, self.time.of_store(begun))) {
-            return Ok(denied(answer, asked.len(), AnsweredBy::DenialCache));
+            return Ok(denied(answer, asked.len(), Source::DenialCache));
         }
         let mut reservation =
             Reservation { inner: self, asked, pieces: SmallVec::with_capacity(asked.len()), kept: false };
-        reservation.pieces.extend(asked.iter().map(|_| Piece::Asked));
+        reservation.pieces.extend(asked.iter().map(|_| Piece::PlannedCounter));
         let deadline = Instant::now() + self.budget;
         let failure = match self.reserve(&mut reservation, deadline).await {
             Ok(Some(outcome)) => return Ok(outcome),
@@ -95,7 +95,7 @@ impl<S: Backend> Inner<S> {
                 let at = self.time.of_store(self.time.now());
                 let answer = self.shares.check(&[one], at);
                 if !answer.admitted {
-                    return Ok(Some(self.denied_early(asked, n, &answer.decisions, AnsweredBy::Share)));
+                    return Ok(Some(self.denied_early(asked, n, &answer.decisions, Source::Share)));
                 }
                 reservation.pieces[n] = Piece::Local(answer.decisions, at);
             }
@@ -113,7 +113,7 @@ impl<S: Backend> Inner<S> {
                         break;
                     }
                     Reserved::Denied(decisions) => {
-                        return Ok(Some(self.denied_early(asked, n, &decisions, AnsweredBy::Lease)));
+                        return Ok(Some(self.denied_early(asked, n, &decisions, Source::Lease)));
                     }
                     Reserved::Call => break,
                     Reserved::Wait(flight) => within(deadline, flight.landed()).await?,
@@ -131,8 +131,8 @@ impl<S: Backend> Inner<S> {
         cache: Option<u128>,
     ) -> Result<Outcome, StoreError> {
         let asked = reservation.asked;
-        let open = |piece: &Piece| matches!(piece, Piece::Asked);
-        let check: Check = asked
+        let open = |piece: &Piece| matches!(piece, Piece::PlannedCounter);
+        let check: CheckRequest = asked
             .iter()
             .zip(&reservation.pieces)
             .filter(|(_, piece)| open(piece))
@@ -140,7 +140,7 @@ impl<S: Backend> Inner<S> {
             .collect();
         if check.is_empty() {
             let local = reservation.pieces.iter().any(|piece| matches!(piece, Piece::Local(..)));
-            let by = if local { AnsweredBy::Share } else { AnsweredBy::Lease };
+            let by = if local { Source::Share } else { Source::Lease };
             let now = self.time.of_store(self.time.now());
             return Ok(self.outcome(reservation, true, now, &[], by, None));
         }
@@ -160,8 +160,8 @@ impl<S: Backend> Inner<S> {
                 self.leases.called(one, terms, &answer, own, now);
             }
         }
-        let Answer { admitted, at, decisions } = answer;
-        Ok(self.outcome(reservation, admitted, at, &decisions, AnsweredBy::Store, None))
+        let CheckResponse { admitted, at, decisions } = answer;
+        Ok(self.outcome(reservation, admitted, at, &decisions, Source::Store, None))
     }
 
     /// Decides what is left by what the limits say for when the store does not answer.
@@ -171,19 +171,20 @@ impl<S: Backend> Inner<S> {
         failure: StoreError,
     ) -> Result<Outcome, StoreError> {
         let asked = reservation.asked;
-        let open = asked.iter().zip(&reservation.pieces).filter(|(_, piece)| matches!(piece, Piece::Asked));
-        let open: SmallVec<[&Asked; 2]> = open.map(|(one, _)| one).collect();
-        if open.iter().any(|one| one.limit.on_failure == OnFailure::Deny) {
+        let open =
+            asked.iter().zip(&reservation.pieces).filter(|(_, piece)| matches!(piece, Piece::PlannedCounter));
+        let open: SmallVec<[&PlannedCounter; 2]> = open.map(|(one, _)| one).collect();
+        if open.iter().any(|one| one.limit.on_failure == OnStoreFailure::Deny) {
             return Err(failure);
         }
-        let shared: SmallVec<[&Asked; 2]> =
-            open.iter().copied().filter(|one| one.limit.on_failure == OnFailure::Share).collect();
+        let shared: SmallVec<[&PlannedCounter; 2]> =
+            open.iter().copied().filter(|one| one.limit.on_failure == OnStoreFailure::Share).collect();
         let at = self.time.of_store(self.time.now());
         let answer = self.shares.check(&shared, at);
         let mut rest = &answer.decisions[..];
         let mut decisions = Decisions::new();
         for one in open {
-            if one.limit.on_failure == OnFailure::Share {
+            if one.limit.on_failure == OnStoreFailure::Share {
                 let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
                 rest = others;
                 decisions.extend_from_slice(own);
@@ -191,7 +192,7 @@ impl<S: Backend> Inner<S> {
                 decisions.extend(self.shares.standing(one));
             }
         }
-        let by = if shared.is_empty() { AnsweredBy::Nobody } else { AnsweredBy::Share };
+        let by = if shared.is_empty() { Source::Nobody } else { Source::Share };
         Ok(self.outcome(&mut reservation, answer.admitted, at, &decisions, by, Some(failure)))
     }
 
@@ -202,7 +203,7 @@ impl<S: Backend> Inner<S> {
         admitted: bool,
         at: u64,
         asked: &[Decision],
-        by: AnsweredBy,
+        by: Source,
         failure: Option<StoreError>,
     ) -> Outcome {
         let mut rest = asked;
@@ -218,13 +219,13 @@ impl<S: Backend> Inner<S> {
                     decisions.extend_from_slice(own);
                     Charge::Local(*charged)
                 }
-                Piece::Asked => {
+                Piece::PlannedCounter => {
                     let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
                     rest = others;
                     decisions.extend_from_slice(own);
                     match (&failure, one.limit.on_failure) {
                         (None, _) => Charge::Store(at),
-                        (Some(_), OnFailure::Share) => Charge::Local(at),
+                        (Some(_), OnStoreFailure::Share) => Charge::Local(at),
                         (Some(_), _) => Charge::Nothing,
                     }
                 }
@@ -232,11 +233,11 @@ impl<S: Backend> Inner<S> {
             charges.push(if admitted { charge } else { Charge::Nothing });
         }
         reservation.kept = admitted;
-        Outcome { answer: Answer { admitted, at, decisions }, charges, by, failure }
+        Outcome { answer: CheckResponse { admitted, at, decisions }, charges, by, failure }
     }
 
     /// Counter `n` denies: the others were not asked.
-    fn denied_early(&self, asked: &[Asked], n: usize, own: &[Decision], by: AnsweredBy) -> Outcome {
+    fn denied_early(&self, asked: &[PlannedCounter], n: usize, own: &[Decision], by: Source) -> Outcome {
         let mut decisions = Decisions::new();
         for (other, one) in asked.iter().enumerate() {
             if other == n {
@@ -246,11 +247,11 @@ impl<S: Backend> Inner<S> {
             }
         }
         let at = self.time.of_store(self.time.now());
-        denied(Answer { admitted: false, at, decisions }, asked.len(), by)
+        denied(CheckResponse { admitted: false, at, decisions }, asked.len(), by)
     }
 }
 
-fn denied(answer: Answer, counters: usize, by: AnsweredBy) -> Outcome {
+fn denied(answer: CheckResponse, counters: usize, by: Source) -> Outcome {
     let charges = std::iter::repeat_n(Charge::Nothing, counters).collect();
     Outcome { answer, charges, by, failure: None }
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
-use crate::check::Answer;
+use crate::check::CheckResponse;
 
 /// The longest that a denial is remembered, in microseconds.
 const LONGEST: u64 = 1_000_000;
@@ -59,7 +59,7 @@ impl DenialCache {
     }
 
     /// The answer to this check at `now`, if it is known to be a denial; `at`: the store's clock.
-    pub(super) fn get(&self, check: u128, now: u64, at: u64) -> Option<Answer> {
+    pub(super) fn get(&self, check: u128, now: u64, at: u64) -> Option<CheckResponse> {
         let mut piece = self.piece(check);
         let set = set(&mut piece, check)?;
         let denial = set.iter().flatten().find(|denial| denial.check == check && now < denial.until)?;
@@ -72,11 +72,11 @@ impl DenialCache {
         let decisions: SmallVec<[Decision; 2]> =
             denial.decisions.iter().take(usize::from(denial.rates)).map(later).collect();
         self.hits.fetch_add(1, Relaxed);
-        Some(Answer { admitted: false, at, decisions })
+        Some(CheckResponse { admitted: false, at, decisions })
     }
 
     /// Remembers a denial that was asked for at `sent` and received at `now`.
-    pub(super) fn put(&self, check: u128, answer: &Answer, sent: u64, now: u64) {
+    pub(super) fn put(&self, check: u128, answer: &CheckResponse, sent: u64, now: u64) {
         if answer.admitted || answer.decisions.len() > MOST_RATES {
             return;
         }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::check::{Counter, KeyHash, LimitSpec, Records, decide};
     use crate::layers::plan::check_id;
-    use crate::layers::{Asked, Consistency, LimitPlan, OnFailure, Sharers};
+    use crate::layers::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replicas};
 
     fn algorithms() -> impl Strategy<Value = Algorithm> {
         prop_oneof![
@@ -154,7 +154,7 @@ mod tests {
                 .unwrap()
         };
         let spec = Arc::new(LimitSpec::new("n/p/l", rates.iter().map(rate).collect()));
-        Arc::new(LimitPlan::new(spec, Consistency::Strict, OnFailure::Share, false, Sharers::alone()))
+        Arc::new(LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, Replicas::alone()))
     }
 
     proptest! {
@@ -172,7 +172,7 @@ mod tests {
             for (step, cost, key, there, back) in steps {
                 now += step;
                 let key = KeyHash(key + 1);
-                let id = check_id(&[Asked { limit: plan.clone(), key, cost }]);
+                let id = check_id(&[PlannedCounter { limit: plan.clone(), key, cost }]);
                 let remembered = cache.get(id, now, now);
                 let sent = now;
                 // The store's clock has an origin of its own.
@@ -205,7 +205,8 @@ mod tests {
             retry_after: Some(retry),
             ..NOTHING
         };
-        let answer = Answer { admitted: false, at: 1, decisions: [denied(700_000), denied(400_000)].into() };
+        let answer =
+            CheckResponse { admitted: false, at: 1, decisions: [denied(700_000), denied(400_000)].into() };
         cache.put(1, &answer, 1_000_000, 1_010_000);
         let later = cache.get(1, 1_110_000, 42).unwrap();
         assert_eq!((later.at, later.decisions[0].retry_after), (42, Some(600_000)));
@@ -219,7 +220,7 @@ mod tests {
     fn what_cannot_be_remembered_is_not() {
         let cache = DenialCache::new(64);
         let denied = Decision { admitted: false, retry_after: Some(1_000), ..NOTHING };
-        let answer = |admitted, n: usize| Answer {
+        let answer = |admitted, n: usize| CheckResponse {
             admitted,
             at: 1,
             decisions: std::iter::repeat_n(denied, n).collect(),
@@ -236,8 +237,11 @@ mod tests {
         let cache = DenialCache::new(64);
         let denied = |retry| Decision { admitted: false, retry_after: Some(retry), ..NOTHING };
         for n in 0..10_000u64 {
-            let answer =
-                Answer { admitted: false, at: 1, decisions: [denied(500_000 + n)].into_iter().collect() };
+            let answer = CheckResponse {
+                admitted: false,
+                at: 1,
+                decisions: [denied(500_000 + n)].into_iter().collect(),
+            };
             cache.put(u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), &answer, 0, 1);
         }
         let held: usize =

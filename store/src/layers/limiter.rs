@@ -11,8 +11,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::backend::Backend;
 use super::denial_cache::DenialCache;
 use super::lease::Leases;
-use super::outcome::{Charge, LayerMetrics, LimiterOptions, Outcome};
-use super::plan::Asked;
+use super::outcome::{Charge, LimiterMetrics, LimiterOptions, Outcome};
+use super::plan::PlannedCounter;
 use super::share::Shares;
 use super::time::Time;
 use crate::check::Settlement;
@@ -65,7 +65,7 @@ impl<S: Backend> Limiter<S> {
     ///
     /// # Errors
     /// The store did not answer, and one of the limits denies then.
-    pub async fn check(&self, asked: &[Asked]) -> Result<Outcome, StoreError> {
+    pub async fn check(&self, asked: &[PlannedCounter]) -> Result<Outcome, StoreError> {
         self.inner.check(asked).await
     }
 
@@ -73,7 +73,7 @@ impl<S: Backend> Limiter<S> {
     ///
     /// # Errors
     /// The store did not answer; it is not tried again.
-    pub async fn settle(&self, asked: &Asked, charge: Charge, delta: i64) -> Result<(), StoreError> {
+    pub async fn settle(&self, asked: &PlannedCounter, charge: Charge, delta: i64) -> Result<(), StoreError> {
         let charged = match charge {
             Charge::Nothing => return Ok(()),
             Charge::Store(at) => at,
@@ -91,8 +91,8 @@ impl<S: Backend> Limiter<S> {
 
     /// What happened so far.
     #[must_use]
-    pub fn metrics(&self) -> LayerMetrics {
-        LayerMetrics {
+    pub fn metrics(&self) -> LimiterMetrics {
+        LimiterMetrics {
             lease: self.inner.leases.metrics(),
             share: self.inner.shares.metrics(),
             denials_remembered: self.inner.denials.hits(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::lease::LeaseMetrics;
-use super::share::ShareMetrics;
-use crate::check::Answer;
+use super::share::LocalQuotaMetrics;
+use crate::check::CheckResponse;
 use crate::failure::StoreError;
 
 /// How much the layers may hold.
@@ -39,7 +39,7 @@ impl Default for LimiterOptions {
 
 /// Who answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnsweredBy {
+pub enum Source {
     /// The store, at least in part.
     Store,
     /// Blocks taken from the store before.
@@ -67,22 +67,22 @@ pub enum Charge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The answer, of one form wherever it comes from. What did not come from the store is an estimate in its numbers.
-    pub answer: Answer,
+    pub answer: CheckResponse,
     /// What was charged for each counter; all nothing if it is denied.
     pub charges: SmallVec<[Charge; 2]>,
     /// Who answered.
-    pub by: AnsweredBy,
+    pub by: Source,
     /// Why the store did not, if it was asked and did not.
     pub failure: Option<StoreError>,
 }
 
 /// What the layers have done since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LayerMetrics {
+pub struct LimiterMetrics {
     /// Leases.
     pub lease: LeaseMetrics,
     /// Local counting.
-    pub share: ShareMetrics,
+    pub share: LocalQuotaMetrics,
     /// Denied by the denial cache.
     pub denials_remembered: u64,
 }

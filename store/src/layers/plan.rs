@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use smallvec::SmallVec;
 
 use super::lease::Terms;
-use super::share::Sharers;
+use super::share::Replicas;
 use crate::check::{Counter, KeyHash, LimitSpec};
 
 /// Where a limit is counted.
@@ -23,7 +23,7 @@ pub enum Consistency {
 
 /// What becomes of a limit when the store does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum OnFailure {
+pub enum OnStoreFailure {
     /// It is counted in this process by its share.
     #[default]
     Share,
@@ -41,9 +41,9 @@ pub struct LimitPlan {
     /// Where it is counted.
     pub consistency: Consistency,
     /// What becomes of it when the store does not answer.
-    pub on_failure: OnFailure,
+    pub on_failure: OnStoreFailure,
     /// Who shares it.
-    pub(super) sharers: Arc<Sharers>,
+    pub(super) sharers: Arc<Replicas>,
     /// What the lease of it keeps to; `None`: a call a request.
     pub(super) terms: Option<Terms>,
     /// Whether nothing but time makes room for whoever was denied, so that a denial can be remembered.
@@ -59,7 +59,7 @@ pub struct LimitPlan {
 
 /// One counter of a request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct PlannedCounter {
     /// The limit.
     pub limit: Arc<LimitPlan>,
     /// The key.
@@ -79,9 +79,9 @@ impl LimitPlan {
     pub fn new(
         spec: Arc<LimitSpec>,
         consistency: Consistency,
-        on_failure: OnFailure,
+        on_failure: OnStoreFailure,
         corrected: bool,
-        sharers: Arc<Sharers>,
+        sharers: Arc<Replicas>,
     ) -> Self {
         let single = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
         let singles = match &spec.rates[..] {
@@ -114,7 +114,7 @@ impl LimitPlan {
     }
 }
 
-impl Asked {
+impl PlannedCounter {
     pub(super) fn counter(&self) -> Counter {
         Counter { limit: self.limit.spec.clone(), key: self.key, cost: self.cost }
     }
@@ -136,7 +136,7 @@ fn mixed(limit: u64, key: KeyHash) -> u128 {
 }
 
 /// Of a whole check: counters and costs, in their order.
-pub(super) fn check_id(asked: &[Asked]) -> u128 {
+pub(super) fn check_id(asked: &[PlannedCounter]) -> u128 {
     let mut id = 0u128;
     for one in asked {
         let half = |seed: u64| {

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::check::{
-    Answer, Check, Counter, Granted, KeyHash, LimitSpec, Records, Settlement, decide, settle,
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, decide, settle,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
@@ -52,7 +52,7 @@ impl Fake {
         Ok(())
     }
 
-    fn decide(&self, check: &[Counter]) -> Answer {
+    fn decide(&self, check: &[Counter]) -> CheckResponse {
         let mut counters = self.counters.lock().unwrap();
         let key = |counter: &Counter| (counter.limit.scope.clone(), counter.key.0);
         let mut before: Vec<Records> =
@@ -84,13 +84,13 @@ impl Fake {
 }
 
 impl Backend for Fake {
-    async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         self.checks.fetch_add(1, SeqCst);
         self.pass().await?;
         Ok(self.decide(&check))
     }
 
-    async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         self.takes.fetch_add(1, SeqCst);
         if self.deaf.load(SeqCst) {
             return Err(StoreError::Timeout);
@@ -99,7 +99,7 @@ impl Backend for Fake {
         let counter = [counter];
         let granted = (0..wanted).take_while(|_| self.decide(&counter).admitted).count() as u64;
         let peek = [Counter { cost: 0, ..counter[0].clone() }];
-        Ok(Granted { granted, answer: self.decide(&peek) })
+        Ok(Grant { granted, answer: self.decide(&peek) })
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
@@ -124,28 +124,28 @@ impl Backend for Fake {
 const DAY: u64 = 86_400_000;
 
 fn plan(scope: &str, rates: &[(u64, u64)], consistency: Consistency) -> Arc<LimitPlan> {
-    plan_of(Live::ALONE, scope, rates, consistency)
+    plan_of(Replica::ONLY, scope, rates, consistency)
 }
 
 /// The plan of one pod of those that share it.
-fn plan_of(live: Live, scope: &str, rates: &[(u64, u64)], consistency: Consistency) -> Arc<LimitPlan> {
+fn plan_of(live: Replica, scope: &str, rates: &[(u64, u64)], consistency: Consistency) -> Arc<LimitPlan> {
     let rate = |&(requests, millis)| {
         let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
         Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap()
     };
     let spec = Arc::new(LimitSpec::new(scope, rates.iter().map(rate).collect()));
-    Arc::new(LimitPlan::new(spec, consistency, OnFailure::Share, false, Sharers::new(live)))
+    Arc::new(LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, Replicas::new(live)))
 }
 
-fn one(plan: &Arc<LimitPlan>, key: u128) -> Asked {
-    Asked { limit: plan.clone(), key: KeyHash(key), cost: 1 }
+fn one(plan: &Arc<LimitPlan>, key: u128) -> PlannedCounter {
+    PlannedCounter { limit: plan.clone(), key: KeyHash(key), cost: 1 }
 }
 
 fn limiter(store: &Arc<Fake>) -> Limiter<Fake> {
     Limiter::new(store.clone(), &LimiterOptions::default())
 }
 
-async fn admitted(limiter: &Limiter<Fake>, asked: &[Asked], times: usize) -> usize {
+async fn admitted(limiter: &Limiter<Fake>, asked: &[PlannedCounter], times: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..times {
         admitted += usize::from(limiter.check(asked).await.unwrap().answer.admitted);
@@ -199,7 +199,7 @@ async fn a_block_is_not_lost_when_the_request_that_waits_for_it_goes() {
     store.door.add_permits(1);
     until("the block comes", || limiter.metrics().lease.under_way == 0).await;
     let outcome = limiter.check(&asked).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == AnsweredBy::Lease);
+    assert!(outcome.answer.admitted && outcome.by == Source::Lease);
     assert_eq!(store.takes.load(SeqCst), takes);
 }
 
@@ -231,7 +231,7 @@ async fn what_was_reserved_goes_back_when_another_limit_denies() {
 async fn a_limit_counted_here_alone_asks_nobody_and_has_its_share() {
     let store = Fake::new();
     let limiter = limiter(&store);
-    let plan = plan_of(Live::numbered(3, 4), "n/p/l", &[(100, DAY)], Consistency::Local);
+    let plan = plan_of(Replica::new(3, 4), "n/p/l", &[(100, DAY)], Consistency::Local);
     assert_eq!(admitted(&limiter, &[one(&plan, 1)], 100).await, 25);
     let strict = self::plan("n/p/s", &[(2, DAY)], Consistency::Strict);
     // What it took is given back when the store denies.
@@ -247,7 +247,7 @@ async fn every_rate_is_told_once_whatever_fails_meanwhile() {
     let store = Fake::new();
     let limiter = limiter(&store);
     let rates = [(100, DAY), (1_000, 7 * DAY)];
-    let plan = plan_of(Live::numbered(0, 2), "n/p/l", &rates, Consistency::Strict);
+    let plan = plan_of(Replica::new(0, 2), "n/p/l", &rates, Consistency::Strict);
     let asked = [one(&plan, 1)];
     assert_eq!(admitted(&limiter, &asked, 10).await, 10);
     store.gone.store(true, SeqCst);
@@ -257,13 +257,13 @@ async fn every_rate_is_told_once_whatever_fails_meanwhile() {
     store.gone.store(false, SeqCst);
     for _ in 0..20 {
         let outcome = limiter.check(&asked).await.unwrap();
-        assert!(!outcome.answer.admitted && outcome.by == AnsweredBy::Share);
+        assert!(!outcome.answer.admitted && outcome.by == Source::Share);
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     assert_eq!(store.used(&plan, 1), [10, 10]);
     store.deaf.store(false, SeqCst);
     let outcome = limiter.check(&asked).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == AnsweredBy::Store);
+    assert!(outcome.answer.admitted && outcome.by == Source::Store);
     assert_eq!(store.used(&plan, 1), [56, 56]);
     assert_eq!(limiter.metrics().share.pending, 0);
     assert_eq!(admitted(&limiter, &asked, 100).await, 44);
@@ -272,13 +272,13 @@ async fn every_rate_is_told_once_whatever_fails_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_came_back_empty_hears_what_it_knew_from_the_first_pod() {
     let store = Fake::new();
-    let plan = |n| plan_of(Live::numbered(n, 4), "n/p/l", &[(1_000, DAY)], Consistency::Strict);
+    let plan = |n| plan_of(Replica::new(n, 4), "n/p/l", &[(1_000, DAY)], Consistency::Strict);
     let pods: Vec<_> = (0..4).map(|n| (limiter(&store), plan(n))).collect();
     for (pod, plan) in &pods {
         assert_eq!(admitted(pod, &[one(plan, 1)], 100).await, 100);
     }
     for (pod, plan) in &pods {
-        let peek = [Asked { cost: 0, ..one(plan, 1) }];
+        let peek = [PlannedCounter { cost: 0, ..one(plan, 1) }];
         assert!(pod.check(&peek).await.unwrap().answer.admitted);
     }
     store.gone.store(true, SeqCst);
@@ -448,9 +448,9 @@ async fn what_an_old_limiter_could_not_tell_the_new_one_does() {
 #[tokio::test(start_paused = true)]
 async fn each_rate_is_shared_by_the_pods_of_its_own_last_period() {
     let rates = [(100, 1_000), (10_000, DAY)];
-    let sharers = Sharers::new(Live::numbered(0, 100));
+    let sharers = Replicas::new(Replica::new(0, 100));
     let spec = plan("n/p/l", &rates, Consistency::Local).spec.clone();
-    let plan = LimitPlan::new(spec, Consistency::Local, OnFailure::Share, false, sharers.clone());
+    let plan = LimitPlan::new(spec, Consistency::Local, OnStoreFailure::Share, false, sharers.clone());
     let asked = one(&Arc::new(plan), 1);
     let shares = super::share::Shares::new(10, 10);
     // Of one second each; a day has as many as are left of it.
@@ -460,7 +460,7 @@ async fn each_rate_is_shared_by_the_pods_of_its_own_last_period() {
     };
     assert_eq!(admitted(second(0)), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
-    sharers.set(Live::numbered(0, 10));
+    sharers.set(Replica::new(0, 10));
     assert_eq!(admitted(second(1)), 1, "those that have gone have used their parts of the last second");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(admitted(second(3)), 10);

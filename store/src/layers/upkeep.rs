@@ -11,7 +11,7 @@ use super::backend::Backend;
 use super::flight::LOST;
 use super::lease::{Taking, used};
 use super::limiter::Inner;
-use super::plan::Asked;
+use super::plan::PlannedCounter;
 use super::share::{HandOver, Part};
 use crate::check::Counter;
 use crate::failure::{StoreError, StoreHealth};
@@ -46,7 +46,7 @@ impl<S: Backend> Inner<S> {
     }
 
     /// The store is told of these counters before it is asked about them.
-    pub(super) async fn before_store(self: &Arc<Self>, asked: &[Asked]) -> Result<(), StoreError> {
+    pub(super) async fn before_store(self: &Arc<Self>, asked: &[PlannedCounter]) -> Result<(), StoreError> {
         for one in asked {
             let at = self.time.of_store(self.time.now());
             let Some((flight, hand_over)) = self.shares.hand_over(one.counter_id(), at) else { continue };

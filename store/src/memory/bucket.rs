@@ -5,7 +5,7 @@
 use sluice_limiter::{Algorithm, Decision, Rate};
 
 use super::entry::{Entry, Id, Layout};
-use crate::check::Answer;
+use crate::check::CheckResponse;
 
 /// A time: whole microseconds, and a rest in units of 1 / requests of one.
 type Span = (u64, u64);
@@ -82,7 +82,7 @@ impl Bucket {
 
     /// The answer that says so.
     #[inline]
-    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> Answer {
+    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> CheckResponse {
         let Verdict { ahead, rest, wait } = verdict;
         let decision = Decision {
             admitted: wait.is_none(),
@@ -93,7 +93,7 @@ impl Bucket {
             retry_after: wait,
             delay: 0,
         };
-        Answer::of_one(decision, now)
+        CheckResponse::of_one(decision, now)
     }
 
     #[inline]

@@ -13,7 +13,9 @@ use sluice_limiter::{
 };
 
 use super::{MemoryStore, shard_of};
-use crate::check::{Answer, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide, settle};
+use crate::check::{
+    CheckResponse, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide, settle,
+};
 use crate::clock::Clock;
 
 const DAY: i64 = 86_400_000_000;
@@ -23,7 +25,7 @@ const START: u64 = 1_750_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
     let sliding = (prop_oneof![3 => Just(1u64), 1 => 1u64..=60], bound).prop_map(|(slots, bound)| {
-        Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+        Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
     });
     let alignment = prop_oneof![2 => Just(Alignment::Clock), 1 => Just(Alignment::Spread), 1 => Just(Alignment::FirstRequest)];
     let log = (prop_oneof![Just(0u64), 0u64..2000], any::<bool>())
@@ -135,7 +137,7 @@ impl Model {
         self.counters.insert((limit.scope.clone(), key.0), own);
     }
 
-    fn check(&mut self, check: &[Counter], now: u64) -> Answer {
+    fn check(&mut self, check: &[Counter], now: u64) -> CheckResponse {
         let held: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
         let all = |(_, own, others): &(bool, Records, Records)| own.iter().chain(others).cloned().collect();
         let mut records: Vec<Records> = held.iter().map(all).collect();
@@ -291,7 +293,7 @@ proptest! {
 fn store_takes_the_largest_and_the_smallest_numbers() {
     let algorithms = [
         Algorithm::SLIDING_WINDOW,
-        Algorithm::SlidingWindowCounter { slots: SubWindows::ONE, bound: Bound::Guaranteed },
+        Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed },
         Algorithm::FixedWindow(Alignment::Clock),
         Algorithm::FixedWindow(Alignment::Spread),
         Algorithm::FixedWindow(Alignment::FirstRequest),

@@ -11,7 +11,7 @@
 //! 82 bits of a key are always compared. What does not fit (several records, more than two counts, a soft rate that is
 //! over) is spilled: the entry holds when it expires, and where it is.
 
-use sluice_limiter::{Over, Record, Tag};
+use sluice_limiter::{Overrun, Record, Tag};
 
 /// The bits of a tag, without those that are always zero.
 const TAG_BITS: u32 = 45;
@@ -76,7 +76,7 @@ impl Layout {
         if tag.has_tail() {
             return None;
         }
-        let expires = |slot| Record { slot, ..Record::empty(tag, 0) }.expires_at();
+        let expires = |slot| Record { window: slot, ..Record::empty(tag, 0) }.expires_at();
         let (unit, life) = (expires(1) - expires(0), rounded(expires(0))?);
         Some(Self { tag, bits: tag.get() >> TAG_SHIFT, unit, life })
     }
@@ -120,9 +120,10 @@ impl Entry {
     /// The entry of this record, if it fits.
     #[inline]
     pub(super) fn pack(id: Id, layout: &Layout, record: &Record) -> Option<Self> {
-        let instant = record.slot.checked_mul(layout.unit).filter(|&instant| instant < 1 << INSTANT_BITS)?;
+        let instant =
+            record.window.checked_mul(layout.unit).filter(|&instant| instant < 1 << INSTANT_BITS)?;
         let counts = packed(record.current, record.previous)?;
-        let fits = record.tag == layout.tag && record.tail.is_empty() && record.over == Over::default();
+        let fits = record.tag == layout.tag && record.tail.is_empty() && record.overrun == Overrun::default();
         fits.then_some(Self { id: id.tagged(layout), time: instant << LIFE_BITS | layout.life, counts })
     }
 
@@ -131,7 +132,14 @@ impl Entry {
     pub(super) fn unpack(&self, layout: &Layout) -> Record {
         let (current, previous) = self.counts();
         let slot = if layout.unit == 1 { self.instant() } else { self.instant() / layout.unit };
-        Record { tag: layout.tag, slot, current, previous, over: Over::default(), tail: Vec::new() }
+        Record {
+            tag: layout.tag,
+            window: slot,
+            current,
+            previous,
+            overrun: Overrun::default(),
+            tail: Vec::new(),
+        }
     }
 
     /// How its record stands in it, of the counter with this id.

@@ -40,7 +40,7 @@ pub(crate) use self::prepared::Prepared;
 use self::shard::{Held, Shard};
 use self::table::SHARD_BITS;
 use self::window::Window;
-use crate::check::{Answer, Counter, Records, Settlement, decide, settle};
+use crate::check::{CheckResponse, Counter, Records, Settlement, decide, settle};
 use crate::clock::Clock;
 
 const SHARDS: usize = 1 << SHARD_BITS;
@@ -83,14 +83,14 @@ impl MemoryStore {
     /// Decides a check now.
     #[must_use]
     #[inline]
-    pub fn check(&self, check: &[Counter]) -> Answer {
+    pub fn check(&self, check: &[Counter]) -> CheckResponse {
         self.check_at(check, self.clock.now())
     }
 
     /// Decides a check at an instant that the caller has just read from a clock: microseconds since the Unix epoch.
     #[must_use]
     #[inline]
-    pub fn check_at(&self, check: &[Counter], now: u64) -> Answer {
+    pub fn check_at(&self, check: &[Counter], now: u64) -> CheckResponse {
         if let [counter] = check {
             let prepared = &counter.limit.prepared;
             if let Some(window) = &prepared.window {
@@ -127,7 +127,7 @@ impl MemoryStore {
     /// A check of one counter of a plain window that may be asked for outside of its shard's lock. As in
     /// [`Self::check_window`], here is only what most are.
     #[inline(never)]
-    fn check_hot(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+    fn check_hot(&self, counter: &Counter, window: &Window, now: u64) -> CheckResponse {
         let id = window.tagged(counter.limit.prepared.id(counter.key.0));
         match self.hot[shard_of(id)].check_plain(id, window, counter.cost, now) {
             Some(verdict) => window.answer(verdict, now),
@@ -137,7 +137,7 @@ impl MemoryStore {
 
     /// The same, whatever it is.
     #[inline(never)]
-    fn check_hot_further(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+    fn check_hot_further(&self, counter: &Counter, window: &Window, now: u64) -> CheckResponse {
         let id = window.tagged(counter.limit.prepared.id(counter.key.0));
         match self.hot[shard_of(id)].check(id, window, counter.cost, now) {
             Some(verdict) => window.answer(verdict, now),
@@ -148,7 +148,7 @@ impl MemoryStore {
     /// A check of one counter of a plain window. Here is only what most are, in as few steps as can be: while the entry
     /// comes from memory, a processor goes on with the checks after this one as far as it can hold all steps in between.
     #[inline(never)]
-    fn check_window(&self, counter: &Counter, window: &Window, now: u64) -> Answer {
+    fn check_window(&self, counter: &Counter, window: &Window, now: u64) -> CheckResponse {
         let id = window.tagged(counter.limit.prepared.id(counter.key.0));
         let Ok(mut shard) = self.shards[shard_of(id)].0.try_lock() else {
             let shard = self.lock_around(shard_of(id));
@@ -178,7 +178,7 @@ impl MemoryStore {
         counter: &Counter,
         window: &Window,
         now: u64,
-    ) -> Answer {
+    ) -> CheckResponse {
         let id = window.tagged(counter.limit.prepared.id(counter.key.0));
         let hot = &self.hot[shard_of(id)];
         if hot.may_be(id) && hot.is_live() {
@@ -208,7 +208,7 @@ impl MemoryStore {
 
     /// A check of one of a bucket.
     #[inline(never)]
-    fn check_bucket(&self, counter: &Counter, bucket: &Bucket, now: u64) -> Answer {
+    fn check_bucket(&self, counter: &Counter, bucket: &Bucket, now: u64) -> CheckResponse {
         let id = bucket.tagged(counter.limit.prepared.id(counter.key.0));
         let mut shard = self.lock_around(shard_of(id));
         if !shard.tick()
@@ -223,12 +223,12 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn check_any(&self, check: &[Counter], now: u64) -> Answer {
+    fn check_any(&self, check: &[Counter], now: u64) -> CheckResponse {
         if let [counter] = check
             && let Some(layout) = &counter.limit.prepared.layout
             && let Some(decision) = self.check_one(counter, layout, now)
         {
-            return Answer::of_one(decision, now);
+            return CheckResponse::of_one(decision, now);
         }
         self.check_all(check, now)
     }
@@ -266,7 +266,7 @@ impl MemoryStore {
     }
 
     /// Any check.
-    fn check_all(&self, check: &[Counter], now: u64) -> Answer {
+    fn check_all(&self, check: &[Counter], now: u64) -> CheckResponse {
         let mut ids: SmallVec<[Id; 4]> =
             check.iter().map(|counter| counter.limit.prepared.id(counter.key.0)).collect();
         let mut overflown: SmallVec<[bool; 4]> = smallvec![false; ids.len()];
@@ -368,7 +368,7 @@ impl MemoryStore {
 }
 
 /// Decides a check by the counters with these ids, whose shards are locked; also tells how many of them are new.
-fn decide_locked(locked: &mut Locked<'_>, check: &[Counter], ids: &[Id], now: u64) -> (Answer, usize) {
+fn decide_locked(locked: &mut Locked<'_>, check: &[Counter], ids: &[Id], now: u64) -> (CheckResponse, usize) {
     let held = ids.iter().zip(check).map(|(&id, counter)| {
         shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
     });

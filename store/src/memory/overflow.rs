@@ -2,7 +2,7 @@
 //! what all of them cost, and each is told what it says.
 
 use super::entry::Id;
-use crate::check::{Answer, Counter};
+use crate::check::{CheckResponse, Counter};
 
 /// Such a check.
 pub(super) struct Shared {
@@ -34,12 +34,12 @@ impl Shared {
     }
 
     /// The answer to the check as it was.
-    pub(super) fn answer(&self, answer: &Answer) -> Answer {
+    pub(super) fn answer(&self, answer: &CheckResponse) -> CheckResponse {
         let rates = |place: usize| self.check[place].limit.rates.len();
         let decisions = self.places.iter().flat_map(|&place| {
             let begin: usize = (0..place).map(rates).sum();
             answer.decisions.iter().skip(begin).take(rates(place)).copied()
         });
-        Answer { decisions: decisions.collect(), ..*answer }
+        CheckResponse { decisions: decisions.collect(), ..*answer }
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluice_limiter::{Algorithm, Bound, Burst, Over, Period, Rate, Record, Requests, SubWindows};
+use sluice_limiter::{Algorithm, Bound, Burst, Overrun, Period, Rate, Record, Requests, SubWindows};
 
 use super::entry::{Entry, Id, Layout};
 use super::table::Table;
@@ -238,7 +238,7 @@ fn store_sweeps_over_damaged_records() {
     let limit = limit("ns/p/l", 5, 60_000);
     let id = limit.prepared.id(hashed(1).0);
     for slot in [u64::MAX, u64::MAX / 60_000] {
-        let record = Record { slot, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
+        let record = Record { window: slot, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
         assert_eq!(record.expires_at(), u64::MAX);
         store.lock(shard_of(id)).put(id, &limit, Records::from_iter([record]), Held::default(), 0);
         for key in 2..20_000 {
@@ -450,13 +450,13 @@ proptest! {
         let slots = SubWindows::ONE;
         let algorithm = [
             Algorithm::SLIDING_WINDOW, Algorithm::FIXED_WINDOW,
-            Algorithm::SlidingWindowCounter { slots, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
+            Algorithm::SlidingWindowCounter { sub_windows: slots, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
         ][kind];
         let tag = rate(1 << 30, period, algorithm).tag();
         let layout = Layout::of(tag).unwrap();
         let slot = if kind == 3 { instant } else { instant / period };
         let id = Id { high: id.0 & !1, low: id.1 };
-        let record = Record { slot, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
+        let record = Record { window: slot, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
         if let Some(entry) = Entry::pack(id, &layout, &record) {
             prop_assert_eq!(entry.unpack(&layout), record.clone());
             prop_assert_eq!(entry.layout(id), Some(layout));
@@ -467,7 +467,7 @@ proptest! {
             let instant = u128::from(slot) * u128::from(if kind == 3 { 1 } else { period });
             prop_assert!(instant >> 48 > 0 || (record.current >> 31 > 0 && record.previous >> 18 > 0) || record.current >> 45 > 0 || record.previous >> 32 > 0);
         }
-        let over = Record { over: Over { since: 1, last: 2 }, ..record };
+        let over = Record { overrun: Overrun { since: 1, last: 2 }, ..record };
         prop_assert!(Entry::pack(id, &layout, &over).is_none());
     }
 }
@@ -482,7 +482,7 @@ fn an_entry_is_half_a_line() {
                 1,
                 60_000,
                 Algorithm::SlidingWindowCounter {
-                    slots: SubWindows::new(60).unwrap(),
+                    sub_windows: SubWindows::new(60).unwrap(),
                     bound: Bound::Estimate,
                 }
             )

@@ -1,11 +1,11 @@
-//! A check of one counter of a hard rate with the sliding window of two slots or the fixed window, as most are: what
+//! A check of one counter of a hard rate with the sliding window of two sub_windows or the fixed window, as most are: what
 //! `decide` says of it, in one go and by what stands in the entry, as long as the entry's slot is the current one. The
 //! tests compare it with `decide`.
 
 use sluice_limiter::{Algorithm, Alignment, Bound, Decision, Rate, SubWindows};
 
 use super::entry::{Entry, Id, Layout};
-use crate::check::Answer;
+use crate::check::CheckResponse;
 
 /// What counts of the slot before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,10 +45,10 @@ impl Window {
     pub(super) fn of(rate: &Rate, layout: Layout) -> Option<Self> {
         let before = match rate.algorithm {
             Algorithm::FixedWindow(Alignment::Clock) => Before::Nothing,
-            Algorithm::SlidingWindowCounter { slots: SubWindows::ONE, bound: Bound::Estimate } => {
+            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Estimate } => {
                 Before::Share
             }
-            Algorithm::SlidingWindowCounter { slots: SubWindows::ONE, bound: Bound::Guaranteed } => {
+            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed } => {
                 Before::All
             }
             _ => return None,
@@ -145,7 +145,7 @@ impl Window {
 
     /// The answer that says so.
     #[inline]
-    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> Answer {
+    pub(super) fn answer(&self, verdict: Verdict, now: u64) -> CheckResponse {
         let Verdict { admitted, left, reset, wait } = verdict;
         let decision = Decision {
             admitted,
@@ -156,7 +156,7 @@ impl Window {
             retry_after: wait,
             delay: 0,
         };
-        Answer::of_one(decision, now)
+        CheckResponse::of_one(decision, now)
     }
 
     /// How much counts of the slot before.

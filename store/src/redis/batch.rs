@@ -14,7 +14,7 @@ use super::queue::{Ask, Caller, Job, MAX_WAITING};
 use super::request::Writer;
 use super::runs::{Run, arrange};
 use super::script::Request;
-use crate::check::{Check, Counter, KeyHash, LimitSpec};
+use crate::check::{CheckRequest, Counter, KeyHash, LimitSpec};
 use crate::failure::StoreError;
 
 /// How many records one call may touch: less than a millisecond of Redis, which serves nobody else meanwhile. What more
@@ -65,7 +65,7 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) enum Entry {
     /// A check and all who ask it, in the order in which they came.
-    Check(Check, Vec<Caller>),
+    Check(CheckRequest, Vec<Caller>),
     /// Anything else has one caller.
     One(Ask),
 }
@@ -112,8 +112,8 @@ impl Batch {
     }
 
     /// What a check asks, if several who ask it can be merged.
-    fn hash(&self, check: &Check) -> Option<u64> {
-        if check.iter().any(|counter| !counter.limit.merges()) {
+    fn hash(&self, check: &CheckRequest) -> Option<u64> {
+        if check.iter().any(|counter| !counter.limit.is_mergeable()) {
             return None;
         }
         let mut hasher = self.hasher.build_hasher();
@@ -125,7 +125,7 @@ impl Batch {
 
     /// The check of several counters and who asks it, if it is all there is.
     #[expect(clippy::result_large_err, reason = "what cannot be used goes back")]
-    pub(super) fn into_check(mut self) -> Result<(Check, Vec<Caller>), Self> {
+    pub(super) fn into_check(mut self) -> Result<(CheckRequest, Vec<Caller>), Self> {
         match (self.entries.pop(), self.entries.is_empty()) {
             (Some(Entry::Check(check, callers)), true) if check.len() > 1 => Ok((check, callers)),
             (entry, _) => {
@@ -263,18 +263,18 @@ impl Entry {
 }
 
 /// How many records a check touches, each by its weight.
-fn records(check: &Check) -> usize {
+fn records(check: &CheckRequest) -> usize {
     check.iter().map(|counter| weight(&counter.limit)).sum()
 }
 
 /// The records of a limit, counted as so many of the default algorithm: what they cost the script, as measured.
 fn weight(limit: &LimitSpec) -> usize {
     let of = |rate: &Rate| {
-        if rate.parameters(0, 1).is_none() {
+        if rate.script_arguments(0, 1).is_none() {
             return 1;
         }
         match rate.algorithm {
-            Algorithm::SlidingWindowCounter { slots, .. } => 3 + usize::from(slots.get()) / 10,
+            Algorithm::SlidingWindowCounter { sub_windows: slots, .. } => 3 + usize::from(slots.get()) / 10,
             Algorithm::SlidingWindowLog { .. } => 3 + rate.requests.get() as usize / 1000,
             _ => 3,
         }
@@ -294,7 +294,7 @@ impl Ask {
 
 /// Whether two checks ask the very same. Limits of different snapshots are different ones even if they look alike;
 /// the script takes them one after another.
-fn same(one: &Check, other: &Check) -> bool {
+fn same(one: &CheckRequest, other: &CheckRequest) -> bool {
     one.len() == other.len()
         && one
             .iter()

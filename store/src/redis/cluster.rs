@@ -23,7 +23,7 @@ use super::script::send;
 use super::slots::{self, Range};
 use super::target::{Reach, Target, split};
 use super::worker::Setting;
-use crate::check::{Check, Counter, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckRequest, Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 /// How long the map is believed while all is well, and the bounds of the wait between two readings while it is not.
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// The lanes of a check's counters, as soon as the map is known.
-    pub(super) async fn lanes(&self, check: &Check, deadline: Instant) -> Result<Lanes, StoreError> {
+    pub(super) async fn lanes(&self, check: &CheckRequest, deadline: Instant) -> Result<Lanes, StoreError> {
         self.known(deadline).await?;
         let map = self.map.borrow();
         Ok(check.iter().map(|counter| self.lane(&map, &counter.limit, counter.key)).collect())

@@ -114,14 +114,14 @@ impl Circuit {
 }
 
 /// A question on its way.
-struct Asked<'a> {
+struct PendingCheck<'a> {
     shared: &'a Shared,
     /// A caller who goes from now on goes because it took too long.
     nearly: Instant,
     answered: bool,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingCheck<'_> {
     fn drop(&mut self) {
         if !self.answered && Instant::now() >= self.nearly {
             self.shared.failed(&StoreError::Timeout);
@@ -139,7 +139,7 @@ impl Shared {
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let nearly = deadline.checked_sub(budget / 10).unwrap_or(deadline);
-        let mut asked = Asked { shared: self, nearly, answered: false };
+        let mut asked = PendingCheck { shared: self, nearly, answered: false };
         let answer = answer.await;
         asked.answered = true;
         answer.inspect_err(|error| self.failed(error))

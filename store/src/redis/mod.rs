@@ -83,7 +83,7 @@ pub use metrics::{LATENCY_BOUNDS_US, RedisMetrics};
 pub use options::{ClientCertificate, OptionsError, RedisOptions, Secret, Topology};
 pub use script::CHECK_LUA;
 
-use crate::check::{Answer, Check, Counter, Granted, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use cluster::Cluster;
 use connect::Way;
@@ -151,12 +151,12 @@ impl RedisStore {
     /// # Errors
     /// No answer: too late, too many waiting, or the store is failing. Nothing was consumed as far as the store could
     /// see to it.
-    pub async fn check(&self, check: Check) -> Result<Answer, StoreError> {
+    pub async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         let deadline = Instant::now() + self.budget;
         self.shared.asked(deadline, self.budget, self.decide(check, deadline)).await
     }
 
-    async fn decide(&self, check: Check, deadline: Instant) -> Result<Answer, StoreError> {
+    async fn decide(&self, check: CheckRequest, deadline: Instant) -> Result<CheckResponse, StoreError> {
         let cluster = match &self.servers {
             Servers::One(node) => {
                 return node.ask(Lane::ALL, deadline, |caller| Ask::Check(check, caller)).await;
@@ -176,7 +176,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// As [`RedisStore::check`].
-    pub async fn take(&self, counter: Counter, wanted: u64) -> Result<Granted, StoreError> {
+    pub async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         let wanted = wanted.clamp(1, MAX_TAKEN);
         self.ask(counter.key, &counter.limit.clone(), |caller| Ask::Take(counter, wanted, caller)).await
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::node::Lane;
 use super::queue::Ask;
-use crate::check::{Answer, Check, Counter, Records, Settlement, decide};
+use crate::check::{CheckRequest, CheckResponse, Counter, Records, Settlement, decide};
 use crate::failure::StoreError;
 
 /// The counters of one lane.
@@ -17,17 +17,17 @@ struct Part {
     lane: Lane,
     /// Where they stand in the check.
     places: SmallVec<[usize; 2]>,
-    check: Check,
+    check: CheckRequest,
 }
 
 /// What was taken so far; given back unless it is kept.
 struct Reserved<'a> {
     cluster: &'a Cluster,
-    parts: Vec<(Part, Answer)>,
+    parts: Vec<(Part, CheckResponse)>,
 }
 
 impl Reserved<'_> {
-    fn keep(&mut self) -> Vec<(Part, Answer)> {
+    fn keep(&mut self) -> Vec<(Part, CheckResponse)> {
         std::mem::take(&mut self.parts)
     }
 }
@@ -43,10 +43,10 @@ impl Drop for Reserved<'_> {
 /// Decides a check; `lanes` holds the lane of each of its counters.
 pub(super) async fn check(
     cluster: &Cluster,
-    check: &Check,
+    check: &CheckRequest,
     lanes: &[Lane],
     deadline: Instant,
-) -> Result<Answer, StoreError> {
+) -> Result<CheckResponse, StoreError> {
     let mut reserved = Reserved { cluster, parts: Vec::new() };
     let mut rest = split(check, lanes).into_iter();
     for part in rest.by_ref() {
@@ -75,7 +75,7 @@ pub(super) async fn check(
 
 /// The parts of a check in the order of their lanes, which is the same for all checks: of two that want the same
 /// counters, one gets all.
-fn split(check: &Check, lanes: &[Lane]) -> Vec<Part> {
+fn split(check: &CheckRequest, lanes: &[Lane]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for (place, (counter, &lane)) in check.iter().zip(lanes).enumerate() {
         match parts.iter_mut().find(|part| part.lane == lane) {
@@ -96,8 +96,9 @@ fn split(check: &Check, lanes: &[Lane]) -> Vec<Part> {
 
 /// What a part says about a check that another part denied already: nothing is taken. A part that cannot be asked is
 /// told as if nobody had used it; the check is denied anyway.
-async fn look(cluster: &Cluster, part: &Part, deadline: Instant) -> Answer {
-    let peek: Check = part.check.iter().map(|counter| Counter { cost: 0, ..counter.clone() }).collect();
+async fn look(cluster: &Cluster, part: &Part, deadline: Instant) -> CheckResponse {
+    let peek: CheckRequest =
+        part.check.iter().map(|counter| Counter { cost: 0, ..counter.clone() }).collect();
     match cluster.ask(part.lane, deadline, |caller| Ask::Check(peek, caller)).await {
         Ok(mut answer) => {
             let costs =
@@ -112,7 +113,7 @@ async fn look(cluster: &Cluster, part: &Part, deadline: Instant) -> Answer {
 }
 
 /// An answer as it would be without its charge.
-fn given_back(check: &Check, mut answer: Answer) -> Answer {
+fn given_back(check: &CheckRequest, mut answer: CheckResponse) -> CheckResponse {
     let costs = check.iter().flat_map(|counter| counter.limit.rates.iter().map(|_| counter.cost));
     for (decision, cost) in answer.decisions.iter_mut().zip(costs) {
         decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
@@ -121,7 +122,7 @@ fn given_back(check: &Check, mut answer: Answer) -> Answer {
 }
 
 /// One answer of those to the parts, in the check's order.
-fn merge(check: &Check, parts: Vec<(Part, Answer)>, admitted: bool) -> Answer {
+fn merge(check: &CheckRequest, parts: Vec<(Part, CheckResponse)>, admitted: bool) -> CheckResponse {
     let mut places: Vec<SmallVec<[_; 2]>> = vec![SmallVec::new(); check.len()];
     let mut whole = None;
     for (part, mut answer) in parts {
@@ -135,14 +136,14 @@ fn merge(check: &Check, parts: Vec<(Part, Answer)>, admitted: bool) -> Answer {
     }
     let decisions = places.into_iter().flatten().collect();
     match whole {
-        Some(answer) => Answer { admitted, decisions, ..answer },
+        Some(answer) => CheckResponse { admitted, decisions, ..answer },
         // A check without counters.
         None => decide(&[], &mut [], 0),
     }
 }
 
 /// Gives back what counters were charged for an answer.
-fn refund(cluster: &Cluster, lane: Lane, check: &Check, answer: &Answer) {
+fn refund(cluster: &Cluster, lane: Lane, check: &CheckRequest, answer: &CheckResponse) {
     for Counter { limit, key, cost } in check.iter().filter(|counter| counter.cost > 0) {
         let delta = -i64::try_from(*cost).unwrap_or(i64::MAX);
         let (limit, key) = (limit.clone(), *key);
@@ -169,7 +170,7 @@ mod tests {
             let rates = if n == 3 { vec![rate(30), rate(31)] } else { vec![rate(10 * n)] };
             Counter { limit: Arc::new(LimitSpec::new(format!("{n}"), rates)), key: KeyHash(0), cost: 1 }
         };
-        let check: Check = (1..=4).map(counter).collect();
+        let check: CheckRequest = (1..=4).map(counter).collect();
         let lanes = [7, 3, 7, 1].map(Lane::of_slot);
         let parts = split(&check, &lanes);
         let order: Vec<_> = parts.iter().map(|part| (part.lane.slot(), part.places.to_vec())).collect();

@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::check::{Answer, Check, Counter, Granted, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
 use crate::failure::StoreError;
 
 /// How many may wait. More than a few batches cannot be answered within the latency budget anyway.
@@ -21,15 +21,15 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Ask {
     /// Decide a check.
-    Check(Check, Caller),
+    Check(CheckRequest, Caller),
     /// Take so many times a counter's cost, or as much of it as there is.
-    Take(Counter, u64, oneshot::Sender<Result<Granted, StoreError>>),
+    Take(Counter, u64, oneshot::Sender<Result<Grant, StoreError>>),
     /// Correct a charge.
     Settle(Settlement, oneshot::Sender<Result<(), StoreError>>),
 }
 
 /// Where the answer to a check goes.
-pub(super) type Caller = oneshot::Sender<Result<Answer, StoreError>>;
+pub(super) type Caller = oneshot::Sender<Result<CheckResponse, StoreError>>;
 
 impl Job {
     /// Whether nobody waits any more. A settlement is sent all the same.

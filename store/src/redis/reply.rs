@@ -2,14 +2,14 @@
 //! numbers in headers have one definition.
 
 use redis::Value;
-use sluice_limiter::sliding_window_log::View;
-use sluice_limiter::{MAX_COUNT, Over, Rate, Record};
+use sluice_limiter::sliding_window_log::RecordView;
+use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
 use smallvec::SmallVec;
 
 use super::batch::{Batch, Entry, in_runs};
 use super::queue::Ask;
 use super::runs::Run;
-use crate::check::{Answer, Counter, Granted};
+use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
 
 /// A reply that is not what the script returns.
@@ -21,7 +21,7 @@ pub(super) struct NotAReply;
 enum State {
     Record(Record),
     /// Of a log or of holders only what an answer needs.
-    View(View),
+    View(RecordView),
 }
 
 /// The states of all rates of all counters of a check.
@@ -67,7 +67,7 @@ impl Reply {
         Ok(Self { now: micros / 1000, micros, rest })
     }
 
-    /// Whether the script came too late to decide anything. Asked of a reply to a call that named checks.
+    /// Whether the script came too late to decide anything. Only meaningful for a reply to a call that named checks.
     pub(super) fn is_late(&self) -> bool {
         self.rest.len() == 0
     }
@@ -190,11 +190,11 @@ impl Reply {
     fn state(&mut self, rate: &Rate) -> Result<State, NotAReply> {
         let tag = rate.tag();
         let (first, second) = (count(&mut self.rest)?, count(&mut self.rest)?);
-        if tag.is_viewed() {
+        if tag.has_view() {
             let leaves = count(&mut self.rest)?;
-            return Ok(State::View(View { newest: first, used: second, leaves }));
+            return Ok(State::View(RecordView { newest: first, used: second, leaves }));
         }
-        let mut record = Record { slot: first, current: second.min(MAX_COUNT), ..Record::empty(tag, 0) };
+        let mut record = Record { window: first, current: second.min(MAX_COUNT), ..Record::empty(tag, 0) };
         if tag.has_tail() {
             let Some(Value::BulkString(bytes)) = self.rest.next() else { return Err(NotAReply) };
             if bytes.len() != 6 * (record.tail.len() + 1) {
@@ -211,7 +211,7 @@ impl Reply {
             record.previous = count(&mut self.rest)?.min(MAX_COUNT);
         }
         if rate.soft.is_some() {
-            record.over = Over { since: count(&mut self.rest)?, last: count(&mut self.rest)? };
+            record.overrun = Overrun { since: count(&mut self.rest)?, last: count(&mut self.rest)? };
         }
         Ok(State::Record(record))
     }
@@ -267,14 +267,14 @@ fn tell(entry: Entry, outcome: Outcome, now: u64) {
         Entry::One(Ask::Take(counter, wanted, caller)) => {
             let granted = admitted.min(wanted);
             let answer = answer(&[counter], &after, granted, granted, now);
-            let _ = caller.send(Ok(Granted { granted, answer }));
+            let _ = caller.send(Ok(Grant { granted, answer }));
         }
         Entry::One(settle) => settle.refuse(StoreError::Unavailable(StoreFault::Nonsense)),
     }
 }
 
 /// The answer of the caller of this turn, given the states after all turns.
-fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64) -> Answer {
+fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64) -> CheckResponse {
     let mut decisions = SmallVec::new();
     let passes = turn < admitted;
     let rates = check.iter().flat_map(|counter| counter.limit.rates.iter().map(move |rate| (counter, rate)));
@@ -286,20 +286,20 @@ fn answer(check: &[Counter], after: &States, admitted: u64, turn: u64, now: u64)
                 // Rolling again changes nothing; it gives the instant that counts.
                 let (mut record, at) = rate.roll(Some(record.clone()), now);
                 if later > 0 {
-                    record = rate.uncharge(record, at, later);
+                    record = rate.undo_charge(record, at, later);
                 }
                 let room = passes || rate.has_room(&record, at, cost);
                 rate.decision(&record, at, cost, room, passes)
             }
             State::View(view) => {
-                let view = View { used: view.used.saturating_sub(later), ..*view };
+                let view = RecordView { used: view.used.saturating_sub(later), ..*view };
                 // A log's time does not run backwards; holders' latest instant lies ahead.
                 let at = if rate.tag().is_log() { now.max(view.newest * 1000) } else { now };
-                rate.view_decision(&view, at, cost, passes || rate.view_has_room(&view, at, cost))
+                rate.decide_from_view(&view, at, cost, passes || rate.view_has_room(&view, at, cost))
             }
         });
     }
-    Answer { admitted: passes, at: now, decisions }
+    CheckResponse { admitted: passes, at: now, decisions }
 }
 
 #[cfg(test)]
@@ -313,11 +313,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::check::{Check, KeyHash, LimitSpec, Records, decide};
+    use crate::check::{CheckRequest, KeyHash, LimitSpec, Records, decide};
     use crate::redis::batch::Keys;
     use crate::redis::queue::Job;
 
-    fn check(requests: u64, cost: u64) -> Check {
+    fn check(requests: u64, cost: u64) -> CheckRequest {
         let rate = |algorithm, requests| {
             let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(1000).unwrap());
             Rate::new(requests, period, algorithm).unwrap()
@@ -348,7 +348,7 @@ mod tests {
             }
             let mut values = vec![Value::Int(now as i64), Value::Int(admitted)];
             for record in &state[0] {
-                values.extend([record.slot, record.current, record.previous].map(|n| Value::Int(n as i64)));
+                values.extend([record.window, record.current, record.previous].map(|n| Value::Int(n as i64)));
             }
             Reply::read(Value::Array(values)).unwrap().answer(batch).unwrap();
             let got: Vec<_> = receivers.iter_mut().map(|receiver| receiver.try_recv().unwrap().unwrap()).collect();

@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
             let limit = self.limit(&counter.limit);
             self.asked.extend([index, cost, limit]);
             for rate in &counter.limit.rates {
-                self.asked.extend(rate.parameters(counter.key.0, cost).into_iter().flatten());
+                self.asked.extend(rate.script_arguments(counter.key.0, cost).into_iter().flatten());
             }
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
         let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
         self.asked.extend([0, index, settlement.charged.min(1 << 52), more, less, limit]);
         for rate in &settlement.limit.rates {
-            self.asked.extend(rate.settlement_parameters(settlement.key.0, amount));
+            self.asked.extend(rate.settlement_script_arguments(settlement.key.0, amount));
         }
     }
 
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
         if index == next {
             self.limits.push(limit.rates.len() as u64);
             for rate in &limit.rates {
-                let flag = u64::from(rate.parameters(0, 1).is_some());
+                let flag = u64::from(rate.script_arguments(0, 1).is_some());
                 self.limits.extend([rate.requests.get(), rate.tag().get() + flag]);
             }
         }

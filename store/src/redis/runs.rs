@@ -81,7 +81,7 @@ fn own_of(entry: &Entry, uses: &Uses<'_>) -> Option<usize> {
 
 /// Whether no rate of a limit has parameters.
 fn is_plain(limit: &LimitSpec) -> bool {
-    limit.rates.iter().all(|rate| rate.parameters(0, 1).is_none())
+    limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none())
 }
 
 /// How many questions are about each counter.
@@ -115,7 +115,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::check::{Check, KeyHash};
+    use crate::check::{CheckRequest, KeyHash};
     use crate::redis::queue::Ask;
 
     fn limit(scope: &str, periods: &[u64]) -> Arc<LimitSpec> {
@@ -132,7 +132,7 @@ mod tests {
             key: KeyHash(key),
             cost,
         };
-        let check: Check = counters.iter().map(counter).collect();
+        let check: CheckRequest = counters.iter().map(counter).collect();
         match callers {
             1 => Entry::One(Ask::Check(check, oneshot::channel().0)),
             _ => Entry::Check(check, (0..callers).map(|_| oneshot::channel().0).collect()),

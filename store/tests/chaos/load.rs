@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sluice_limiter::{Algorithm, MAX_COUNT, MAX_PERIOD_MS, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
-use sluice_store::{Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
+use sluice_store::{
+    CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth,
+};
 
 /// Callers of each limit at each store.
 pub(crate) const CALLERS: usize = 4;
@@ -52,7 +54,7 @@ pub(crate) struct Log {
 
 /// What a store last did, for whoever waits for it.
 #[derive(Debug, Default)]
-struct Live {
+struct Replica {
     /// When the newest check began that was answered: nanoseconds since the load began.
     answered: AtomicU64,
     /// The same of those that were admitted, by limit.
@@ -65,7 +67,7 @@ struct Live {
 pub(crate) struct Load {
     pub(crate) stores: [Arc<RedisStore>; 2],
     pub(crate) limits: [Arc<LimitSpec>; 3],
-    live: Arc<[Live; 2]>,
+    live: Arc<[Replica; 2]>,
     begun: Instant,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Log>>,
@@ -74,7 +76,7 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn start(urls: [String; 2], budget: Duration) -> Self {
         let (stop, live, begun) =
-            (Arc::new(AtomicBool::new(false)), Arc::<[Live; 2]>::default(), Instant::now());
+            (Arc::new(AtomicBool::new(false)), Arc::<[Replica; 2]>::default(), Instant::now());
         let limits = limits();
         let (give, take) = mpsc::channel();
         let thread = std::thread::spawn({
@@ -169,7 +171,7 @@ struct Caller {
     at: (usize, usize),
     store: Arc<RedisStore>,
     limit: Arc<LimitSpec>,
-    live: Arc<[Live; 2]>,
+    live: Arc<[Replica; 2]>,
     base: Instant,
 }
 
@@ -182,7 +184,7 @@ impl Caller {
             // The store's task has this thread too: nothing changes between this look and the check's own.
             let open = matches!(self.store.health(), StoreHealth::Failing(_));
             let begun = Instant::now();
-            let answer = self.store.check(Check::from_iter([counter(&self.limit)])).await;
+            let answer = self.store.check(CheckRequest::from_iter([counter(&self.limit)])).await;
             let ended = Instant::now();
             let outcome = match answer {
                 Ok(answer) => {

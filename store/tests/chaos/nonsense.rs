@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_store::failure::StoreFault::{self, Nonsense, ReadOnly, Refused, Slow, Unreachable};
-use sluice_store::{Check, Counter, RedisOptions, RedisStore, StoreError};
+use sluice_store::{CheckRequest, Counter, RedisOptions, RedisStore, StoreError};
 
 use crate::case::{BUDGET, Case};
 use crate::load::{UNLIMITED, counter, limits};
@@ -66,7 +66,7 @@ fn store_survives_a_server_that_is_no_redis() {
     ];
     let ways = ways.map(|(fault, bytes)| {
         let what = std::str::from_utf8(&bytes[..bytes.len().min(40)]).unwrap_or("0xff");
-        (what, fault, Mode::Answer(bytes.to_vec()))
+        (what, fault, Mode::CheckResponse(bytes.to_vec()))
     });
     spoilt("no Redis", ways.into());
 }
@@ -124,7 +124,7 @@ async fn store_does_not_believe_that_more_were_admitted_than_asked() {
     let store = RedisStore::start(options).unwrap();
     // A check of cost 2 is answered by how many are admitted.
     let limit = limits()[UNLIMITED].clone();
-    let check = || Check::from_iter([Counter { cost: 2, ..counter(&limit) }]);
+    let check = || CheckRequest::from_iter([Counter { cost: 2, ..counter(&limit) }]);
     eventually("it answers", || async { store.check(check()).await.is_ok() }).await;
     proxy.set(Mode::Garble(|reply| {
         let mut reply = reply.to_vec();

@@ -24,7 +24,7 @@ pub(crate) enum Mode {
     /// Nothing comes through and nothing is closed. A connection that has lost a byte so stays dead.
     Silent,
     /// The server is not asked: this is the answer to each command; an empty one closes the connection.
-    Answer(Vec<u8>),
+    CheckResponse(Vec<u8>),
     /// The server is asked; of a reply to checks half comes through, and nothing after it.
     Cut,
     /// The server is asked; replies to checks are garbled; an empty one closes the connection.
@@ -173,8 +173,8 @@ impl Relay {
             }
             match self.mode() {
                 Mode::Silent => self.swallowed.store(true, SeqCst),
-                Mode::Answer(bytes) if bytes.is_empty() => return None,
-                Mode::Answer(bytes) => self.client.lock().await.write_all(&bytes).await.ok()?,
+                Mode::CheckResponse(bytes) if bytes.is_empty() => return None,
+                Mode::CheckResponse(bytes) => self.client.lock().await.write_all(&bytes).await.ok()?,
                 Mode::Slow(delay, _) => {
                     tokio::time::sleep(delay).await;
                     to.write_all(&command).await.ok()?;
@@ -214,7 +214,7 @@ impl Relay {
                         return None;
                     }
                 }
-                Mode::Pass | Mode::Answer(_) => {}
+                Mode::Pass | Mode::CheckResponse(_) => {}
             }
             self.client.lock().await.write_all(&reply).await.ok()?;
         }

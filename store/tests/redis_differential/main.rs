@@ -82,7 +82,7 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
             return Err(format!("the time is not {}: {reply:?}", world.now));
         }
         let mut besides: Option<States> = Some(vec![]);
-        for Asked { entry, run } in order.into_iter().filter(|_| !late) {
+        for OrderedEntry { entry, run } in order.into_iter().filter(|_| !late) {
             let entry = &entries[entry];
             let before = world.known(entry);
             let differs =
@@ -182,12 +182,12 @@ struct Call {
     names: Vec<String>,
     payload: Vec<u8>,
     /// The entries in its order: first those that are no run's.
-    order: Vec<Asked>,
+    order: Vec<OrderedEntry>,
 }
 
 /// An entry of a call.
 #[derive(Clone, Copy)]
-struct Asked {
+struct OrderedEntry {
     entry: usize,
     /// Of a run: which counter is its own, and whether it is the first.
     run: Option<(usize, bool)>,
@@ -207,7 +207,7 @@ fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
 fn own_of(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let Entry::Check { counters, callers } = entry else { return None };
     let all: Vec<_> = entries.iter().flat_map(Entry::names).collect();
-    let plain = |one: &Counter| one.limit.rates.iter().all(|rate| rate.parameters(0, 1).is_none());
+    let plain = |one: &Counter| one.limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none());
     if counters.iter().any(|one| one.cost != 1 || !plain(one)) {
         return None;
     }
@@ -224,7 +224,7 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
     let (mut asked, mut order) = (vec![], vec![]);
     let owns: Vec<_> = entries.iter().map(|entry| own_of(entries, entry)).collect();
     for (n, entry) in entries.iter().enumerate().filter(|&(n, _)| owns[n].is_none()) {
-        order.push(Asked { entry: n, run: None });
+        order.push(OrderedEntry { entry: n, run: None });
         match entry {
             Entry::Check { counters, callers } => {
                 asked.extend([1, counters.len() as u64, *callers]);
@@ -232,7 +232,8 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
                     let index = index_of(&mut names, name(&counter.limit, counter.key));
                     asked.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);
                     for rate in &counter.limit.rates {
-                        asked.extend(rate.parameters(counter.key.0, counter.cost).into_iter().flatten());
+                        asked
+                            .extend(rate.script_arguments(counter.key.0, counter.cost).into_iter().flatten());
                     }
                 }
             }
@@ -243,7 +244,7 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
                 let limit = index_of(&mut limits, &settlement.limit);
                 asked.extend([0, index, settlement.charged, more, less, limit]);
                 for rate in &settlement.limit.rates {
-                    asked.extend(rate.settlement_parameters(settlement.key.0, amount));
+                    asked.extend(rate.settlement_script_arguments(settlement.key.0, amount));
                 }
             }
         }
@@ -268,14 +269,14 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
         for n in run {
             let Entry::Check { counters, .. } = &entries[n] else { panic!() };
             names.push(name(&counters[own].limit, counters[own].key));
-            order.push(Asked { entry: n, run: Some((own, n == first)) });
+            order.push(OrderedEntry { entry: n, run: Some((own, n == first)) });
         }
     }
     let mut numbers = vec![deadline, limits.len() as u64];
     for limit in limits {
         numbers.push(limit.rates.len() as u64);
         for rate in &limit.rates {
-            let flag = u64::from(rate.parameters(0, 1).is_some());
+            let flag = u64::from(rate.script_arguments(0, 1).is_some());
             numbers.extend([rate.requests.get(), rate.tag().get() + flag]);
         }
     }

@@ -10,7 +10,7 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
 use redis::Value;
 use sluice_limiter::{
-    Algorithm, Alignment, Bound, Burst, Holder, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Over, Period, Rate,
+    Algorithm, Alignment, Bound, Burst, Holder, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Overrun, Period, Rate,
     Record, Requests, Soft, SubWindows, Tag, WarmUp,
 };
 use sluice_store::check::{Records, decide, rebased, settle};
@@ -165,7 +165,7 @@ impl World {
             let rate = Rate::new(
                 Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
                 Period::from_millis(period).unwrap(),
-                Algorithm::SlidingWindowCounter { slots, bound: Bound::Estimate },
+                Algorithm::SlidingWindowCounter { sub_windows: slots, bound: Bound::Estimate },
             );
             return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
         }
@@ -211,7 +211,7 @@ impl World {
                 period = (period / slots).max(1) * slots;
                 period = period.min(MAX_PERIOD_MS / slots * slots);
                 let bound = if focus == Focus::Guaranteed { Bound::Guaranteed } else { Bound::Estimate };
-                Algorithm::SlidingWindowCounter { slots: SubWindows::new(slots).unwrap(), bound }
+                Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
             }
             Focus::FixedClock => Algorithm::FIXED_WINDOW,
             Focus::FixedFirstRequest => Algorithm::FixedWindow(Alignment::FirstRequest),
@@ -280,7 +280,7 @@ impl World {
     /// microsecond of an instant that is stored.
     pub(crate) fn step(&mut self) {
         let rate = self.limits.choose(&mut self.rng).unwrap()[0].rates[0];
-        let period = rate.tag().slot_millis();
+        let period = rate.tag().window_millis();
         let now = self.now / 1000;
         let moved = match self.rng.random_range(0..20) {
             0 => now - self.rng.random_range(1..4),
@@ -378,7 +378,7 @@ impl World {
                     let at = if each_once && first { 0 } else { self.rng.random_range(0..=counters.len()) };
                     counters.insert(at, besides);
                 }
-                let merges = (!simple || in_pairs) && counters.iter().all(|one| one.limit.merges());
+                let merges = (!simple || in_pairs) && counters.iter().all(|one| one.limit.is_mergeable());
                 let callers = match merges {
                     true if in_pairs => 2,
                     true => *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap(),
@@ -396,7 +396,7 @@ impl World {
             1 => -(MAX_COUNT as i64),
             _ => self.rng.random_range(-6..6),
         };
-        let period = limit.rates[0].tag().slot_millis() * 1000;
+        let period = limit.rates[0].tag().window_millis() * 1000;
         let charged = match self.rng.random_range(0..4) {
             0 => self.now - self.now % 1000,
             1 => self.now + period,
@@ -411,8 +411,8 @@ impl World {
                 self.records(&name(&limit, key)).iter().find(|record| record.tag == limit.rates[0].tag())
         {
             let (record, at) = limit.rates[0].roll(Some(record.clone()), self.now);
-            let before = limit.rates[0].uncharge(record, at, delta.unsigned_abs());
-            before.slot * 1000 + before.previous + u64::from(before.current > 0)
+            let before = limit.rates[0].undo_charge(record, at, delta.unsigned_abs());
+            before.window * 1000 + before.previous + u64::from(before.current > 0)
         } else {
             charged
         };
@@ -540,7 +540,7 @@ impl World {
     fn alike(&mut self, rate: &Rate, width: u32) -> Record {
         let mut record = Record::empty(rate.tag(), self.now);
         let most = (1 << (8 * width)) - 1;
-        if rate.tag().previous_slots() > 0 {
+        if rate.tag().previous_windows() > 0 {
             record.previous = match self.rng.random_range(0..4) {
                 0 => 0,
                 1 => self.hard_share(rate).unwrap_or(3),
@@ -560,7 +560,7 @@ impl World {
         }
         .min(most);
         match self.rng.random_range(0..40) {
-            0..2 => record.slot -= self.rng.random_range(1..3),
+            0..2 => record.window -= self.rng.random_range(1..3),
             // Another rate's, of the same shape.
             2 | 3 if rate.period.millis() > 1 => record.tag = Tag::from_number(rate.tag().get() - (1 << 13)),
             _ => {}
@@ -604,12 +604,12 @@ impl World {
                     })
                     .collect();
                 record.tail.sort_by(|a, b| b.cmp(a));
-                record.slot = record.tail.first().copied().unwrap_or(0);
+                record.window = record.tail.first().copied().unwrap_or(0);
                 return record;
             }
             Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
                 let cost = self.rng.random_range(1..4);
-                let [capacity, _, span, _, furthest] = rate.all_parameters(key.0, cost);
+                let [capacity, _, span, _, furthest] = rate.full_script_arguments(key.0, cost);
                 let tat = match self.rng.random_range(0..8) {
                     0 => now - self.rng.random_range(0..3),
                     1 => now + furthest + self.rng.random_range(0..3) - 1,
@@ -619,7 +619,7 @@ impl World {
                     4..6 => (now + capacity).saturating_sub(span) + self.rng.random_range(0..3) - 1,
                     _ => now + self.rng.random_range(0..=furthest),
                 };
-                (record.slot, record.previous) = (tat / 1000, tat % 1000);
+                (record.window, record.previous) = (tat / 1000, tat % 1000);
                 record.current = self.rng.random_range(0..=rate.requests.get());
                 return record;
             }
@@ -632,7 +632,7 @@ impl World {
                         _ => self.rng.random_range(0..100_000_000),
                     };
                 let free = if self.rng.random_bool(0.3) { free - 500_000_000 } else { free };
-                (record.slot, record.previous) = (free / 256_000, free % 256_000);
+                (record.window, record.previous) = (free / 256_000, free % 256_000);
                 record.current = self.rng.random_range(0..=warm_up.micros() * 260);
                 return record;
             }
@@ -641,7 +641,7 @@ impl World {
                     // As many as there can be, one more or nearly as many; none of them asks.
                     let how_many = self.rng.random_range(998..=1001);
                     record.tail = (0..how_many).flat_map(|n| [100 + n, 1, millis + period]).collect();
-                    record.slot = millis + period;
+                    record.window = millis + period;
                     return record;
                 }
                 let how_many = self.rng.random_range(1..6);
@@ -656,12 +656,12 @@ impl World {
                         [self.rng.random_range(1..8), self.rng.random_range(0..6), until]
                     })
                     .collect();
-                record.slot = record.tail.chunks(3).map(|holder| holder[2]).max().unwrap();
+                record.window = record.tail.chunks(3).map(|holder| holder[2]).max().unwrap();
                 return record;
             }
             Algorithm::FixedWindow(Alignment::FirstRequest) => {
                 record.current = any(&mut self.rng) % (rate.requests.get() + 2);
-                record.slot = match self.rng.random_range(0..5) {
+                record.window = match self.rng.random_range(0..5) {
                     0 => millis - period + self.rng.random_range(0..3) - 1,
                     1 => millis + period + self.rng.random_range(0..3) - 1,
                     2 => millis + self.rng.random_range(0..3 * period),
@@ -672,7 +672,7 @@ impl World {
             }
             _ => {}
         }
-        if rate.tag().previous_slots() > 0 && self.rng.random_bool(0.8) {
+        if rate.tag().previous_windows() > 0 && self.rng.random_bool(0.8) {
             record.previous = any(&mut self.rng);
         }
         let modest = rate.requests.get() / 20 + 2;
@@ -682,14 +682,14 @@ impl World {
         }
         record.current = any(&mut self.rng);
         match self.rng.random_range(0..12) {
-            0 => record.slot -= 1,
-            1 => record.slot -= self.rng.random_range(0..4),
-            2 => record.slot += 1,
-            3 => record.slot += self.rng.random_range(2..5),
-            4 => record.slot += 40 * MAX_PERIOD_MS / rate.period.millis(),
+            0 => record.window -= 1,
+            1 => record.window -= self.rng.random_range(0..4),
+            2 => record.window += 1,
+            3 => record.window += self.rng.random_range(2..5),
+            4 => record.window += 40 * MAX_PERIOD_MS / rate.period.millis(),
             _ => {
                 // As full as can be, give or take a little; some of them by a clock that was ahead.
-                record.slot += u64::from(self.rng.random_bool(0.1));
+                record.window += u64::from(self.rng.random_bool(0.1));
                 record.previous %= rate.requests.get() + 1;
                 if !record.tail.is_empty() {
                     record.previous %= modest;
@@ -723,7 +723,7 @@ impl World {
                 _ => millis + DAY - rng.random_range(0..2 * DAY),
             };
             let (a, b) = (near(&mut self.rng), near(&mut self.rng));
-            record.over = Over { since: a.min(b), last: a.max(b) };
+            record.overrun = Overrun { since: a.min(b), last: a.max(b) };
         }
     }
 
@@ -769,7 +769,7 @@ impl World {
             let mut known = self.records(&name(&counter.limit, counter.key)).iter();
             let known = known.find(|record| record.tag == rate.tag()).cloned();
             let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
-            [record.slot, record.current, record.previous].map(|n| n as i64)
+            [record.window, record.current, record.previous].map(|n| n as i64)
         };
         counters.iter().map(stands).collect()
     }
@@ -884,18 +884,18 @@ pub(crate) fn name(limit: &LimitSpec, key: KeyHash) -> String {
 
 /// The state of a rate as the script returns it.
 fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
-    let mut values = if record.tag.is_viewed() {
+    let mut values = if record.tag.has_view() {
         let view = rate.view(record, cost);
         [view.newest, view.used, view.leaves].map(|n| Value::Int(n as i64)).to_vec()
     } else if record.tag.has_tail() {
         let counts = [record.previous].into_iter().chain(record.tail.iter().copied());
         let bytes: Vec<u8> = counts.flat_map(|count| count.to_le_bytes().into_iter().take(6)).collect();
-        vec![Value::Int(record.slot as i64), Value::Int(record.current as i64), Value::BulkString(bytes)]
+        vec![Value::Int(record.window as i64), Value::Int(record.current as i64), Value::BulkString(bytes)]
     } else {
-        [record.slot, record.current, record.previous].map(|n| Value::Int(n as i64)).to_vec()
+        [record.window, record.current, record.previous].map(|n| Value::Int(n as i64)).to_vec()
     };
     if rate.soft.is_some() {
-        values.extend([record.over.since, record.over.last].map(|n| Value::Int(n as i64)));
+        values.extend([record.overrun.since, record.overrun.last].map(|n| Value::Int(n as i64)));
     }
     values
 }
@@ -924,15 +924,15 @@ fn corrected(limit: &LimitSpec, key: KeyHash, before: &[Record], now: u64) -> Op
 
 fn absurd(record: &Record) -> bool {
     // An empty log has ended before all time.
-    let empty = record.tag.is_viewed() && record.tail.is_empty();
+    let empty = record.tag.has_view() && record.tail.is_empty();
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
     // Instants out of order are found by no search, nor are they ever written.
     let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
     empty
         || disorder
-        || !record.tag.is_viewed() && counts.max() > Some(MAX_COUNT)
+        || !record.tag.has_view() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
-        || record.slot >= 1 << 47
+        || record.window >= 1 << 47
 }
 
 /// Whether a value has ended long before all that happens here.

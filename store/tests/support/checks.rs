@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
-use sluice_store::{Check, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
+use sluice_store::{CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
 
 use crate::support::eventually;
 
@@ -22,7 +22,7 @@ pub fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
     Counter { limit: limit.clone(), key: KeyHash(key), cost: 1 }
 }
 
-pub fn check(counters: &[Counter]) -> Check {
+pub fn check(counters: &[Counter]) -> CheckRequest {
     counters.iter().cloned().collect()
 }
 

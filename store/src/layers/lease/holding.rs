@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use super::pace::{Pace, Part};
 use super::terms::{Terms, capacity, freed, slot, used};
-use crate::check::{Answer, KeyHash, LimitSpec};
+use crate::check::{CheckResponse, KeyHash, LimitSpec};
 
 /// The part of a limit's number below which a holder takes nothing in advance. Below about 50 there is little to gain;
 /// an estimate may be wrong by half.
@@ -223,7 +223,7 @@ impl Holding {
         terms: &Terms,
         wanted: u64,
         granted: u64,
-        answer: &Answer,
+        answer: &CheckResponse,
         sent: u64,
         now: u64,
     ) {
@@ -257,11 +257,11 @@ impl Holding {
         spec: &LimitSpec,
         terms: &Terms,
         cost: u64,
-        answer: &Answer,
+        answer: &CheckResponse,
         own: &[Decision],
         now: u64,
     ) {
-        let answer = Answer { admitted: answer.admitted, at: answer.at, decisions: own.into() };
+        let answer = CheckResponse { admitted: answer.admitted, at: answer.at, decisions: own.into() };
         self.learn(spec, terms, if answer.admitted { cost } else { 0 }, &answer, now);
         if own.iter().any(|decision| !decision.admitted) {
             self.denied(terms, &answer, cost.max(1), true, now);
@@ -395,7 +395,7 @@ impl Holding {
         size.min(needed.max(0.0)).min(self.most as f64) as u64
     }
 
-    fn learn(&mut self, spec: &LimitSpec, terms: &Terms, own: u64, answer: &Answer, now: u64) {
+    fn learn(&mut self, spec: &LimitSpec, terms: &Terms, own: u64, answer: &CheckResponse, now: u64) {
         let rate = spec.rates.get(terms.widest);
         let decision = answer.decisions.get(terms.widest);
         if let (Some(rate), Some(decision)) = (rate, decision) {
@@ -412,7 +412,7 @@ impl Holding {
         self.most = self.most.saturating_mul(2).min(terms.number);
     }
 
-    fn denied(&mut self, terms: &Terms, answer: &Answer, cost: u64, nothing: bool, now: u64) {
+    fn denied(&mut self, terms: &Terms, answer: &CheckResponse, cost: u64, nothing: bool, now: u64) {
         let denials = answer.decisions.iter().filter(|decision| !decision.admitted);
         let Some(retry) = denials.map(|decision| decision.retry_after.unwrap_or(u64::MAX)).max() else {
             return;

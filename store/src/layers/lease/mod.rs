@@ -30,9 +30,9 @@ use holding::{Holding, Return, Step};
 pub(super) use terms::{Terms, used};
 
 use super::flight::Flight;
-use super::plan::{Asked, LimitPlan};
+use super::plan::{LimitPlan, PlannedCounter};
 use super::table::Table;
-use crate::check::{Answer, Counter, Granted, KeyHash, Settlement};
+use crate::check::{CheckResponse, Counter, Grant, KeyHash, Settlement};
 
 const SHARDS: usize = 16;
 
@@ -158,7 +158,7 @@ impl Leases {
     /// `holders`: how many there are supposed to be, when nothing else is known.
     pub(super) fn reserve(
         &self,
-        asked: &Asked,
+        asked: &PlannedCounter,
         terms: &Terms,
         now: u64,
         waited: bool,
@@ -216,7 +216,7 @@ impl Leases {
     }
 
     /// Gives back to the block what a request took that was not admitted after all.
-    pub(super) fn put_back(&self, asked: &Asked, held: &Held, now: u64) {
+    pub(super) fn put_back(&self, asked: &PlannedCounter, held: &Held, now: u64) {
         self.counters.admitted.fetch_sub(1, Relaxed);
         if let Some(entry) = self.lock(asked.id()).get_mut(asked.id()) {
             entry.holding.put_back(now, asked.cost, held.slot);
@@ -224,7 +224,13 @@ impl Leases {
     }
 
     /// What came of a taking that was sent at `sent`; returns whose it was.
-    pub(super) fn took(&self, taking: &Taking, granted: &Granted, sent: u64, now: u64) -> Option<Asked> {
+    pub(super) fn took(
+        &self,
+        taking: &Taking,
+        granted: &Grant,
+        sent: u64,
+        now: u64,
+    ) -> Option<PlannedCounter> {
         let mut shard = self.lock(taking.id);
         let entry = shard.get_mut(taking.id).filter(|entry| entry.waits_for(taking))?;
         entry.flight = None;
@@ -234,10 +240,10 @@ impl Leases {
         self.counters.taken.fetch_add(got, Relaxed);
         let plan = entry.plan.clone();
         let terms = plan.terms.as_ref()?;
-        let Granted { answer, .. } = granted;
+        let Grant { answer, .. } = granted;
         entry.holding.took(&plan.spec, entry.key, terms, wanted, got, answer, sent, now);
         self.note_lost(entry);
-        let asked = Asked { limit: plan, key: entry.key, cost: 0 };
+        let asked = PlannedCounter { limit: plan, key: entry.key, cost: 0 };
         if entry.holding.left() > 0 && !std::mem::replace(&mut entry.reviewed, true) {
             drop(shard);
             self.schedule(now, taking.id);
@@ -255,7 +261,14 @@ impl Leases {
     }
 
     /// What came of a call of a request's own.
-    pub(super) fn called(&self, asked: &Asked, terms: &Terms, answer: &Answer, own: &[Decision], now: u64) {
+    pub(super) fn called(
+        &self,
+        asked: &PlannedCounter,
+        terms: &Terms,
+        answer: &CheckResponse,
+        own: &[Decision],
+        now: u64,
+    ) {
         self.counters.single_calls.fetch_add(1, Relaxed);
         if let Some(entry) = self.lock(asked.id()).get_mut(asked.id()) {
             entry.holding.called(&asked.limit.spec, terms, asked.cost, answer, own, now);

@@ -18,7 +18,7 @@ const SHORTEST: f64 = 200_000.0;
 pub(super) struct Pace {
     /// Cost a microsecond.
     mean: f64,
-    /// Asked for since.
+    /// PlannedCounter for since.
     asked: u64,
     since: u64,
     /// The last request.

@@ -11,7 +11,7 @@ use sluice_limiter::{Algorithm, Alignment, Burst, Period, Rate, Requests};
 
 use super::holding::{Holding, Return, Step};
 use super::terms::Terms;
-use crate::check::{Answer, Counter, KeyHash, LimitSpec, Records, Settlement, decide, settle};
+use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, Settlement, decide, settle};
 
 /// Microseconds of the store's clock when a simulation begins: the edge of every window.
 const START: u64 = 1_699_920_000_000_000;
@@ -67,7 +67,7 @@ enum Event {
 
 /// An answer on its way; its order is of no importance.
 #[derive(Debug)]
-struct Said(Answer);
+struct Said(CheckResponse);
 impl PartialEq for Said {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -232,7 +232,7 @@ impl Run {
         }
     }
 
-    fn stands(&mut self, counter: Counter, now: u64) -> Answer {
+    fn stands(&mut self, counter: Counter, now: u64) -> CheckResponse {
         // As the next one would be told: a denial, and a peek otherwise, leave the store as it is.
         let mut copy = self.store.clone();
         decide(&[counter], &mut copy, START + now)

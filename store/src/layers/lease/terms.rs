@@ -110,7 +110,7 @@ fn lasts(rate: &Rate) -> Option<u64> {
     }
     match rate.algorithm {
         Algorithm::SlidingWindowCounter { .. } | Algorithm::FixedWindow(_) => {
-            Some(rate.tag().slot_millis() * 1000)
+            Some(rate.tag().window_millis() * 1000)
         }
         Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => {
             Some((rate.period.micros() / 20).min(fills(rate) / 4))

@@ -76,7 +76,7 @@ pub(super) fn least_used(rate: &Rate, phase: u64, used: u64, at: u64, now: u64) 
         Algorithm::FixedWindow(_) => 0,
         // A whole number in a slot was the most that can slide out within its length.
         Algorithm::SlidingWindowCounter { .. } => {
-            falling(rate, used, passed, rate.tag().slot_millis() * 1000)
+            falling(rate, used, passed, rate.tag().window_millis() * 1000)
         }
         Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => falling(rate, used, passed, period),
         _ => 0,

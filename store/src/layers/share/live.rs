@@ -14,18 +14,18 @@ use tokio::time::Instant;
 
 /// Which one this pod is of those that share a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Live {
+pub struct Replica {
     index: u32,
     count: u32,
 }
 
-impl Live {
+impl Replica {
     /// This pod alone.
-    pub const ALONE: Self = Self { index: 0, count: 1 };
+    pub const ONLY: Self = Self { index: 0, count: 1 };
 
     /// Pod `index` of `count` that are numbered from 0. One that is not among them is added to them.
     #[must_use]
-    pub fn numbered(index: u32, count: u32) -> Self {
+    pub fn new(index: u32, count: u32) -> Self {
         Self { index, count: count.max(index.saturating_add(1)) }
     }
 
@@ -49,28 +49,28 @@ impl Live {
 }
 
 /// By whom each rate of a limit is shared.
-pub(super) type Lives = SmallVec<[Live; 2]>;
+pub(super) type RateReplicas = SmallVec<[Replica; 2]>;
 
 /// The pods that share a policy, as far as they are known: the plans of all its limits look here, and whoever hears of
 /// pods that come and go says so here. A snapshot that takes another's place keeps it.
 #[derive(Debug)]
-pub struct Sharers {
+pub struct Replicas {
     started: Instant,
     members: Mutex<Members>,
     /// How many there are now.
     count: AtomicU64,
 }
 
-impl Sharers {
+impl Replicas {
     /// This pod alone, until something else is said.
     #[must_use]
     pub fn alone() -> Arc<Self> {
-        Self::new(Live::ALONE)
+        Self::new(Replica::ONLY)
     }
 
     /// These.
     #[must_use]
-    pub fn new(live: Live) -> Arc<Self> {
+    pub fn new(live: Replica) -> Arc<Self> {
         Arc::new(Self {
             started: Instant::now(),
             members: Mutex::new(Members::new(live)),
@@ -79,7 +79,7 @@ impl Sharers {
     }
 
     /// From now on it is these.
-    pub fn set(&self, live: Live) {
+    pub fn set(&self, live: Replica) {
         self.count.store(live.count(), Relaxed);
         self.lock().set(self.now(), live);
     }
@@ -91,7 +91,7 @@ impl Sharers {
     }
 
     /// Of each rate those of the largest count within the last period of it.
-    pub(super) fn largest(&self, rates: &[Rate]) -> Lives {
+    pub(super) fn largest(&self, rates: &[Rate]) -> RateReplicas {
         let (members, now) = (self.lock(), self.now());
         rates.iter().map(|rate| members.largest(now, rate.period.micros())).collect()
     }
@@ -127,16 +127,16 @@ const KEPT: usize = 64;
 struct Members {
     /// Since when, and who; counts fall from one to the next, as a smaller one that a larger one follows is never the
     /// largest of a time that ends now.
-    changes: VecDeque<(u64, Live)>,
+    changes: VecDeque<(u64, Replica)>,
 }
 
 impl Members {
-    fn new(live: Live) -> Self {
+    fn new(live: Replica) -> Self {
         Self { changes: VecDeque::from([(0, live)]) }
     }
 
     /// From `now` on it is these.
-    fn set(&mut self, now: u64, live: Live) {
+    fn set(&mut self, now: u64, live: Replica) {
         let mut since = now;
         // One that is no larger ends the larger one before it when it began itself.
         while let Some((began, _)) = self.changes.pop_back_if(|(_, last)| last.count() <= live.count()) {
@@ -149,11 +149,11 @@ impl Members {
     }
 
     /// The largest within the last `period` microseconds.
-    fn largest(&self, now: u64, period: u64) -> Live {
+    fn largest(&self, now: u64, period: u64) -> Replica {
         let begin = now.saturating_sub(period);
         // One was in effect until the next began; the first that still was is the largest.
         let ended = self.changes.iter().skip(1).take_while(|(since, _)| *since <= begin).count();
-        self.changes.get(ended).map_or(Live::ALONE, |&(_, live)| live)
+        self.changes.get(ended).map_or(Replica::ONLY, |&(_, live)| live)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
         fn shares_of_all_pods_are_the_whole_number(
             pods in 1u32..40, key: u128, number in 0u64..1 << 40,
         ) {
-            let lives = (0..pods).map(|pod| Live::numbered(pod, pods));
+            let lives = (0..pods).map(|pod| Replica::new(pod, pods));
             let sum: u64 = lives.map(|live| live.share(number, live.rank(key))).sum();
             prop_assert_eq!(sum, number);
         }
@@ -178,9 +178,9 @@ mod tests {
         fn the_largest_count_of_the_last_period_is_known(
             changes in proptest::collection::vec((1u64..50, 1u32..30), 1..30), period in 0u64..300, later in 0u64..100,
         ) {
-            let (mut members, mut now, mut at) = (Members::new(Live::ALONE), 0, vec![]);
+            let (mut members, mut now, mut at) = (Members::new(Replica::ONLY), 0, vec![]);
             for (step, count) in changes {
-                members.set(now, Live::numbered(0, count));
+                members.set(now, Replica::new(0, count));
                 at.extend(std::iter::repeat_n(u64::from(count), step as usize));
                 now += step;
             }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn extra_ones_fall_on_all_pods_alike() {
-        let lives: Vec<_> = (0..10).map(|n| Live::numbered(n, 10)).collect();
+        let lives: Vec<_> = (0..10).map(|n| Replica::new(n, 10)).collect();
         for live in &lives {
             let extra = (0..10_000u128).filter(|&key| live.rank(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)) < 3);
             let extra = extra.count();
@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn many_changes_err_towards_a_larger_count() {
-        let mut members = Members::new(Live::ALONE);
+        let mut members = Members::new(Replica::ONLY);
         for n in 0..500u32 {
-            members.set(u64::from(n) * 10, Live::numbered(0, 1000 - n));
+            members.set(u64::from(n) * 10, Replica::new(0, 1000 - n));
         }
         assert!(members.changes.len() <= KEPT);
         assert_eq!(members.largest(5_000, 5_000).count(), 1000);

@@ -8,7 +8,7 @@ use sluice_limiter::{Algorithm, Burst, Rate, Record, Requests};
 use smallvec::SmallVec;
 
 use super::known::{RATES, Stood, least_used};
-use super::live::{Live, Lives};
+use super::live::{RateReplicas, Replica};
 use crate::check::{KeyHash, LimitSpec, Records};
 use crate::layers::plan::LimitPlan;
 
@@ -18,7 +18,7 @@ pub(super) struct Local {
     pub(super) plan: Arc<LimitPlan>,
     pub(super) key: KeyHash,
     /// By whom each rate is shared.
-    lives: Lives,
+    lives: RateReplicas,
     /// The limit with this pod's share of its numbers.
     pub(super) limit: Arc<LimitSpec>,
     /// By what decisions are made.
@@ -41,7 +41,7 @@ pub(in crate::layers) struct Part {
 
 impl Local {
     /// Of a counter that stood so when the store was last heard.
-    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, lives: &[Live], stood: Option<Stood>) -> Self {
+    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, lives: &[Replica], stood: Option<Stood>) -> Self {
         let limit = shared(&plan.spec, lives, key);
         let mut counted = Records::new();
         if let Some(stood) = stood {
@@ -55,7 +55,7 @@ impl Local {
     }
 
     /// From now on the shares are those of `lives`, the numbers those of `plan`; what is counted stays.
-    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, lives: &[Live]) {
+    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, lives: &[Replica]) {
         if self.lives[..] != *lives || !Arc::ptr_eq(&self.plan, plan) {
             if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
                 self.stood = None;
@@ -135,7 +135,7 @@ impl Local {
 
 /// What a rate has counted, or, if it is new, what the others prove.
 fn counted_by(rate: &Rate, records: &[Record], now: u64) -> Option<Record> {
-    records.iter().find(|record| record.tag == rate.tag()).cloned().or_else(|| rate.begun(records, now))
+    records.iter().find(|record| record.tag == rate.tag()).cloned().or_else(|| rate.seeded(records, now))
 }
 
 /// ceil(used * own / whole), of the share's own number at most.
@@ -146,10 +146,10 @@ fn part(used: u64, own: u64, whole: u64) -> u64 {
 
 /// A limit with this pod's share of each number. A bucket's burst is shared as well, but is one at least, or its rate
 /// could never be used.
-fn shared(spec: &LimitSpec, lives: &[Live], key: KeyHash) -> Arc<LimitSpec> {
+fn shared(spec: &LimitSpec, lives: &[Replica], key: KeyHash) -> Arc<LimitSpec> {
     // Mostly they are the same for all rates.
-    let mut ranked: Option<(Live, u64)> = None;
-    let share = |(rate, &live): (&Rate, &Live)| {
+    let mut ranked: Option<(Replica, u64)> = None;
+    let share = |(rate, &live): (&Rate, &Replica)| {
         let (_, rank) = *match &mut ranked {
             Some(known) if known.0 == live => known,
             other => other.insert((live, live.rank(key.0))),
@@ -160,7 +160,7 @@ fn shared(spec: &LimitSpec, lives: &[Live], key: KeyHash) -> Arc<LimitSpec> {
 }
 
 /// A pod's share of a rate.
-fn part_of(rate: &Rate, live: Live, rank: u64) -> Rate {
+fn part_of(rate: &Rate, live: Replica, rank: u64) -> Rate {
     let burst = |burst: Burst| Burst::new(live.share(burst.get(), rank).max(1)).unwrap_or(burst);
     Rate {
         // A share is never above the whole, and so in range.

@@ -34,18 +34,18 @@ use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
 use known::Known;
-pub use live::{Live, Sharers};
+pub use live::{Replica, Replicas};
 use local::Local;
 pub(super) use local::Part;
 
 use super::flight::Flight;
-use super::plan::{Asked, Consistency, LimitPlan};
+use super::plan::{Consistency, LimitPlan, PlannedCounter};
 use super::table::Table;
-use crate::check::{Answer, Counter, KeyHash, Records, decide};
+use crate::check::{CheckResponse, Counter, KeyHash, Records, decide};
 
 /// What local counting has done since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ShareMetrics {
+pub struct LocalQuotaMetrics {
     /// Checks admitted by shares.
     pub admitted: u64,
     /// Checks denied by shares.
@@ -103,12 +103,12 @@ impl Shares {
     }
 
     /// The store said this about a counter.
-    pub(super) fn heard(&self, asked: &Asked, decisions: &[Decision], at: u64) {
+    pub(super) fn heard(&self, asked: &PlannedCounter, decisions: &[Decision], at: u64) {
         self.known.heard(asked.id(), &asked.limit.spec.rates, decisions, at);
     }
 
     /// What is known of a counter, for an answer that was not asked of the store.
-    pub(super) fn standing(&self, asked: &Asked) -> impl Iterator<Item = Decision> {
+    pub(super) fn standing(&self, asked: &PlannedCounter) -> impl Iterator<Item = Decision> {
         let stood = self.known.get(asked.id());
         asked.limit.spec.rates.iter().enumerate().map(move |(n, rate)| {
             let used = stood.and_then(|stood| stood.used.get(n).copied()).unwrap_or(0);
@@ -125,7 +125,7 @@ impl Shares {
     }
 
     /// Decides about all of these here, at `at` of the store's clock.
-    pub(super) fn check(&self, asked: &[&Asked], at: u64) -> Answer {
+    pub(super) fn check(&self, asked: &[&PlannedCounter], at: u64) -> CheckResponse {
         let mut table = self.lock();
         let mut ids: SmallVec<[u128; 2]> = SmallVec::new();
         let (mut counters, mut records) = (SmallVec::<[Counter; 2]>::new(), SmallVec::<[Records; 2]>::new());
@@ -163,11 +163,11 @@ impl Shares {
             // The limit is what it is; the share shows in what remains.
             decisions.extend(own.map(|(d, rate)| Decision { limit: rate.requests.get(), ..*d }));
         }
-        Answer { decisions, ..answer }
+        CheckResponse { decisions, ..answer }
     }
 
     /// Corrects what was admitted here at `charged`; false: the store knows of it by now.
-    pub(super) fn correct(&self, asked: &Asked, charged: u64, delta: i64, at: u64) -> bool {
+    pub(super) fn correct(&self, asked: &PlannedCounter, charged: u64, delta: i64, at: u64) -> bool {
         match self.lock().get_mut(asked.counter_id()) {
             Some(entry) => {
                 entry.local.correct(charged, delta, at);
@@ -228,8 +228,8 @@ impl Shares {
         }
     }
 
-    pub(super) fn metrics(&self) -> ShareMetrics {
-        ShareMetrics {
+    pub(super) fn metrics(&self) -> LocalQuotaMetrics {
+        LocalQuotaMetrics {
             admitted: self.admitted.load(Relaxed),
             denied: self.denied.load(Relaxed),
             pending: self.pending() as u64,
@@ -238,7 +238,12 @@ impl Shares {
     }
 
     /// The counter of a question, made if need be.
-    fn entry<'a>(&self, table: &'a mut Table<Entry>, asked: &Asked, at: u64) -> (u128, &'a mut Entry) {
+    fn entry<'a>(
+        &self,
+        table: &'a mut Table<Entry>,
+        asked: &PlannedCounter,
+        at: u64,
+    ) -> (u128, &'a mut Entry) {
         let plan = &asked.limit;
         let lives = plan.sharers.largest(&plan.spec.rates);
         let stays = plan.consistency == Consistency::Local;
@@ -250,7 +255,7 @@ impl Shares {
                 self.pending.fetch_sub(1, Relaxed);
             }
             if !room {
-                let none = Asked { key: KeyHash(0), ..asked.clone() };
+                let none = PlannedCounter { key: KeyHash(0), ..asked.clone() };
                 (id, key, overflow) = (none.counter_id(), none.key, true);
             }
         }
