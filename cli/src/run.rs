@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use sluice_config::Nack;
-use sluice_sidecar::args::duration;
-use sluice_sidecar::logging::{self, LogFormat};
-use sluice_sidecar::run::{Signals, end};
+use sluice_sidecar::process::args::duration;
+use sluice_sidecar::process::logging::{self, LogFormat};
+use sluice_sidecar::process::run::{Signals, end};
 use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState, Upstream};
 use tokio::runtime;
 

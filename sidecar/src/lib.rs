@@ -1,64 +1,28 @@
-//! The data plane of Sluice: a proxy before one application that admits or rejects each request by the policies in
-//! force. It knows nothing of Kubernetes.
+//! The data plane of Sluice: a proxy in front of one application that admits, delays or rejects each request according
+//! to the active policies. It knows nothing of Kubernetes.
 //!
-//! The way of a request:
-//! - [`mod@accept`]: a connection is taken; [`wire`] tells its protocol, [`framing`] watches it for ambiguity,
-//!   [`patience`] for a client that takes too long.
-//! - [`proxy`]: the way itself, as a table of contents.
-//! - [`guard`]: what cannot be served is refused.
-//! - [`identify`]: which limits match, and whose request it is.
-//! - [`permit`]: what it holds until it has ended: [`places`] of shared limits of requests at a time, permits of
-//!   [`adaptive`] ones.
-//! - [`decide`]: the store is asked, as [`counting`] says; the decision is recorded in [`record`].
-//! - [`turn`]: where a leaky bucket says so, it waits.
-//! - [`forward`]: over a connection of the [`pool`], without the headers of the [`hop`]; bodies in [`body`]; [`in_flight`] counts
-//!   them.
-//! - [`respond`], [`reject`]: what the client is told.
+//! A request passes through these modules, from top to bottom:
+//! - [`inbound`]: accepts connections, detects their protocol and refuses requests that cannot be served safely.
+//! - [`mod@proxy`]: the path of one request, as a table of contents.
+//! - [`limit`]: matches the request to limits, checks their counters and decides.
+//! - [`upstream`]: forwards the request to the application and streams the response back.
+//! - [`respond`]: rate-limit headers, and the responses that the sidecar writes itself.
+//! - [`metrics`]: what is counted along the way.
 //!
-//! The way of a policy:
-//! - [`subscribe`]: from the operator; [`last_good`] keeps it for a restart.
-//! - [`snapshot`]: made ready and swapped in; [`stores`] holds the store that counts, [`sharing`] who shares what.
+//! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
-//! The process: [`args`], [`logging`], [`cpus`], [`memory`], [`worker`], [`admin`], [`drain`], all of it in [`sidecar`] and [`run`].
+//! [`process`] starts and stops all of it.
 
-mod accept;
-mod adaptive;
-mod admin;
-pub mod args;
-mod body;
-mod counting;
-mod cpus;
-mod decide;
-mod drain;
-mod forward;
-mod framing;
-mod guard;
-mod hop;
-mod identify;
-mod in_flight;
-mod last_good;
-pub mod logging;
-mod memory;
-mod patience;
-mod permit;
-mod places;
-mod pool;
+pub mod config;
+mod inbound;
+mod limit;
+mod metrics;
+pub mod process;
 mod proxy;
-mod record;
-mod reject;
 mod respond;
-pub mod run;
-mod sharing;
-mod sidecar;
-mod snapshot;
-mod store_metrics;
-mod stores;
-pub mod subscribe;
-mod turn;
-mod wire;
-mod worker;
+mod upstream;
 
-pub use pool::{NoUpstream, Upstream};
-pub use sidecar::{Bound, Options, Route, Sidecar, StartError};
-pub use snapshot::Publisher;
-pub use stores::{StoreChoice, StoreState};
+pub use config::snapshot::Publisher;
+pub use config::stores::{StoreChoice, StoreState};
+pub use process::sidecar::{Bound, Options, Route, Sidecar, StartError};
+pub use upstream::pool::{NoUpstream, Upstream};

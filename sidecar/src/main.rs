@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use sluice_sidecar::{args::Args, run::run};
+use sluice_sidecar::process::{args::Args, run::run};
 
 fn main() -> ExitCode {
     // Fails only if there is one already.

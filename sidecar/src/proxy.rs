@@ -11,23 +11,23 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::Notify;
 
-use crate::accept::Permit;
-use crate::adaptive::{of_failure, of_status};
-use crate::body::Reply;
-use crate::decide::{Verdict, decide};
-use crate::drain::Watch;
-use crate::forward::{self, Failed};
-use crate::guard::{self, Bad};
-use crate::identify::Asked;
-use crate::in_flight::Busy;
-use crate::permit::Hold;
-use crate::pool::{Own, Pool};
-use crate::record::Metrics;
-use crate::reject::{Asker, STORE_FAILURE};
-use crate::respond::describe;
-use crate::snapshot::Publisher;
-use crate::turn::Crowded;
-use crate::wire::{Protocol, Suspicion};
+use crate::config::snapshot::Publisher;
+use crate::inbound::accept::Permit;
+use crate::inbound::protocol::{Protocol, Suspicion};
+use crate::inbound::validate::{self, Bad};
+use crate::limit::adaptive::{of_failure, of_status};
+use crate::limit::decide::{Verdict, decide};
+use crate::limit::delay_queue::Crowded;
+use crate::limit::held::Hold;
+use crate::limit::matching::Asked;
+use crate::metrics::request::Metrics;
+use crate::process::drain::Watch;
+use crate::respond::headers::describe;
+use crate::respond::reject::{Asker, STORE_FAILURE};
+use crate::upstream::body::Reply;
+use crate::upstream::forward::{self, Failed};
+use crate::upstream::in_flight::Busy;
+use crate::upstream::pool::{Own, Pool};
 
 /// How much of a rejected request's body is read so that its connection can go on, and for how long.
 const DRAINED: u64 = 256 * 1024;
@@ -80,7 +80,7 @@ impl Connection {
         if number == 0 {
             self.begun.notify_one();
         }
-        if let Err(bad) = guard::check(&mut request, self.protocol, self.suspicion.about(number)) {
+        if let Err(bad) = validate::check(&mut request, self.protocol, self.suspicion.about(number)) {
             return self.bad(asker, bad);
         }
         let snapshot = self.proxy.publisher.current();

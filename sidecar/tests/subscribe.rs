@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
 use sluice_sidecar::Sidecar;
-use sluice_sidecar::subscribe::Subscriber;
+use sluice_sidecar::config::subscribe::Subscriber;
 use support::operator::{Operator, credentials, message};
 use support::*;
 

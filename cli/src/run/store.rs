@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use sluice_config::KeySecret;
 use sluice_config::message::{ClientCertificate, StoreAccess};
 use sluice_sidecar::StoreChoice;
-use sluice_sidecar::args::duration;
+use sluice_sidecar::process::args::duration;
 use sluice_store::RedisOptions;
 use sluice_store::redis::OptionsError;
 

@@ -1,0 +1,4 @@
+//! metrics.
+
+pub(crate) mod request;
+pub(crate) mod store;

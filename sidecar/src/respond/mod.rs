@@ -1,0 +1,4 @@
+//! respond.
+
+pub(crate) mod headers;
+pub(crate) mod reject;
