@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{
+use sluice_store::{
     Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replicas,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisStore};
@@ -46,7 +46,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut holders = Vec::new();
         for _ in 0..HOLDERS {
-            holders.push(Arc::new(Limiter::new(redis.store().await?, &options)));
+            holders.push(Arc::new(Limiter::in_redis(redis.store().await?, &options)), None);
         }
         // Redis runs on this machine: its windows are those of this clock.
         let since = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % WINDOW.as_nanos();
@@ -82,7 +82,7 @@ fn rate() -> anyhow::Result<Rate> {
 /// All holders ask in so many windows, together so many percent of the limit; how many requests there were, and how many
 /// were admitted.
 async fn ask(
-    holders: &[Arc<Limiter<RedisStore>>],
+    holders: &[Arc<Limiter>],
     plan: &Arc<LimitPlan>,
     percent: u64,
     start: Instant,

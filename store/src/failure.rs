@@ -18,7 +18,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Each of them.
+    /// Every error that a Redis can cause.
     pub const ALL: [Self; 8] = [
         Self::Timeout,
         Self::Overloaded,
@@ -56,6 +56,8 @@ pub enum StoreFault {
     Nonsense,
     /// A key holds something that is not a counter.
     WrongType,
+    /// No store is configured, or its configuration cannot be used.
+    Unconfigured,
 }
 
 impl StoreFault {
@@ -69,6 +71,7 @@ impl StoreFault {
             Self::ReadOnly => "read-only",
             Self::Nonsense => "nonsense",
             Self::WrongType => "wrong-type",
+            Self::Unconfigured => "unconfigured",
         }
     }
 }
@@ -82,6 +85,7 @@ impl fmt::Display for StoreFault {
             Self::ReadOnly => "it cannot write (maxmemory reached, or a read-only replica)",
             Self::Nonsense => "it answers nonsense",
             Self::WrongType => "a key holds something that is not a counter",
+            Self::Unconfigured => "none is configured",
         })
     }
 }

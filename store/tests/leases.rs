@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{
-    Charge, Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replica,
-    Replicas, Source,
+use sluice_store::{
+    Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replica, Replicas,
+    Reservation, Source,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
 use support::{Redis, eventually};
@@ -37,14 +37,14 @@ fn plan(
     Arc::new(LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, sharers))
 }
 
-fn holder(url: &str) -> Limiter<RedisStore> {
+fn holder(url: &str) -> Limiter {
     let options = RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(url) };
     let store = Arc::new(RedisStore::start(options).unwrap());
-    Limiter::new(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() })
+    Limiter::in_redis(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() }, None)
 }
 
-async fn healthy(limiter: &Limiter<RedisStore>) {
-    eventually("the store is healthy", || async { limiter.store().health() == StoreHealth::Healthy }).await;
+async fn healthy(limiter: &Limiter) {
+    eventually("the store is healthy", || async { limiter.health() == StoreHealth::Healthy }).await;
 }
 
 /// Microseconds of the machine's clock, which is the server's too.
@@ -65,7 +65,7 @@ struct Tally {
 
 /// Sends `rate` requests a second, never more than a few at a time, until told to stop.
 async fn load(
-    limiter: Arc<Limiter<RedisStore>>,
+    limiter: Arc<Limiter>,
     plan: Arc<LimitPlan>,
     rate: f64,
     tally: Arc<Tally>,
@@ -85,8 +85,10 @@ async fn load(
             tally.requests.fetch_add(1, Relaxed);
             let mut windows = tally.windows.lock().unwrap();
             windows.entry(before / period).or_default().1 += 1;
-            if outcome.answer.admitted {
-                let Charge::Store(charged) = outcome.charges[0] else { panic!("{:?}", outcome.charges) };
+            if outcome.response.admitted {
+                let Reservation::Store(charged) = outcome.reservations[0] else {
+                    panic!("{:?}", outcome.reservations)
+                };
                 let window = charged / period;
                 windows.entry(window).or_default().0 += 1;
                 tally.admitted.fetch_add(1, Relaxed);
@@ -133,8 +135,8 @@ async fn run(name: &str, number: u64, millis: u64, times: f64, algorithm: Algori
         task.await.unwrap();
     }
     let requests = tally.requests.load(Relaxed) as f64;
-    let calls: u64 = holders.iter().map(|holder| holder.store().metrics().calls).sum();
-    let metrics: Vec<_> = holders.iter().map(|holder| holder.metrics().lease).collect();
+    let calls: u64 = holders.iter().map(|holder| holder.redis().unwrap().metrics().calls).sum();
+    let metrics: Vec<_> = holders.iter().map(|holder| holder.metrics().unwrap().lease).collect();
     let questions: u64 = metrics.iter().map(|m| m.takes + m.single_calls + m.returns).sum();
     let windows = tally.windows.lock().unwrap();
     let first = begins / (millis * 1000);
@@ -189,12 +191,12 @@ async fn store_leases_hold_aligned_windows_of_a_sliding_counter() {
 }
 
 /// Asks until the store has nothing more; returns how many were admitted.
-async fn drain(limiter: &Limiter<RedisStore>, plan: &Arc<LimitPlan>) -> u64 {
+async fn drain(limiter: &Limiter, plan: &Arc<LimitPlan>) -> u64 {
     let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let mut admitted = 0;
     loop {
         let outcome = limiter.check(&asked).await.unwrap();
-        if !outcome.answer.admitted {
+        if !outcome.response.admitted {
             return admitted;
         }
         admitted += 1;
@@ -214,10 +216,10 @@ async fn store_loses_no_more_than_their_blocks_when_holders_die() {
     for _ in 0..8 {
         let holder = holder(&redis.url());
         for _ in 0..300 {
-            admitted += u64::from(holder.check(&asked).await.unwrap().answer.admitted);
+            admitted += u64::from(holder.check(&asked).await.unwrap().response.admitted);
         }
-        eventually("nothing is under way", || async { holder.metrics().lease.under_way == 0 }).await;
-        held += in_hand(&holder.metrics().lease);
+        eventually("nothing is under way", || async { holder.metrics().unwrap().lease.under_way == 0 }).await;
+        held += in_hand(&holder.metrics().unwrap().lease);
         // It dies without a word.
         drop(holder);
     }
@@ -239,7 +241,7 @@ fn plan_like(plan: &LimitPlan, holders: u32, consistency: Consistency) -> Arc<Li
     Arc::new(LimitPlan::new(plan.spec.clone(), consistency, plan.on_failure, false, sharers))
 }
 
-fn in_hand(m: &sluice_store::layers::LeaseMetrics) -> u64 {
+fn in_hand(m: &sluice_store::LeaseMetrics) -> u64 {
     m.taken - m.admitted_locally - m.returned - m.lost
 }
 
@@ -250,10 +252,10 @@ async fn store_takes_back_what_a_closing_holder_has_not_used() {
     let asked = [PlannedCounter { limit: plan.clone(), key: KEY, cost: 1 }];
     let holder = holder(&redis.url());
     for _ in 0..300 {
-        assert!(holder.check(&asked).await.unwrap().answer.admitted);
+        assert!(holder.check(&asked).await.unwrap().response.admitted);
     }
     holder.close().await;
-    assert!(holder.metrics().lease.returned > 0);
+    assert!(holder.metrics().unwrap().lease.returned > 0);
     drop(holder);
     let last = self::holder(&redis.url());
     assert_eq!(drain(&last, &plan_like(&plan, 1, Consistency::Strict)).await, 10_000 - 300);
@@ -269,25 +271,25 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     let (mut before, mut without, mut after) = (0u64, 0u64, 0u64);
     for holder in &holders {
         for _ in 0..300 {
-            before += u64::from(holder.check(&asked).await.unwrap().answer.admitted);
+            before += u64::from(holder.check(&asked).await.unwrap().response.admitted);
         }
     }
     assert_eq!(before, u64::from(PODS) * 300);
     let strict = plan_like(&plan, PODS, Consistency::Strict);
     for holder in &holders {
-        eventually("nothing is under way", || async { holder.metrics().lease.under_way == 0 }).await;
+        eventually("nothing is under way", || async { holder.metrics().unwrap().lease.under_way == 0 }).await;
     }
     for holder in &holders {
         // Everybody hears how the counter stands.
         let peek = [PlannedCounter { limit: strict.clone(), key: KEY, cost: 0 }];
-        assert!(holder.check(&peek).await.unwrap().answer.admitted);
+        assert!(holder.check(&peek).await.unwrap().response.admitted);
     }
     redis.kill();
     for holder in &holders {
         // Nobody is refused an answer, and everybody stops at a share.
         loop {
             let outcome = holder.check(&asked).await.unwrap();
-            if !outcome.answer.admitted {
+            if !outcome.response.admitted {
                 break;
             }
             without += 1;
@@ -300,7 +302,7 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
         healthy(holder).await;
     }
     for holder in &holders {
-        eventually("it has told the store", || async { holder.metrics().share.pending == 0 }).await;
+        eventually("it has told the store", || async { holder.metrics().unwrap().share.pending == 0 }).await;
     }
     for holder in &holders {
         after += drain(holder, &plan).await;
@@ -313,5 +315,5 @@ async fn store_is_killed_and_comes_back_empty_while_leases_are_out() {
     assert!(before + without + after <= 8_000, "a burst after the recovery");
     let asked = [PlannedCounter { limit: strict, key: KEY, cost: 1 }];
     let outcome = holders[0].check(&asked).await.unwrap();
-    assert!(!outcome.answer.admitted && matches!(outcome.by, Source::Store | Source::DenialCache));
+    assert!(!outcome.response.admitted && matches!(outcome.source, Source::Store | Source::DenialCache));
 }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{
-    Charge, Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, Outcome, PlannedCounter,
-    Replica, Replicas, Source,
+use sluice_store::{
+    CheckOutcome, Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replica,
+    Replicas, Reservation, Source,
 };
 use sluice_store::{KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
 use support::{Redis, eventually};
@@ -76,14 +76,14 @@ fn plan(requests: u64, algorithm: Algorithm, on_failure: OnStoreFailure) -> Arc<
 
 /// One of those that share every plan.
 struct Pod {
-    limiter: Limiter<RedisStore>,
+    limiter: Limiter,
     sharers: Arc<Replicas>,
     /// Its own plans, by the limit.
     plans: Mutex<Vec<Arc<LimitPlan>>>,
 }
 
 impl std::ops::Deref for Pod {
-    type Target = Limiter<RedisStore>;
+    type Target = Limiter;
 
     fn deref(&self) -> &Self::Target {
         &self.limiter
@@ -120,11 +120,11 @@ fn options() -> LimiterOptions {
 }
 
 fn pod(port: u16, index: u32, count: u32) -> Pod {
-    let limiter = Limiter::new(store(port), &options());
+    let limiter = Limiter::in_redis(store(port), &options(), None);
     Pod { limiter, sharers: Replicas::new(Replica::new(index, count)), plans: Mutex::default() }
 }
 
-async fn ask(pod: &Pod, plan: &Arc<LimitPlan>, key: u128, cost: u64) -> Outcome {
+async fn ask(pod: &Pod, plan: &Arc<LimitPlan>, key: u128, cost: u64) -> CheckOutcome {
     pod.check(&[pod.asked(plan, key, cost)]).await.unwrap()
 }
 
@@ -132,21 +132,21 @@ async fn ask(pod: &Pod, plan: &Arc<LimitPlan>, key: u128, cost: u64) -> Outcome 
 async fn admitted(pod: &Pod, plan: &Arc<LimitPlan>, key: u128, times: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..times {
-        admitted += u64::from(ask(pod, plan, key, 1).await.answer.admitted);
+        admitted += u64::from(ask(pod, plan, key, 1).await.response.admitted);
     }
     admitted
 }
 
 async fn is(pod: &Pod, healthy: bool) {
     eventually(&format!("healthy: {healthy}"), || async {
-        matches!(pod.store().health(), StoreHealth::Healthy) == healthy
+        matches!(pod.health(), StoreHealth::Healthy) == healthy
     })
     .await;
 }
 
 async fn told(pods: &[Pod]) {
     for pod in pods {
-        eventually("it has told the store", || async { pod.metrics().share.pending == 0 }).await;
+        eventually("it has told the store", || async { pod.metrics().unwrap().share.pending == 0 }).await;
     }
 }
 
@@ -174,7 +174,7 @@ async fn share_holds_the_number_when_some_pods_are_cut_off_and_come_back() {
             assert_eq!(total, before);
             for pod in &pods {
                 // Everybody knows how it stands.
-                assert!(ask(pod, &plan, key, 0).await.answer.decisions[0].remaining == number - before);
+                assert!(ask(pod, &plan, key, 0).await.response.decisions[0].remaining == number - before);
             }
             way.cut();
             let mut alone = 0;
@@ -182,8 +182,12 @@ async fn share_holds_the_number_when_some_pods_are_cut_off_and_come_back() {
                 is(pod, false).await;
                 alone += admitted(pod, &plan, key, number + 1).await;
                 let outcome = ask(pod, &plan, key, 1).await;
-                assert!(outcome.by == Source::Share && !outcome.answer.admitted && outcome.failure.is_some());
-                assert_eq!(outcome.answer.decisions[0].limit, number);
+                assert!(
+                    outcome.source == Source::Share
+                        && !outcome.response.admitted
+                        && outcome.failure.is_some()
+                );
+                assert_eq!(outcome.response.decisions[0].limit, number);
             }
             let left = number - before;
             assert!(alone <= left * CUT as u64 / u64::from(PODS) + CUT as u64, "{alone} without the store");
@@ -240,11 +244,11 @@ async fn share_keeps_the_bound_under_load_through_an_outage() {
             })
         })
         .collect();
-    eventually("some are admitted", || async { pods[9].store().metrics().checks > 50 }).await;
+    eventually("some are admitted", || async { pods[9].redis().unwrap().metrics().checks > 50 }).await;
     way.cut();
     for pod in &pods[..CUT as usize] {
         is(pod, false).await;
-        eventually("it counts alone", || async { pod.metrics().share.admitted > 20 }).await;
+        eventually("it counts alone", || async { pod.metrics().unwrap().share.admitted > 20 }).await;
     }
     way.mend();
     let mut total = 0;
@@ -253,7 +257,7 @@ async fn share_keeps_the_bound_under_load_through_an_outage() {
     }
     for pod in &pods {
         is(pod, true).await;
-        eventually("it has told the store", || async { pod.metrics().share.pending == 0 }).await;
+        eventually("it has told the store", || async { pod.metrics().unwrap().share.pending == 0 }).await;
     }
     for pod in &pods {
         total += admitted(pod, &plan, 5, number).await;
@@ -357,7 +361,7 @@ async fn share_is_told_by_the_limiter_that_takes_the_place_when_the_old_way_is_g
     way.cut();
     is(&old, false).await;
     assert_eq!(admitted(&old, &plan, 1, 1_000).await, 450, "half of what was left");
-    let limiter = Limiter::succeed(&old.limiter, store(redis.port), &options());
+    let limiter = Limiter::in_redis(store(redis.port), &options(), Some(&old.limiter));
     let new = Pod { limiter, sharers: old.sharers.clone(), plans: Mutex::default() };
     old.close().await;
     drop(old);
@@ -381,8 +385,8 @@ async fn share_follows_what_the_limits_say() {
     drop(redis);
     is(&pod, false).await;
     let outcome = pod.check(&[pod.asked(&allow, 1, 1)]).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == Source::Nobody);
-    assert_eq!(outcome.charges[0], Charge::Nothing);
+    assert!(outcome.response.admitted && outcome.source == Source::Nobody);
+    assert_eq!(outcome.reservations[0], Reservation::Nothing);
     assert!(matches!(pod.check(&[pod.asked(&deny, 1, 1)]).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(
         pod.check(&[pod.asked(&allow, 1, 1), pod.asked(&deny, 1, 1)]).await,
@@ -391,11 +395,11 @@ async fn share_follows_what_the_limits_say() {
     let both = [pod.asked(&allow, 1, 1), pod.asked(&share, 2, 1)];
     for _ in 0..5 {
         let outcome = pod.check(&both).await.unwrap();
-        assert!(outcome.answer.admitted && matches!(outcome.charges[1], Charge::Local(_)));
+        assert!(outcome.response.admitted && matches!(outcome.reservations[1], Reservation::Local(_)));
     }
     let outcome = pod.check(&both).await.unwrap();
-    assert!(!outcome.answer.admitted && outcome.answer.decisions.len() == 2);
-    assert!(outcome.answer.decisions[0].admitted && !outcome.answer.decisions[1].admitted);
+    assert!(!outcome.response.admitted && outcome.response.decisions.len() == 2);
+    assert!(outcome.response.decisions[0].admitted && !outcome.response.decisions[1].admitted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -414,18 +418,18 @@ async fn a_denial_is_remembered_and_asks_nobody() {
     is(&pod, true).await;
     assert_eq!(admitted(&pod, &plan, 1, 4).await, 3);
     let begun = Instant::now();
-    let before = pod.store().metrics().checks;
+    let before = pod.redis().unwrap().metrics().checks;
     assert_eq!(admitted(&pod, &plan, 1, 1_000).await, 0);
     // One second at most; then it asks again.
-    let asked = pod.store().metrics().checks - before;
+    let asked = pod.redis().unwrap().metrics().checks - before;
     assert!(asked <= 1 + begun.elapsed().as_secs(), "{asked} of 1000 denials asked the store");
-    assert!(pod.metrics().denials_remembered >= 1_000 - asked);
-    let before = pod.store().metrics().checks;
+    assert!(pod.metrics().unwrap().denials_remembered >= 1_000 - asked);
+    let before = pod.redis().unwrap().metrics().checks;
     for _ in 0..10 {
-        assert!(!pod.check(std::slice::from_ref(&settled)).await.unwrap().answer.admitted);
+        assert!(!pod.check(std::slice::from_ref(&settled)).await.unwrap().response.admitted);
     }
     assert_eq!(
-        pod.store().metrics().checks - before,
+        pod.redis().unwrap().metrics().checks - before,
         10,
         "a limit that is settled may have room at any time"
     );

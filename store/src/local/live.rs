@@ -36,20 +36,20 @@ impl Replica {
     }
 
     /// This pod's rank for a key: how many pods come before it.
-    pub(super) fn rank(self, key: u128) -> u64 {
+    pub(crate) fn rank(self, key: u128) -> u64 {
         let place = |pod: u32| (score(u64::from(pod), key), pod);
         let own = place(self.index);
         (0..self.count).filter(|&pod| place(pod) > own).count() as u64
     }
 
     /// This pod's share of `number`, given its rank.
-    pub(super) fn share(self, number: u64, rank: u64) -> u64 {
+    pub(crate) fn share(self, number: u64, rank: u64) -> u64 {
         number / self.count() + u64::from(rank < number % self.count())
     }
 }
 
 /// By whom each rate of a limit is shared.
-pub(super) type RateReplicas = SmallVec<[Replica; 2]>;
+pub(crate) type RateReplicas = SmallVec<[Replica; 2]>;
 
 /// The pods that share a policy, as far as they are known: the plans of all its limits look here, and whoever hears of
 /// pods that come and go says so here. A snapshot that takes another's place keeps it.
@@ -91,7 +91,7 @@ impl Replicas {
     }
 
     /// Of each rate those of the largest count within the last period of it.
-    pub(super) fn largest(&self, rates: &[Rate]) -> RateReplicas {
+    pub(crate) fn largest(&self, rates: &[Rate]) -> RateReplicas {
         let (members, now) = (self.lock(), self.now());
         rates.iter().map(|rate| members.largest(now, rate.period.micros())).collect()
     }

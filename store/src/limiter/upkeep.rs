@@ -8,13 +8,13 @@ use smallvec::{SmallVec, smallvec};
 use tokio::time::sleep;
 
 use super::backend::Backend;
-use super::flight::LOST;
-use super::lease::{Taking, used};
-use super::limiter::Inner;
 use super::plan::PlannedCounter;
-use super::share::{HandOver, Part};
+use super::remote::RemoteCore;
 use crate::check::Counter;
 use crate::failure::{StoreError, StoreHealth};
+use crate::lease::{Taking, used};
+use crate::local::{HandOver, Part};
+use crate::pending_call::LOST;
 
 /// How often the store is looked at for its recovery while it is to be told something.
 const LOOK: Duration = Duration::from_millis(20);
@@ -25,23 +25,23 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How many counters are handed over at once in the background.
 const HANDED_OVER_AT_ONCE: usize = 64;
 
-impl<S: Backend> Inner<S> {
+impl<S: Backend> RemoteCore<S> {
     /// Takes a block: a task of its own.
     pub(super) fn take(self: &Arc<Self>, taking: Taking) {
         // Made here: it lands though the task never begins.
-        let landing = Landing { inner: self.clone(), taking };
+        let landing = Landing { core: self.clone(), taking };
         self.runtime.spawn(async move {
-            let Landing { inner, taking } = &landing;
-            let sent = inner.time.now();
-            let granted = inner.store.take(taking.counter.clone(), taking.times).await;
+            let Landing { core, taking } = &landing;
+            let sent = core.time.now();
+            let granted = core.store.acquire(taking.counter.clone(), taking.times).await;
             if let Ok(granted) = &granted {
-                let now = inner.time.now();
-                inner.time.heard(granted.answer.at, now);
-                if let Some(asked) = inner.leases.took(taking, granted, sent, now) {
-                    inner.shares.heard(&asked, &granted.answer.decisions, granted.answer.at);
+                let now = core.time.now();
+                core.time.heard(granted.answer.at, now);
+                if let Some(asked) = core.leases.took(taking, granted, sent, now) {
+                    core.shares.heard(&asked, &granted.answer.decisions, granted.answer.at);
                 }
             }
-            taking.flight.land(granted.map(|_| ()));
+            taking.flight.complete(granted.map(|_| ()));
         });
     }
 
@@ -53,20 +53,20 @@ impl<S: Backend> Inner<S> {
             if let Some(hand_over) = hand_over {
                 self.hand_over(hand_over);
             }
-            flight.landed().await?;
+            flight.completed().await?;
         }
         Ok(())
     }
 
     /// Tells the store of one counter: a task of its own, as it must be known how far it got.
     fn hand_over(self: &Arc<Self>, hand_over: HandOver) {
-        let mut telling = Telling { inner: self.clone(), hand_over, told: SmallVec::new(), result: LOST };
+        let mut telling = Telling { core: self.clone(), hand_over, told: SmallVec::new(), result: LOST };
         self.runtime.spawn(async move {
-            let Telling { inner, hand_over, told, result } = &mut telling;
+            let Telling { core, hand_over, told, result } = &mut telling;
             for part in &hand_over.parts {
                 let Some(limit) = hand_over.plan.singles.get(part.rate) else { continue };
                 let counter = |cost| Counter { limit: limit.clone(), key: hand_over.key, cost };
-                if let Err(error) = inner.tell(counter, *part).await {
+                if let Err(error) = core.tell(counter, *part).await {
                     *result = Err(error);
                     return;
                 }
@@ -95,7 +95,7 @@ impl<S: Backend> Inner<S> {
         while left > 0 {
             let unit = left.div_ceil(1024).max(1);
             let times = left / unit;
-            let granted = self.store.take(counter(unit), times).await?.granted.min(times);
+            let granted = self.store.acquire(counter(unit), times).await?.granted.min(times);
             left -= granted * unit;
             if granted < times {
                 // There is no room for another unit.
@@ -118,7 +118,7 @@ impl<S: Backend> Inner<S> {
             }
         }
         for flight in flights {
-            let _ = flight.landed().await;
+            let _ = flight.completed().await;
         }
     }
 
@@ -127,10 +127,10 @@ impl<S: Backend> Inner<S> {
         loop {
             let (back, next) = self.leases.review(self.time.now());
             for settlement in back {
-                let inner = self.clone();
+                let core = self.clone();
                 self.runtime.spawn(async move {
                     // What cannot be given back ends with its slot.
-                    let _ = inner.store.settle(settlement).await;
+                    let _ = core.store.settle(settlement).await;
                 });
             }
             let pending = self.tells();
@@ -150,20 +150,20 @@ impl<S: Backend> Inner<S> {
 
 /// Sees to it that a taking ends, however its task does.
 struct Landing<S: Backend> {
-    inner: Arc<Inner<S>>,
+    core: Arc<RemoteCore<S>>,
     taking: Taking,
 }
 
 impl<S: Backend> Drop for Landing<S> {
     fn drop(&mut self) {
-        self.inner.leases.not_taken(&self.taking);
-        self.taking.flight.land(LOST);
+        self.core.leases.not_taken(&self.taking);
+        self.taking.flight.complete(LOST);
     }
 }
 
 /// Sees to it that a handing over ends, however its task does.
 struct Telling<S: Backend> {
-    inner: Arc<Inner<S>>,
+    core: Arc<RemoteCore<S>>,
     hand_over: HandOver,
     told: SmallVec<[usize; 1]>,
     result: Result<(), StoreError>,
@@ -171,8 +171,8 @@ struct Telling<S: Backend> {
 
 impl<S: Backend> Drop for Telling<S> {
     fn drop(&mut self) {
-        let at = self.inner.time.of_store(self.inner.time.now());
-        self.inner.shares.handed_over(&self.hand_over, &self.told, at);
-        self.hand_over.flight.land(self.result.clone());
+        let at = self.core.time.of_store(self.core.time.now());
+        self.core.shares.handed_over(&self.hand_over, &self.told, at);
+        self.hand_over.flight.complete(self.result.clone());
     }
 }

@@ -9,13 +9,13 @@ use crate::clock::Clock;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Time {
+pub(super) struct StoreTime {
     started: Instant,
     /// The store's clock when this process's was 0: by its last answer, or by the machine's clock before there was one.
     offset: AtomicU64,
 }
 
-impl Time {
+impl StoreTime {
     pub(super) fn new() -> Self {
         Self { started: Instant::now(), offset: AtomicU64::new(Clock::system().now()) }
     }

@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::Backend;
-use super::lease::{Decisions, Held, Reserved};
-use super::limiter::Inner;
-use super::outcome::{Charge, Outcome, Source};
+use super::outcome::{CheckOutcome, Reservation, Source};
 use super::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
+use super::remote::RemoteCore;
 use crate::check::{CheckRequest, CheckResponse};
 use crate::failure::{StoreError, StoreHealth};
+use crate::lease::{Decisions, Held, Reserved};
 
 /// How often a request waits for a block before it asks by itself.
 const WAITS: usize = 3;
@@ -29,26 +29,26 @@ enum Piece {
 }
 
 /// What leases gave for a request that is not admitted yet; it goes back unless it is.
-struct Reservation<'a, S> {
-    inner: &'a Inner<S>,
+struct PendingReservations<'a, S> {
+    core: &'a RemoteCore<S>,
     asked: &'a [PlannedCounter],
     pieces: SmallVec<[Piece; 2]>,
     kept: bool,
 }
 
-impl<S> Drop for Reservation<'_, S> {
+impl<S> Drop for PendingReservations<'_, S> {
     fn drop(&mut self) {
         if self.kept {
             return;
         }
-        let now = self.inner.time.now();
+        let now = self.core.time.now();
         for (piece, one) in self.pieces.iter().zip(self.asked) {
             match piece {
-                Piece::Held(held) => self.inner.leases.put_back(one, held, now),
+                Piece::Held(held) => self.core.leases.put_back(one, held, now),
                 Piece::Local(_, charged) => {
                     let delta = -i64::try_from(one.cost).unwrap_or(i64::MAX);
-                    let at = self.inner.time.of_store(now);
-                    self.inner.shares.correct(one, *charged, delta, at);
+                    let at = self.core.time.of_store(now);
+                    self.core.shares.correct(one, *charged, delta, at);
                 }
                 Piece::PlannedCounter => {}
             }
@@ -56,15 +56,22 @@ impl<S> Drop for Reservation<'_, S> {
     }
 }
 
-impl<S: Backend> Inner<S> {
-    pub(super) async fn check(self: &Arc<Self>, asked: &[PlannedCounter]) -> Result<Outcome, StoreError> {
+impl<S: Backend> RemoteCore<S> {
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        asked: &[PlannedCounter],
+    ) -> Result<CheckOutcome, StoreError> {
         let begun = self.time.now();
         let cache = asked.iter().all(|one| one.limit.final_denials).then(|| check_id(asked));
         if let Some(answer) = cache.and_then(|id| self.denials.get(id, begun, self.time.of_store(begun))) {
             return Ok(denied(answer, asked.len(), Source::DenialCache));
         }
-        let mut reservation =
-            Reservation { inner: self, asked, pieces: SmallVec::with_capacity(asked.len()), kept: false };
+        let mut reservation = PendingReservations {
+            core: self,
+            asked,
+            pieces: SmallVec::with_capacity(asked.len()),
+            kept: false,
+        };
         reservation.pieces.extend(asked.iter().map(|_| Piece::PlannedCounter));
         let deadline = Instant::now() + self.budget;
         let failure = match self.reserve(&mut reservation, deadline).await {
@@ -82,9 +89,9 @@ impl<S: Backend> Inner<S> {
     /// is denied already.
     async fn reserve(
         self: &Arc<Self>,
-        reservation: &mut Reservation<'_, S>,
+        reservation: &mut PendingReservations<'_, S>,
         deadline: Instant,
-    ) -> Result<Option<Outcome>, StoreError> {
+    ) -> Result<Option<CheckOutcome>, StoreError> {
         let asked = reservation.asked;
         let up = !matches!(self.store.health(), StoreHealth::Failing(_));
         if up && self.shares.pending() > 0 {
@@ -103,7 +110,7 @@ impl<S: Backend> Inner<S> {
             for wait in 0..=WAITS {
                 let now = self.time.now();
                 let (reserved, taking) =
-                    self.leases.reserve(one, terms, now, wait > 0, one.limit.sharers.count());
+                    self.leases.reserve(one, terms, now, wait > 0, one.limit.replicas.count());
                 if let Some(taking) = taking {
                     self.take(taking);
                 }
@@ -116,7 +123,7 @@ impl<S: Backend> Inner<S> {
                         return Ok(Some(self.denied_early(asked, n, &decisions, Source::Lease)));
                     }
                     Reserved::Call => break,
-                    Reserved::Wait(flight) => within(deadline, flight.landed()).await?,
+                    Reserved::Wait(flight) => within(deadline, flight.completed()).await?,
                 }
             }
         }
@@ -126,10 +133,10 @@ impl<S: Backend> Inner<S> {
     /// Asks the store for what is left.
     async fn ask(
         &self,
-        reservation: &mut Reservation<'_, S>,
+        reservation: &mut PendingReservations<'_, S>,
         deadline: Instant,
         cache: Option<u128>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<CheckOutcome, StoreError> {
         let asked = reservation.asked;
         let open = |piece: &Piece| matches!(piece, Piece::PlannedCounter);
         let check: CheckRequest = asked
@@ -167,9 +174,9 @@ impl<S: Backend> Inner<S> {
     /// Decides what is left by what the limits say for when the store does not answer.
     fn without_store(
         &self,
-        mut reservation: Reservation<'_, S>,
+        mut reservation: PendingReservations<'_, S>,
         failure: StoreError,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<CheckOutcome, StoreError> {
         let asked = reservation.asked;
         let open =
             asked.iter().zip(&reservation.pieces).filter(|(_, piece)| matches!(piece, Piece::PlannedCounter));
@@ -199,45 +206,50 @@ impl<S: Backend> Inner<S> {
     /// Puts the answer together: what was reserved, and `asked` about the rest.
     fn outcome(
         &self,
-        reservation: &mut Reservation<'_, S>,
+        reservation: &mut PendingReservations<'_, S>,
         admitted: bool,
         at: u64,
         asked: &[Decision],
         by: Source,
         failure: Option<StoreError>,
-    ) -> Outcome {
+    ) -> CheckOutcome {
         let mut rest = asked;
         let mut decisions = Decisions::new();
-        let mut charges = SmallVec::new();
+        let mut reservations = SmallVec::new();
         for (one, piece) in reservation.asked.iter().zip(&reservation.pieces) {
             let charge = match piece {
                 Piece::Held(held) => {
                     decisions.extend_from_slice(&held.decisions);
-                    Charge::Store(held.charged)
+                    Reservation::Store(held.charged)
                 }
                 Piece::Local(own, charged) => {
                     decisions.extend_from_slice(own);
-                    Charge::Local(*charged)
+                    Reservation::Local(*charged)
                 }
                 Piece::PlannedCounter => {
                     let (own, others) = rest.split_at(one.limit.rates().min(rest.len()));
                     rest = others;
                     decisions.extend_from_slice(own);
                     match (&failure, one.limit.on_failure) {
-                        (None, _) => Charge::Store(at),
-                        (Some(_), OnStoreFailure::Share) => Charge::Local(at),
-                        (Some(_), _) => Charge::Nothing,
+                        (None, _) => Reservation::Store(at),
+                        (Some(_), OnStoreFailure::Share) => Reservation::Local(at),
+                        (Some(_), _) => Reservation::Nothing,
                     }
                 }
             };
-            charges.push(if admitted { charge } else { Charge::Nothing });
+            reservations.push(if admitted { charge } else { Reservation::Nothing });
         }
         reservation.kept = admitted;
-        Outcome { answer: CheckResponse { admitted, at, decisions }, charges, by, failure }
+        CheckOutcome {
+            response: CheckResponse { admitted, at, decisions },
+            reservations,
+            source: by,
+            failure,
+        }
     }
 
     /// Counter `n` denies: the others were not asked.
-    fn denied_early(&self, asked: &[PlannedCounter], n: usize, own: &[Decision], by: Source) -> Outcome {
+    fn denied_early(&self, asked: &[PlannedCounter], n: usize, own: &[Decision], by: Source) -> CheckOutcome {
         let mut decisions = Decisions::new();
         for (other, one) in asked.iter().enumerate() {
             if other == n {
@@ -251,9 +263,9 @@ impl<S: Backend> Inner<S> {
     }
 }
 
-fn denied(answer: CheckResponse, counters: usize, by: Source) -> Outcome {
-    let charges = std::iter::repeat_n(Charge::Nothing, counters).collect();
-    Outcome { answer, charges, by, failure: None }
+fn denied(answer: CheckResponse, counters: usize, by: Source) -> CheckOutcome {
+    let reservations = std::iter::repeat_n(Reservation::Nothing, counters).collect();
+    CheckOutcome { response: answer, reservations, source: by, failure: None }
 }
 
 /// A call to the store that must not take longer than a request may wait.

@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use smallvec::SmallVec;
 
-use super::lease::Terms;
-use super::share::Replicas;
 use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::lease::Terms;
+use crate::local::Replicas;
 
 /// Where a limit is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -43,13 +43,13 @@ pub struct LimitPlan {
     /// What becomes of it when the store does not answer.
     pub on_failure: OnStoreFailure,
     /// Who shares it.
-    pub(super) sharers: Arc<Replicas>,
+    pub(crate) replicas: Arc<Replicas>,
     /// What the lease of it keeps to; `None`: a call a request.
-    pub(super) terms: Option<Terms>,
+    pub(crate) terms: Option<Terms>,
     /// Whether nothing but time makes room for whoever was denied, so that a denial can be remembered.
-    pub(super) final_denials: bool,
+    pub(crate) final_denials: bool,
     /// The limit with one of its rates alone, for each: the same counter, of which only one record is touched.
-    pub(super) singles: SmallVec<[Arc<LimitSpec>; 1]>,
+    pub(crate) singles: SmallVec<[Arc<LimitSpec>; 1]>,
     /// Of scope and rates: equal plans are the same limit, of whatever snapshot.
     id: u64,
     /// Of the scope alone: an edited limit has the counters that it had, but for one that the store comes to know or is not
@@ -72,7 +72,7 @@ static HASHES: LazyLock<foldhash::quality::RandomState> =
     LazyLock::new(foldhash::quality::RandomState::default);
 
 impl LimitPlan {
-    /// A plan of a limit that these share. `corrected` says that charges of this limit are settled later, by which a counter may fall before its
+    /// A plan of a limit that these share. `corrected` says that reservations of this limit are settled later, by which a counter may fall before its
     /// time, or that other numbers hold for the same counter at times (an elastic limit): its denials are not
     /// remembered and nothing is taken in advance.
     #[must_use]
@@ -81,7 +81,7 @@ impl LimitPlan {
         consistency: Consistency,
         on_failure: OnStoreFailure,
         corrected: bool,
-        sharers: Arc<Replicas>,
+        replicas: Arc<Replicas>,
     ) -> Self {
         let single = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
         let singles = match &spec.rates[..] {
@@ -97,7 +97,7 @@ impl LimitPlan {
             singles,
             consistency,
             on_failure,
-            sharers,
+            replicas,
             spec,
         }
     }
@@ -109,23 +109,23 @@ impl LimitPlan {
     }
 
     /// How many decisions an answer holds about it.
-    pub(super) fn rates(&self) -> usize {
+    pub(crate) fn rates(&self) -> usize {
         self.spec.rates.len()
     }
 }
 
 impl PlannedCounter {
-    pub(super) fn counter(&self) -> Counter {
+    pub(crate) fn counter(&self) -> Counter {
         Counter { limit: self.limit.spec.clone(), key: self.key, cost: self.cost }
     }
 
     /// Of these very numbers for this key.
-    pub(super) fn id(&self) -> u128 {
+    pub(crate) fn id(&self) -> u128 {
         mixed(self.limit.id, self.key)
     }
 
     /// Of the counter, whatever its numbers.
-    pub(super) fn counter_id(&self) -> u128 {
+    pub(crate) fn counter_id(&self) -> u128 {
         mixed(self.limit.scope, self.key)
     }
 }
@@ -136,7 +136,7 @@ fn mixed(limit: u64, key: KeyHash) -> u128 {
 }
 
 /// Of a whole check: counters and costs, in their order.
-pub(super) fn check_id(asked: &[PlannedCounter]) -> u128 {
+pub(crate) fn check_id(asked: &[PlannedCounter]) -> u128 {
     let mut id = 0u128;
     for one in asked {
         let half = |seed: u64| {

@@ -8,20 +8,20 @@ use crate::failure::{StoreError, StoreFault};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(crate) struct PendingCall {
     result: OnceLock<Result<(), StoreError>>,
     landed: Notify,
 }
 
-impl Flight {
+impl PendingCall {
     /// Tells everybody, now and later. Only the first result counts.
-    pub(super) fn land(&self, result: Result<(), StoreError>) {
+    pub(crate) fn complete(&self, result: Result<(), StoreError>) {
         let _ = self.result.set(result);
         self.landed.notify_waiters();
     }
 
     /// The result, as soon as there is one.
-    pub(super) async fn landed(&self) -> Result<(), StoreError> {
+    pub(crate) async fn completed(&self) -> Result<(), StoreError> {
         // Made before looking: it misses no landing from here on.
         let landed = self.landed.notified();
         if let Some(result) = self.result.get() {
@@ -33,4 +33,4 @@ impl Flight {
 }
 
 /// What becomes of a call whose task ended without a result: its runtime is ending.
-pub(super) const LOST: Result<(), StoreError> = Err(StoreError::Unavailable(StoreFault::Unreachable));
+pub(crate) const LOST: Result<(), StoreError> = Err(StoreError::Unavailable(StoreFault::Unreachable));

@@ -36,12 +36,12 @@ use smallvec::SmallVec;
 use known::Known;
 pub use live::{Replica, Replicas};
 use local::Local;
-pub(super) use local::Part;
+pub(crate) use local::Part;
 
-use super::flight::Flight;
-use super::plan::{Consistency, LimitPlan, PlannedCounter};
-use super::table::Table;
+use crate::bounded_table::BoundedTable;
 use crate::check::{CheckResponse, Counter, KeyHash, Records, decide};
+use crate::limiter::plan::{Consistency, LimitPlan, PlannedCounter};
+use crate::pending_call::PendingCall;
 
 /// What local counting has done since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub struct LocalQuotaMetrics {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shares {
-    table: Mutex<Table<Entry>>,
+pub(crate) struct Shares {
+    table: Mutex<BoundedTable<Entry>>,
     known: Known,
     /// How many counters the store is to be told of; in almost all of a process's life none.
     pending: AtomicUsize,
@@ -76,24 +76,24 @@ struct Entry {
     /// It is never handed over: its limit is counted here alone.
     stays: bool,
     /// The store is being told.
-    flight: Option<Arc<Flight>>,
+    flight: Option<Arc<PendingCall>>,
 }
 
 /// What the store is to be told of one counter; whoever holds this must see to it.
 #[derive(Debug)]
-pub(super) struct HandOver {
-    pub(super) id: u128,
-    pub(super) plan: Arc<LimitPlan>,
-    pub(super) key: KeyHash,
-    pub(super) parts: SmallVec<[Part; 1]>,
-    pub(super) flight: Arc<Flight>,
+pub(crate) struct HandOver {
+    pub(crate) id: u128,
+    pub(crate) plan: Arc<LimitPlan>,
+    pub(crate) key: KeyHash,
+    pub(crate) parts: SmallVec<[Part; 1]>,
+    pub(crate) flight: Arc<PendingCall>,
 }
 
 impl Shares {
     /// Of at most `max_keys` keys, knowing about how so many counters stood.
-    pub(super) fn new(max_keys: usize, known: usize) -> Self {
+    pub(crate) fn new(max_keys: usize, known: usize) -> Self {
         Self {
-            table: Mutex::new(Table::new(max_keys)),
+            table: Mutex::new(BoundedTable::new(max_keys)),
             known: Known::new(known),
             pending: AtomicUsize::new(0),
             admitted: AtomicU64::new(0),
@@ -103,12 +103,12 @@ impl Shares {
     }
 
     /// The store said this about a counter.
-    pub(super) fn heard(&self, asked: &PlannedCounter, decisions: &[Decision], at: u64) {
+    pub(crate) fn heard(&self, asked: &PlannedCounter, decisions: &[Decision], at: u64) {
         self.known.heard(asked.id(), &asked.limit.spec.rates, decisions, at);
     }
 
     /// What is known of a counter, for an answer that was not asked of the store.
-    pub(super) fn standing(&self, asked: &PlannedCounter) -> impl Iterator<Item = Decision> {
+    pub(crate) fn standing(&self, asked: &PlannedCounter) -> impl Iterator<Item = Decision> {
         let stood = self.known.get(asked.id());
         asked.limit.spec.rates.iter().enumerate().map(move |(n, rate)| {
             let used = stood.and_then(|stood| stood.used.get(n).copied()).unwrap_or(0);
@@ -125,7 +125,7 @@ impl Shares {
     }
 
     /// Decides about all of these here, at `at` of the store's clock.
-    pub(super) fn check(&self, asked: &[&PlannedCounter], at: u64) -> CheckResponse {
+    pub(crate) fn check(&self, asked: &[&PlannedCounter], at: u64) -> CheckResponse {
         let mut table = self.lock();
         let mut ids: SmallVec<[u128; 2]> = SmallVec::new();
         let (mut counters, mut records) = (SmallVec::<[Counter; 2]>::new(), SmallVec::<[Records; 2]>::new());
@@ -167,7 +167,7 @@ impl Shares {
     }
 
     /// Corrects what was admitted here at `charged`; false: the store knows of it by now.
-    pub(super) fn correct(&self, asked: &PlannedCounter, charged: u64, delta: i64, at: u64) -> bool {
+    pub(crate) fn correct(&self, asked: &PlannedCounter, charged: u64, delta: i64, at: u64) -> bool {
         match self.lock().get_mut(asked.counter_id()) {
             Some(entry) => {
                 entry.local.correct(charged, delta, at);
@@ -178,12 +178,12 @@ impl Shares {
     }
 
     /// How many counters the store is to be told of.
-    pub(super) fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.pending.load(Relaxed)
     }
 
     /// Some of them, and all if they are few.
-    pub(super) fn some_pending(&self, most: usize) -> Vec<u128> {
+    pub(crate) fn some_pending(&self, most: usize) -> Vec<u128> {
         let mut table = self.lock();
         let waiting = |entry: &Entry| !entry.stays && entry.flight.is_none();
         table.iter_mut().filter(|(_, entry)| waiting(entry)).map(|(id, _)| id).take(most).collect()
@@ -191,7 +191,7 @@ impl Shares {
 
     /// Begins to hand a counter over, unless that is under way: whoever is given a [`HandOver`] must do it. `None`: there
     /// is nothing to tell.
-    pub(super) fn hand_over(&self, id: u128, at: u64) -> Option<(Arc<Flight>, Option<HandOver>)> {
+    pub(crate) fn hand_over(&self, id: u128, at: u64) -> Option<(Arc<PendingCall>, Option<HandOver>)> {
         let mut table = self.lock();
         let entry = table.get_mut(id).filter(|entry| !entry.stays)?;
         if let Some(flight) = &entry.flight {
@@ -203,14 +203,14 @@ impl Shares {
             self.pending.fetch_sub(1, Relaxed);
             return None;
         }
-        let flight = Arc::new(Flight::default());
+        let flight = Arc::new(PendingCall::default());
         entry.flight = Some(flight.clone());
         let (plan, key) = (entry.local.plan.clone(), entry.local.key);
         Some((flight.clone(), Some(HandOver { id, plan, key, parts, flight })))
     }
 
     /// The store was told of these rates of it.
-    pub(super) fn handed_over(&self, hand_over: &HandOver, told: &[usize], at: u64) {
+    pub(crate) fn handed_over(&self, hand_over: &HandOver, told: &[usize], at: u64) {
         let mut table = self.lock();
         let Some(entry) = table.get_mut(hand_over.id) else { return };
         entry.flight = None;
@@ -228,7 +228,7 @@ impl Shares {
         }
     }
 
-    pub(super) fn metrics(&self) -> LocalQuotaMetrics {
+    pub(crate) fn metrics(&self) -> LocalQuotaMetrics {
         LocalQuotaMetrics {
             admitted: self.admitted.load(Relaxed),
             denied: self.denied.load(Relaxed),
@@ -240,12 +240,12 @@ impl Shares {
     /// The counter of a question, made if need be.
     fn entry<'a>(
         &self,
-        table: &'a mut Table<Entry>,
+        table: &'a mut BoundedTable<Entry>,
         asked: &PlannedCounter,
         at: u64,
     ) -> (u128, &'a mut Entry) {
         let plan = &asked.limit;
-        let lives = plan.sharers.largest(&plan.spec.rates);
+        let lives = plan.replicas.largest(&plan.spec.rates);
         let stays = plan.consistency == Consistency::Local;
         let (mut id, mut key, mut overflow) = (asked.counter_id(), asked.key, false);
         if table.get_mut(id).is_none() {
@@ -270,7 +270,7 @@ impl Shares {
         (id, entry)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BoundedTable<Entry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,27 +5,27 @@ use std::sync::{Mutex, PoisonError};
 
 use sluice_limiter::{Algorithm, Decision, Rate};
 
-use crate::layers::lease::used;
+use crate::lease::used;
 
 /// Further rates of a limit begin with nothing used.
-pub(super) const RATES: usize = 4;
+pub(crate) const RATES: usize = 4;
 
 const PLACES: usize = 4;
 const LOCKS: usize = 16;
 
 /// How a counter stood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stood {
+pub(crate) struct Stood {
     /// When, by the store's clock, in microseconds.
-    pub(super) at: u64,
+    pub(crate) at: u64,
     /// What was used of each rate.
-    pub(super) used: [u64; RATES],
+    pub(crate) used: [u64; RATES],
 }
 
 type Set = [Option<(u128, Stood)>; PLACES];
 
 /// See the module.
-pub(super) struct Known {
+pub(crate) struct Known {
     /// Each is made when it is first needed.
     pieces: [Mutex<Box<[Set]>>; LOCKS],
     /// Of a piece.
@@ -34,13 +34,13 @@ pub(super) struct Known {
 
 impl Known {
     /// Room for about so many counters, 80 bytes each.
-    pub(super) fn new(counters: usize) -> Self {
+    pub(crate) fn new(counters: usize) -> Self {
         let sets = counters.div_ceil(PLACES * LOCKS).max(1);
         Self { pieces: std::array::from_fn(|_| Mutex::default()), sets }
     }
 
     /// The store said this at `at` of its clock.
-    pub(super) fn heard(&self, id: u128, rates: &[Rate], decisions: &[Decision], at: u64) {
+    pub(crate) fn heard(&self, id: u128, rates: &[Rate], decisions: &[Decision], at: u64) {
         let mut stood = Stood { at, used: [0; RATES] };
         for ((to, rate), decision) in stood.used.iter_mut().zip(rates).zip(decisions) {
             *to = used(rate, decision);
@@ -58,7 +58,7 @@ impl Known {
         }
     }
 
-    pub(super) fn get(&self, id: u128) -> Option<Stood> {
+    pub(crate) fn get(&self, id: u128) -> Option<Stood> {
         let piece = self.pieces[(id >> 124) as usize].lock().unwrap_or_else(PoisonError::into_inner);
         let set = piece.get(id as u64 as usize % piece.len().max(1))?;
         set.iter().flatten().find(|(known, _)| *known == id).map(|&(_, stood)| stood)
@@ -67,7 +67,7 @@ impl Known {
 
 /// The least that must still be used of what was used at `at`, unless the store has lost it: nothing can come back
 /// faster than this.
-pub(super) fn least_used(rate: &Rate, phase: u64, used: u64, at: u64, now: u64) -> u64 {
+pub(crate) fn least_used(rate: &Rate, phase: u64, used: u64, at: u64, now: u64) -> u64 {
     let passed = now.saturating_sub(at);
     let period = rate.period.micros();
     match rate.algorithm {

@@ -7,29 +7,29 @@ const LOOKED_AT: usize = 16;
 
 /// At most `max` entries by 128-bit identity.
 #[derive(Debug)]
-pub(super) struct Table<V> {
+pub(crate) struct BoundedTable<V> {
     entries: Vec<(u128, V)>,
     index: HashMap<u128, u32, foldhash::fast::RandomState>,
     hand: usize,
     max: usize,
 }
 
-impl<V> Table<V> {
-    pub(super) fn new(max: usize) -> Self {
+impl<V> BoundedTable<V> {
+    pub(crate) fn new(max: usize) -> Self {
         Self { entries: Vec::new(), index: HashMap::default(), hand: 0, max }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn get_mut(&mut self, id: u128) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, id: u128) -> Option<&mut V> {
         let at = *self.index.get(&id)?;
         self.entries.get_mut(at as usize).map(|(_, value)| value)
     }
 
-    /// The entry of this identity, made if there is room: see [`Table::make_room`].
-    pub(super) fn entry(
+    /// The entry of this identity, made if there is room: see [`BoundedTable::make_room`].
+    pub(crate) fn entry(
         &mut self,
         id: u128,
         idle: impl Fn(&V) -> bool,
@@ -43,7 +43,7 @@ impl<V> Table<V> {
     }
 
     /// The entry of this identity, made in any case.
-    pub(super) fn get_or_insert(&mut self, id: u128, make: impl FnOnce() -> V) -> &mut V {
+    pub(crate) fn get_or_insert(&mut self, id: u128, make: impl FnOnce() -> V) -> &mut V {
         let at = match self.index.get(&id) {
             Some(&at) => at as usize,
             None => {
@@ -57,7 +57,7 @@ impl<V> Table<V> {
 
     /// Whether there is room for one more: when the table is full, a few entries are looked at, and the first idle one
     /// gives way and is returned.
-    pub(super) fn make_room(&mut self, idle: impl Fn(&V) -> bool) -> (bool, Option<V>) {
+    pub(crate) fn make_room(&mut self, idle: impl Fn(&V) -> bool) -> (bool, Option<V>) {
         if self.entries.len() < self.max {
             return (true, None);
         }
@@ -71,7 +71,7 @@ impl<V> Table<V> {
         (false, None)
     }
 
-    pub(super) fn remove(&mut self, id: u128) -> Option<V> {
+    pub(crate) fn remove(&mut self, id: u128) -> Option<V> {
         let at = self.index.remove(&id)? as usize;
         let (_, value) = self.entries.swap_remove(at);
         if let Some(&(moved, _)) = self.entries.get(at) {
@@ -81,7 +81,7 @@ impl<V> Table<V> {
     }
 
     /// Every entry.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u128, &mut V)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u128, &mut V)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         /// As a map, of which only idle entries (here: odd values) ever go, and only when it is full.
         #[test]
         fn it_is_a_map_that_only_idle_entries_leave(steps in proptest::collection::vec((0u128..40, 0u32..9, 0..4), 0..300)) {
-            let (mut table, mut model) = (Table::new(10), HashMap::new());
+            let (mut table, mut model) = (BoundedTable::new(10), HashMap::new());
             for (id, value, what) in steps {
                 match what {
                     0 => prop_assert_eq!(table.remove(id), model.remove(&id)),

@@ -8,11 +8,16 @@ use std::time::Duration;
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use tokio::sync::Semaphore;
 
-use super::*;
+use super::backend::Backend;
+use super::outcome::{LimiterOptions, Reservation, Source};
+use super::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
+use super::remote::RemoteLimiter;
 use crate::check::{
     CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, decide, settle,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::lease::LeaseMetrics;
+use crate::{Replica, Replicas};
 
 /// A store in memory.
 #[derive(Debug)]
@@ -90,7 +95,7 @@ impl Backend for Fake {
         Ok(self.decide(&check))
     }
 
-    async fn take(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
+    async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         self.takes.fetch_add(1, SeqCst);
         if self.deaf.load(SeqCst) {
             return Err(StoreError::Timeout);
@@ -141,20 +146,20 @@ fn one(plan: &Arc<LimitPlan>, key: u128) -> PlannedCounter {
     PlannedCounter { limit: plan.clone(), key: KeyHash(key), cost: 1 }
 }
 
-fn limiter(store: &Arc<Fake>) -> Limiter<Fake> {
-    Limiter::new(store.clone(), &LimiterOptions::default())
+fn limiter(store: &Arc<Fake>) -> RemoteLimiter<Fake> {
+    RemoteLimiter::new(store.clone(), &LimiterOptions::default(), None)
 }
 
-async fn admitted(limiter: &Limiter<Fake>, asked: &[PlannedCounter], times: usize) -> usize {
+async fn admitted(limiter: &RemoteLimiter<Fake>, asked: &[PlannedCounter], times: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..times {
-        admitted += usize::from(limiter.check(asked).await.unwrap().answer.admitted);
+        admitted += usize::from(limiter.check(asked).await.unwrap().response.admitted);
         tokio::time::advance(Duration::from_micros(500)).await;
     }
     admitted
 }
 
-/// Lets other tasks run until something holds. Time, which stands still otherwise, goes on meanwhile.
+/// Lets other tasks run until something holds. StoreTime, which stands still otherwise, goes on meanwhile.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..100_000 {
         if holds() {
@@ -199,7 +204,7 @@ async fn a_block_is_not_lost_when_the_request_that_waits_for_it_goes() {
     store.door.add_permits(1);
     until("the block comes", || limiter.metrics().lease.under_way == 0).await;
     let outcome = limiter.check(&asked).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == Source::Lease);
+    assert!(outcome.response.admitted && outcome.source == Source::Lease);
     assert_eq!(store.takes.load(SeqCst), takes);
 }
 
@@ -218,10 +223,10 @@ async fn what_was_reserved_goes_back_when_another_limit_denies() {
     let mut passed = 0;
     for n in 0..100 {
         let outcome = limiter.check(&both).await.unwrap();
-        assert_eq!(outcome.answer.decisions.len(), 2);
-        passed += u64::from(outcome.answer.admitted);
-        assert_eq!(outcome.answer.admitted, n < 5);
-        assert!(outcome.answer.decisions[0].admitted);
+        assert_eq!(outcome.response.decisions.len(), 2);
+        passed += u64::from(outcome.response.admitted);
+        assert_eq!(outcome.response.admitted, n < 5);
+        assert!(outcome.response.decisions[0].admitted);
     }
     assert_eq!(passed, 5);
     assert_eq!(in_hand(&limiter.metrics().lease), before - 5);
@@ -257,13 +262,13 @@ async fn every_rate_is_told_once_whatever_fails_meanwhile() {
     store.gone.store(false, SeqCst);
     for _ in 0..20 {
         let outcome = limiter.check(&asked).await.unwrap();
-        assert!(!outcome.answer.admitted && outcome.by == Source::Share);
+        assert!(!outcome.response.admitted && outcome.source == Source::Share);
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     assert_eq!(store.used(&plan, 1), [10, 10]);
     store.deaf.store(false, SeqCst);
     let outcome = limiter.check(&asked).await.unwrap();
-    assert!(outcome.answer.admitted && outcome.by == Source::Store);
+    assert!(outcome.response.admitted && outcome.source == Source::Store);
     assert_eq!(store.used(&plan, 1), [56, 56]);
     assert_eq!(limiter.metrics().share.pending, 0);
     assert_eq!(admitted(&limiter, &asked, 100).await, 44);
@@ -279,7 +284,7 @@ async fn a_store_that_came_back_empty_hears_what_it_knew_from_the_first_pod() {
     }
     for (pod, plan) in &pods {
         let peek = [PlannedCounter { cost: 0, ..one(plan, 1) }];
-        assert!(pod.check(&peek).await.unwrap().answer.admitted);
+        assert!(pod.check(&peek).await.unwrap().response.admitted);
     }
     store.gone.store(true, SeqCst);
     store.counters.lock().unwrap().clear();
@@ -317,7 +322,7 @@ async fn a_store_that_came_back_empty_hears_of_who_was_full_before() {
 async fn a_flood_of_keys_without_the_store_shares_one_counter() {
     let store = Fake::new();
     let options = LimiterOptions { shared_keys: 100, ..LimiterOptions::default() };
-    let limiter = Limiter::new(store.clone(), &options);
+    let limiter = RemoteLimiter::new(store.clone(), &options, None);
     let plan = plan("n/p/l", &[(5, DAY)], Consistency::Strict);
     store.gone.store(true, SeqCst);
     let mut passed = 0;
@@ -349,7 +354,7 @@ async fn nobody_waits_longer_than_the_budget_when_the_store_is_deaf() {
         for _ in 0..200 {
             let begun = tokio::time::Instant::now();
             let outcome = limiter.check(&[one(plan, 1)]).await.unwrap();
-            assert!(outcome.answer.admitted);
+            assert!(outcome.response.admitted);
             assert!(begun.elapsed() <= LimiterOptions::default().latency_budget + Duration::from_millis(1));
         }
     }
@@ -363,17 +368,17 @@ async fn a_charge_is_corrected_where_it_was_made() {
     let plan = plan("n/p/l", &[(100, DAY)], Consistency::Strict);
     let asked = one(&plan, 1);
     let outcome = limiter.check(std::slice::from_ref(&asked)).await.unwrap();
-    limiter.settle(&asked, outcome.charges[0], 9).await.unwrap();
+    limiter.settle(&asked, outcome.reservations[0], 9).await.unwrap();
     assert_eq!(store.used(&plan, 1), [10]);
     store.gone.store(true, SeqCst);
     let outcome = limiter.check(std::slice::from_ref(&asked)).await.unwrap();
-    assert!(matches!(outcome.charges[0], Charge::Local(_)));
-    limiter.settle(&asked, outcome.charges[0], 4).await.unwrap();
+    assert!(matches!(outcome.reservations[0], Reservation::Local(_)));
+    limiter.settle(&asked, outcome.reservations[0], 4).await.unwrap();
     store.gone.store(false, SeqCst);
     until("all is told", || limiter.metrics().share.pending == 0).await;
     assert_eq!(store.used(&plan, 1), [15]);
     // The store knows of it by now, and is told of a correction too.
-    limiter.settle(&asked, outcome.charges[0], -2).await.unwrap();
+    limiter.settle(&asked, outcome.reservations[0], -2).await.unwrap();
     assert_eq!(store.used(&plan, 1), [13]);
 }
 
@@ -406,7 +411,7 @@ async fn what_was_counted_here_goes_over_to_a_limiter_that_takes_the_place_and_i
     before.gone.store(true, SeqCst);
     after.gone.store(true, SeqCst);
     assert_eq!(admitted(&old, &[one(&strict, 1)], 20).await, 20);
-    let new = Limiter::succeed(&old, after.clone(), &LimiterOptions::default());
+    let new = RemoteLimiter::new(after.clone(), &LimiterOptions::default(), Some(old.hand_over()));
     // A request that was asked of the old one before, and ends after, counts as well.
     assert_eq!(admitted(&old, &[one(&local, 1)], 10).await, 10);
     assert_eq!(admitted(&old, &[one(&strict, 1)], 10).await, 10);
@@ -437,7 +442,7 @@ async fn what_an_old_limiter_could_not_tell_the_new_one_does() {
     before.door.forget_permits(Semaphore::MAX_PERMITS);
     before.gone.store(false, SeqCst);
     until("it is being told", || before.takes.load(SeqCst) > 0).await;
-    let new = Limiter::succeed(&old, after.clone(), &LimiterOptions::default());
+    let new = RemoteLimiter::new(after.clone(), &LimiterOptions::default(), Some(old.hand_over()));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(after.takes.load(SeqCst), 0, "it may still be told");
     before.door.close();
@@ -448,11 +453,11 @@ async fn what_an_old_limiter_could_not_tell_the_new_one_does() {
 #[tokio::test(start_paused = true)]
 async fn each_rate_is_shared_by_the_pods_of_its_own_last_period() {
     let rates = [(100, 1_000), (10_000, DAY)];
-    let sharers = Replicas::new(Replica::new(0, 100));
+    let replicas = Replicas::new(Replica::new(0, 100));
     let spec = plan("n/p/l", &rates, Consistency::Local).spec.clone();
-    let plan = LimitPlan::new(spec, Consistency::Local, OnStoreFailure::Share, false, sharers.clone());
+    let plan = LimitPlan::new(spec, Consistency::Local, OnStoreFailure::Share, false, replicas.clone());
     let asked = one(&Arc::new(plan), 1);
-    let shares = super::share::Shares::new(10, 10);
+    let shares = crate::local::Shares::new(10, 10);
     // Of one second each; a day has as many as are left of it.
     let second = |n: u64| 1_700_000_000_000_000 + n * 1_000_000;
     let admitted = |at| {
@@ -460,7 +465,7 @@ async fn each_rate_is_shared_by_the_pods_of_its_own_last_period() {
     };
     assert_eq!(admitted(second(0)), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
-    sharers.set(Replica::new(0, 10));
+    replicas.set(Replica::new(0, 10));
     assert_eq!(admitted(second(1)), 1, "those that have gone have used their parts of the last second");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(admitted(second(3)), 10);
@@ -503,7 +508,7 @@ fn a_block_is_not_lost_when_the_runtime_of_the_request_that_wanted_it_ends() {
     let landed = || async { until("nothing is under way", || limiter.metrics().lease.under_way == 0).await };
     own.block_on(async {
         for _ in 0..100 {
-            assert!(limiter.check(&asked).await.unwrap().answer.admitted);
+            assert!(limiter.check(&asked).await.unwrap().response.admitted);
         }
         landed().await;
     });

@@ -25,14 +25,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_limiter::Decision;
 use tokio::sync::Notify;
 
-pub(super) use holding::Decisions;
+pub(crate) use holding::Decisions;
 use holding::{Holding, Return, Step};
-pub(super) use terms::{Terms, used};
+pub(crate) use terms::{Terms, used};
 
-use super::flight::Flight;
-use super::plan::{LimitPlan, PlannedCounter};
-use super::table::Table;
+use crate::bounded_table::BoundedTable;
 use crate::check::{CheckResponse, Counter, Grant, KeyHash, Settlement};
+use crate::limiter::plan::{LimitPlan, PlannedCounter};
+use crate::pending_call::PendingCall;
 
 const SHARDS: usize = 16;
 
@@ -92,8 +92,8 @@ struct Counters {
 
 /// The holdings of this process.
 #[derive(Debug)]
-pub(super) struct Leases {
-    shards: [Mutex<Table<Entry>>; SHARDS],
+pub(crate) struct Leases {
+    shards: [Mutex<BoundedTable<Entry>>; SHARDS],
     /// When which holding is to be looked at; each is in here at most once.
     reviews: Mutex<BinaryHeap<Reverse<(u64, u128)>>>,
     /// Rung when there is an earlier one.
@@ -106,48 +106,48 @@ struct Entry {
     plan: Arc<LimitPlan>,
     key: KeyHash,
     holding: Holding,
-    flight: Option<Arc<Flight>>,
+    flight: Option<Arc<PendingCall>>,
     reviewed: bool,
     asked_at: u64,
 }
 
 /// What becomes of a request's counter.
 #[derive(Debug)]
-pub(super) enum Reserved {
+pub(crate) enum Reserved {
     /// It was taken from the block.
     Held(Held),
     /// There is nothing, as far as is known.
     Denied(Decisions),
     /// Wait for this, and ask again.
-    Wait(Arc<Flight>),
+    Wait(Arc<PendingCall>),
     /// Ask the store.
     Call,
 }
 
 /// What was taken from a block.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) decisions: Decisions,
+pub(crate) struct Held {
+    pub(crate) decisions: Decisions,
     /// The instant of the store's clock that names the charge.
-    pub(super) charged: u64,
+    pub(crate) charged: u64,
     slot: u64,
 }
 
 /// A block to be taken from the store; whoever holds this must see to it.
 #[derive(Debug)]
-pub(super) struct Taking {
-    pub(super) id: u128,
-    pub(super) counter: Counter,
+pub(crate) struct Taking {
+    pub(crate) id: u128,
+    pub(crate) counter: Counter,
     /// How many times the counter's cost.
-    pub(super) times: u64,
-    pub(super) flight: Arc<Flight>,
+    pub(crate) times: u64,
+    pub(crate) flight: Arc<PendingCall>,
 }
 
 impl Leases {
     /// Of at most about `max_keys` keys.
-    pub(super) fn new(max_keys: usize) -> Self {
+    pub(crate) fn new(max_keys: usize) -> Self {
         Self {
-            shards: std::array::from_fn(|_| Mutex::new(Table::new(max_keys.div_ceil(SHARDS)))),
+            shards: std::array::from_fn(|_| Mutex::new(BoundedTable::new(max_keys.div_ceil(SHARDS)))),
             reviews: Mutex::default(),
             earlier: Notify::new(),
             counters: Counters::default(),
@@ -156,7 +156,7 @@ impl Leases {
 
     /// Asks for a request's counter; `waited`: again. Any taking that comes with the answer has to be started.
     /// `holders`: how many there are supposed to be, when nothing else is known.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         &self,
         asked: &PlannedCounter,
         terms: &Terms,
@@ -216,7 +216,7 @@ impl Leases {
     }
 
     /// Gives back to the block what a request took that was not admitted after all.
-    pub(super) fn put_back(&self, asked: &PlannedCounter, held: &Held, now: u64) {
+    pub(crate) fn put_back(&self, asked: &PlannedCounter, held: &Held, now: u64) {
         self.counters.admitted.fetch_sub(1, Relaxed);
         if let Some(entry) = self.lock(asked.id()).get_mut(asked.id()) {
             entry.holding.put_back(now, asked.cost, held.slot);
@@ -224,7 +224,7 @@ impl Leases {
     }
 
     /// What came of a taking that was sent at `sent`; returns whose it was.
-    pub(super) fn took(
+    pub(crate) fn took(
         &self,
         taking: &Taking,
         granted: &Grant,
@@ -252,7 +252,7 @@ impl Leases {
     }
 
     /// Nothing came of a taking, or nothing is known of it; or it has ended already.
-    pub(super) fn not_taken(&self, taking: &Taking) {
+    pub(crate) fn not_taken(&self, taking: &Taking) {
         let mut shard = self.lock(taking.id);
         if let Some(entry) = shard.get_mut(taking.id).filter(|entry| entry.waits_for(taking)) {
             entry.flight = None;
@@ -261,7 +261,7 @@ impl Leases {
     }
 
     /// What came of a call of a request's own.
-    pub(super) fn called(
+    pub(crate) fn called(
         &self,
         asked: &PlannedCounter,
         terms: &Terms,
@@ -276,7 +276,7 @@ impl Leases {
     }
 
     /// What is to be given back now, and when to look again.
-    pub(super) fn review(&self, now: u64) -> (Vec<Settlement>, Option<u64>) {
+    pub(crate) fn review(&self, now: u64) -> (Vec<Settlement>, Option<u64>) {
         let mut back = Vec::new();
         loop {
             let id = {
@@ -304,7 +304,7 @@ impl Leases {
     }
 
     /// Everything that is held, to be given back. What is being taken must have come before.
-    pub(super) fn return_all(&self, now: u64) -> Vec<Settlement> {
+    pub(crate) fn return_all(&self, now: u64) -> Vec<Settlement> {
         let mut back = Vec::new();
         self.each(|shard| {
             for (_, entry) in shard.iter_mut() {
@@ -316,18 +316,18 @@ impl Leases {
     }
 
     /// What is being taken.
-    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
+    pub(crate) fn flights(&self) -> Vec<Arc<PendingCall>> {
         let mut flights = Vec::new();
         self.each(|shard| flights.extend(shard.iter_mut().filter_map(|(_, entry)| entry.flight.clone())));
         flights
     }
 
     /// Waits until there may be an earlier review than [`Leases::review`] said.
-    pub(super) async fn earlier(&self) {
+    pub(crate) async fn earlier(&self) {
         self.earlier.notified().await;
     }
 
-    pub(super) fn metrics(&self) -> LeaseMetrics {
+    pub(crate) fn metrics(&self) -> LeaseMetrics {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         let (mut keys, mut under_way) = (0, 0);
@@ -374,13 +374,13 @@ impl Leases {
         }
     }
 
-    fn each(&self, mut look: impl FnMut(&mut Table<Entry>)) {
+    fn each(&self, mut look: impl FnMut(&mut BoundedTable<Entry>)) {
         for shard in &self.shards {
             look(&mut shard.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    fn lock(&self, id: u128) -> MutexGuard<'_, Table<Entry>> {
+    fn lock(&self, id: u128) -> MutexGuard<'_, BoundedTable<Entry>> {
         // A holding is consistent between any two statements that can panic.
         self.shards[(id >> 124) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -392,7 +392,7 @@ impl Entry {
     }
 
     fn taking(&mut self, id: u128, wanted: u64) -> Taking {
-        let flight = Arc::new(Flight::default());
+        let flight = Arc::new(PendingCall::default());
         self.flight = Some(flight.clone());
         let unit = wanted.div_ceil(UNITS).max(1);
         let counter = Counter { limit: self.plan.spec.clone(), key: self.key, cost: unit };

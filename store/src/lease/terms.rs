@@ -23,15 +23,15 @@ const SHORTEST: u64 = 50_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The smallest number of its rates: what may be taken at once at most.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// The longest that a block can last, in microseconds.
-    pub(super) longest: u64,
+    pub(crate) longest: u64,
     /// The shortest time in which a rate that was used up is whole again, in microseconds.
-    pub(super) fills: u64,
+    pub(crate) fills: u64,
     /// The rate by which holders are counted: that of the longest period.
-    pub(super) widest: usize,
+    pub(crate) widest: usize,
     /// Whether quota comes back bit by bit and not at the window's end only.
-    pub(super) flows: bool,
+    pub(crate) flows: bool,
 }
 
 impl Terms {
@@ -51,7 +51,7 @@ impl Terms {
 }
 
 /// How much a rate can admit at once.
-pub(super) fn capacity(rate: &Rate) -> u64 {
+pub(crate) fn capacity(rate: &Rate) -> u64 {
     match rate.algorithm {
         Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst } => burst.get(),
         _ => rate.requests.get(),
@@ -65,12 +65,12 @@ fn fills(rate: &Rate) -> u64 {
 }
 
 /// How much of a rate was used, by its own decision.
-pub(in crate::layers) fn used(rate: &Rate, decision: &Decision) -> u64 {
+pub(crate) fn used(rate: &Rate, decision: &Decision) -> u64 {
     capacity(rate).saturating_sub(decision.remaining)
 }
 
 /// How much of that has come back `micros` later, as far as a decision tells.
-pub(super) fn freed(rate: &Rate, decision: &Decision, micros: u64) -> f64 {
+pub(crate) fn freed(rate: &Rate, decision: &Decision, micros: u64) -> f64 {
     let used = used(rate, decision) as f64;
     let part = micros as f64 / rate.period.micros() as f64;
     match rate.algorithm {
@@ -86,7 +86,7 @@ pub(super) fn freed(rate: &Rate, decision: &Decision, micros: u64) -> f64 {
 
 /// What was charged at an instant, in microseconds of the store's clock: which slot it belongs to (blocks of one slot
 /// may be put together), and how long it may be used from then on.
-pub(super) fn slot(spec: &LimitSpec, key: KeyHash, at: u64, decisions: &[Decision]) -> (u64, u64) {
+pub(crate) fn slot(spec: &LimitSpec, key: KeyHash, at: u64, decisions: &[Decision]) -> (u64, u64) {
     let (mut slot, mut usable) = (u64::MAX, u64::MAX);
     for (rate, decision) in spec.rates.iter().zip(decisions) {
         let length = lasts(rate).unwrap_or(1).max(1);

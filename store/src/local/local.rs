@@ -10,19 +10,19 @@ use smallvec::SmallVec;
 use super::known::{RATES, Stood, least_used};
 use super::live::{RateReplicas, Replica};
 use crate::check::{KeyHash, LimitSpec, Records};
-use crate::layers::plan::LimitPlan;
+use crate::limiter::plan::LimitPlan;
 
 /// One counter.
 #[derive(Debug)]
-pub(super) struct Local {
-    pub(super) plan: Arc<LimitPlan>,
-    pub(super) key: KeyHash,
+pub(crate) struct Local {
+    pub(crate) plan: Arc<LimitPlan>,
+    pub(crate) key: KeyHash,
     /// By whom each rate is shared.
     lives: RateReplicas,
     /// The limit with this pod's share of its numbers.
-    pub(super) limit: Arc<LimitSpec>,
+    pub(crate) limit: Arc<LimitSpec>,
     /// By what decisions are made.
-    pub(super) counted: Records,
+    pub(crate) counted: Records,
     /// What was admitted here alone.
     own: Records,
     stood: Option<Stood>,
@@ -30,18 +30,18 @@ pub(super) struct Local {
 
 /// What the store is to be told about one rate of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::layers) struct Part {
+pub(crate) struct Part {
     /// Which rate of the limit.
-    pub(in crate::layers) rate: usize,
+    pub(crate) rate: usize,
     /// What was admitted here and still counts.
-    pub(in crate::layers) own: u64,
+    pub(crate) own: u64,
     /// The store must know of at least so much already, unless it has lost it.
-    pub(in crate::layers) least: u64,
+    pub(crate) least: u64,
 }
 
 impl Local {
     /// Of a counter that stood so when the store was last heard.
-    pub(super) fn new(plan: &Arc<LimitPlan>, key: KeyHash, lives: &[Replica], stood: Option<Stood>) -> Self {
+    pub(crate) fn new(plan: &Arc<LimitPlan>, key: KeyHash, lives: &[Replica], stood: Option<Stood>) -> Self {
         let limit = shared(&plan.spec, lives, key);
         let mut counted = Records::new();
         if let Some(stood) = stood {
@@ -55,7 +55,7 @@ impl Local {
     }
 
     /// From now on the shares are those of `lives`, the numbers those of `plan`; what is counted stays.
-    pub(super) fn refresh(&mut self, plan: &Arc<LimitPlan>, lives: &[Replica]) {
+    pub(crate) fn refresh(&mut self, plan: &Arc<LimitPlan>, lives: &[Replica]) {
         if self.lives[..] != *lives || !Arc::ptr_eq(&self.plan, plan) {
             if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
                 self.stood = None;
@@ -66,7 +66,7 @@ impl Local {
     }
 
     /// Notes what was admitted here.
-    pub(super) fn admitted(&mut self, now: u64, cost: u64) {
+    pub(crate) fn admitted(&mut self, now: u64, cost: u64) {
         let before = std::mem::take(&mut self.own);
         for rate in &self.limit.rates {
             let (record, at) = rate.roll(counted_by(rate, &before, now), now + rate.phase(self.key.0));
@@ -75,7 +75,7 @@ impl Local {
     }
 
     /// Corrects what was admitted here at `charged`.
-    pub(super) fn correct(&mut self, charged: u64, delta: i64, now: u64) {
+    pub(crate) fn correct(&mut self, charged: u64, delta: i64, now: u64) {
         for records in [&mut self.counted, &mut self.own] {
             for (rate, stored) in self.limit.rates.iter().zip(records.iter_mut()) {
                 let phase = rate.phase(self.key.0);
@@ -89,7 +89,7 @@ impl Local {
 
     /// What the store is to be told at `now`; nothing for a rate of which nothing was admitted here and nothing is known
     /// from before. It is told once.
-    pub(super) fn tell(&mut self, now: u64) -> SmallVec<[Part; 1]> {
+    pub(crate) fn tell(&mut self, now: u64) -> SmallVec<[Part; 1]> {
         let (mut parts, own, stood) = (SmallVec::new(), std::mem::take(&mut self.own), self.stood.take());
         for (n, rate) in self.limit.rates.iter().enumerate() {
             let phase = rate.phase(self.key.0);
@@ -111,7 +111,7 @@ impl Local {
     }
 
     /// It was not told this after all. It counts from now on: too much for what was admitted in an earlier slot.
-    pub(super) fn untold(&mut self, part: Part, now: u64) {
+    pub(crate) fn untold(&mut self, part: Part, now: u64) {
         let Some(rate) = self.limit.rates.get(part.rate) else { return };
         let found = self.own.iter().position(|record| record.tag == rate.tag());
         let stored = found.map(|n| self.own.swap_remove(n));
@@ -123,12 +123,12 @@ impl Local {
     }
 
     /// Whether there is nothing to tell.
-    pub(super) fn is_told(&self) -> bool {
+    pub(crate) fn is_told(&self) -> bool {
         self.own.is_empty()
     }
 
     /// Whether nothing counts any more.
-    pub(super) fn is_over(&self, now: u64) -> bool {
+    pub(crate) fn is_over(&self, now: u64) -> bool {
         self.counted.iter().chain(&self.own).all(|record| record.expires_at() <= now / 1000)
     }
 }

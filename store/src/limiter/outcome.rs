@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::lease::LeaseMetrics;
-use super::share::LocalQuotaMetrics;
 use crate::check::CheckResponse;
 use crate::failure::StoreError;
+use crate::lease::LeaseMetrics;
+use crate::local::LocalQuotaMetrics;
 
 /// How much the layers may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub enum Source {
 
 /// What was charged for one counter of a request, to be named when it is settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Charge {
+pub enum Reservation {
     /// In the store, at this instant of its clock.
     Store(u64),
     /// In this process, at this instant of the store's clock as far as it is known here.
@@ -65,13 +65,13 @@ pub enum Charge {
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CheckOutcome {
     /// The answer, of one form wherever it comes from. What did not come from the store is an estimate in its numbers.
-    pub answer: CheckResponse,
+    pub response: CheckResponse,
     /// What was charged for each counter; all nothing if it is denied.
-    pub charges: SmallVec<[Charge; 2]>,
+    pub reservations: SmallVec<[Reservation; 2]>,
     /// Who answered.
-    pub by: Source,
+    pub source: Source,
     /// Why the store did not, if it was asked and did not.
     pub failure: Option<StoreError>,
 }

@@ -15,7 +15,7 @@ const SHORTEST: f64 = 200_000.0;
 
 /// How fast a key is asked for here: an exponential mean.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Cost a microsecond.
     mean: f64,
     /// PlannedCounter for since.
@@ -29,24 +29,24 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(now: u64) -> Self {
+    pub(crate) fn new(now: u64) -> Self {
         Self { since: now, last: now, ..Self::default() }
     }
 
     /// Notes that so much was asked for, admitted or not.
-    pub(super) fn ask(&mut self, now: u64, cost: u64) {
+    pub(crate) fn ask(&mut self, now: u64, cost: u64) {
         self.asked = self.asked.saturating_add(cost);
         (self.last, self.quiet) = (now, false);
     }
 
     /// Whether it looks as if nobody will ask any more: as [`Pace::at`] found last.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
     /// The mean at `now`, in cost a microsecond. What is older than some requests fades, and what is older than `memory`
     /// microseconds.
-    pub(super) fn at(&mut self, now: u64, memory: u64) -> f64 {
+    pub(crate) fn at(&mut self, now: u64, memory: u64) -> f64 {
         let some = if self.known { REMEMBERED / self.mean.max(1e-12) } else { 0.0 };
         let memory = some.min(memory as f64).max(SHORTEST);
         let passed = now.saturating_sub(self.since) as f64;
@@ -70,21 +70,21 @@ impl Pace {
 /// What part of all use of a counter is this holder's: its own growth between two of its calls against the counter's.
 /// The inverse is the number of active holders, were they all alike.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     own: f64,
     all: f64,
 }
 
 impl Part {
     /// Of so many holders, as long as nothing else is known.
-    pub(super) fn of(holders: u64) -> Self {
+    pub(crate) fn of(holders: u64) -> Self {
         // A little belief: a few calls say more.
         Self { own: 4.0 / holders.max(1) as f64, all: 4.0 }
     }
 
     /// Notes that the counter grew by `all` while this holder took `own` of it. Observations older than about two
     /// times `number` requests fade.
-    pub(super) fn observe(&mut self, own: u64, all: f64, number: u64) {
+    pub(crate) fn observe(&mut self, own: u64, all: f64, number: u64) {
         self.own += own as f64;
         self.all += all.max(own as f64);
         if self.all > 2.0 * number as f64 {
@@ -94,7 +94,7 @@ impl Part {
     }
 
     /// In (0, 1].
-    pub(super) fn get(self) -> f64 {
+    pub(crate) fn get(self) -> f64 {
         (self.own / self.all).clamp(1e-6, 1.0)
     }
 }

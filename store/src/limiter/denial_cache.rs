@@ -135,8 +135,8 @@ mod tests {
 
     use super::*;
     use crate::check::{Counter, KeyHash, LimitSpec, Records, decide};
-    use crate::layers::plan::check_id;
-    use crate::layers::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replicas};
+    use crate::limiter::plan::check_id;
+    use crate::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replicas};
 
     fn algorithms() -> impl Strategy<Value = Algorithm> {
         prop_oneof![

@@ -59,11 +59,11 @@ fn at_most(expected: f64) -> f64 {
 }
 
 /// Decisions about the rates of one limit.
-pub(in crate::layers) type Decisions = SmallVec<[Decision; 2]>;
+pub(crate) type Decisions = SmallVec<[Decision; 2]>;
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// It is admitted from the block; so much more is to be taken in the background, if it is not 0.
     Admit(u64),
     /// It is denied: the store has nothing, as far as is known.
@@ -78,11 +78,11 @@ pub(super) enum Step {
 
 /// A block to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Return {
+pub(crate) struct Return {
     /// How much.
-    pub(super) amount: u64,
+    pub(crate) amount: u64,
     /// The instant of the store's clock that names what was charged.
-    pub(super) charged: u64,
+    pub(crate) charged: u64,
 }
 
 /// What the store said last.
@@ -97,7 +97,7 @@ struct Last {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(crate) struct Holding {
     left: u64,
     /// When the block ends, by this process's clock: before its slot does by the store's.
     ends: u64,
@@ -125,12 +125,12 @@ pub(super) struct Holding {
     /// How many times in a row the store had nothing.
     denials: u32,
     /// What ended unused.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
 }
 
 impl Holding {
     /// Nothing yet. `holders`: how many there are supposed to be.
-    pub(super) fn new(now: u64, holders: u64) -> Self {
+    pub(crate) fn new(now: u64, holders: u64) -> Self {
         Self {
             left: 0,
             ends: 0,
@@ -153,18 +153,18 @@ impl Holding {
     }
 
     /// Whether nothing is lost if it is forgotten but what was learnt.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.left == 0 && !self.taking
     }
 
     /// What becomes of a request of this cost.
-    pub(super) fn ask(&mut self, spec: &LimitSpec, terms: &Terms, now: u64, cost: u64) -> Step {
+    pub(crate) fn ask(&mut self, spec: &LimitSpec, terms: &Terms, now: u64, cost: u64) -> Step {
         self.pace.ask(now, cost.max(1));
         self.again(spec, terms, now, cost)
     }
 
     /// As [`Holding::ask`], for a request that has waited.
-    pub(super) fn again(&mut self, spec: &LimitSpec, terms: &Terms, now: u64, cost: u64) -> Step {
+    pub(crate) fn again(&mut self, spec: &LimitSpec, terms: &Terms, now: u64, cost: u64) -> Step {
         self.end(now);
         if self.left >= cost.max(1) {
             self.left -= cost;
@@ -197,7 +197,7 @@ impl Holding {
     }
 
     /// Puts back what an unsuccessful request was given, if its block has not ended.
-    pub(super) fn put_back(&mut self, now: u64, cost: u64, slot: u64) {
+    pub(crate) fn put_back(&mut self, now: u64, cost: u64, slot: u64) {
         self.end(now);
         if self.slot == slot && now < self.ends {
             self.left += cost;
@@ -205,18 +205,18 @@ impl Holding {
     }
 
     /// What is left of the block.
-    pub(super) fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
     /// Which slot the block belongs to.
-    pub(super) fn slot(&self) -> u64 {
+    pub(crate) fn slot(&self) -> u64 {
         self.slot
     }
 
     /// The store's answer to [`Step::Take`]: `granted` of `wanted`. `sent` is when it was asked, `now` when it answered.
     #[expect(clippy::too_many_arguments, reason = "an answer and when it came")]
-    pub(super) fn took(
+    pub(crate) fn took(
         &mut self,
         spec: &LimitSpec,
         key: KeyHash,
@@ -252,7 +252,7 @@ impl Holding {
     }
 
     /// The store's answer to [`Step::Call`].
-    pub(super) fn called(
+    pub(crate) fn called(
         &mut self,
         spec: &LimitSpec,
         terms: &Terms,
@@ -271,12 +271,12 @@ impl Holding {
     }
 
     /// The taking failed, or was given up: nothing is known.
-    pub(super) fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.taking = false;
     }
 
     /// Takes out what this holder will not use before the block ends, to be given back; and when to look again.
-    pub(super) fn review(&mut self, terms: &Terms, now: u64) -> (Option<Return>, Option<u64>) {
+    pub(crate) fn review(&mut self, terms: &Terms, now: u64) -> (Option<Return>, Option<u64>) {
         self.end(now);
         if self.left == 0 {
             return (None, None);
@@ -305,7 +305,7 @@ impl Holding {
     }
 
     /// Takes out everything.
-    pub(super) fn return_all(&mut self, now: u64) -> Option<Return> {
+    pub(crate) fn return_all(&mut self, now: u64) -> Option<Return> {
         self.end(now);
         (self.left > 0).then(|| self.give_back(self.left))
     }
@@ -323,7 +323,7 @@ impl Holding {
     }
 
     /// How the rates stand, as far as is known here: an estimate, as others take from the counter too.
-    pub(super) fn decisions(&self, spec: &LimitSpec, now: u64, admitted: bool) -> Decisions {
+    pub(crate) fn decisions(&self, spec: &LimitSpec, now: u64, admitted: bool) -> Decisions {
         let denied = |decision: &Decision| decision.remaining == 0;
         let nobody = self.last.as_ref().is_none_or(|last| !last.decisions.iter().any(denied));
         let retry = self.retry_at.max(self.denied_until).saturating_sub(now).max(1);
@@ -349,7 +349,7 @@ impl Holding {
     }
 
     /// The instant of the store's clock that names a charge to the block.
-    pub(super) fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.charged
     }
 

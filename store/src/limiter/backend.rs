@@ -1,0 +1,44 @@
+//! The operations that a limiter needs of a remote store.
+
+use std::future::Future;
+
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
+use crate::failure::{StoreError, StoreHealth};
+use crate::redis::RedisStore;
+
+/// A store behind a network.
+pub(crate) trait Backend: Send + Sync + 'static {
+    /// Decides a check.
+    fn check(&self, check: CheckRequest) -> impl Future<Output = Result<CheckResponse, StoreError>> + Send;
+
+    /// Acquires up to `wanted` times a counter's cost, as that many checks in a row would.
+    fn acquire(
+        &self,
+        counter: Counter,
+        wanted: u64,
+    ) -> impl Future<Output = Result<Grant, StoreError>> + Send;
+
+    /// Corrects a charge.
+    fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns the state of the store as the last calls found it.
+    fn health(&self) -> StoreHealth;
+}
+
+impl Backend for RedisStore {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
+        Self::check(self, check).await
+    }
+
+    async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
+        Self::take(self, counter, wanted).await
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+        Self::settle(self, settlement).await
+    }
+
+    fn health(&self) -> StoreHealth {
+        Self::health(self)
+    }
+}

@@ -1,0 +1,178 @@
+//! [`Limiter`]: one type for every way to count.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
+use super::plan::PlannedCounter;
+use super::remote::{LocalState, RemoteLimiter};
+use super::unconfigured::Unconfigured;
+use crate::check::{CheckRequest, CheckResponse, Counter, Settlement};
+use crate::failure::{StoreError, StoreHealth};
+use crate::memory::MemoryStore;
+use crate::redis::RedisStore;
+
+/// Counts requests and decides them: in the memory of this process, or in Redis with leases, remembered denials and
+/// local quota in front of it. Call [`Limiter::close`] before dropping it, or leased quota is lost until its window ends.
+#[derive(Debug)]
+pub struct Limiter(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Memory(MemoryStore),
+    Redis(RemoteLimiter<RedisStore>),
+    Unconfigured(RemoteLimiter<Unconfigured>),
+}
+
+impl Limiter {
+    /// Counts in the memory of this process.
+    #[must_use]
+    pub fn in_memory(store: MemoryStore) -> Self {
+        Self(Kind::Memory(store))
+    }
+
+    /// Counts in Redis. Must be called within a tokio runtime, which runs the background work.
+    ///
+    /// With a `predecessor` whose keys mean the same counters, this limiter continues with its local counts and flushes
+    /// them to the new store. The predecessor still answers checks that hold it, and must be closed.
+    #[must_use]
+    pub fn in_redis(store: Arc<RedisStore>, options: &LimiterOptions, predecessor: Option<&Self>) -> Self {
+        let local = predecessor.and_then(Self::hand_over);
+        Self(Kind::Redis(RemoteLimiter::new(store, options, local)))
+    }
+
+    /// Has no store: local quota or `onStoreFailure` decides every check. The arguments are those of
+    /// [`Limiter::in_redis`].
+    #[must_use]
+    pub fn unconfigured(options: &LimiterOptions, predecessor: Option<&Self>) -> Self {
+        let local = predecessor.and_then(Self::hand_over);
+        Self(Kind::Unconfigured(RemoteLimiter::new(Arc::new(Unconfigured), options, local)))
+    }
+
+    fn hand_over(&self) -> Option<LocalState> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::Redis(limiter) => Some(limiter.hand_over()),
+            Kind::Unconfigured(limiter) => Some(limiter.hand_over()),
+        }
+    }
+
+    /// Decides a request: every counter is charged, or none. A counter must not occur twice.
+    ///
+    /// # Errors
+    /// The store did not answer and at least one of the limits denies in that case.
+    #[inline]
+    pub async fn check(&self, counters: &[PlannedCounter]) -> Result<CheckOutcome, StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => {
+                let check: CheckRequest = counters.iter().map(PlannedCounter::counter).collect();
+                let response = store.check(&check);
+                let charged =
+                    if response.admitted { Reservation::Store(response.at) } else { Reservation::Nothing };
+                let reservations = SmallVec::from_elem(charged, counters.len());
+                Ok(CheckOutcome { response, reservations, source: Source::Store, failure: None })
+            }
+            Kind::Redis(limiter) => limiter.check(counters).await,
+            Kind::Unconfigured(limiter) => limiter.check(counters).await,
+        }
+    }
+
+    /// Corrects what a check charged to one of its counters by `delta`. Each reservation may be settled once.
+    ///
+    /// # Errors
+    /// The store did not answer. The correction may or may not have been made, and is not retried.
+    pub async fn settle(
+        &self,
+        counter: &PlannedCounter,
+        reservation: Reservation,
+        delta: i64,
+    ) -> Result<(), StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => {
+                if let Reservation::Store(charged) = reservation {
+                    let limit = counter.limit.spec.clone();
+                    store.settle(&Settlement { limit, key: counter.key, charged, delta });
+                }
+                Ok(())
+            }
+            Kind::Redis(limiter) => limiter.settle(counter, reservation, delta).await,
+            Kind::Unconfigured(limiter) => limiter.settle(counter, reservation, delta).await,
+        }
+    }
+
+    /// Decides one counter in the store itself, past leases, remembered denials and local quota.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn check_in_store(&self, counter: Counter) -> Result<CheckResponse, StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => Ok(store.check(&[counter])),
+            Kind::Redis(limiter) => limiter.check_in_store(smallvec![counter]).await,
+            Kind::Unconfigured(limiter) => limiter.check_in_store(smallvec![counter]).await,
+        }
+    }
+
+    /// Corrects one counter in the store itself.
+    ///
+    /// # Errors
+    /// The store did not answer. The correction may or may not have been made.
+    pub async fn settle_in_store(&self, settlement: Settlement) -> Result<(), StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => {
+                store.settle(&settlement);
+                Ok(())
+            }
+            Kind::Redis(limiter) => limiter.settle_in_store(settlement).await,
+            Kind::Unconfigured(limiter) => limiter.settle_in_store(settlement).await,
+        }
+    }
+
+    /// Returns the state of the store as the last calls found it.
+    #[must_use]
+    pub fn health(&self) -> StoreHealth {
+        match &self.0 {
+            Kind::Memory(_) => StoreHealth::Healthy,
+            Kind::Redis(limiter) => limiter.health(),
+            Kind::Unconfigured(limiter) => limiter.health(),
+        }
+    }
+
+    /// Returns the counts of leases, remembered denials and local quota. A limiter in memory has none.
+    #[must_use]
+    pub fn metrics(&self) -> Option<LimiterMetrics> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::Redis(limiter) => Some(limiter.metrics()),
+            Kind::Unconfigured(limiter) => Some(limiter.metrics()),
+        }
+    }
+
+    /// Returns the memory store, if this limiter counts in memory.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemoryStore> {
+        match &self.0 {
+            Kind::Memory(store) => Some(store),
+            Kind::Redis(_) | Kind::Unconfigured(_) => None,
+        }
+    }
+
+    /// Returns the Redis store, if this limiter counts in Redis.
+    #[must_use]
+    pub fn redis(&self) -> Option<&Arc<RedisStore>> {
+        match &self.0 {
+            Kind::Redis(limiter) => Some(limiter.store()),
+            Kind::Memory(_) | Kind::Unconfigured(_) => None,
+        }
+    }
+
+    /// Returns leased quota to the store and flushes local counts to it. No check may follow. Each call to the store
+    /// takes at most the latency budget. Concurrent callers all return when the work is done.
+    pub async fn close(&self) {
+        match &self.0 {
+            Kind::Memory(_) => {}
+            Kind::Redis(limiter) => limiter.close().await,
+            Kind::Unconfigured(limiter) => limiter.close().await,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The store of an installation that has none: every call fails, so local quota or `onStoreFailure` decides.
+
+use super::backend::Backend;
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
+use crate::failure::{StoreError, StoreFault, StoreHealth};
+
+const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
+
+/// A store that does not exist.
+#[derive(Debug)]
+pub(super) struct Unconfigured;
+
+impl Backend for Unconfigured {
+    async fn check(&self, _: CheckRequest) -> Result<CheckResponse, StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    async fn acquire(&self, _: Counter, _: u64) -> Result<Grant, StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    async fn settle(&self, _: Settlement) -> Result<(), StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    fn health(&self) -> StoreHealth {
+        StoreHealth::Failing(StoreFault::Unconfigured)
+    }
+}
