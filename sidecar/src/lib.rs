@@ -22,7 +22,7 @@ mod proxy;
 mod respond;
 mod upstream;
 
-pub use config::snapshot::Publisher;
-pub use config::stores::{StoreChoice, StoreState};
+pub use config::publisher::Publisher;
+pub use config::store_choice::{StoreChoice, StoreState};
 pub use process::sidecar::{Bound, Options, Route, Sidecar, StartError};
 pub use upstream::pool::{NoUpstream, Upstream};

@@ -11,19 +11,19 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::Notify;
 
-use crate::config::snapshot::Publisher;
+use crate::config::publisher::Publisher;
 use crate::inbound::accept::Permit;
 use crate::inbound::protocol::{Protocol, Suspicion};
 use crate::inbound::validate::{self, Bad};
 use crate::limit::adaptive::{of_failure, of_status};
-use crate::limit::decide::{Verdict, decide};
-use crate::limit::delay_queue::Crowded;
-use crate::limit::held::Hold;
-use crate::limit::matching::Asked;
-use crate::metrics::request::Metrics;
+use crate::limit::decide::{Admission, decide};
+use crate::limit::delay_queue::QueueFull;
+use crate::limit::held::Held;
+use crate::limit::matching::MatchedLimits;
+use crate::metrics::registry::Metrics;
 use crate::process::drain::Watch;
-use crate::respond::headers::describe;
-use crate::respond::reject::{Asker, STORE_FAILURE};
+use crate::respond::format::ResponseFormat;
+use crate::respond::headers::{STORE_FAILURE, write_status};
 use crate::upstream::body::Reply;
 use crate::upstream::forward::{self, Failed};
 use crate::upstream::in_flight::Busy;
@@ -75,89 +75,94 @@ impl Connection {
     }
 
     async fn decided(&self, mut request: Request<Incoming>) -> Response<Reply> {
-        let asker = Asker::of(&request);
+        let format = ResponseFormat::of(&request);
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         if number == 0 {
             self.begun.notify_one();
         }
         if let Err(bad) = validate::check(&mut request, self.protocol, self.suspicion.about(number)) {
-            return self.bad(asker, bad);
+            return self.bad(format, bad);
         }
         let snapshot = self.proxy.publisher.current();
-        let asked = Asked::about(&snapshot, &request, self.peer);
-        let (verdict, mut hold) = decide(snapshot.clone(), asked, self.proxy.publisher.places()).await;
-        match verdict {
-            Verdict::Free => self.forward(asker, request, hold).await,
-            Verdict::Admitted(standing, turn) => {
-                if let Some(turn) = turn {
-                    let paused = hold.pause();
-                    turn.come().await;
-                    hold.resume(&paused);
+        let matched = MatchedLimits::find(&snapshot, &request, self.peer);
+        let (admission, mut held) = decide(snapshot.clone(), matched, self.proxy.publisher.slots()).await;
+        match admission {
+            Admission::Unlimited => self.forward(format, request, held).await,
+            Admission::Admitted(status, delay) => {
+                if let Some(delay) = delay {
+                    let paused = held.pause();
+                    delay.wait().await;
+                    held.resume(&paused);
                 }
-                let mut response = self.forward(asker, request, hold).await;
-                describe(&standing, response.headers_mut());
+                let mut response = self.forward(format, request, held).await;
+                write_status(&status, response.headers_mut());
                 response
             }
-            Verdict::Unchecked { fault, deny: false } => {
-                let mut response = self.forward(asker, request, hold).await;
+            Admission::StoreFailed { fault, deny: false } => {
+                let mut response = self.forward(format, request, held).await;
                 response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
                 response
             }
-            Verdict::Unchecked { fault, deny: true } => self.reject(request, asker.unchecked(fault)),
-            Verdict::Crowded(Crowded { limit, wait }) => {
-                self.reject(request, asker.crowded(snapshot.limit(limit), wait))
+            Admission::StoreFailed { fault, deny: true } => self.reject(request, format.store_failed(fault)),
+            Admission::QueueFull(QueueFull { limit, wait }) => {
+                self.reject(request, format.queue_full(snapshot.limit(limit), wait))
             }
-            Verdict::Denied(standing) => self.reject(request, asker.denied(&standing)),
-            Verdict::Missing(at) => self.reject(request, asker.missing(snapshot.limit(at))),
-            Verdict::Shed(at) => self.reject(request, asker.shed(snapshot.limit(at))),
-            Verdict::Lapsed { limit, fault } => {
-                self.reject(request, asker.lapsed(snapshot.limit(limit), fault))
+            Admission::Denied(status) => self.reject(request, format.denied(&status)),
+            Admission::KeyMissing(limit) => self.reject(request, format.key_missing(snapshot.limit(limit))),
+            Admission::Shed(limit) => self.reject(request, format.shed(snapshot.limit(limit))),
+            Admission::SlotsExpired { limit, fault } => {
+                self.reject(request, format.slots_expired(snapshot.limit(limit), fault))
             }
         }
     }
 
-    async fn forward(&self, asker: Asker, request: Request<Incoming>, mut hold: Hold) -> Response<Reply> {
+    async fn forward(
+        &self,
+        format: ResponseFormat,
+        request: Request<Incoming>,
+        mut held: Held,
+    ) -> Response<Reply> {
         let pool = &self.proxy.pool;
         let busy = self.proxy.busy.clone();
-        hold.sent();
+        held.forwarding();
         let forwarded = match self.protocol {
             Protocol::Http1 => {
-                let kept = (&self.permit, &mut hold.places);
+                let kept = (&self.permit, &mut held.slots);
                 forward::http1(pool, request, &self.forwarded_for, kept).await
             }
             Protocol::Http2 => forward::http2(pool, &self.own, request, &self.forwarded_for).await,
         };
         let failed = match forwarded {
             Ok(response) => {
-                hold.answered(of_status(response.status()));
-                return response.map(|body| body.until_its_end(busy, hold));
+                held.forwarded(of_status(response.status()));
+                return response.map(|body| body.until_its_end(busy, held));
             }
             Err(failed) => failed,
         };
-        hold.answered(of_failure(&failed));
-        drop(hold);
+        held.forwarded(of_failure(&failed));
+        drop(held);
         self.proxy.metrics.upstream_error(failed.reason());
         let upstream = &pool.upstream;
         match failed {
-            Failed::BrokenRequest => self.bad(asker, Bad::Body),
+            Failed::BrokenRequest => self.bad(format, Bad::Body),
             Failed::Unreachable(error) => {
                 tracing::debug!(%upstream, %error, "the application cannot be reached");
                 let detail = format!("The application at {upstream} cannot be reached: {error}.");
-                let mut response = asker.unanswered(&detail);
+                let mut response = format.bad_gateway(&detail);
                 // It may have ended: the client shall find another one.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 response
             }
             Failed::NoAnswer(error) => {
                 tracing::debug!(%upstream, %error, "the application did not answer");
-                asker.unanswered(&format!("The application at {upstream} did not answer: {error}."))
+                format.bad_gateway(&format!("The application at {upstream} did not answer: {error}."))
             }
         }
     }
 
-    fn bad(&self, asker: Asker, bad: Bad) -> Response<Reply> {
+    fn bad(&self, format: ResponseFormat, bad: Bad) -> Response<Reply> {
         self.proxy.metrics.refused_request(bad.reason());
-        asker.bad(bad)
+        format.invalid(bad)
     }
 
     /// Answers without the application. What the client still sends is read away, within bounds, so that its next

@@ -156,7 +156,7 @@ async fn a_place_is_free_again_however_a_request_ends() {
             assert_eq!(denied.header("ratelimit-policy"), "\"l\";q=1;qu=\"concurrent-requests\"");
             assert_eq!(denied.header("ratelimit"), "\"l\";r=0");
             assert_eq!(denied.header("x-ratelimit-reset"), "");
-            assert!(denied.body.contains("Limit l admits 1 requests at a time."), "{}", denied.body);
+            assert!(denied.body.contains("Limit l admits 1 concurrent requests."), "{}", denied.body);
             if client_leaves {
                 drop(client);
             } else {
@@ -340,7 +340,7 @@ async fn who_is_rejected_because_too_many_wait_gives_back_one_place_and_not_two(
     let crowd = async {
         for _ in 0..5 {
             // Until the place of the one before is given back there is none.
-            while !get(address, "").await.body.contains("wait for their turn already") {}
+            while !get(address, "").await.body.contains("are already waiting in its delay queue") {}
         }
     };
     tokio::time::timeout(Duration::from_secs(60), crowd).await.expect("too many wait");

@@ -50,7 +50,7 @@ async fn pod(
 ) -> Sidecar {
     let (sidecar, _) = sidecar(application.address);
     let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Replica { index, count });
-    sidecar.publisher().share(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
+    sidecar.publisher().set_replicas(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
     publish(&sidecar, store, policies);
     if *store != StoreChoice::Unconfigured {
         is(&sidecar, true).await;
@@ -219,10 +219,10 @@ async fn what_is_counted_locally_never_asks_the_store() {
     assert_eq!(counted(&one, "fallback", "p", "share_admitted"), 0);
     // More pods: less for each.
     let sharing = |count| BTreeMap::from([("uid-p".to_owned(), Replica { index: 0, count })]);
-    one.publisher().share(&sharing(7));
+    one.publisher().set_replicas(&sharing(7));
     assert_eq!(admitted(&one, "x-api-key: c\r\n", 30).await, 3);
     // Fewer: what those that have gone admitted in this window counts until it ends.
-    one.publisher().share(&sharing(1));
+    one.publisher().set_replicas(&sharing(1));
     assert_eq!(admitted(&one, "x-api-key: d\r\n", 30).await, 3);
 }
 
@@ -239,7 +239,7 @@ async fn each_policy_says_what_holds_while_the_store_is_gone_and_who_denies_wins
     let address = sidecar.addresses()[0];
     let set = |policies: &[Arc<PreparedPolicy>]| {
         let sharing = |p: &Arc<PreparedPolicy>| (format!("uid-{}", p.name), Replica { index: 0, count: 2 });
-        sidecar.publisher().share(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
+        sidecar.publisher().set_replicas(&policies.iter().map(sharing).collect::<BTreeMap<_, _>>());
         publish(&sidecar, &store, policies);
     };
     let fallback = |name, outcome| counted(&sidecar, "fallback", name, outcome);
@@ -402,7 +402,11 @@ async fn places_that_could_not_be_renewed_admit_nobody_new_though_the_rates_are_
     redis.kill();
     eventually("others may have been given its place", || async {
         let answer = get(address, key).await;
-        assert!(answer.status == 200 || answer.body.contains("nobody new is admitted"), "{}", answer.body);
+        assert!(
+            answer.status == 200 || answer.body.contains("so no new request is admitted"),
+            "{}",
+            answer.body
+        );
         answer.status == 429
     })
     .await;
@@ -491,7 +495,7 @@ fn what_can_be_leased_is_what_validation_says() {
         Algorithm, Alignment, Burst, MaxWait, Period, Rate, Requests, Soft, SubWindows, WarmUp,
     };
     use sluice_store::LimitSpec;
-    use sluice_store::layers::{Consistency, LimitPlan, OnStoreFailure, Replicas};
+    use sluice_store::{Consistency, LimitPlan, OnStoreFailure, Replicas};
     let mut rates = Vec::new();
     for millis in [1, 40, 50, 60, 999, 1_000, 1_200, 3_000, 60_000, YEAR] {
         for requests in [0, 1, 7, 1_000] {

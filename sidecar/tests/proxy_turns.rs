@@ -65,7 +65,7 @@ async fn each_request_waits_for_its_turn_and_nobody_longer_than_allowed() {
         let detail = &denied.json()["detail"];
         assert_eq!(
             detail,
-            "Limit l lets 1 requests per 100ms through, each after a wait of at most 300ms. Try again in 1 s."
+            "Limit l forwards 1 requests per 100ms, with a delay of at most 300ms. Try again in 1 s."
         );
     }
     assert_eq!((application.count(), waiting(&sidecar)), (4, 0));
@@ -150,7 +150,11 @@ async fn beyond_a_thousand_who_wait_others_are_rejected_and_charged_nothing() {
     for _ in 0..2 {
         let denied = get(address, "").await;
         assert_eq!((denied.status, denied.header("retry-after")), (429, "1001"), "{}", denied.body);
-        assert!(denied.body.contains("1000 requests wait for their turn already"), "{}", denied.body);
+        assert!(
+            denied.body.contains("1000 requests are already waiting in its delay queue"),
+            "{}",
+            denied.body
+        );
         assert!(denied.body.contains("temporary-reduced-capacity"), "{}", denied.body);
     }
     asked.iter().for_each(tokio::task::JoinHandle::abort);

@@ -139,12 +139,12 @@ async fn logs(stage: &Stage) {
 
 async fn buckets(stage: &Stage) {
     for (path, expected, least, most, words) in [
-        ("tokens", 5, 1700, 1800, "admits 2 requests per 1h, 5 at once"),
+        ("tokens", 5, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 5"),
         // A cold request costs up to three times as much as a warm one.
-        ("warm", 1, 3600, 5400, "admits 2 requests per 1h, and fewer after a rest"),
-        ("gcra", 1, 1700, 1800, "admits 2 requests per 1h, 1 at once"),
+        ("warm", 1, 3600, 5400, "admits 2 requests per 1h, and fewer after an idle time"),
+        ("gcra", 1, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 1"),
         // The second would have to wait for an hour, and may for a minute.
-        ("queue", 1, 3440, 3540, "lets 1 requests per 1h through, each after a wait of at most 1m"),
+        ("queue", 1, 3440, 3540, "forwards 1 requests per 1h, with a delay of at most 1m"),
     ] {
         let (admitted, denied) = stage.flood(path).await;
         assert_eq!(admitted, expected, "{path}");

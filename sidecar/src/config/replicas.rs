@@ -1,53 +1,57 @@
-//! Which pods share each policy: what was said last, and the same for the limits in force. It outlives edits: only the
-//! number of pods in the last period tells how much of a limit others may have used.
+//! The replicas of each policy. The table survives edits: how much of a limit other pods may have used depends on the number
+//! of replicas during the last period.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_config::PreparedPolicy;
 use sluice_config::message::{self, PolicyUid};
-use sluice_store::layers::{Replica, Replicas};
+use sluice_store::{Replica, Replicas};
 
-/// More pods than a cluster has: whoever says so is wrong.
-const MOST_PODS: u32 = 1 << 20;
+use crate::config::fit::IdentifiedPolicy;
 
-/// See the module.
+/// More replicas than a cluster has pods. A larger number is an error of the sender.
+const MAX_REPLICAS: u32 = 1 << 20;
+
+/// The replicas of each policy.
 #[derive(Debug, Default)]
-pub(crate) struct SharingPods {
-    told: BTreeMap<PolicyUid, message::Replica>,
-    in_force: BTreeMap<PolicyUid, Arc<Replicas>>,
+pub(crate) struct ReplicaTable {
+    received: BTreeMap<PolicyUid, message::Replica>,
+    active: BTreeMap<PolicyUid, Arc<Replicas>>,
 }
 
-impl SharingPods {
-    /// This was said. It names every policy of which anything is known.
-    pub(crate) fn told(&mut self, sharing: &BTreeMap<PolicyUid, message::Replica>) {
-        for (uid, sharing) in sharing {
-            if live(*sharing).is_none() {
-                tracing::warn!(uid, ?sharing, "so many pods cannot share a policy");
-            } else if let Some(sharers) = self.in_force.get(uid)
-                && self.told.get(uid) != Some(sharing)
+impl ReplicaTable {
+    /// Stores a message of the operator, which names every policy with known replicas.
+    pub(crate) fn received(&mut self, replicas: &BTreeMap<PolicyUid, message::Replica>) {
+        for (uid, replica) in replicas {
+            let Some(valid) = validate(*replica) else {
+                tracing::warn!(uid, ?replica, "received replicas of a policy that are out of range");
+                continue;
+            };
+            if let Some(active) = self.active.get(uid)
+                && self.received.get(uid) != Some(replica)
             {
-                sharers.set(live(*sharing).unwrap_or(Replica::ONLY));
+                active.set(valid);
             }
         }
-        self.told =
-            sharing.iter().filter(|(_, s)| live(**s).is_some()).map(|(u, s)| (u.clone(), *s)).collect();
+        let valid = replicas.iter().filter(|(_, replica)| validate(**replica).is_some());
+        self.received = valid.map(|(uid, replica)| (uid.clone(), *replica)).collect();
     }
 
-    /// Those of the policies that are in force from now on, in their order.
-    pub(crate) fn of(&mut self, policies: &[&(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<Arc<Replicas>> {
-        let mut before = std::mem::take(&mut self.in_force);
-        let sharers = |uid: &PolicyUid| {
-            let told = || Replicas::new(self.told.get(uid).copied().and_then(live).unwrap_or(Replica::ONLY));
-            before.remove(uid).unwrap_or_else(told)
+    /// Returns the replicas of the policies that become active, in their order.
+    pub(crate) fn activate(&mut self, policies: &[&IdentifiedPolicy]) -> Vec<Arc<Replicas>> {
+        let mut before = std::mem::take(&mut self.active);
+        let replicas = |uid: &PolicyUid| {
+            let received = self.received.get(uid).copied().and_then(validate);
+            before.remove(uid).unwrap_or_else(|| Replicas::new(received.unwrap_or(Replica::ONLY)))
         };
-        let sharers: Vec<_> = policies.iter().map(|(uid, _)| uid).map(sharers).collect();
-        self.in_force = policies.iter().map(|(uid, _)| uid.clone()).zip(sharers.iter().cloned()).collect();
-        sharers
+        let uids = || policies.iter().map(|(uid, _)| uid);
+        let active: Vec<_> = uids().map(replicas).collect();
+        self.active = uids().cloned().zip(active.iter().cloned()).collect();
+        active
     }
 }
 
-fn live(sharing: message::Replica) -> Option<Replica> {
-    let message::Replica { index, count } = sharing;
-    (index < count && count <= MOST_PODS).then(|| Replica::new(index, count))
+fn validate(replica: message::Replica) -> Option<Replica> {
+    let message::Replica { index, count } = replica;
+    (index < count && count <= MAX_REPLICAS).then(|| Replica::new(index, count))
 }

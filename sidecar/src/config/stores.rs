@@ -1,381 +1,231 @@
-//! Which store counts: chosen by whoever publishes, started once, and kept for as long as the choice stays the same.
+//! The store in use: started once, and kept while the choice stays the same.
 //!
-//! A store that takes the place of another is waited for: until it has connected, or failed to, the old one counts. Where
-//! only the way to the store has changed and not what keys mean, what was counted in this process goes over to the new one.
+//! A store that replaces another is given time to connect, and the old one counts until then. If keys mean the same
+//! counters in both, because only the way to the store has changed, the new limiter continues with the local counts.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngCore as _;
 use sluice_config::KeySecret;
-use sluice_config::message::{StoreAccess, StoreReport};
-use sluice_store::layers::Limiter;
-use sluice_store::redis::{ClientCertificate, OptionsError, Secret};
-use sluice_store::{Clock, MemoryStore, RedisOptions, RedisStore, Store, StoreHealth};
+use sluice_store::redis::OptionsError;
+use sluice_store::{Clock, Limiter, LimiterOptions, MemoryStore, RedisStore, StoreFault, StoreHealth};
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
-use crate::limit::check::{Backing, Counting};
+use crate::config::limiter_handle::LimiterHandle;
+use crate::config::redis_options::redis_options;
+use crate::config::store_choice::{StoreChoice, StoreState};
+use crate::process::memory;
 
-/// The word for a store that is not configured, or not in a way that can be used.
-pub(crate) const UNCONFIGURED: &str = "unconfigured";
-/// How many keys a memory store holds.
+/// Number of keys that a memory store holds.
 const MEMORY_KEYS: usize = 1 << 20;
-/// Over how many tags a Redis store's keys are spread; all sidecars must agree.
-const PARTITIONS: u16 = 64;
+/// Time that a store has to connect before it replaces another in any case, and interval of the checks for it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
+/// Time that a replaced limiter waits for its last users, and then has to return what it holds.
+const LAST_USERS: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where counters shall live.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreChoice {
-    /// Nowhere: `onStoreFailure` decides every request. With `Share` each is counted in this process for good.
-    Unconfigured,
-    /// In this process.
-    Memory,
-    /// Where the operator, or a URL, says.
-    Access(Box<StoreAccess>),
-}
+/// The limiter in use, for metrics.
+pub(crate) type CurrentLimiter = Arc<arc_swap::ArcSwapOption<Limiter>>;
 
-impl StoreChoice {
-    /// What the operator's word means. The scheme `memory:` is this process.
-    #[must_use]
-    pub fn new(access: Option<StoreAccess>) -> Self {
-        match access {
-            None => Self::Unconfigured,
-            Some(access) if access.url.starts_with("memory:") => Self::Memory,
-            Some(access) => Self::Access(Box::new(access)),
-        }
-    }
-}
+/// A limiter with the secret that its keys are hashed with.
+type Keyed = (LimiterHandle, KeySecret);
 
-/// How the store is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreState {
-    /// Nobody has chosen one yet.
-    Unchosen,
-    /// There is none that could be used.
-    Unconfigured,
-    /// In the store's own words.
-    Is(StoreHealth),
-}
-
-impl StoreState {
-    /// The same in a report.
-    #[must_use]
-    pub fn report(self) -> StoreReport {
-        match self {
-            Self::Unchosen | Self::Is(StoreHealth::Starting) => StoreReport::Unknown,
-            Self::Unconfigured => StoreReport::Failing { fault: UNCONFIGURED.into() },
-            Self::Is(StoreHealth::Healthy) => StoreReport::Healthy,
-            Self::Is(StoreHealth::Failing(fault)) => StoreReport::Failing { fault: fault.as_str().into() },
-        }
-    }
-}
-
-/// How long a store may take to connect before it takes the place of another all the same.
-const HAND_OVER: Duration = Duration::from_secs(5);
-/// How often it is looked at meanwhile.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// Where requests are counted, with the secret that keys are hashed with.
-type Keyed = (Counting, KeySecret);
-
-/// The store in use, and the one that will be.
+/// The store in use, and the one that will replace it.
 #[derive(Debug)]
 pub(crate) struct Stores {
-    /// Where a store's task runs.
+    /// The runtime of the stores' tasks.
     runtime: Handle,
     clock: Clock,
-    in_use: Option<InUse>,
-    coming: Option<Started>,
-    /// Those whose place was taken, for as long as they are asked or give back.
-    leaving: Vec<Weak<Limiter<Backing>>>,
-    current: CurrentStore,
+    in_use: Option<StoreInUse>,
+    starting: Option<StartedStore>,
+    /// Tasks that close replaced limiters.
+    closing: TaskTracker,
+    current: CurrentLimiter,
 }
 
-/// A choice and what came of it: no store if there is none that could be used.
-#[derive(Debug)]
-struct Started {
+/// A store that has been started from a choice.
+#[derive(Debug, Clone)]
+pub(crate) struct StartedStore {
     choice: StoreChoice,
-    store: Option<Arc<Store>>,
+    /// `None` if the choice has no store, or one that cannot be used.
+    redis: Option<Arc<RedisStore>>,
     secret: KeySecret,
 }
 
-/// One that counts.
+/// The store that counts.
 #[derive(Debug)]
-struct InUse {
+struct StoreInUse {
     choice: StoreChoice,
-    counting: Keyed,
+    secret: KeySecret,
+    limiter: Arc<Limiter>,
+    /// Counts the handles of the limiter.
+    users: TaskTracker,
 }
 
-impl StoreChoice {
-    /// What makes keys mean the same counters.
-    fn keys(&self) -> Option<(&KeySecret, &str)> {
-        match self {
-            Self::Access(access) => Some((&access.key_secret, &access.prefix)),
-            Self::Unconfigured | Self::Memory => None,
+impl StartedStore {
+    /// Waits until the store has connected, or failed to, or the time for it has run out.
+    pub(crate) async fn ready(&self) {
+        let Some(store) = &self.redis else { return };
+        let connecting = async {
+            while store.health() == StoreHealth::Starting {
+                tokio::time::sleep(CONNECT_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.redis.as_ref().is_some_and(|store| store.health() == StoreHealth::Starting)
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        match (&self.redis, &other.redis) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
         }
     }
 }
 
-/// What metrics look at.
-pub(crate) type CurrentStore = Arc<arc_swap::ArcSwapOption<Counting>>;
-
-impl Stores {
-    pub(crate) fn new(runtime: Handle, clock: Clock, current: CurrentStore) -> Self {
-        Self { runtime, clock, in_use: None, coming: None, leaving: Vec::new(), current }
+impl StoreInUse {
+    fn keyed(&self) -> Keyed {
+        (LimiterHandle::new(self.limiter.clone(), &self.users), self.secret.clone())
     }
 
-    /// The store of a choice: the running one if the choice is the same. If it is another, and has still to connect,
-    /// the one in use stays in use; `coming` is told which one to wait for.
+    /// Reports whether checks are counted in a store, in memory or in Redis.
+    fn counts(&self) -> bool {
+        self.limiter.health() != StoreHealth::Failing(StoreFault::Unconfigured)
+    }
+}
+
+impl Stores {
+    pub(crate) fn new(runtime: Handle, clock: Clock, current: CurrentLimiter) -> Self {
+        Self { runtime, clock, in_use: None, starting: None, closing: TaskTracker::new(), current }
+    }
+
+    /// Returns the limiter of a choice, and starts its store if the choice has changed. While the new store connects, the
+    /// old one stays in use, and `wait_for` receives the new one; call [`Stores::switch`] when it is ready.
     pub(crate) fn choose(
         &mut self,
         choice: &StoreChoice,
-        coming: impl FnOnce(&Handle, Arc<Store>),
+        wait_for: impl FnOnce(&Handle, StartedStore),
     ) -> Option<Keyed> {
         if self.in_use.as_ref().is_some_and(|used| used.choice == *choice) {
-            self.coming = None;
-        } else if self.coming.as_ref().is_none_or(|coming| coming.choice != *choice) {
+            self.starting = None;
+        } else if self.starting.as_ref().is_none_or(|starting| starting.choice != *choice) {
             let next = self.start(choice);
-            let waited_for = next.store.clone().filter(|store| store.health() == StoreHealth::Starting);
-            let counts = self.in_use.as_ref().is_some_and(|used| used.counting.0.store().is_some());
-            match waited_for.filter(|_| counts) {
-                Some(store) => {
-                    self.coming = Some(next);
-                    coming(&self.runtime, store);
-                }
-                None => self.use_now(next),
+            if next.is_connecting() && self.in_use.as_ref().is_some_and(StoreInUse::counts) {
+                self.starting = Some(next.clone());
+                wait_for(&self.runtime, next);
+            } else {
+                self.replace(next);
             }
         }
-        self.in_use.as_ref().map(|used| used.counting.clone())
+        self.in_use.as_ref().map(StoreInUse::keyed)
     }
 
-    /// Puts a store that was waited for into use; `None` if another choice has been made since.
-    pub(crate) fn hand_over(&mut self, store: &Arc<Store>) -> Option<Keyed> {
-        let same =
-            |coming: &mut Started| coming.store.as_ref().is_some_and(|coming| Arc::ptr_eq(coming, store));
-        let next = self.coming.take_if(same)?;
-        self.use_now(next);
-        self.in_use.as_ref().map(|used| used.counting.clone())
+    /// Switches to a store that has been waited for; `None` if another choice has been made since.
+    pub(crate) fn switch(&mut self, started: &StartedStore) -> Option<Keyed> {
+        let next = self.starting.take_if(|starting| starting.same(started))?;
+        self.replace(next);
+        self.in_use.as_ref().map(StoreInUse::keyed)
     }
 
-    /// Where requests are counted now, and where they were and what was taken has not all been given back yet.
-    pub(crate) fn all(&self) -> Vec<Counting> {
-        let leaving = self.leaving.iter().filter_map(Weak::upgrade).map(Counting::Layered);
-        self.in_use.iter().map(|used| used.counting.0.clone()).chain(leaving).collect()
-    }
-
-    fn use_now(&mut self, next: Started) {
-        let Started { choice, store, secret } = next;
-        let keys = choice.keys();
+    fn replace(&mut self, next: StartedStore) {
+        let StartedStore { choice, redis, secret } = next;
         let old = self.in_use.take();
-        let same = old.as_ref().filter(|old| keys.is_some() && old.choice.keys() == keys);
-        let _on_it = self.runtime.enter();
-        let counting = match (&choice, store) {
-            (StoreChoice::Memory, Some(store)) => Counting::Memory(store),
-            (_, store) => {
-                let budget = match &choice {
-                    StoreChoice::Access(access) if store.is_some() => access.latency_budget_millis,
-                    // Nobody is asked, and so nobody waited for.
-                    _ => 0,
-                };
-                let same = same.and_then(|old| old.counting.0.limiter());
-                Counting::layered(store, Duration::from_millis(budget), same)
+        let limiter = {
+            let key_space = choice.key_space();
+            let predecessor =
+                old.as_ref().filter(|old| key_space.is_some() && old.choice.key_space() == key_space);
+            self.limiter(&choice, redis, predecessor.map(|old| &*old.limiter))
+        };
+        self.current.store(Some(limiter.clone()));
+        self.starting = None;
+        self.in_use = Some(StoreInUse { choice, secret, limiter, users: TaskTracker::new() });
+        if let Some(StoreInUse { limiter, users, .. }) = old {
+            users.close();
+            self.closing.spawn_on(
+                async move {
+                    let _ = tokio::time::timeout(LAST_USERS, users.wait()).await;
+                    close(&limiter).await;
+                },
+                &self.runtime,
+            );
+        }
+    }
+
+    fn limiter(
+        &self,
+        choice: &StoreChoice,
+        redis: Option<Arc<RedisStore>>,
+        predecessor: Option<&Limiter>,
+    ) -> Arc<Limiter> {
+        let _runtime = self.runtime.enter();
+        let options = |millis| LimiterOptions {
+            latency_budget: Duration::from_millis(millis),
+            shared_keys: memory::shared_keys(),
+            ..LimiterOptions::default()
+        };
+        Arc::new(match (choice, redis) {
+            (StoreChoice::Memory, _) => Limiter::in_memory(MemoryStore::new(MEMORY_KEYS, self.clock.clone())),
+            (StoreChoice::Access(access), Some(store)) => {
+                Limiter::in_redis(store, &options(access.latency_budget_millis), predecessor)
+            }
+            // There is no call to wait for.
+            (StoreChoice::Access(_) | StoreChoice::Unconfigured, _) => {
+                Limiter::unconfigured(&options(0), predecessor)
+            }
+        })
+    }
+
+    fn start(&self, choice: &StoreChoice) -> StartedStore {
+        let _runtime = self.runtime.enter();
+        let (redis, secret) = match choice {
+            StoreChoice::Unconfigured | StoreChoice::Memory => {
+                let mut secret = [0; 16];
+                rand::rng().fill_bytes(&mut secret);
+                (None, KeySecret::new(secret))
+            }
+            StoreChoice::Access(access) => {
+                let store = redis_options(access).and_then(RedisStore::start);
+                let log = |error: &OptionsError| tracing::error!(%error, "the store cannot be used");
+                (store.inspect_err(log).ok().map(Arc::new), access.key_secret.clone())
             }
         };
-        self.current.store(Some(Arc::new(counting.clone())));
-        self.coming = None;
-        self.in_use = Some(InUse { choice, counting: (counting, secret) });
-        self.leaving.retain(|limiter| limiter.strong_count() > 0);
-        // Requests that are being checked hold the old store until they have their answers.
-        if let Some(InUse { counting: (old, _), .. }) = old {
-            self.leaving.extend(old.limiter().map(Arc::downgrade));
-            // All but this one go with the last request that asks.
-            self.runtime.spawn(async move { old.leave(1).await });
-        }
+        StartedStore { choice: choice.clone(), redis, secret }
     }
 
     pub(crate) fn state(&self) -> StoreState {
-        match &self.in_use {
+        match self.in_use.as_ref().map(|used| used.limiter.health()) {
             None => StoreState::Unchosen,
-            Some(used) => {
-                let store = used.counting.0.store();
-                store.map_or(StoreState::Unconfigured, |store| StoreState::Is(store.health()))
-            }
+            Some(StoreHealth::Failing(StoreFault::Unconfigured)) => StoreState::Unconfigured,
+            Some(health) => StoreState::Is(health),
         }
     }
 
-    fn start(&self, choice: &StoreChoice) -> Started {
-        let own_secret = || {
-            let mut secret = [0; 16];
-            rand::rng().fill_bytes(&mut secret);
-            KeySecret::new(secret)
-        };
-        let _on_it = self.runtime.enter();
-        let (store, secret) = match choice {
-            StoreChoice::Unconfigured => (None, own_secret()),
-            StoreChoice::Memory => {
-                let store = MemoryStore::new(MEMORY_KEYS, self.clock.clone());
-                (Some(Store::Memory(store)), own_secret())
+    /// Closes the limiter in use, and waits for replaced ones. No request may follow.
+    pub(crate) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
+        let limiter = self.in_use.as_ref().map(|used| used.limiter.clone());
+        let replaced = self.closing.clone();
+        replaced.close();
+        async move {
+            if let Some(limiter) = limiter {
+                close(&limiter).await;
             }
-            StoreChoice::Access(access) => {
-                let store = options(access).and_then(RedisStore::start);
-                let failed = |error: &OptionsError| tracing::error!(%error, "the store cannot be used");
-                (store.inspect_err(failed).ok().map(Store::Redis), access.key_secret.clone())
-            }
-        };
-        Started { choice: choice.clone(), store: store.map(Arc::new), secret }
+            replaced.wait().await;
+        }
     }
 }
 
-/// Waits until a store has connected or failed to, or has had its time.
-pub(crate) async fn started(store: &Store) {
-    let looking = async {
-        while store.health() == StoreHealth::Starting {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    let _ = tokio::time::timeout(HAND_OVER, looking).await;
-}
-
-fn options(access: &StoreAccess) -> Result<RedisOptions, OptionsError> {
-    // Nothing may be left out.
-    let StoreAccess {
-        url,
-        username,
-        password,
-        sentinel_username,
-        sentinel_password,
-        ca,
-        client,
-        latency_budget_millis,
-        key_secret: _,
-        prefix,
-    } = access;
-    let secret = |text: &Option<String>| text.clone().map(Secret::new);
-    let options = RedisOptions::from_url(url)?
-        .with_user(username.clone(), secret(password))?
-        .with_sentinel_user(sentinel_username.clone(), secret(sentinel_password))?;
-    Ok(RedisOptions {
-        ca_pem: ca.clone().map(String::into_bytes),
-        client_certificate: client.as_ref().map(|client| ClientCertificate {
-            certificate_pem: client.certificate.clone().into_bytes(),
-            key_pem: client.key.clone().into_bytes(),
-        }),
-        latency_budget: Duration::from_millis(*latency_budget_millis),
-        prefix: prefix.clone(),
-        partitions: PARTITIONS,
-        ..options
-    })
+/// Returns what a limiter holds, within [`CLOSE_TIMEOUT`].
+async fn close(limiter: &Limiter) {
+    if tokio::time::timeout(CLOSE_TIMEOUT, limiter.close()).await.is_err() {
+        tracing::warn!("not all leased quota could be returned: the rest ends with its window");
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
-    use sluice_store::layers::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replicas};
-    use sluice_store::{KeyHash, LimitSpec};
-    use smallvec::smallvec;
-
-    use super::*;
-    use crate::limit::check::Question;
-
-    const NUMBER: u64 = 10;
-
-    /// A Redis that is not there.
-    fn access(change: impl FnOnce(&mut StoreAccess)) -> StoreChoice {
-        let access = serde_json::json!({
-            "url": "redis://127.0.0.1:1", "latencyBudgetMillis": 1_000,
-            "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
-        });
-        let mut access = serde_json::from_value(access).unwrap();
-        change(&mut access);
-        StoreChoice::new(Some(access))
-    }
-
-    fn question(consistency: Consistency) -> Question {
-        let (number, period) = (Requests::new(NUMBER).unwrap(), Period::from_millis(MAX_PERIOD_MS).unwrap());
-        let rate = Rate::new(number, period, Algorithm::FIXED_WINDOW).unwrap();
-        let spec = Arc::new(LimitSpec::new(format!("n/p/{consistency:?}"), vec![rate]));
-        let plan = LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, Replicas::alone());
-        Question::Layered(smallvec![PlannedCounter { limit: Arc::new(plan), key: KeyHash(7), cost: 1 }])
-    }
-
-    async fn admitted(counting: &Counting, question: &Question, times: u64) -> u64 {
-        let mut admitted = 0;
-        for _ in 0..times {
-            admitted += u64::from(counting.ask(question.clone()).await.unwrap().answer.admitted);
-        }
-        admitted
-    }
-
-    /// Chooses, and waits until it counts.
-    async fn counts(stores: &mut Stores, choice: &StoreChoice) -> Counting {
-        let mut waited_for = None;
-        let now = stores.choose(choice, |_, store| waited_for = Some(store));
-        let then = match waited_for {
-            None => now,
-            Some(store) => {
-                started(&store).await;
-                stores.hand_over(&store)
-            }
-        };
-        then.unwrap().0
-    }
-
-    #[tokio::test]
-    async fn what_is_counted_here_goes_over_where_keys_stay_what_they_are() {
-        let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentStore::default());
-        let questions = [question(Consistency::Local), question(Consistency::Strict)];
-        let first = counts(&mut stores, &access(|_| {})).await;
-        for question in &questions {
-            assert_eq!(admitted(&first, question, 2).await, 2);
-        }
-        let same = [
-            access(|access| access.password = Some("new".into())),
-            access(|access| access.latency_budget_millis = 2_000),
-            access(|access| access.url = "redis://127.0.0.1:2".into()),
-            // Not to be used at all.
-            access(|access| access.ca = Some("no certificate".into())),
-            access(|_| {}),
-        ];
-        for choice in &same {
-            let counting = counts(&mut stores, choice).await;
-            for question in &questions {
-                assert_eq!(admitted(&counting, question, 1).await, 1);
-            }
-        }
-        for question in &questions {
-            assert_eq!(admitted(&first, question, 1).await, 1, "one that was asked of the first");
-        }
-        let last = counts(&mut stores, &same[0]).await;
-        let left = NUMBER - 2 - same.len() as u64 - 1;
-        for question in &questions {
-            assert_eq!(admitted(&last, question, NUMBER).await, left);
-        }
-        let others = [
-            access(|access| access.prefix = "other:".into()),
-            access(|access| access.key_secret = KeySecret::new([1; 16])),
-            StoreChoice::Unconfigured,
-            access(|_| {}),
-        ];
-        for choice in &others {
-            let counting = counts(&mut stores, choice).await;
-            for question in &questions {
-                assert_eq!(admitted(&counting, question, 2 * NUMBER).await, NUMBER);
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn an_old_store_is_left_too_for_as_long_as_it_is_asked() {
-        let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentStore::default());
-        let old = counts(&mut stores, &access(|_| {})).await;
-        counts(&mut stores, &access(|access| access.password = Some("new".into()))).await;
-        assert_eq!(stores.all().len(), 2);
-        drop(old);
-        let gone = async {
-            while stores.all().len() > 1 {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
-    }
-}
+mod tests;

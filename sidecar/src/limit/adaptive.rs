@@ -64,7 +64,7 @@ impl AdaptiveLimit {
     }
 
     /// One request more, if the limit has room for it.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Permit> {
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<AdaptivePermit> {
         let limit = self.limit.load(Ordering::Relaxed);
         let more = |n: u32| (n < limit).then_some(n + 1);
         let before = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
@@ -72,14 +72,14 @@ impl AdaptiveLimit {
     }
 
     /// One request more, whether there is room for it or not; and whether there was.
-    pub(crate) fn enter_anyway(self: &Arc<Self>) -> (Permit, bool) {
+    pub(crate) fn acquire_anyway(self: &Arc<Self>) -> (AdaptivePermit, bool) {
         let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
         (self.permit(before + 1), before < self.limit.load(Ordering::Relaxed))
     }
 
-    fn permit(self: &Arc<Self>, in_flight: u32) -> Permit {
+    fn permit(self: &Arc<Self>, in_flight: u32) -> AdaptivePermit {
         self.metrics.in_flight.inc();
-        Permit { limit: self.clone(), in_flight, sent: None }
+        AdaptivePermit { limit: self.clone(), in_flight, sent: None }
     }
 
     fn sample(&self, sent: Instant, in_flight: u32, outcome: Outcome) {
@@ -97,7 +97,7 @@ impl AdaptiveLimit {
 
 /// A request in flight. Dropped, it is no longer.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct AdaptivePermit {
     limit: Arc<AdaptiveLimit>,
     /// With itself, when it began.
     in_flight: u32,
@@ -105,26 +105,26 @@ pub(crate) struct Permit {
     sent: Option<Instant>,
 }
 
-impl Permit {
+impl AdaptivePermit {
     /// It is being forwarded.
-    pub(crate) fn sent(&mut self, now: Instant) {
+    pub(crate) fn forwarding(&mut self, now: Instant) {
         self.sent = Some(now);
     }
 
     /// How that ended; `None`: an answer that says nothing.
-    pub(crate) fn ended(&mut self, outcome: Outcome) {
+    pub(crate) fn forwarded(&mut self, outcome: Outcome) {
         if let Some(sent) = self.sent.take() {
             self.limit.sample(sent, self.in_flight, outcome);
         }
     }
 
     /// The same request, later: it does not count meanwhile.
-    pub(crate) fn limit(self) -> Arc<AdaptiveLimit> {
+    pub(crate) fn into_limit(self) -> Arc<AdaptiveLimit> {
         self.limit.clone()
     }
 }
 
-impl Drop for Permit {
+impl Drop for AdaptivePermit {
     fn drop(&mut self) {
         self.limit.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.limit.metrics.in_flight.dec();
@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn so_many_are_in_flight_and_no_more() {
         let limit = limit(3, None);
-        let mut permits: Vec<_> = std::iter::from_fn(|| limit.enter()).collect();
+        let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire()).collect();
         assert_eq!((permits.len(), limit.metrics.in_flight.get()), (3, 3));
-        let (shadow, room) = limit.enter_anyway();
-        assert!(!room && limit.enter().is_none());
+        let (shadow, room) = limit.acquire_anyway();
+        assert!(!room && limit.try_acquire().is_none());
         drop(shadow);
         permits.pop();
-        assert!(limit.enter_anyway().1);
-        assert!(limit.enter().is_some());
+        assert!(limit.acquire_anyway().1);
+        assert!(limit.try_acquire().is_some());
         drop(permits);
         assert_eq!((limit.in_flight.load(Ordering::Relaxed), limit.metrics.in_flight.get()), (0, 0));
     }
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn a_new_snapshot_keeps_what_was_learnt_and_an_edit_who_is_in_flight() {
         let before = limit(3, None);
-        let held = before.enter();
+        let held = before.try_acquire();
         assert!(Arc::ptr_eq(&before, &limit(3, Some(&before))));
         let edited = limit(2, Some(&before));
-        assert!(edited.enter().is_some_and(|permit| permit.in_flight == 2));
+        assert!(edited.try_acquire().is_some_and(|permit| permit.in_flight == 2));
         drop(held);
         assert_eq!(edited.in_flight.load(Ordering::Relaxed), 0);
     }
@@ -192,10 +192,10 @@ mod tests {
         for status in [StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR] {
             let before = limit.limit.load(Ordering::Relaxed);
             for _ in 0..100 {
-                let mut permits: Vec<_> = std::iter::from_fn(|| limit.enter()).collect();
-                permits.iter_mut().for_each(|permit| permit.sent(Instant::now()));
+                let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire()).collect();
+                permits.iter_mut().for_each(|permit| permit.forwarding(Instant::now()));
                 tokio::time::advance(Duration::from_millis(10)).await;
-                permits.iter_mut().for_each(|permit| permit.ended(of_status(status)));
+                permits.iter_mut().for_each(|permit| permit.forwarded(of_status(status)));
             }
             let after = limit.limit.load(Ordering::Relaxed);
             assert_eq!(after > before, status.is_success(), "{status}: {before} to {after}");

@@ -1,216 +1,200 @@
-//! The decision: one check for everything that is enforced, one beside it for each limit that only watches, and what
-//! to do when the store does not answer. Every decision is recorded here, where it is made.
+//! Decides a request: one check for all enforced limits, one beside it for each limit in shadow mode, and the policies'
+//! `onStoreFailure` if the store does not answer. Every decision is counted here, where it is made.
 
 use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use sluice_config::policy::{Mode, OnStoreFailure};
-use sluice_limiter::Decision;
-use sluice_store::CheckResponse;
-use sluice_store::layers::Charge;
-use smallvec::SmallVec;
+use sluice_store::{PlannedCounter, StoreError};
+use smallvec::{SmallVec, smallvec};
 
-use crate::config::snapshot::{Limit, LimitAt, Snapshot};
-use crate::config::stores::UNCONFIGURED;
-use crate::limit::check::{Answered, Counting, Question};
-use crate::limit::delay_queue::{Crowded, Turn};
-use crate::limit::held::{self, Hold};
-use crate::limit::matching::Asked;
-use crate::limit::slots::{Place, Places};
+use crate::config::snapshot::Snapshot;
+use crate::limit::active::LimitIndex;
+use crate::limit::check::{Checked, check};
+use crate::limit::delay_queue::{Delay, QueueFull};
+use crate::limit::held::Held;
+use crate::limit::matching::MatchedLimits;
+use crate::limit::slots::{Slot, Slots, check_with_slots};
+use crate::limit::status::RateLimitStatus;
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// No enforced limit is about it.
-    Free,
-    /// Every limit has room, and was charged; where there is a turn, it has to come first.
-    Admitted(Standing, Option<Turn>),
-    /// Every limit has room, but too many wait for their turn already; what was charged is given back.
-    Crowded(Crowded),
-    /// At least one has not; none was charged.
-    Denied(Standing),
-    /// It lacks what identifies its client.
-    Missing(LimitAt),
-    /// As many requests are in flight as the application bears; nothing was charged.
-    Shed(LimitAt),
-    /// The store does not answer, and places of this process may have been given to others.
-    Lapsed {
-        /// Whose places.
-        limit: LimitAt,
-        /// Why, in a word.
+pub(crate) enum Admission {
+    /// No enforced limit matches it.
+    Unlimited,
+    /// Every limit had room and was charged. The request has to wait out the delay first, if there is one.
+    Admitted(RateLimitStatus, Option<Delay>),
+    /// Every limit had room, but a delay queue is full. The charges are refunded.
+    QueueFull(QueueFull),
+    /// At least one limit had no room. Nothing was charged.
+    Denied(RateLimitStatus),
+    /// The request lacks a part of the key of this limit.
+    KeyMissing(LimitIndex),
+    /// An adaptive limit is reached. Nothing was charged.
+    Shed(LimitIndex),
+    /// The store did not answer, and slots of this process may have been given to other processes.
+    SlotsExpired {
+        /// The limit that holds the slots.
+        limit: LimitIndex,
+        /// The word for the store's failure.
         fault: &'static str,
     },
     /// The store did not answer.
-    Unchecked {
-        /// Why, in a word.
+    StoreFailed {
+        /// The word for the store's failure.
         fault: &'static str,
-        /// Whether a policy says to reject then.
+        /// Whether a policy rejects the request in this case.
         deny: bool,
     },
 }
 
-/// How a request's limits stand.
-#[derive(Debug)]
-pub(crate) struct Standing {
-    pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) limits: SmallVec<[LimitAt; 2]>,
-    pub(crate) answer: CheckResponse,
-    /// What was charged under each limit; nothing is said of a memory store.
-    pub(crate) charges: SmallVec<[Charge; 2]>,
-    /// Why the store did not answer, in a word: then this pod's shares have decided.
-    pub(crate) failure: Option<&'static str>,
-    /// Limits that are not counted while the store does not answer, as a mask.
-    uncounted: u64,
-}
-
-impl Standing {
-    /// Each limit that was counted, with what its rates say.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (LimitAt, &[Decision])> {
-        self.numbered().map(|(_, at, decisions)| (at, decisions))
-    }
-
-    /// The same, each with its place in the question.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, LimitAt, &[Decision])> {
-        let mut rest = &self.answer.decisions[..];
-        let each = self.limits.iter().enumerate().map(move |(n, &at)| {
-            let rates = self.snapshot.numbers(at).plan.spec.rates.len().min(rest.len());
-            let (mine, others) = rest.split_at(rates);
-            rest = others;
-            (n, at, mine)
-        });
-        each.filter(|(n, ..)| self.uncounted & 1 << n == 0)
-    }
-}
-
-/// Asks the store, and records what it says; with what the request holds from now on.
-pub(crate) async fn decide(snapshot: Arc<Snapshot>, asked: Asked, places: &Places) -> (Verdict, Hold) {
-    let mut hold = Hold::default();
-    if asked.missing.is_none()
-        && let Err(at) = enter(&snapshot, &asked, &mut hold)
+/// Decides a request, and returns what it holds until it ends.
+pub(crate) async fn decide(
+    snapshot: Arc<Snapshot>,
+    matched: MatchedLimits,
+    slots: &Slots,
+) -> (Admission, Held) {
+    let mut held = Held::default();
+    if matched.missing.is_none()
+        && let Err(limit) = acquire_permits(&snapshot, &matched, &mut held)
     {
-        return (Verdict::Shed(at), hold);
+        return (Admission::Shed(limit), held);
     }
-    (decided(snapshot, asked, places, &mut hold).await, hold)
+    (decide_by_counters(snapshot, matched, slots, &mut held).await, held)
 }
 
-/// Takes the permits of a request, of all its adaptive limits or none.
-fn enter(snapshot: &Snapshot, asked: &Asked, hold: &mut Hold) -> Result<(), LimitAt> {
-    for &at in &asked.adaptive {
-        let limit = snapshot.limit(at);
+/// Acquires the permits of all adaptive limits, or none.
+fn acquire_permits(snapshot: &Snapshot, matched: &MatchedLimits, held: &mut Held) -> Result<(), LimitIndex> {
+    for &index in &matched.adaptive {
+        let limit = snapshot.limit(index);
         let Some(adaptive) = &limit.adaptive else { continue };
-        let permit = if limit.mode == Mode::Enforce {
-            let Some(permit) = adaptive.enter() else {
-                limit.metrics.denied.inc();
-                hold.permits.clear();
-                return Err(at);
-            };
-            limit.metrics.admitted.inc();
-            permit
-        } else {
-            let (permit, room) = adaptive.enter_anyway();
-            let metrics = &limit.metrics;
-            if room {
-                metrics.admitted.inc()
-            } else {
-                metrics.shadow_denied.inc()
-            };
-            permit
+        let permit = match limit.mode {
+            Mode::Enforce => {
+                let Some(permit) = adaptive.try_acquire() else {
+                    limit.metrics.denied.inc();
+                    held.permits.clear();
+                    return Err(index);
+                };
+                limit.metrics.admitted.inc();
+                permit
+            }
+            Mode::Shadow => {
+                let (permit, had_room) = adaptive.acquire_anyway();
+                let counter = if had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
+                counter.inc();
+                permit
+            }
         };
-        hold.permits.push(permit);
+        held.permits.push(permit);
     }
     Ok(())
 }
 
-async fn decided(snapshot: Arc<Snapshot>, asked: Asked, places: &Places, hold: &mut Hold) -> Verdict {
-    if let Some(at) = asked.missing {
-        snapshot.limit(at).metrics.denied.inc();
-        return Verdict::Missing(at);
+async fn decide_by_counters(
+    snapshot: Arc<Snapshot>,
+    matched: MatchedLimits,
+    slots: &Slots,
+    held: &mut Held,
+) -> Admission {
+    if let Some(index) = matched.missing {
+        snapshot.limit(index).metrics.denied.inc();
+        return Admission::KeyMissing(index);
     }
-    for &at in &asked.shadow_missing {
-        snapshot.limit(at).metrics.shadow_denied.inc();
+    for &index in &matched.shadow_missing {
+        snapshot.limit(index).metrics.shadow_denied.inc();
     }
-    let waits = asked.enforced.iter().any(|&at| snapshot.limit(at).metrics.waiting.is_some());
-    let charged = waits.then(|| asked.question.clone());
-    let counting = snapshot.counting.as_ref();
+    let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, .. } = matched;
     let enforced = async {
-        if asked.places {
-            Some(held::ask(places, &snapshot, &asked.enforced, asked.question).await)
-        } else if asked.question.is_empty() {
+        if has_slots {
+            Some(check_with_slots(slots, &snapshot, &limits, &mut counters).await)
+        } else if counters.is_empty() {
             None
         } else {
-            Some(ask(counting, asked.question).await.map(|answered| (answered, Vec::new())))
+            Some(check(snapshot.limiter.as_deref(), &counters).await.map(|checked| (checked, Vec::new())))
         }
     };
-    let answer = if asked.shadows.is_empty() {
+    let result = if shadow.is_empty() {
         enforced.await
     } else {
-        let shadows = asked.shadows.into_iter().map(|(at, question)| watch(places, &snapshot, at, question));
-        let (answer, watched) = join(enforced, join_all(shadows)).await;
-        hold.places.extend(watched.into_iter().flatten());
-        answer
+        let shadow =
+            shadow.into_iter().map(|(index, counter)| check_shadow(slots, &snapshot, index, counter));
+        let (result, shadow_slots) = join(enforced, join_all(shadow)).await;
+        held.slots.extend(shadow_slots.into_iter().flatten());
+        result
     };
-    let Some(answer) = answer else { return Verdict::Free };
-    match answer {
-        Ok((answered, taken)) => {
-            hold.places.extend(taken);
-            let Answered { answer, charges, failure, uncounted, by_share, error: _ } = answered;
-            if let Some(fault) = failure.filter(|_| uncounted.count_ones() as usize == asked.enforced.len()) {
-                return unchecked(&snapshot, &asked.enforced, fault);
-            }
-            let standing = Standing { limits: asked.enforced, answer, charges, failure, uncounted, snapshot };
-            let turn = match charged.filter(|_| standing.answer.admitted) {
-                Some(charged) => Turn::of(&standing, &charged),
-                None => Ok(None),
-            };
-            match turn {
-                Err(crowded) => {
-                    standing.snapshot.limit(crowded.limit).metrics.denied.inc();
-                    Verdict::Crowded(crowded)
-                }
-                Ok(turn) => {
-                    record(&standing, by_share);
-                    if standing.answer.admitted {
-                        Verdict::Admitted(standing, turn)
-                    } else {
-                        Verdict::Denied(standing)
-                    }
-                }
-            }
+    let (checked, acquired) = match result {
+        None => return Admission::Unlimited,
+        Some(Err(error)) => return without_store(&snapshot, &limits, error.as_str()),
+        Some(Ok(checked)) => checked,
+    };
+    held.slots.extend(acquired);
+    let failure = checked.failure();
+    if let Some(fault) = failure.filter(|_| checked.uncounted.count_ones() as usize == limits.len()) {
+        return without_store(&snapshot, &limits, fault);
+    }
+    let by_local_quota = checked.by_local_quota();
+    let Checked { outcome, uncounted } = checked;
+    let status = RateLimitStatus {
+        snapshot,
+        limits,
+        response: outcome.response,
+        reservations: outcome.reservations,
+        failure,
+        uncounted,
+    };
+    if !status.response.admitted {
+        count(&status, by_local_quota);
+        return Admission::Denied(status);
+    }
+    match Delay::of(&status, &counters) {
+        Ok(delay) => {
+            count(&status, by_local_quota);
+            Admission::Admitted(status, delay)
         }
-        Err(fault) => unchecked(&snapshot, &asked.enforced, fault),
+        Err(full) => {
+            status.snapshot.limit(full.limit).metrics.denied.inc();
+            Admission::QueueFull(full)
+        }
     }
 }
 
-async fn ask(counting: Option<&Counting>, question: Question) -> Result<Answered, &'static str> {
-    match counting {
-        None => Err(UNCONFIGURED),
-        Some(counting) => counting.ask(question).await.map_err(|error| counting.fault(&error)),
-    }
-}
-
-async fn watch(places: &Places, snapshot: &Snapshot, at: LimitAt, question: Question) -> Vec<Place> {
-    let Limit { metrics, shared, .. } = snapshot.limit(at);
-    let answered = match shared {
-        Some(_) => held::ask(places, snapshot, &[at], question).await,
-        None => ask(snapshot.counting.as_ref(), question).await.map(|answered| (answered, Vec::new())),
+/// Checks one limit in shadow mode, and returns the slots that it acquired.
+async fn check_shadow(
+    slots: &Slots,
+    snapshot: &Snapshot,
+    index: LimitIndex,
+    counter: PlannedCounter,
+) -> Vec<Slot> {
+    let limit = snapshot.limit(index);
+    let mut counters: SmallVec<[PlannedCounter; 2]> = smallvec![counter];
+    let result: Result<_, StoreError> = if limit.concurrency.is_some() {
+        check_with_slots(slots, snapshot, &[index], &mut counters).await
+    } else {
+        check(snapshot.limiter.as_deref(), &counters).await.map(|checked| (checked, Vec::new()))
     };
-    let counted = answered.as_ref().ok().filter(|(answered, _)| answered.uncounted == 0);
-    let Some((Answered { answer, by_share, .. }, _)) = counted else {
-        metrics.fallback_admitted.inc();
-        return Vec::new();
-    };
-    let metric = if answer.admitted { &metrics.admitted } else { &metrics.shadow_denied };
-    metric.inc();
-    if *by_share {
-        metrics.by_share(answer.admitted).inc();
+    match result {
+        Ok((checked, acquired)) if checked.uncounted == 0 => {
+            let admitted = checked.outcome.response.admitted;
+            let metrics = &limit.metrics;
+            let counter = if admitted { &metrics.admitted } else { &metrics.shadow_denied };
+            counter.inc();
+            if checked.by_local_quota() {
+                metrics.by_local_quota(admitted).inc();
+            }
+            acquired
+        }
+        Ok(_) | Err(_) => {
+            limit.metrics.fallback_admitted.inc();
+            Vec::new()
+        }
     }
-    answered.map(|(_, taken)| taken).unwrap_or_default()
 }
 
-fn record(standing: &Standing, by_share: bool) {
-    let admitted = standing.answer.admitted;
-    for (at, decisions) in standing.each() {
-        let metrics = &standing.snapshot.limit(at).metrics;
+/// Counts a decision under each limit that made it.
+fn count(status: &RateLimitStatus, by_local_quota: bool) {
+    let admitted = status.response.admitted;
+    for (limit, decisions) in status.counted() {
+        let metrics = &status.snapshot.limit(limit).metrics;
         if admitted {
             metrics.admitted.inc();
         } else if decisions.iter().any(|decision| !decision.admitted) {
@@ -218,37 +202,31 @@ fn record(standing: &Standing, by_share: bool) {
         } else {
             continue;
         }
-        if by_share {
-            metrics.by_share(admitted).inc();
+        if by_local_quota {
+            metrics.by_local_quota(admitted).inc();
         }
     }
-    if admitted && standing.uncounted != 0 {
-        for (n, &at) in standing.limits.iter().enumerate() {
-            if standing.uncounted & 1 << n != 0 {
-                standing.snapshot.limit(at).metrics.fallback_admitted.inc();
+    if admitted && status.uncounted != 0 {
+        for (n, &limit) in status.limits.iter().enumerate() {
+            if status.uncounted & 1 << n != 0 {
+                status.snapshot.limit(limit).metrics.fallback_admitted.inc();
             }
         }
     }
 }
 
-fn unchecked(snapshot: &Snapshot, limits: &[LimitAt], fault: &'static str) -> Verdict {
-    let has_lapsed =
-        |at: &LimitAt| snapshot.limit(*at).shared.as_ref().is_some_and(|shared| shared.has_lapsed());
-    let lapsed = limits.iter().copied().find(has_lapsed);
-    let deny = lapsed.is_some()
-        || limits.iter().any(|at| {
-            snapshot.policies[usize::from(at.policy)].prepared.on_store_failure == OnStoreFailure::Deny
-        });
-    for &at in limits {
-        let metrics = &snapshot.limit(at).metrics;
-        if deny {
-            metrics.fallback_denied.inc()
-        } else {
-            metrics.fallback_admitted.inc()
-        };
+/// Decides a request that nothing could count.
+fn without_store(snapshot: &Snapshot, limits: &[LimitIndex], fault: &'static str) -> Admission {
+    let expired = limits.iter().copied().find(|&index| snapshot.limit(index).has_expired_slots());
+    let deny = expired.is_some()
+        || limits.iter().any(|&index| snapshot.policy(index).on_store_failure == OnStoreFailure::Deny);
+    for &index in limits {
+        let metrics = &snapshot.limit(index).metrics;
+        let counter = if deny { &metrics.fallback_denied } else { &metrics.fallback_admitted };
+        counter.inc();
     }
-    match lapsed {
-        Some(limit) => Verdict::Lapsed { limit, fault },
-        None => Verdict::Unchecked { fault, deny },
+    match expired {
+        Some(limit) => Admission::SlotsExpired { limit, fault },
+        None => Admission::StoreFailed { fault, deny },
     }
 }

@@ -1,126 +1,154 @@
-//! Turns: what a leaky bucket admits waits until its turn before it goes to the application. A client that goes away
-//! meanwhile gives its place back, so that whoever comes next waits less.
+//! Requests that a leaky bucket admits wait for their admission time before they go to the application. A client that goes
+//! away while it waits is refunded, so later requests wait less.
 
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_limiter::Decision;
+use sluice_store::{PlannedCounter, Reservation};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::config::snapshot::LimitAt;
-use crate::limit::check::{Charged, Question};
-use crate::limit::decide::Standing;
+use crate::config::limiter_handle::LimiterHandle;
+use crate::limit::active::LimitIndex;
+use crate::limit::status::RateLimitStatus;
 
-/// How many requests may wait under one limit at a time; each holds a connection or a stream, and memory.
-pub(crate) const MOST_WAITING: i64 = 1000;
+/// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
+pub(crate) const MAX_WAITING: i64 = 1000;
 
-/// A request that waits. Dropped before its turn has come, it gives its places back.
+/// The wait of an admitted request. Dropping it before the admission time refunds the request.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    at: Instant,
+pub(crate) struct Delay {
+    until: Instant,
     charges: SmallVec<[Charge; 1]>,
 }
 
-/// Too many wait already under a limit.
+/// A delay queue has no room for the request.
 #[derive(Debug)]
-pub(crate) struct Crowded {
-    pub(crate) limit: LimitAt,
-    /// How long it would have had to wait.
+pub(crate) struct QueueFull {
+    pub(crate) limit: LimitIndex,
+    /// Time that the request would have had to wait.
     pub(crate) wait: Duration,
 }
 
-impl Turn {
-    /// When an admitted request may go on; `None`: now. `asked` is what it was charged for, in the order of the standing's
-    /// limits; where there is no place left to wait at, all of it is given back.
-    pub(crate) fn of(standing: &Standing, asked: &Question) -> Result<Option<Self>, Crowded> {
+impl Delay {
+    /// Places an admitted request in the delay queues of its limits; `None` if it need not wait. `counters` are those of
+    /// the check.
+    ///
+    /// # Errors
+    /// A queue is full. All counters of the request are refunded.
+    pub(crate) fn of(
+        status: &RateLimitStatus,
+        counters: &[PlannedCounter],
+    ) -> Result<Option<Self>, QueueFull> {
         let delay = |decisions: &[Decision]| {
             Duration::from_micros(decisions.iter().map(|decision| decision.delay).max().unwrap_or(0))
         };
-        let longest = delay(&standing.answer.decisions);
-        if longest.is_zero() {
+        let wait = delay(&status.response.decisions);
+        if wait.is_zero() {
             return Ok(None);
         }
         let mut charges = SmallVec::<[Charge; 1]>::new();
-        for (n, limit, decisions) in standing.numbered() {
-            let Some(waiting) = &standing.snapshot.limit(limit).metrics.waiting else { continue };
+        for (n, limit, decisions) in status.counted_with_position() {
+            let Some(waiting) = &status.snapshot.limit(limit).metrics.waiting else { continue };
             if delay(decisions).is_zero() {
                 continue;
             }
-            let Some(place) = Place::take(waiting) else {
+            let Some(waiter) = Waiter::enter(waiting) else {
                 charges.into_iter().for_each(Charge::keep);
-                for (n, limit, decisions) in standing.numbered() {
-                    // A place among those at a time gives itself back.
-                    if standing.snapshot.limit(limit).shared.is_none() {
-                        drop(Charge::new(standing, asked, n, delay(decisions), None));
+                for (n, limit, decisions) in status.counted_with_position() {
+                    // Slots are released by their own guards.
+                    if status.snapshot.limit(limit).concurrency.is_none() {
+                        drop(Charge::new(status, counters, n, delay(decisions), None));
                     }
                 }
-                return Err(Crowded { limit, wait: longest });
+                return Err(QueueFull { limit, wait });
             };
-            charges.push(Charge::new(standing, asked, n, delay(decisions), Some(place)));
+            charges.push(Charge::new(status, counters, n, delay(decisions), Some(waiter)));
         }
-        Ok(Some(Self { at: Instant::now() + longest, charges }))
+        Ok(Some(Self { until: Instant::now() + wait, charges }))
     }
 
-    /// Waits until it is this request's turn.
-    pub(crate) async fn come(self) {
-        tokio::time::sleep_until(self.at).await;
+    /// Waits until the admission time.
+    pub(crate) async fn wait(self) {
+        tokio::time::sleep_until(self.until).await;
         self.charges.into_iter().for_each(Charge::keep);
     }
 }
 
-/// What a request was charged, with its place among those who wait; dropped, both are given back.
+/// A charge of a waiting request, with its entry in the queue. Dropping it refunds the charge and leaves the queue.
 #[derive(Debug)]
 struct Charge {
-    back: Option<Charged>,
-    place: Option<Place>,
+    refund: Option<Refund>,
+    waiter: Option<Waiter>,
+}
+
+/// What it takes to refund a charge.
+#[derive(Debug)]
+struct Refund {
+    limiter: LimiterHandle,
+    counter: PlannedCounter,
+    reservation: Reservation,
 }
 
 impl Charge {
-    /// For counter `n` of what was asked.
-    fn new(standing: &Standing, asked: &Question, n: usize, delay: Duration, place: Option<Place>) -> Self {
-        // A leaky bucket knows its charges by their turns.
-        let later = delay.as_micros() as u64;
-        let charged = (&standing.answer, &standing.charges[..]);
-        let counting = standing.snapshot.counting.as_ref();
-        Self { back: counting.and_then(|counting| Charged::new(counting, asked, n, charged, later)), place }
+    fn new(
+        status: &RateLimitStatus,
+        counters: &[PlannedCounter],
+        n: usize,
+        delay: Duration,
+        waiter: Option<Waiter>,
+    ) -> Self {
+        // A leaky bucket identifies its charges by their admission time.
+        let delay = delay.as_micros() as u64;
+        let refund = || {
+            let reservation = match *status.reservations.get(n)? {
+                Reservation::Store(at) => Reservation::Store(at + delay),
+                Reservation::Local(at) => Reservation::Local(at + delay),
+                Reservation::Nothing => return None,
+            };
+            let limiter = status.snapshot.limiter.clone()?;
+            Some(Refund { limiter, counter: counters.get(n)?.clone(), reservation })
+        };
+        Self { refund: refund(), waiter }
     }
 
-    /// It stays charged.
+    /// Keeps the charge and leaves the queue.
     fn keep(mut self) {
-        self.back = None;
+        self.refund = None;
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let place = self.place.take();
-        if let Some(charged) = self.back.take()
+        let waiter = self.waiter.take();
+        if let Some(Refund { limiter, counter, reservation }) = self.refund.take()
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
-                // Where no answer comes the place may stay taken, and the queue is longer by one.
-                charged.give_back().await;
-                drop(place);
+                let delta = i64::try_from(counter.cost).map_or(i64::MIN, |cost| -cost);
+                // Without an answer the charge may stay, which lengthens the queue by one request.
+                let _ = limiter.settle(&counter, reservation, delta).await;
+                drop(waiter);
             });
         }
     }
 }
 
-/// A place among those who wait under a limit.
+/// An entry in the delay queue of a limit.
 #[derive(Debug)]
-struct Place(Gauge);
+struct Waiter(Gauge);
 
-impl Place {
-    fn take(waiting: &Gauge) -> Option<Self> {
-        let place = Self(waiting.clone());
-        // The gauge itself is the count: what it says and what is allowed cannot differ.
-        (waiting.inc() < MOST_WAITING).then_some(place)
+impl Waiter {
+    /// Enters the queue, unless it is full. The gauge itself is the count, so that the metric and the bound cannot differ.
+    fn enter(waiting: &Gauge) -> Option<Self> {
+        let waiter = Self(waiting.clone());
+        (waiting.inc() < MAX_WAITING).then_some(waiter)
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -131,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_wait_at_a_time_and_no_more() {
+    fn a_delay_queue_is_bounded() {
         let waiting = Gauge::default();
-        let mut places: Vec<_> = std::iter::from_fn(|| Place::take(&waiting)).collect();
-        assert_eq!((places.len() as i64, waiting.get()), (MOST_WAITING, MOST_WAITING));
-        places.pop();
-        assert_eq!(waiting.get(), MOST_WAITING - 1);
-        assert!(Place::take(&waiting).is_some());
-        drop(places);
+        let mut waiters: Vec<_> = std::iter::from_fn(|| Waiter::enter(&waiting)).collect();
+        assert_eq!((waiters.len() as i64, waiting.get()), (MAX_WAITING, MAX_WAITING));
+        waiters.pop();
+        assert_eq!(waiting.get(), MAX_WAITING - 1);
+        assert!(Waiter::enter(&waiting).is_some());
+        drop(waiters);
         assert_eq!(waiting.get(), 0);
     }
 }

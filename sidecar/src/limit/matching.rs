@@ -1,81 +1,77 @@
-//! Which limits are about a request, and whose request it is: the question to the store.
+//! Finds the limits that match a request, and builds the key of each.
 
 use std::net::IpAddr;
 
 use http::Request;
+use sluice_config::RequestAttributes;
 use sluice_config::key::Identity;
 use sluice_config::policy::Mode;
-use sluice_store::KeyHash;
+use sluice_store::{KeyHash, PlannedCounter};
 use smallvec::SmallVec;
 
-use crate::config::snapshot::{LimitAt, Snapshot};
-use crate::limit::check::Question;
+use crate::config::snapshot::Snapshot;
+use crate::limit::active::LimitIndex;
 
-/// The question.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    /// The limits that are enforced, in the order of `question`.
-    pub(crate) enforced: SmallVec<[LimitAt; 2]>,
-    /// All of their counters: admitted or denied together.
-    pub(crate) question: Question,
-    /// Some of the counters are places.
-    pub(crate) places: bool,
-    /// Adaptive limits, enforced or not.
-    pub(crate) adaptive: SmallVec<[LimitAt; 1]>,
-    /// The limits that only watch. Each is asked by itself: its denial must not keep an enforced one from counting.
-    pub(crate) shadows: SmallVec<[(LimitAt, Question); 1]>,
-    /// Limits that only watch and would deny for want of a key.
-    pub(crate) shadow_missing: SmallVec<[LimitAt; 1]>,
-    /// An enforced limit that denies because the request lacks what identifies its client.
-    pub(crate) missing: Option<LimitAt>,
+/// Cost of a request under every limit.
+const COST: u64 = 1;
+
+/// The limits that match a request.
+#[derive(Debug, Default)]
+pub(crate) struct MatchedLimits {
+    /// Enforced limits, in the order of `counters`.
+    pub(crate) enforced: SmallVec<[LimitIndex; 2]>,
+    /// The counters of the enforced limits, checked together.
+    pub(crate) counters: SmallVec<[PlannedCounter; 2]>,
+    /// Whether any of the counters holds slots.
+    pub(crate) has_slots: bool,
+    /// Adaptive limits, enforced or in shadow mode.
+    pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
+    /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from counting.
+    pub(crate) shadow: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
+    /// Limits in shadow mode that would deny the request because it lacks a part of the key.
+    pub(crate) shadow_missing: SmallVec<[LimitIndex; 1]>,
+    /// The first enforced limit that denies the request because it lacks a part of the key.
+    pub(crate) missing: Option<LimitIndex>,
 }
 
-impl Asked {
-    /// Asks all policies about a request.
-    pub(crate) fn about<B>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
-        let mut asked = Self {
-            enforced: SmallVec::new(),
-            question: Question::new(snapshot.counting.as_ref()),
-            places: false,
-            adaptive: SmallVec::new(),
-            shadows: SmallVec::new(),
-            shadow_missing: SmallVec::new(),
-            missing: None,
-        };
+impl MatchedLimits {
+    /// Matches a request against all policies of the snapshot.
+    pub(crate) fn find<B>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
+        let mut matched = Self::default();
         if snapshot.policies.is_empty() {
-            return asked;
+            return matched;
         }
-        let request = sluice_config::RequestAttributes {
+        let attributes = RequestAttributes {
             method: request.method(),
             path: request.uri().path(),
             headers: request.headers(),
             peer,
         };
-        let path = request.normal_path();
+        let path = attributes.normal_path();
         for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (l, identity) in policy.prepared.identify(&request, &path, &snapshot.secret) {
+            for (l, identity) in policy.prepared.identify(&attributes, &path, &snapshot.secret) {
                 let limit = &policy.limits[l];
-                let at = LimitAt { policy: p as u16, limit: l as u16, raised: limit.is_raised() };
+                let index = LimitIndex { policy: p as u16, limit: l as u16, boosted: limit.is_boosted() };
                 match (identity, limit.mode) {
                     (Identity::Skip, _) => {}
-                    (Identity::Key(_), _) if limit.adaptive.is_some() => asked.adaptive.push(at),
+                    (Identity::Key(_), _) if limit.adaptive.is_some() => matched.adaptive.push(index),
                     (Identity::Key(key), mode) => {
-                        let (numbers, key) = (snapshot.numbers(at), KeyHash(key));
-                        if mode == Mode::Enforce {
-                            asked.places |= limit.shared.is_some();
-                            asked.enforced.push(at);
-                            asked.question.push(numbers, key);
-                        } else {
-                            let mut question = Question::new(snapshot.counting.as_ref());
-                            question.push(numbers, key);
-                            asked.shadows.push((at, question));
+                        let plan = snapshot.rates(index).plan.clone();
+                        let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost: COST };
+                        match mode {
+                            Mode::Enforce => {
+                                matched.has_slots |= limit.concurrency.is_some();
+                                matched.enforced.push(index);
+                                matched.counters.push(counter);
+                            }
+                            Mode::Shadow => matched.shadow.push((index, counter)),
                         }
                     }
-                    (Identity::Deny, Mode::Enforce) => asked.missing = asked.missing.or(Some(at)),
-                    (Identity::Deny, Mode::Shadow) => asked.shadow_missing.push(at),
+                    (Identity::Deny, Mode::Enforce) => matched.missing = matched.missing.or(Some(index)),
+                    (Identity::Deny, Mode::Shadow) => matched.shadow_missing.push(index),
                 }
             }
         }
-        asked
+        matched
     }
 }

@@ -1,9 +1,22 @@
-//! limit.
+//! The limits of a request: which of them it meets, whether their counters have room, and what it holds until it ends.
+//!
+//! In the order in which a request meets them:
+//! - [`active`]: policies and limits as a snapshot holds them; [`rates`]: the rates of a limit that apply right now.
+//! - [`matching`]: finds the limits that match a request and builds the key of each.
+//! - [`decide`]: admits, delays or denies the request. [`adaptive`] limits come first, then one check of all counters.
+//! - [`check`]: sends a check to the store.
+//! - [`slots`]: the slots of shared concurrency limits, from their acquisition to their release.
+//! - [`held`]: everything that a request holds until its response ends.
+//! - [`status`]: the counters of a request after its check, which the response headers report.
+//! - [`delay_queue`]: requests that wait for their admission time.
 
+pub(crate) mod active;
 pub(crate) mod adaptive;
 pub(crate) mod check;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
 pub(crate) mod held;
 pub(crate) mod matching;
+pub(crate) mod rates;
 pub(crate) mod slots;
+pub(crate) mod status;

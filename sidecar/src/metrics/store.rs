@@ -1,47 +1,41 @@
-//! The numbers of the store and of the layers above it, read when somebody asks for metrics. They begin anew with every new store, which
-//! Prometheus takes for a restart.
+//! The numbers of the store in use, read at each scrape. They start again at zero with a new store, which Prometheus handles
+//! like a restart.
 
 use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use sluice_store::layers::LimiterMetrics;
+
 use sluice_store::redis::{LATENCY_BOUNDS_US, RedisMetrics};
-use sluice_store::{Store, StoreError, StoreHealth};
+use sluice_store::{LimiterMetrics, StoreError, StoreHealth};
 
-use crate::config::stores::CurrentStore;
+use crate::config::stores::CurrentLimiter;
 
-/// Reads the store that is in use.
+/// Collects the numbers of the store in use.
 #[derive(Debug)]
-pub(crate) struct StoreMetrics(pub(crate) CurrentStore);
+pub(crate) struct StoreMetrics(pub(crate) CurrentLimiter);
 
-/// A name, what is counted and in which unit, and the number.
+/// A metric: its name, its help text and its value.
 type Row = (&'static str, &'static str, u64);
 
 impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let counting = self.0.load_full();
-        let store = counting.as_ref().and_then(|counting| counting.store());
-        let healthy = store.is_some_and(|store| store.health() == StoreHealth::Healthy);
-        gauges(
-            &mut encoder,
-            [(
-                "store_healthy",
-                "1: the last call to the store succeeded; 0: it failed, none was made yet, or there is no store",
-                healthy.into(),
-            )],
-        )?;
-        if let Some(metrics) = counting.as_ref().and_then(|counting| counting.metrics()) {
-            layers(&mut encoder, &metrics)?;
+        let limiter = self.0.load_full();
+        let healthy = limiter.as_ref().is_some_and(|limiter| limiter.health() == StoreHealth::Healthy);
+        let help = "1 if the last call to the store succeeded; 0 if it failed, or if there was none";
+        gauges(&mut encoder, [("store_healthy", help, healthy.into())])?;
+        let Some(limiter) = limiter else { return Ok(()) };
+        if let Some(metrics) = limiter.metrics() {
+            local(&mut encoder, &metrics)?;
         }
-        match store.map(|store| &**store) {
-            Some(Store::Redis(store)) => redis(&mut encoder, &store.metrics()),
-            Some(Store::Memory(store)) => {
-                gauges(&mut encoder, [("store_keys", "Counters in the memory store", store.keys() as u64)])
-            }
-            None => Ok(()),
+        if let Some(store) = limiter.redis() {
+            redis(&mut encoder, &store.metrics())?;
         }
+        if let Some(store) = limiter.memory() {
+            gauges(&mut encoder, [("store_keys", "Counters in the memory store", store.keys() as u64)])?;
+        }
+        Ok(())
     }
 }
 
@@ -50,44 +44,36 @@ fn redis(encoder: &mut DescriptorEncoder<'_>, metrics: &RedisMetrics) -> Result<
         encoder,
         [(
             "store_circuit_open",
-            "1: Redis failed, and no question is sent before a new connection works",
+            "1 while the circuit is open: Redis failed, and no call is sent until a new connection works",
             metrics.circuit_open.into(),
         )],
     )?;
     counters(
         encoder,
         [
-            ("store_calls", "Calls to Redis that carried questions", metrics.calls),
+            ("store_calls", "Script calls to Redis; each carries one or more checks", metrics.calls),
             (
                 "store_checks",
-                "Questions sent to Redis; divided by the calls: how many share one",
+                "Checks sent to Redis; divided by the calls, the mean size of a batch",
                 metrics.checks,
             ),
-            (
-                "store_merged",
-                "Questions sent to Redis as a repetition of an equal one in the same call",
-                metrics.merged,
-            ),
-            (
-                "store_timeouts",
-                "Calls to Redis without an answer within the latency budget",
-                metrics.timeouts,
-            ),
-            ("store_late", "Calls that Redis took up after their deadline and did not obey", metrics.late),
+            ("store_merged", "Checks merged with an equal check of the same call", metrics.merged),
+            ("store_timeouts", "Calls that Redis did not answer within the latency budget", metrics.timeouts),
+            ("store_late", "Calls that reached Redis after their deadline and changed nothing", metrics.late),
             (
                 "store_expired",
-                "Questions dropped before they were sent to Redis, as nobody waited any more",
+                "Checks dropped from the queue because their latency budget had run out",
                 metrics.expired,
             ),
-            ("store_errors", "Calls to Redis that failed with an error", metrics.errors),
             (
-                "store_reconnects",
-                "Connections made to each server of Redis after the first",
-                metrics.reconnects,
+                "store_errors",
+                "Calls that Redis answered with an error, or that lost their connection",
+                metrics.errors,
             ),
+            ("store_reconnects", "Connections to a Redis server after the first one", metrics.reconnects),
         ],
     )?;
-    let help = "Questions to Redis that were not answered, by the word of x-sluice-store-failure";
+    let help = "Checks without an answer of Redis, by fault; the same words as in x-sluice-store-failure";
     let mut faults = encoder.encode_descriptor("store_faults", help, None, MetricType::Counter)?;
     for (error, count) in StoreError::ALL.iter().zip(metrics.faults) {
         let labels = [("fault", error.as_str())];
@@ -96,86 +82,59 @@ fn redis(encoder: &mut DescriptorEncoder<'_>, metrics: &RedisMetrics) -> Result<
     let bounds = LATENCY_BOUNDS_US.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = bounds.zip(metrics.latency_buckets).collect();
     let count = metrics.latency_buckets.iter().sum();
-    let help = "How long calls to Redis took that were answered, in seconds";
+    let help = "Duration of answered calls to Redis, in seconds";
     encoder
         .encode_descriptor("store_latency_seconds", help, None, MetricType::Histogram)?
         .encode_histogram::<NoLabelSet>(metrics.latency_sum_us as f64 / 1e6, count, &buckets, None)
 }
 
-fn layers(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Result<(), Error> {
+/// Encodes what the limiter did without a call to the store.
+fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Result<(), Error> {
     let LimiterMetrics { lease, share, denials_remembered } = metrics;
     counters(
         encoder,
         [
             (
                 "denials_remembered",
-                "Requests denied without asking the store, which had denied the same before",
+                "Requests denied by a remembered denial, without a call to the store",
                 *denials_remembered,
             ),
-            ("lease_requests", "Requests that met a leased limit; once for each limit", lease.requests),
+            ("lease_requests", "Requests that matched a leased limit, once for each limit", lease.requests),
             (
                 "lease_denied",
-                "Requests denied by a leased limit without asking the store; once for each limit",
+                "Requests denied by a leased limit without a call to the store, once for each limit",
                 lease.denied_locally,
             ),
             (
                 "lease_calls",
-                "Requests that asked the store about a leased limit by a question of their own; once for each limit",
+                "Requests that needed a call of their own although the limit is leased, once for each limit",
                 lease.single_calls,
             ),
             (
                 "lease_takes",
-                "Questions that the store answered with a block of quota of a leased limit, also an empty one",
+                "Leases acquired from the store, including those that granted no quota",
                 lease.takes,
             ),
-            (
-                "lease_returns",
-                "Blocks of quota of leased limits given back to the store, in whole or in part",
-                lease.returns,
-            ),
-            (
-                "lease_quota_taken",
-                "Quota of leased limits taken from the store in blocks, in requests",
-                lease.taken,
-            ),
-            (
-                "lease_quota_returned",
-                "Quota of leased limits taken in blocks and given back unused, in requests",
-                lease.returned,
-            ),
+            ("lease_returns", "Leases returned to the store, in whole or in part", lease.returns),
+            ("lease_quota_taken", "Leased quota acquired from the store, in requests", lease.taken),
+            ("lease_quota_returned", "Leased quota returned unused, in requests", lease.returned),
             (
                 "lease_quota_lost",
-                "Quota of leased limits taken in blocks that ended neither used nor given back, in requests",
+                "Leased quota that expired without being used or returned, in requests",
                 lease.lost,
             ),
-            (
-                "share_admitted",
-                "Checks admitted by this pod's share of a limit instead of the store",
-                share.admitted,
-            ),
-            (
-                "share_denied",
-                "Checks denied by this pod's share of a limit instead of the store",
-                share.denied,
-            ),
-            (
-                "share_handed_over",
-                "Counters of which the store was told what this pod had admitted by its share",
-                share.handed_over,
-            ),
+            ("share_admitted", "Checks admitted by local quota in place of the store", share.admitted),
+            ("share_denied", "Checks denied by local quota in place of the store", share.denied),
+            ("share_handed_over", "Counters whose local usage was flushed to the store", share.handed_over),
         ],
     )?;
     gauges(
         encoder,
         [
-            (
-                "lease_keys",
-                "Counters of leased limits that this sidecar knows: one for each limit and client",
-                lease.keys,
-            ),
+            ("lease_keys", "Counters with a lease: one for each leased limit and key", lease.keys),
             (
                 "share_pending",
-                "Counters of which the store is still to be told what this pod admitted by its share",
+                "Counters whose local usage is waiting to be flushed to the store",
                 share.pending,
             ),
         ],

@@ -11,8 +11,8 @@ use axum::http::{HeaderName, StatusCode};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::config::snapshot::Publisher;
-use crate::metrics::request::Metrics;
+use crate::config::publisher::Publisher;
+use crate::metrics::registry::Metrics;
 use crate::process::drain::Watch;
 
 /// What the pages look at.

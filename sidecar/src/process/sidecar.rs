@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::config::snapshot::Publisher;
-use crate::config::stores::{CurrentStore, Stores};
+use crate::config::publisher::Publisher;
+use crate::config::stores::{CurrentLimiter, Stores};
 use crate::inbound::accept::bind;
 use crate::inbound::head_timeout::{IDLE, Limits};
-use crate::metrics::request::Metrics;
+use crate::metrics::registry::Metrics;
 use crate::process::admin::Admin;
 use crate::process::drain::{self, Signal, Watch};
 use crate::process::memory;
@@ -128,7 +128,7 @@ impl Bound {
         sidecar.tasks.push(tokio::spawn(wait(startup_wait, waited.clone(), publisher.clone())));
         let in_flight = publisher.in_flight().clone();
         sidecar.tasks.push(tokio::spawn(in_flight.watch(publisher.clone())));
-        sidecar.tasks.push(tokio::spawn(publisher.places().clone().keep()));
+        sidecar.tasks.push(tokio::spawn(publisher.slots().clone().run()));
         if let Some(listener) = admin {
             let pages = Admin { publisher, metrics, watch, waited };
             sidecar.tasks.push(tokio::spawn(async move {
@@ -178,7 +178,7 @@ impl Sidecar {
         };
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
-        let current = CurrentStore::default();
+        let current = CurrentLimiter::default();
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);

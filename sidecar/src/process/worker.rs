@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc as channel, oneshot};
 
-use crate::config::snapshot::Publisher;
+use crate::config::publisher::Publisher;
 use crate::inbound::accept::{Terms, accept};
 use crate::inbound::head_timeout::Limits;
-use crate::metrics::request::Metrics;
+use crate::metrics::registry::Metrics;
 use crate::process::drain::Watch;
 use crate::proxy::Proxy;
 use crate::upstream::pool::{Pool, Upstream};
@@ -107,8 +107,8 @@ impl Work {
         if let Some(mut others) = others {
             // Nobody sends: the channel ends with the last worker, and each has the same deadline.
             let _ = tokio::time::timeout_at(deadline, others.recv()).await;
-            last.places().leave(deadline).await;
-            last.leave().await;
+            last.slots().release_all(deadline).await;
+            last.close_stores().await;
         }
     }
 }

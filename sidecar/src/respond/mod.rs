@@ -1,4 +1,13 @@
-//! respond.
+//! What a client receives beside the application's own response: rate-limit headers, and responses that the sidecar writes
+//! itself.
+//!
+//! - [`names`]: how headers and messages name a limit's rates, made once a snapshot.
+//! - [`headers`]: the headers that report the state of a request's limits.
+//! - [`problem`]: the body of an error response; [`format`]: HTTP, HEAD or gRPC.
+//! - [`reject`]: one response for each reason to reject a request.
 
+pub(crate) mod format;
 pub(crate) mod headers;
+pub(crate) mod names;
+mod problem;
 pub(crate) mod reject;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::limit::held::Hold;
+use crate::limit::held::Held;
 use crate::upstream::in_flight::Busy;
 use crate::upstream::pool::Lease;
 
@@ -93,13 +93,13 @@ pub(crate) struct UntilEnd {
     /// Goes back to the pool; dropped with a body that has not ended, it is closed.
     lease: Option<Lease>,
     busy: Option<Busy>,
-    hold: Hold,
+    hold: Held,
 }
 
 impl UntilEnd {
     fn end(&mut self) {
         self.busy = None;
-        self.hold = Hold::default();
+        self.hold = Held::default();
         if let Some(lease) = self.lease.take() {
             lease.give_back();
         }
@@ -113,7 +113,7 @@ impl Reply {
     }
 
     /// The request is in flight until the application's body has ended.
-    pub(crate) fn until_its_end(mut self, busy: Busy, hold: Hold) -> Self {
+    pub(crate) fn until_its_end(mut self, busy: Busy, hold: Held) -> Self {
         if let Self::Upstream(body, until_end) = &mut self
             && !body.is_end_stream()
         {

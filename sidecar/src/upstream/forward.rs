@@ -15,7 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use crate::inbound::accept::Permit;
-use crate::limit::slots::Place;
+use crate::limit::slots::Slot;
 use crate::upstream::body::{Broken, Reply, RequestBody};
 use crate::upstream::hop_headers;
 use crate::upstream::pool::{Lease, Own, Pool};
@@ -53,7 +53,7 @@ pub(crate) async fn http1(
     pool: &Arc<Pool>,
     mut request: Request<Incoming>,
     peer: &HeaderValue,
-    kept: (&Arc<Permit>, &mut Vec<Place>),
+    kept: (&Arc<Permit>, &mut Vec<Slot>),
 ) -> Result<Response<Reply>, Failed> {
     let wanted = hop_headers::upgrade(request.headers());
     let client = wanted.as_ref().map(|_| hyper::upgrade::on(&mut request));
@@ -137,7 +137,7 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
 fn switch(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
-    kept: (Arc<Permit>, Vec<Place>),
+    kept: (Arc<Permit>, Vec<Slot>),
 ) -> Response<Reply> {
     let application = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();

@@ -14,7 +14,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::config::snapshot::Publisher;
+use crate::config::publisher::Publisher;
 
 /// How often it is looked at, and how many looks are a second.
 const LOOK: Duration = Duration::from_millis(100);
@@ -84,7 +84,7 @@ impl InFlight {
                 sum += self.count();
             }
             self.load.0.store(sum * 100 / LOOKS, Ordering::Relaxed);
-            publisher.current().say_raised();
+            publisher.current().report_boosted();
         }
     }
 }

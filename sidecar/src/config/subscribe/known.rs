@@ -10,8 +10,8 @@ use sluice_config::message::{
 };
 use sluice_config::{PolicyHash, PreparedPolicy};
 
-use crate::config::snapshot::Publisher;
-use crate::config::stores::StoreChoice;
+use crate::config::publisher::Publisher;
+use crate::config::store_choice::StoreChoice;
 
 /// What is known.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl Known {
                 live.policies.entry(uid).or_insert(sharing);
             }
         }
-        publisher.share(&live.policies);
+        publisher.set_replicas(&live.policies);
         self.live = Some(live);
     }
 

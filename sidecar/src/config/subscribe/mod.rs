@@ -32,7 +32,7 @@ pub use self::operator::{NoOperator, Operator};
 use self::report::Reporter;
 use self::sse::{BadStream, Event, Parser};
 use crate::config::last_good::LastGood;
-use crate::config::snapshot::Publisher;
+use crate::config::publisher::Publisher;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A stream that says nothing for this long is dead: the operator sends comments more often.

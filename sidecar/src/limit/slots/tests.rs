@@ -1,199 +1,217 @@
-//! Places, with a store that is asked for real.
+//! Slots, with a real memory store.
 
 use prometheus_client::metrics::gauge::Gauge;
-use sluice_limiter::{Period, Requests};
+use sluice_limiter::{Period, Rate, Requests};
 use sluice_store::{Clock, MemoryStore};
 
-use super::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use sluice_store::{Counter, KeyHash, LimitPlan, Limiter, OnStoreFailure, Replicas};
+
+use super::limit::{ConcurrencyLimit, holder_of};
+use super::slot::Slot;
+use super::table::Slots;
+use super::upkeep::INTERVAL;
 
 const KEY: KeyHash = KeyHash(7);
 
+fn limit(rate: Rate, before: Option<&ConcurrencyLimit>) -> Arc<ConcurrencyLimit> {
+    ConcurrencyLimit::new("n/p/l", rate, OnStoreFailure::Allow, &Replicas::alone(), Gauge::default(), before)
+}
+
 struct Stage {
-    places: Places,
-    limit: Arc<SharedLimit>,
-    store: Arc<Store>,
+    slots: Slots,
+    limit: Arc<ConcurrencyLimit>,
+    limiter: Arc<Limiter>,
 }
 
 impl Stage {
     fn new(max: u64) -> Self {
         let store = MemoryStore::new(100, Clock::manual(60_000_000));
-        let (max, hold) = (Requests::new(max).unwrap(), Period::from_millis(30_000).unwrap());
-        let limit = SharedLimit::new("n/p/l", max, hold, Gauge::default(), None).unwrap();
-        Self { places: Places::default(), limit, store: Arc::new(Store::Memory(store)) }
+        let (max, lease) = (Requests::new(max).unwrap(), Period::from_millis(30_000).unwrap());
+        let rate = ConcurrencyLimit::rate(max, lease).unwrap();
+        let limit = limit(rate, None);
+        Self { slots: Slots::default(), limit, limiter: Arc::new(Limiter::in_memory(store)) }
     }
 
-    fn ask(&self) -> (Place, Arc<LimitSpec>) {
-        self.places.ask(&self.limit, KEY, &self.store).unwrap()
+    fn request(&self) -> (Slot, Arc<LimitPlan>) {
+        self.slots.request(&self.limit, KEY, &self.limiter).unwrap()
     }
 
-    fn take(&self) -> Option<Place> {
-        let (mut place, spec) = self.ask();
-        let Store::Memory(store) = &*self.store else { return None };
-        if store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted {
-            place.taken();
-            return Some(place);
+    fn acquire(&self) -> Option<Slot> {
+        let (mut slot, plan) = self.request();
+        if self.check(&plan) {
+            slot.granted();
+            return Some(slot);
         }
-        place.denied();
+        slot.denied();
         None
     }
 
+    fn check(&self, plan: &LimitPlan) -> bool {
+        let store = self.limiter.memory().unwrap();
+        store.check(&[Counter { limit: plan.spec.clone(), key: KEY, cost: 1 }]).admitted
+    }
+
     fn holder(&self) -> u64 {
-        holder_of(&self.limit.current.load())
+        holder_of(&self.limit.current.load().spec)
     }
 
-    async fn empty(&self) {
-        self.places.tell(self.places.owed()).await;
-        assert_eq!(self.entries(), 0);
+    async fn release_last(&self) {
+        self.slots.send_all(self.slots.releases()).await;
+        assert_eq!(self.counters(), 0);
     }
 
-    /// A check of which the process does not hear.
-    fn doubt(&self) {
-        let (mut place, spec) = self.ask();
-        let Store::Memory(store) = &*self.store else { return };
-        assert!(store.check(&[Counter { limit: spec, key: KEY, cost: 1 }]).admitted);
-        place.doubtful();
+    /// Makes a check that the store executes and whose answer is lost.
+    fn lose_answer(&self) {
+        let (mut slot, plan) = self.request();
+        assert!(self.check(&plan));
+        slot.unanswered();
     }
 
-    async fn take_anew(&self) -> usize {
-        let moves = self.places.moves();
-        let number = moves.len();
-        join_all(moves.into_iter().map(|one| self.places.take_anew(one))).await;
+    async fn change_holders(&self) -> usize {
+        let changes = self.slots.holder_changes();
+        let number = changes.len();
+        join_all(changes.into_iter().map(|change| self.slots.change_holder(change))).await;
         number
     }
 
-    fn entries(&self) -> usize {
-        self.places.0.lock().entries.len()
+    fn counters(&self) -> usize {
+        self.slots.0.lock().counters.len()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_ended_is_told_together_and_never_forgotten() {
+async fn releases_are_merged_and_never_lost() {
     let stage = Stage::new(3);
-    let held: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-    assert_eq!((held.len(), stage.limit.common.held.get()), (3, 3));
+    let held: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    assert_eq!((held.len(), stage.limit.kept.held.get()), (3, 3));
     drop(held);
-    assert!(stage.take().is_none(), "the store does not know yet");
-    assert!(stage.places.due().is_empty(), "and a look around does not lose it");
-    let calls = stage.places.owed();
-    assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(3)]);
-    assert_eq!((stage.entries(), stage.limit.common.held.get()), (0, 0));
-    stage.places.tell(calls).await;
-    assert_eq!(std::iter::from_fn(|| stage.take()).map(std::mem::forget).count(), 3);
+    assert!(stage.acquire().is_none(), "the store still counts them");
+    assert!(stage.slots.renewals().is_empty(), "renewals do not lose a release");
+    let calls = stage.slots.releases();
+    assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [Some(3)]);
+    assert_eq!((stage.counters(), stage.limit.kept.held.get()), (0, 0));
+    stage.slots.send_all(calls).await;
+    assert_eq!(std::iter::from_fn(|| stage.acquire()).map(std::mem::forget).count(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_renewed_in_time() {
+async fn held_slots_are_renewed_in_time() {
     let stage = Stage::new(3);
-    let held = stage.take();
+    let held = stage.acquire();
     for _ in 0..10 {
         tokio::time::advance(Duration::from_secs(9)).await;
-        assert!(stage.places.due().is_empty());
+        assert!(stage.slots.renewals().is_empty());
         tokio::time::advance(Duration::from_secs(2)).await;
-        let calls = stage.places.due();
-        assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [Some(0)]);
-        stage.places.tell(calls).await;
+        let calls = stage.slots.renewals();
+        assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [Some(0)]);
+        stage.slots.send_all(calls).await;
     }
-    assert!(!stage.limit.has_lapsed());
-    // Nobody tells the store any more.
+    assert!(!stage.limit.has_expired_slots());
+    // No renewal is sent any more.
     tokio::time::advance(Duration::from_secs(30)).await;
     let holder = stage.holder();
-    let _ = stage.places.due();
-    assert!(stage.limit.has_lapsed() && stage.holder() != holder);
-    let edited = SharedLimit::new(
-        "n/p/l",
-        stage.limit.rate().requests,
-        stage.limit.rate().period,
-        Gauge::default(),
-        Some(&stage.limit),
-    );
-    assert!(edited.as_ref().is_some_and(|limit| limit.has_lapsed()), "a new snapshot knows");
+    let _ = stage.slots.renewals();
+    assert!(stage.limit.has_expired_slots() && stage.holder() != holder);
+    let edited = limit(stage.limit.slot_rate(), Some(&stage.limit));
+    assert!(edited.has_expired_slots(), "an edit keeps the state");
     drop(held);
-    assert!(!stage.limit.has_lapsed());
+    assert!(!stage.limit.has_expired_slots());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_in_doubt_is_given_back_when_those_taken_with_it_have_ended() {
+async fn a_slot_of_a_lost_answer_is_released_with_the_others_of_its_holder() {
     let stage = Stage::new(3);
-    let held = stage.take();
+    let held = stage.acquire();
     let before = stage.holder();
-    stage.doubt();
-    assert_ne!(stage.holder(), before, "the limit goes on under another holder");
-    assert_eq!(std::iter::from_fn(|| stage.take()).map(drop).count(), 1, "of three one is lost");
+    stage.lose_answer();
+    assert_ne!(stage.holder(), before, "the limit continues under another holder");
+    assert_eq!(std::iter::from_fn(|| stage.acquire()).map(drop).count(), 1, "one of three is lost");
     drop(held);
-    stage.places.tell(stage.places.owed()).await;
-    assert_eq!(stage.entries(), 0);
-    let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+    stage.slots.send_all(stage.slots.releases()).await;
+    assert_eq!(stage.counters(), 0);
+    let all: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
     assert_eq!(all.len(), 3);
     drop(all);
-    stage.empty().await;
-    // Alone it is given back by the next look, for as long as the store may know of it.
-    let (mut alone, _) = stage.places.ask(&stage.limit, KeyHash(8), &stage.store).unwrap();
-    alone.doubtful();
-    drop(alone);
-    let calls = stage.places.due();
-    assert_eq!(calls.iter().map(|call| call.back).collect::<Vec<_>>(), [None]);
-    assert!(stage.places.due().is_empty());
+    stage.release_last().await;
+    // Alone, it is released by the next renewal, while the store may still count it.
+    let (mut slot, _) = stage.slots.request(&stage.limit, KeyHash(8), &stage.limiter).unwrap();
+    slot.unanswered();
+    drop(slot);
+    let calls = stage.slots.renewals();
+    assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [None]);
+    assert!(stage.slots.renewals().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_in_doubt_is_taken_anew_when_there_is_room() {
+async fn held_slots_move_to_a_new_holder_when_there_is_room() {
     let stage = Stage::new(4);
-    let held = [stage.take(), stage.take()];
-    stage.doubt();
+    let held = [stage.acquire(), stage.acquire()];
+    stage.lose_answer();
     assert_eq!(
-        stage.take_anew().await,
+        stage.change_holders().await,
         1,
-        "two are held, one is in doubt, one is free: no room for two more"
+        "two slots are held, one is uncertain, one is free: there is no room for two more"
     );
-    assert_eq!((stage.take_anew().await, stage.places.moves().len()), (0, 0), "not again at once");
+    assert_eq!(
+        (stage.change_holders().await, stage.slots.holder_changes().len()),
+        (0, 0),
+        "the next attempt waits"
+    );
     let [one, two] = held;
     drop(one);
-    stage.places.tell(stage.places.owed()).await;
-    tokio::time::advance(LOOK).await;
-    assert_eq!(stage.take_anew().await, 1);
-    let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
-    assert_eq!(others.len(), 3, "the doubtful one is free, the one that is held is not");
+    stage.slots.send_all(stage.slots.releases()).await;
+    tokio::time::advance(INTERVAL).await;
+    assert_eq!(stage.change_holders().await, 1);
+    let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    assert_eq!(others.len(), 3, "the uncertain slot is free, the held one is not");
     drop(others);
-    stage.places.tell(stage.places.owed()).await;
+    stage.slots.send_all(stage.slots.releases()).await;
     drop(two);
-    stage.empty().await;
-    let all: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+    stage.release_last().await;
+    let all: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
     assert_eq!(all.len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_ends_while_places_are_taken_anew_gives_back_one() {
+async fn a_request_that_ends_during_a_holder_change_releases_one_slot() {
     let stage = Stage::new(9);
-    let [one, two, three] = [stage.take(), stage.take(), stage.take()];
-    stage.doubt();
+    let [one, two, three] = [stage.acquire(), stage.acquire(), stage.acquire()];
+    stage.lose_answer();
     drop(one);
-    let moves = stage.places.moves();
+    let changes = stage.slots.holder_changes();
     drop(two);
-    assert!(stage.places.owed().is_empty() && stage.places.due().is_empty(), "nothing is told meanwhile");
-    for one in moves {
-        stage.places.take_anew(one).await;
+    assert!(
+        stage.slots.releases().is_empty() && stage.slots.renewals().is_empty(),
+        "no call is sent meanwhile"
+    );
+    for change in changes {
+        stage.slots.change_holder(change).await;
     }
-    stage.places.tell(stage.places.owed()).await;
-    let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+    stage.slots.send_all(stage.slots.releases()).await;
+    let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
     assert_eq!(others.len(), 8);
     drop(others);
     drop(three);
-    stage.empty().await;
+    stage.release_last().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_renewed_is_counted_again() {
+async fn expired_slots_are_acquired_again() {
     let stage = Stage::new(3);
-    let held = stage.take();
+    let held = stage.acquire();
     tokio::time::advance(Duration::from_secs(30)).await;
-    let calls = stage.places.due();
-    assert!(stage.limit.has_lapsed());
+    let calls = stage.slots.renewals();
+    assert!(stage.limit.has_expired_slots());
     drop(calls);
-    // The store has forgotten, or not: it makes no difference.
-    assert_eq!(stage.take_anew().await, 1);
-    assert!(!stage.limit.has_lapsed());
-    let others: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+    // Whether the store has forgotten the slots makes no difference.
+    assert_eq!(stage.change_holders().await, 1);
+    assert!(!stage.limit.has_expired_slots());
+    let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
     assert_eq!(others.len(), 2);
     drop((held, others));
-    stage.empty().await;
+    stage.release_last().await;
 }

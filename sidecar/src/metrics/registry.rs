@@ -1,4 +1,4 @@
-//! What is counted, and the one place where metrics are named. Never labelled by client.
+//! The metrics of requests and policies, and the one place where they are named.
 
 use std::sync::Arc;
 
@@ -12,131 +12,134 @@ use sluice_config::policy::Mode;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Algorithm;
 
-use crate::config::stores::CurrentStore;
+use crate::config::stores::CurrentLimiter;
 use crate::limit::adaptive::AdaptiveMetrics;
+use crate::metrics::limit::LimitMetrics;
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::in_flight::InFlight;
 
-/// Which limit, and what became of the request.
+/// The labels of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Decided {
+struct DecisionLabels {
     /// `NAMESPACE/NAME`.
     policy: String,
     limit: String,
     outcome: &'static str,
 }
 
-/// Which limit.
+/// The labels of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLimit {
+struct LimitLabels {
     /// `NAMESPACE/NAME`.
     policy: String,
     limit: String,
 }
 
-/// A policy in force.
+/// The labels of an active policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InForce {
+struct PolicyInfoLabels {
     policy: String,
     uid: String,
     hash: String,
 }
 
-/// Which policy.
+/// The labels of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPolicy {
+struct PolicyLabels {
     /// `NAMESPACE/NAME`.
     policy: String,
 }
 
-/// Why the application did not answer, or a request was not taken.
+/// The reason for an error.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabels {
     reason: &'static str,
 }
 
-/// Everything that is counted. Clones count together.
+/// The metrics of a sidecar. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    decisions: Family<Decided, Counter>,
-    fallbacks: Family<Decided, Counter>,
-    waiting: Family<OfLimit, Gauge>,
-    raised: Family<OfLimit, Gauge>,
-    held: Family<OfLimit, Gauge>,
-    adaptive: [Family<OfLimit, Gauge>; 3],
-    policies: Family<InForce, Gauge>,
-    pods: Family<OfPolicy, Gauge>,
-    upstream_errors: Family<Reason, Counter>,
-    refused_requests: Family<Reason, Counter>,
-    /// 1 while no policies have been put into force and so everything passes.
+    decisions: Family<DecisionLabels, Counter>,
+    fallbacks: Family<DecisionLabels, Counter>,
+    waiting: Family<LimitLabels, Gauge>,
+    boosted: Family<LimitLabels, Gauge>,
+    held: Family<LimitLabels, Gauge>,
+    adaptive: [Family<LimitLabels, Gauge>; 3],
+    policies: Family<PolicyInfoLabels, Gauge>,
+    replicas: Family<PolicyLabels, Gauge>,
+    upstream_errors: Family<ReasonLabels, Counter>,
+    refused_requests: Family<ReasonLabels, Counter>,
+    /// 1 until the first policies are active; requests are unlimited until then.
     pub(crate) unlimited: Gauge,
-    /// Clients' connections.
+    /// Open connections of clients.
     pub(crate) connections: Gauge,
     registry: Arc<Registry>,
 }
 
-/// The counters of one limit.
-#[derive(Debug, Clone)]
-pub(crate) struct LimitMetrics {
-    pub(crate) admitted: Counter,
-    pub(crate) denied: Counter,
-    pub(crate) shadow_denied: Counter,
-    /// Let through because the store did not answer.
-    pub(crate) fallback_admitted: Counter,
-    /// Rejected because the store did not answer.
-    pub(crate) fallback_denied: Counter,
-    /// Admitted and denied by this pod's share because the store did not answer.
-    shared: [Counter; 2],
-    /// Of a leaky bucket: requests that wait for their turn.
-    pub(crate) waiting: Option<Gauge>,
-    /// Of an elastic limit: 1 while its higher number holds.
-    pub(crate) raised: Option<Gauge>,
-    /// Of a shared limit of requests at a time: the places of this process.
-    pub(crate) held: Option<Gauge>,
-    /// Of an adaptive limit.
-    pub(crate) adaptive: Option<AdaptiveMetrics>,
-}
-
-impl LimitMetrics {
-    /// What this pod's share decided because the store did not answer.
-    pub(crate) fn by_share(&self, admitted: bool) -> &Counter {
-        &self.shared[usize::from(!admitted)]
-    }
-}
-
 impl Metrics {
-    pub(crate) fn new(store: CurrentStore, in_flight: InFlight) -> Self {
+    pub(crate) fn new(store: CurrentLimiter, in_flight: InFlight) -> Self {
         let mut registry = Registry::with_prefix("sluice");
         let decisions = Family::default();
         registry.register("decisions", "Decisions by policy, limit and outcome", decisions.clone());
         let fallbacks = Family::default();
-        registry.register("fallback", "Requests decided by onStoreFailure", fallbacks.clone());
+        registry.register(
+            "fallback",
+            "Requests decided by onStoreFailure because the store did not answer",
+            fallbacks.clone(),
+        );
         let waiting = Family::default();
-        registry.register("waiting_requests", "Requests that wait for their turn", waiting.clone());
-        let raised = Family::default();
-        registry.register("limit_raised", "1: an elastic limit has its higher number", raised.clone());
+        registry.register(
+            "waiting_requests",
+            "Requests waiting in the delay queue of a limit",
+            waiting.clone(),
+        );
+        let boosted = Family::default();
+        registry.register(
+            "limit_raised",
+            "1 while the boosted rates of an elastic limit apply",
+            boosted.clone(),
+        );
         let held = Family::default();
-        registry.register("concurrency_held", "Places held under a shared limit", held.clone());
-        let adaptive: [Family<OfLimit, Gauge>; 3] = Default::default();
+        registry.register("concurrency_held", "Slots of a concurrency limit held by this pod", held.clone());
+        let adaptive: [Family<LimitLabels, Gauge>; 3] = Default::default();
         for (family, (name, help)) in adaptive.iter().zip([
-            ("adaptive_limit", "Requests at a time that an adaptive limit admits now"),
+            ("adaptive_limit", "Concurrent requests that an adaptive limit currently admits"),
             ("adaptive_in_flight", "Requests in flight under an adaptive limit"),
-            ("adaptive_probing", "1: lowered for a moment to measure the application without a queue"),
+            (
+                "adaptive_probing",
+                "1 while an adaptive limit is lowered to measure the latency without queueing",
+            ),
         ]) {
             registry.register(name, help, family.clone());
         }
         let policies = Family::default();
-        registry.register("policy_info", "Policies in force, with their hash", policies.clone());
-        let pods = Family::default();
-        registry.register("policy_pods", "Pods that share a policy, as far as is known", pods.clone());
+        registry.register("policy_info", "Active policies with their hash", policies.clone());
+        let replicas = Family::default();
+        registry.register(
+            "policy_pods",
+            "Known replicas of a policy: pods that enforce it together",
+            replicas.clone(),
+        );
         let upstream_errors = Family::default();
-        registry.register("upstream_errors", "Requests that got no answer", upstream_errors.clone());
+        registry.register(
+            "upstream_errors",
+            "Requests that the application did not answer",
+            upstream_errors.clone(),
+        );
         let refused_requests = Family::default();
-        registry.register("refused_requests", "Requests that cannot be served", refused_requests.clone());
+        registry.register(
+            "refused_requests",
+            "Requests refused because they are malformed or ambiguous",
+            refused_requests.clone(),
+        );
         let unlimited = Gauge::default();
-        registry.register("sidecar_unlimited", "1: no policies known, everything passes", unlimited.clone());
+        registry.register(
+            "sidecar_unlimited",
+            "1 until the first policies are active; requests are unlimited until then",
+            unlimited.clone(),
+        );
         let connections = Gauge::default();
-        registry.register("open_connections", "Connections of clients", connections.clone());
+        registry.register("open_connections", "Open connections of clients", connections.clone());
         registry.register_collector(Box::new(in_flight));
         registry.register_collector(Box::new(StoreMetrics(store)));
         let registry = Arc::new(registry);
@@ -144,11 +147,11 @@ impl Metrics {
             decisions,
             fallbacks,
             waiting,
-            raised,
+            boosted,
             held,
             adaptive,
             policies,
-            pods,
+            replicas,
             upstream_errors,
             refused_requests,
             unlimited,
@@ -157,15 +160,15 @@ impl Metrics {
         }
     }
 
-    /// The counters of a limit; made once a snapshot.
+    /// Returns the counters of a limit. Called once a snapshot.
     pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &PreparedLimit) -> LimitMetrics {
         let policy = format!("{}/{}", policy.namespace, policy.name);
-        let of = |family: &Family<Decided, Counter>, outcome| {
+        let of = |family: &Family<DecisionLabels, Counter>, outcome| {
             let (policy, limit) = (policy.clone(), limit.name.clone());
-            family.get_or_create_owned(&Decided { policy, limit, outcome })
+            family.get_or_create_owned(&DecisionLabels { policy, limit, outcome })
         };
-        let gauge = |family: &Family<OfLimit, Gauge>, has: bool| {
-            let labels = OfLimit { policy: policy.clone(), limit: limit.name.clone() };
+        let gauge = |family: &Family<LimitLabels, Gauge>, has: bool| {
+            let labels = LimitLabels { policy: policy.clone(), limit: limit.name.clone() };
             if has {
                 return Some(family.get_or_create_owned(&labels));
             }
@@ -177,7 +180,7 @@ impl Metrics {
         let is_adaptive = matches!(limit.concurrency, Some(Concurrency::Adaptive(_)));
         let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
         let adaptive = level.zip(in_flight).zip(probing);
-        // Not the client has too many requests, but the application.
+        // The application has too many requests, not the client.
         let denied = if is_adaptive { "shed" } else { "denied" };
         LimitMetrics {
             admitted: of(&self.decisions, "admitted"),
@@ -185,9 +188,9 @@ impl Metrics {
             shadow_denied: of(&self.decisions, "shadow_denied"),
             fallback_admitted: of(&self.fallbacks, "admitted"),
             fallback_denied: of(&self.fallbacks, "denied"),
-            shared: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
+            local_quota: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
-            raised: gauge(&self.raised, limit.raised.is_some()),
+            boosted: gauge(&self.boosted, limit.raised.is_some()),
             held: gauge(&self.held, is_shared),
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
                 limit,
@@ -197,11 +200,11 @@ impl Metrics {
         }
     }
 
-    /// Says which policies are in force, and no others.
-    pub(crate) fn in_force<'a>(&self, policies: impl Iterator<Item = (&'a str, &'a PreparedPolicy)>) {
+    /// Sets the info metric of the active policies.
+    pub(crate) fn set_active<'a>(&self, policies: impl Iterator<Item = (&'a str, &'a PreparedPolicy)>) {
         self.policies.clear();
         for (uid, policy) in policies {
-            let labels = InForce {
+            let labels = PolicyInfoLabels {
                 policy: format!("{}/{}", policy.namespace, policy.name),
                 uid: uid.to_owned(),
                 hash: policy.hash.to_string(),
@@ -210,24 +213,26 @@ impl Metrics {
         }
     }
 
-    /// Says how many pods share each policy in force.
-    pub(crate) fn shared<'a>(&self, policies: impl Iterator<Item = (&'a PreparedPolicy, u64)>) {
-        self.pods.clear();
-        for (policy, pods) in policies {
+    /// Sets the number of replicas of each active policy.
+    pub(crate) fn set_replicas<'a>(&self, policies: impl Iterator<Item = (&'a PreparedPolicy, u64)>) {
+        self.replicas.clear();
+        for (policy, count) in policies {
             let policy = format!("{}/{}", policy.namespace, policy.name);
-            self.pods.get_or_create(&OfPolicy { policy }).set(i64::try_from(pods).unwrap_or(i64::MAX));
+            self.replicas
+                .get_or_create(&PolicyLabels { policy })
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     pub(crate) fn upstream_error(&self, reason: &'static str) {
-        self.upstream_errors.get_or_create(&Reason { reason }).inc();
+        self.upstream_errors.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     pub(crate) fn refused_request(&self, reason: &'static str) {
-        self.refused_requests.get_or_create(&Reason { reason }).inc();
+        self.refused_requests.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Encodes all metrics in the OpenMetrics text format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.

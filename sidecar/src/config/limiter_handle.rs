@@ -1,0 +1,34 @@
+//! A limiter that requests use, and the knowledge when the last of them has ended.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use sluice_store::Limiter;
+use tokio_util::task::task_tracker::{TaskTracker, TaskTrackerToken};
+
+/// A limiter in use. A replaced limiter is closed when its last handle has been dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct LimiterHandle {
+    limiter: Arc<Limiter>,
+    _in_use: TaskTrackerToken,
+}
+
+impl LimiterHandle {
+    /// Creates a handle that `users` counts.
+    pub(crate) fn new(limiter: Arc<Limiter>, users: &TaskTracker) -> Self {
+        Self { limiter, _in_use: users.token() }
+    }
+
+    /// Returns the limiter, for holders that do not keep it from being closed.
+    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+}
+
+impl Deref for LimiterHandle {
+    type Target = Limiter;
+
+    fn deref(&self) -> &Limiter {
+        &self.limiter
+    }
+}

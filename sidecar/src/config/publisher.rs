@@ -1,0 +1,175 @@
+//! Builds snapshots and swaps them in.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use sluice_config::message::{PolicyUid, Replica};
+use sluice_config::{Nack, PreparedPolicy};
+
+use crate::config::fit::{IdentifiedPolicy, fit};
+use crate::config::replicas::ReplicaTable;
+use crate::config::snapshot::Snapshot;
+use crate::config::store_choice::{StoreChoice, StoreState};
+use crate::config::stores::{StartedStore, Stores};
+use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
+use crate::limit::slots::Slots;
+use crate::metrics::registry::Metrics;
+use crate::upstream::in_flight::InFlight;
+
+/// Activates policies. Clones share the active snapshot.
+#[derive(Debug, Clone)]
+pub struct Publisher(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    current: ArcSwap<Snapshot>,
+    stores: Mutex<Stores>,
+    replicas: Mutex<ReplicaTable>,
+    metrics: Metrics,
+    in_flight: InFlight,
+    slots: Slots,
+    published: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The values are consistent between any two statements that can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Publisher {
+    pub(crate) fn new(stores: Stores, metrics: Metrics, in_flight: InFlight) -> Self {
+        metrics.unlimited.set(1);
+        Self(Arc::new(Shared {
+            current: ArcSwap::from_pointee(Snapshot::empty()),
+            stores: Mutex::new(stores),
+            replicas: Mutex::default(),
+            metrics,
+            in_flight,
+            slots: Slots::default(),
+            published: AtomicBool::new(false),
+        }))
+    }
+
+    /// Activates these policies, and no others, for every request that arrives after this call. Earlier policies take
+    /// precedence. Returns the policies that cannot be active beside those before them, with the reason.
+    pub fn publish(
+        &self,
+        store: &StoreChoice,
+        policies: &[(PolicyUid, Arc<PreparedPolicy>)],
+    ) -> Vec<(PolicyUid, Nack)> {
+        let (accepted, nacked) = fit(policies);
+        let metrics = &self.0.metrics;
+        // Held until the end, so that the newest of two concurrent publications wins.
+        let mut stores = lock(&self.0.stores);
+        let active = self.activate(&accepted);
+        let mut snapshot = Snapshot { policies: active, ..Snapshot::empty() };
+        let chosen = stores.choose(store, |runtime, starting| {
+            runtime.spawn(self.clone().switch_store(starting));
+        });
+        if let Some((limiter, secret)) = chosen {
+            snapshot.limiter = Some(limiter);
+            snapshot.secret = secret;
+        }
+        self.0.current.store(Arc::new(snapshot));
+        metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
+        self.report_replicas();
+        metrics.unlimited.set(0);
+        self.0.published.store(true, Ordering::Release);
+        nacked
+    }
+
+    fn activate(&self, accepted: &[&IdentifiedPolicy]) -> Arc<[ActivePolicy]> {
+        let current = self.current();
+        let replicas = lock(&self.0.replicas).activate(accepted);
+        let repeated = repeated_names(accepted);
+        let active = accepted.iter().zip(replicas).map(|((_, policy), replicas)| {
+            let limits = policy.limits.iter().map(|limit| {
+                let qualified = format!("{}/{}", policy.name, limit.name);
+                let repeated = repeated.contains(limit.name.as_str());
+                let before = limit
+                    .concurrency
+                    .as_ref()
+                    .and_then(|_| current.limits().find(|before| before.base.plan.spec.scope == limit.scope));
+                ActiveLimit::new(LimitSource {
+                    policy,
+                    limit,
+                    name: if repeated { &qualified } else { &limit.name },
+                    replicas: &replicas,
+                    load: &self.0.in_flight.load,
+                    metrics: self.0.metrics.limit(policy, limit),
+                    before,
+                })
+            });
+            ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas }
+        });
+        active.collect()
+    }
+
+    /// Switches to a store when it is ready, with the policies that are active then.
+    async fn switch_store(self, starting: StartedStore) {
+        starting.ready().await;
+        let mut stores = lock(&self.0.stores);
+        if let Some((limiter, secret)) = stores.switch(&starting) {
+            let policies = self.current().policies.clone();
+            self.0.current.store(Arc::new(Snapshot { limiter: Some(limiter), secret, policies }));
+        }
+    }
+
+    /// Sets the replicas of policies, active or not. Policies that are not named keep their replicas.
+    pub fn set_replicas(&self, replicas: &BTreeMap<PolicyUid, Replica>) {
+        lock(&self.0.replicas).received(replicas);
+        self.report_replicas();
+    }
+
+    fn report_replicas(&self) {
+        let current = self.current();
+        let policies = current.policies.iter();
+        let counts = policies.map(|policy| (policy.prepared.as_ref(), policy.replicas.count()));
+        self.0.metrics.set_replicas(counts);
+    }
+
+    /// Returns leased quota to the store and flushes local counts to it. No request may follow.
+    pub(crate) async fn close_stores(&self) {
+        let closing = lock(&self.0.stores).close();
+        closing.await;
+    }
+
+    /// Returns the policies that cannot be active beside those before them.
+    #[must_use]
+    pub fn misfits(policies: &[(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<(PolicyUid, Nack)> {
+        fit(policies).1
+    }
+
+    /// Reports whether policies have been published.
+    #[must_use]
+    pub fn has_published(&self) -> bool {
+        self.0.published.load(Ordering::Acquire)
+    }
+
+    /// Returns the state of the store.
+    #[must_use]
+    pub fn store_state(&self) -> StoreState {
+        lock(&self.0.stores).state()
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.0.slots
+    }
+
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
+    }
+
+    pub(crate) fn current(&self) -> Arc<Snapshot> {
+        self.0.current.load_full()
+    }
+}
+
+/// Returns the names that several limits have. Response headers name such a limit together with its policy.
+fn repeated_names<'a>(policies: &[&'a IdentifiedPolicy]) -> HashSet<&'a str> {
+    let mut seen = HashSet::new();
+    let names = policies.iter().flat_map(|(_, policy)| &policy.limits).map(|limit| limit.name.as_str());
+    names.filter(|name| !seen.insert(*name)).collect()
+}

@@ -1,0 +1,105 @@
+use sluice_config::message::StoreAccess;
+use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
+use sluice_store::{Consistency, KeyHash, LimitPlan, LimitSpec, OnStoreFailure, PlannedCounter, Replicas};
+
+use super::*;
+
+const NUMBER: u64 = 10;
+
+/// Access to a Redis that does not exist.
+fn access(change: impl FnOnce(&mut StoreAccess)) -> StoreChoice {
+    let access = serde_json::json!({
+        "url": "redis://127.0.0.1:1", "latencyBudgetMillis": 1_000,
+        "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
+    });
+    let mut access = serde_json::from_value(access).unwrap();
+    change(&mut access);
+    StoreChoice::new(Some(access))
+}
+
+fn counter(consistency: Consistency) -> PlannedCounter {
+    let (number, period) = (Requests::new(NUMBER).unwrap(), Period::from_millis(MAX_PERIOD_MS).unwrap());
+    let rate = Rate::new(number, period, Algorithm::FIXED_WINDOW).unwrap();
+    let spec = Arc::new(LimitSpec::new(format!("n/p/{consistency:?}"), vec![rate]));
+    let plan = LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, Replicas::alone());
+    PlannedCounter { limit: Arc::new(plan), key: KeyHash(7), cost: 1 }
+}
+
+/// Checks a counter several times, and returns how many checks were admitted.
+async fn admitted(limiter: &Limiter, counter: &PlannedCounter, times: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..times {
+        let outcome = limiter.check(std::slice::from_ref(counter)).await.unwrap();
+        admitted += u64::from(outcome.response.admitted);
+    }
+    admitted
+}
+
+/// Chooses a store, and waits until it is in use.
+async fn in_use(stores: &mut Stores, choice: &StoreChoice) -> LimiterHandle {
+    let mut starting = None;
+    let now = stores.choose(choice, |_, store| starting = Some(store));
+    let keyed = match starting {
+        None => now,
+        Some(store) => {
+            store.ready().await;
+            stores.switch(&store)
+        }
+    };
+    keyed.unwrap().0
+}
+
+#[tokio::test]
+async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
+    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiter::default());
+    let counters = [counter(Consistency::Local), counter(Consistency::Strict)];
+    let first = in_use(&mut stores, &access(|_| {})).await;
+    for counter in &counters {
+        assert_eq!(admitted(&first, counter, 2).await, 2);
+    }
+    let same_keys = [
+        access(|access| access.password = Some("new".into())),
+        access(|access| access.latency_budget_millis = 2_000),
+        access(|access| access.url = "redis://127.0.0.1:2".into()),
+        // This access cannot be used at all.
+        access(|access| access.ca = Some("no certificate".into())),
+        access(|_| {}),
+    ];
+    for choice in &same_keys {
+        let limiter = in_use(&mut stores, choice).await;
+        for counter in &counters {
+            assert_eq!(admitted(&limiter, counter, 1).await, 1);
+        }
+    }
+    for counter in &counters {
+        assert_eq!(admitted(&first, counter, 1).await, 1, "a request that still holds the first limiter");
+    }
+    let last = in_use(&mut stores, &same_keys[0]).await;
+    let left = NUMBER - 2 - same_keys.len() as u64 - 1;
+    for counter in &counters {
+        assert_eq!(admitted(&last, counter, NUMBER).await, left);
+    }
+    let other_keys = [
+        access(|access| access.prefix = "other:".into()),
+        access(|access| access.key_secret = KeySecret::new([1; 16])),
+        StoreChoice::Unconfigured,
+        access(|_| {}),
+    ];
+    for choice in &other_keys {
+        let limiter = in_use(&mut stores, choice).await;
+        for counter in &counters {
+            assert_eq!(admitted(&limiter, counter, 2 * NUMBER).await, NUMBER);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replaced_limiter_is_closed_after_its_last_user() {
+    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiter::default());
+    let old = in_use(&mut stores, &access(|_| {})).await;
+    in_use(&mut stores, &access(|access| access.password = Some("new".into()))).await;
+    assert_eq!(stores.closing.len(), 1);
+    drop(old);
+    stores.close().await;
+    assert_eq!(stores.closing.len(), 0);
+}

@@ -1,0 +1,141 @@
+//! Policies and limits of a snapshot, with everything about them that is the same for all requests.
+
+use std::sync::Arc;
+
+use sluice_config::concurrency::Concurrency;
+use sluice_config::policy::{self, Mode};
+use sluice_config::{PreparedLimit, PreparedPolicy};
+use sluice_limiter::{Algorithm, Rate};
+use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
+
+use crate::limit::adaptive::AdaptiveLimit;
+use crate::limit::rates::{BoostedRates, EffectiveRates};
+use crate::limit::slots::ConcurrencyLimit;
+use crate::metrics::limit::LimitMetrics;
+use crate::respond::names::RateNames;
+use crate::upstream::in_flight::Load;
+
+/// A limit of a snapshot, by position, and which of its rates apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitIndex {
+    pub(crate) policy: u16,
+    pub(crate) limit: u16,
+    /// Whether the boosted rates of an elastic limit apply to the request.
+    pub(crate) boosted: bool,
+}
+
+/// A policy of a snapshot.
+#[derive(Debug)]
+pub(crate) struct ActivePolicy {
+    pub(crate) prepared: Arc<PreparedPolicy>,
+    /// The pods that enforce the policy together.
+    pub(crate) replicas: Arc<Replicas>,
+    /// The limits, in the order of `prepared.limits`.
+    pub(crate) limits: Vec<ActiveLimit>,
+}
+
+/// A limit of a snapshot.
+#[derive(Debug)]
+pub(crate) struct ActiveLimit {
+    pub(crate) base: EffectiveRates,
+    pub(crate) boosted: Option<BoostedRates>,
+    pub(crate) mode: Mode,
+    /// The number of concurrent requests over all pods, for a shared concurrency limit. It has no rates.
+    pub(crate) concurrency: Option<Arc<ConcurrencyLimit>>,
+    /// The number of concurrent requests that this pod has learnt, for an adaptive limit. It has no rates.
+    pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
+    pub(crate) metrics: LimitMetrics,
+}
+
+/// Everything that a limit is built from.
+pub(crate) struct LimitSource<'a> {
+    pub(crate) policy: &'a PreparedPolicy,
+    pub(crate) limit: &'a PreparedLimit,
+    /// The name in response headers.
+    pub(crate) name: &'a str,
+    pub(crate) replicas: &'a Arc<Replicas>,
+    pub(crate) load: &'a Load,
+    pub(crate) metrics: LimitMetrics,
+    /// The limit of the same scope in the snapshot before. Held slots and learnt limits survive an edit.
+    pub(crate) before: Option<&'a ActiveLimit>,
+}
+
+impl ActiveLimit {
+    pub(crate) fn new(source: LimitSource<'_>) -> Self {
+        let LimitSource { policy, limit, name, replicas, load, metrics, before } = source;
+        // Slots are checked on each request. They have no local quota: a slot that is taken comes back, so no replica
+        // could own a part of them.
+        let (consistency, on_failure) = match (&limit.concurrency, on_store_failure(policy)) {
+            (None, on_failure) => (consistency(policy), on_failure),
+            (Some(_), OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
+            (Some(_), on_failure) => (Consistency::Strict, on_failure),
+        };
+        let concurrency = match (&limit.concurrency, &metrics.held) {
+            (Some(Concurrency::Shared { max, hold }), Some(held)) => {
+                let before = before.and_then(|before| before.concurrency.as_deref());
+                let rate = ConcurrencyLimit::rate(*max, *hold);
+                rate.map(|rate| {
+                    ConcurrencyLimit::new(&limit.scope, rate, on_failure, replicas, held.clone(), before)
+                })
+            }
+            _ => None,
+        };
+        let adaptive = match (&limit.concurrency, &metrics.adaptive) {
+            (Some(Concurrency::Adaptive(settings)), Some(metrics)) => {
+                let before = before.and_then(|before| before.adaptive.as_ref());
+                Some(AdaptiveLimit::new(settings, metrics.clone(), before))
+            }
+            _ => None,
+        };
+        let slot_rate = concurrency.as_ref().map(|limit| limit.slot_rate());
+        // A delayed request that its client abandons is refunded, a slot always is, and elastic rates change: a denial by
+        // such a limit may not be remembered, and no quota leased. A full delay queue also refunds the request's other
+        // limits, but too rarely to give up leases and remembered denials for them.
+        let corrected = limit.raised.is_some()
+            || limit.concurrency.is_some()
+            || limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
+        let effective = |rates: &[Rate]| {
+            let spec = Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec()));
+            let plan = LimitPlan::new(spec, consistency, on_failure, corrected, replicas.clone());
+            EffectiveRates { plan: Arc::new(plan), names: RateNames::new(name, rates) }
+        };
+        Self {
+            base: effective(slot_rate.as_ref().map_or(&limit.rates, std::slice::from_ref)),
+            boosted: limit.raised.as_ref().map(|boosted| BoostedRates {
+                rates: effective(&boosted.rates),
+                below: boosted.below,
+                load: load.clone(),
+            }),
+            mode: limit.mode,
+            concurrency,
+            adaptive,
+            metrics,
+        }
+    }
+
+    /// Reports whether the boosted rates apply now.
+    pub(crate) fn is_boosted(&self) -> bool {
+        self.boosted.as_ref().is_some_and(BoostedRates::apply)
+    }
+
+    /// Reports whether slots of this limit could not be renewed in time, so that other processes may hold them as well.
+    pub(crate) fn has_expired_slots(&self) -> bool {
+        self.concurrency.as_ref().is_some_and(|limit| limit.has_expired_slots())
+    }
+}
+
+fn consistency(policy: &PreparedPolicy) -> Consistency {
+    match policy.consistency {
+        policy::Consistency::Strict => Consistency::Strict,
+        policy::Consistency::Leased => Consistency::Leased,
+        policy::Consistency::Local => Consistency::Local,
+    }
+}
+
+fn on_store_failure(policy: &PreparedPolicy) -> OnStoreFailure {
+    match policy.on_store_failure {
+        policy::OnStoreFailure::Allow => OnStoreFailure::Allow,
+        policy::OnStoreFailure::Deny => OnStoreFailure::Deny,
+        policy::OnStoreFailure::Share => OnStoreFailure::Share,
+    }
+}

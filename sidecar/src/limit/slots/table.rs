@@ -1,0 +1,103 @@
+//! The slots of this process, by counter and holder.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_store::{LimitSpec, Limiter};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::limit::{ConcurrencyLimit, ExpiredMark};
+
+/// Number of counters that may hold or release slots of this process. Each request in flight has at most one a limit.
+pub(super) const MAX_COUNTERS: usize = 65_536;
+
+/// The counter of a holder: the holder, and the hash of the key.
+pub(super) type CounterId = (u64, u128);
+
+/// The slots of this process. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Slots(pub(super) Arc<SharedTable>);
+
+/// The table, and what the upkeep task waits for.
+#[derive(Debug, Default)]
+pub(super) struct SharedTable {
+    table: Mutex<Table>,
+    /// Notified when slots are released.
+    pub(super) released: Notify,
+    /// Number of calls that the store has not answered.
+    pub(super) calls: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) counters: HashMap<CounterId, CounterSlots>,
+    /// Counters with released slots.
+    pub(super) released: Vec<CounterId>,
+}
+
+/// The slots of this process under one counter.
+#[derive(Debug)]
+pub(super) struct CounterSlots {
+    pub(super) limit: Arc<ConcurrencyLimit>,
+    pub(super) spec: Arc<LimitSpec>,
+    pub(super) limiter: Arc<Limiter>,
+    /// Number of checks without an answer.
+    pub(super) pending: u32,
+    /// Number of slots that requests hold.
+    pub(super) held: u32,
+    /// Number of released slots that the store still counts.
+    pub(super) released: u32,
+    /// Whether the store may count more slots than this process holds. Everything is released when the last request ends.
+    pub(super) uncertain: bool,
+    /// Set while held slots have expired in the store.
+    pub(super) expired: Option<ExpiredMark>,
+    /// Whether the held slots are being acquired again under a new holder.
+    pub(super) moving: bool,
+    /// Earliest time of the next attempt to acquire them again.
+    pub(super) move_after: Instant,
+    /// Time until which the store keeps the slots, by this process's clock.
+    pub(super) until: Instant,
+}
+
+impl CounterSlots {
+    pub(super) fn new(
+        limit: Arc<ConcurrencyLimit>,
+        spec: Arc<LimitSpec>,
+        limiter: Arc<Limiter>,
+        until: Instant,
+    ) -> Self {
+        Self {
+            limit,
+            spec,
+            limiter,
+            pending: 0,
+            held: 0,
+            released: 0,
+            uncertain: false,
+            expired: None,
+            moving: false,
+            move_after: Instant::now(),
+            until,
+        }
+    }
+
+    /// Reports whether no request uses the counter any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.pending == 0 && self.held == 0
+    }
+
+    /// Notes that the store may count slots that this process does not know of. The limit continues under a new holder.
+    pub(super) fn mark_uncertain(&mut self) {
+        self.uncertain = true;
+        self.limit.change_holder(&self.spec);
+    }
+}
+
+impl SharedTable {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
+        // The table is consistent between any two statements that can panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,247 @@
+//! The task that sends releases and renewals of slots to the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::join_all;
+use sluice_limiter::concurrency::MAX_CONCURRENT;
+use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError, StoreHealth};
+use tokio::time::Instant;
+
+use super::limit::{ConcurrencyLimit, ExpiredMark};
+use super::table::{CounterId, CounterSlots, Slots, Table};
+
+/// Interval between two looks for slots to renew, and for releases that the store did not acknowledge.
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
+/// Number of calls sent together. The queue of the store serves requests too.
+const CALLS_TOGETHER: usize = 256;
+/// Time that the final releases may take, and interval between two looks at their progress.
+const FINAL_RELEASE: Duration = Duration::from_secs(2);
+const FINAL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A release or a renewal.
+pub(super) struct SlotCall {
+    id: CounterId,
+    limit: Arc<ConcurrencyLimit>,
+    spec: Arc<LimitSpec>,
+    limiter: Arc<Limiter>,
+    /// Number of slots to release: 0 only renews the others, `None` releases all of the holder.
+    pub(super) release: Option<u32>,
+    /// Time until which the store keeps the other slots after this call.
+    until: Instant,
+}
+
+impl SlotCall {
+    fn new(id: CounterId, counter: &CounterSlots, release: Option<u32>, until: Instant) -> Self {
+        let CounterSlots { limit, spec, limiter, .. } = counter;
+        Self { id, limit: limit.clone(), spec: spec.clone(), limiter: limiter.clone(), release, until }
+    }
+}
+
+/// Slots to acquire again under a new holder.
+pub(super) struct HolderChange {
+    id: CounterId,
+    spec: Arc<LimitSpec>,
+    limiter: Arc<Limiter>,
+    held: u32,
+    /// Slots that were released before.
+    released: u32,
+}
+
+impl Slots {
+    /// Sends releases and renewals to the store. Never returns.
+    pub(crate) async fn run(self) {
+        let mut next = Instant::now() + INTERVAL;
+        loop {
+            // Requests that end during a call are released together by the next one.
+            let _ = tokio::time::timeout_at(next, self.0.released.notified()).await;
+            self.send_all(self.releases()).await;
+            if Instant::now() >= next {
+                self.send_all(self.renewals()).await;
+                let changes = self.holder_changes();
+                join_all(changes.into_iter().map(|change| self.change_holder(change))).await;
+                next = Instant::now() + INTERVAL;
+            }
+        }
+    }
+
+    /// Takes the releases out of the table.
+    pub(super) fn releases(&self) -> Vec<SlotCall> {
+        let now = Instant::now();
+        let mut table = self.0.lock();
+        let Table { counters, released } = &mut *table;
+        let mut calls = Vec::with_capacity(released.len());
+        for id in released.drain(..) {
+            let ready = |counter: &&mut CounterSlots| counter.released > 0 && !counter.moving;
+            let Some(counter) = counters.get_mut(&id).filter(ready) else { continue };
+            let release = std::mem::take(&mut counter.released);
+            if !counter.is_unused() {
+                calls.push(SlotCall::new(id, counter, Some(release), now + counter.limit.lease()));
+            } else if let Some(counter) = counters.remove(&id) {
+                // A call that fails inserts the counter again.
+                let release = (!counter.uncertain).then_some(release);
+                calls.push(SlotCall::new(id, &counter, release, counter.until));
+            }
+        }
+        self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
+        calls
+    }
+
+    /// Returns renewals that are due, and releases of unused counters whose state in the store is uncertain.
+    pub(super) fn renewals(&self) -> Vec<SlotCall> {
+        let now = Instant::now();
+        let mut calls = Vec::new();
+        self.0.lock().counters.retain(|&id, counter| {
+            if counter.moving {
+                return true;
+            }
+            if counter.is_unused() {
+                if counter.released > 0 {
+                    return true;
+                }
+                // After its lease, the store forgets the slots without a call.
+                if counter.uncertain && now < counter.until {
+                    calls.push(SlotCall::new(id, counter, None, counter.until));
+                }
+                return false;
+            }
+            let lease = counter.limit.lease();
+            if counter.held > 0 && counter.until <= now && counter.expired.is_none() {
+                counter.expired = Some(ExpiredMark::new(&counter.limit.kept));
+                counter.mark_uncertain();
+            }
+            if counter.held > 0 && counter.until <= now + lease * 2 / 3 {
+                calls.push(SlotCall::new(id, counter, Some(0), now + lease));
+            }
+            true
+        });
+        self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
+        calls
+    }
+
+    /// Returns the held slots whose state in the store is uncertain and that can be acquired again.
+    pub(super) fn holder_changes(&self) -> Vec<HolderChange> {
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for (&id, counter) in &mut self.0.lock().counters {
+            let ready = counter.uncertain && !counter.moving && counter.pending == 0 && counter.held > 0;
+            if !ready || now < counter.move_after || counter.limiter.health() != StoreHealth::Healthy {
+                continue;
+            }
+            counter.moving = true;
+            changes.push(HolderChange {
+                id,
+                spec: counter.limit.under_new_holder().spec.clone(),
+                limiter: counter.limiter.clone(),
+                held: counter.held,
+                released: counter.released,
+            });
+            if changes.len() == CALLS_TOGETHER {
+                break;
+            }
+        }
+        changes
+    }
+
+    /// Acquires held slots under a new holder, and releases everything under the old one.
+    pub(super) async fn change_holder(&self, change: HolderChange) {
+        let HolderChange { id, spec, limiter, held, released } = change;
+        let began = Instant::now();
+        let counter = Counter { limit: spec.clone(), key: KeyHash(id.1), cost: u64::from(held) };
+        let result = limiter.check_in_store(counter).await;
+        let release_old = {
+            let mut table = self.0.lock();
+            let Table { counters, released: released_counters } = &mut *table;
+            let Some(counter) = counters.get_mut(&id) else { return };
+            counter.moving = false;
+            let moved = matches!(&result, Ok(response) if response.admitted);
+            let release_old = moved.then(|| SlotCall::new(id, counter, None, began));
+            if moved {
+                counter.spec = spec;
+                counter.uncertain = false;
+                counter.expired = None;
+                counter.until = began + counter.limit.lease();
+                // Slots released before are released with the rest of the old holder.
+                counter.released -= released.min(counter.released);
+            } else {
+                // After a lost answer the slots may count twice until the attempt's lease ends.
+                counter.move_after = began + if result.is_ok() { INTERVAL } else { counter.limit.lease() };
+            }
+            if counter.released > 0 {
+                released_counters.push(id);
+            }
+            release_old
+        };
+        self.0.released.notify_one();
+        if let Some(call) = release_old {
+            self.0.calls.fetch_add(1, Ordering::AcqRel);
+            self.send_all(vec![call]).await;
+        }
+    }
+
+    pub(super) async fn send_all(&self, calls: Vec<SlotCall>) {
+        let mut calls = calls.into_iter();
+        loop {
+            let some: Vec<_> = calls.by_ref().take(CALLS_TOGETHER).map(|call| self.send(call)).collect();
+            if some.is_empty() {
+                return;
+            }
+            join_all(some).await;
+        }
+    }
+
+    async fn send(&self, call: SlotCall) {
+        let SlotCall { id, limit, spec, limiter, release, until } = call;
+        let delta = -release.map_or(MAX_CONCURRENT as i64, i64::from);
+        let settlement = Settlement { limit: spec.clone(), key: KeyHash(id.1), charged: 0, delta };
+        let result = limiter.settle_in_store(settlement).await;
+        self.0.calls.fetch_sub(1, Ordering::AcqRel);
+        let mut table = self.0.lock();
+        let Table { counters, released } = &mut *table;
+        match (result, release) {
+            (Ok(()), _) => {
+                if let Some(counter) = counters.get_mut(&id) {
+                    counter.until = counter.until.max(until);
+                }
+            }
+            // The next look notices a renewal that is late.
+            (Err(_), Some(0)) => {}
+            // The call was not sent.
+            (Err(StoreError::Overloaded), Some(release)) => {
+                let new = || CounterSlots::new(limit, spec, limiter, until);
+                counters.entry(id).or_insert_with(new).released += release;
+                released.push(id);
+            }
+            (Err(_), _) => {
+                let new = || CounterSlots::new(limit, spec, limiter, until);
+                counters.entry(id).or_insert_with(new).mark_uncertain();
+            }
+        }
+    }
+
+    /// Waits until `deadline` for the last slot to be released, then releases all that are left.
+    pub(crate) async fn release_all(&self, deadline: Instant) {
+        let unused = async {
+            while self.0.lock().counters.values().any(|counter| !counter.is_unused()) {
+                tokio::time::sleep(FINAL_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout_at(deadline, unused).await;
+        let left: Vec<SlotCall> = {
+            let mut table = self.0.lock();
+            let counters = table.counters.drain();
+            counters.map(|(id, counter)| SlotCall::new(id, &counter, None, counter.until)).collect()
+        };
+        self.0.calls.fetch_add(left.len(), Ordering::AcqRel);
+        let sent = async {
+            self.send_all(left).await;
+            while self.0.calls.load(Ordering::Acquire) > 0 {
+                tokio::time::sleep(FINAL_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(FINAL_RELEASE, sent).await.is_err() {
+            tracing::warn!("some slots could not be released: they are free again when their leases end");
+        }
+    }
+}

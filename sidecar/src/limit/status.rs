@@ -1,0 +1,43 @@
+//! The counters of a request after its check.
+
+use std::sync::Arc;
+
+use sluice_limiter::Decision;
+use sluice_store::{CheckResponse, Reservation};
+use smallvec::SmallVec;
+
+use crate::config::snapshot::Snapshot;
+use crate::limit::active::LimitIndex;
+
+/// The state of a request's limits after its check. Response headers are made from it.
+#[derive(Debug)]
+pub(crate) struct RateLimitStatus {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) limits: SmallVec<[LimitIndex; 2]>,
+    pub(crate) response: CheckResponse,
+    /// What was charged to each counter.
+    pub(crate) reservations: SmallVec<[Reservation; 2]>,
+    /// A word for the store's failure, if local quota or `onStoreFailure` decided in its place.
+    pub(crate) failure: Option<&'static str>,
+    /// Limits that nothing has counted because the store failed, as a bit mask.
+    pub(crate) uncounted: u64,
+}
+
+impl RateLimitStatus {
+    /// Iterates over the counted limits and the decisions of their rates.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (LimitIndex, &[Decision])> {
+        self.counted_with_position().map(|(_, limit, decisions)| (limit, decisions))
+    }
+
+    /// Iterates over the counted limits with their position in the check.
+    pub(crate) fn counted_with_position(&self) -> impl Iterator<Item = (usize, LimitIndex, &[Decision])> {
+        let mut rest = &self.response.decisions[..];
+        let each = self.limits.iter().enumerate().map(move |(n, &limit)| {
+            let rates = self.snapshot.rates(limit).plan.spec.rates.len().min(rest.len());
+            let (own, others) = rest.split_at(rates);
+            rest = others;
+            (n, limit, own)
+        });
+        each.filter(|(n, ..)| self.uncounted & 1 << n == 0)
+    }
+}

@@ -1,0 +1,34 @@
+//! The counters of one limit.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::limit::adaptive::AdaptiveMetrics;
+
+/// The counters of one limit.
+#[derive(Debug, Clone)]
+pub(crate) struct LimitMetrics {
+    pub(crate) admitted: Counter,
+    pub(crate) denied: Counter,
+    pub(crate) shadow_denied: Counter,
+    /// Requests admitted because the store did not answer.
+    pub(crate) fallback_admitted: Counter,
+    /// Requests denied because the store did not answer.
+    pub(crate) fallback_denied: Counter,
+    /// Requests admitted, and denied, by local quota because the store did not answer.
+    pub(super) local_quota: [Counter; 2],
+    /// Requests in the delay queue, for a leaky bucket.
+    pub(crate) waiting: Option<Gauge>,
+    /// 1 while the boosted rates apply, for an elastic limit.
+    pub(crate) boosted: Option<Gauge>,
+    /// Slots that this process holds, for a shared concurrency limit.
+    pub(crate) held: Option<Gauge>,
+    pub(crate) adaptive: Option<AdaptiveMetrics>,
+}
+
+impl LimitMetrics {
+    /// Returns the counter of decisions by local quota.
+    pub(crate) fn by_local_quota(&self, admitted: bool) -> &Counter {
+        &self.local_quota[usize::from(!admitted)]
+    }
+}

@@ -1,0 +1,71 @@
+//! The format of an error response: a problem over HTTP, or a gRPC status in the headers.
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+
+use super::problem::{self, ProblemType};
+use crate::upstream::body::Reply;
+
+/// The gRPC status of an error response.
+#[derive(Clone, Copy)]
+pub(super) enum GrpcStatus {
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Unavailable = 14,
+}
+
+/// The format that a client expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResponseFormat {
+    Http,
+    /// A response to `HEAD`, which has no body.
+    Head,
+    Grpc,
+}
+
+impl ResponseFormat {
+    /// Returns the format that a request expects.
+    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+        let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        match content {
+            _ if request.method() == Method::HEAD => Self::Head,
+            Some(kind)
+                if kind.starts_with(b"application/grpc") && !kind.starts_with(b"application/grpc-web") =>
+            {
+                Self::Grpc
+            }
+            _ => Self::Http,
+        }
+    }
+
+    /// Builds an error response.
+    pub(super) fn error(
+        self,
+        status: StatusCode,
+        grpc: GrpcStatus,
+        problem: ProblemType,
+        detail: &str,
+        violated: &[&str],
+    ) -> Response<Reply> {
+        let mut response = Response::new(Reply::empty());
+        if self == Self::Grpc {
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert("grpc-status", HeaderValue::from(grpc as u16));
+            // Visible ASCII without a percent sign needs no encoding.
+            let message: String =
+                detail.chars().filter(|&c| (c.is_ascii_graphic() || c == ' ') && c != '%').collect();
+            if let Ok(message) = HeaderValue::from_str(&message) {
+                headers.insert("grpc-message", message);
+            }
+            return response;
+        }
+        *response.status_mut() = status;
+        let content = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, content);
+        if self == Self::Http {
+            *response.body_mut() = Reply::own(problem::write(problem, status, detail, violated));
+        }
+        response
+    }
+}
