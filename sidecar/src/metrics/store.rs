@@ -107,20 +107,20 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
             ),
             (
                 "lease_calls",
-                "Requests that needed a call of their own although the limit is leased, once for each limit",
+                "Requests under a leased limit that needed a call of their own, once for each limit",
                 lease.single_calls,
             ),
             (
                 "lease_takes",
-                "Leases acquired from the store, including those that granted no quota",
+                "Calls that acquired quota of a leased limit, including those that granted none",
                 lease.takes,
             ),
-            ("lease_returns", "Leases returned to the store, in whole or in part", lease.returns),
-            ("lease_quota_taken", "Leased quota acquired from the store, in requests", lease.taken),
-            ("lease_quota_returned", "Leased quota returned unused, in requests", lease.returned),
+            ("lease_returns", "Calls that returned unused quota of a leased limit", lease.returns),
+            ("lease_quota_taken", "Quota of leased limits acquired from the store, in requests", lease.taken),
+            ("lease_quota_returned", "Quota of leased limits returned unused, in requests", lease.returned),
             (
                 "lease_quota_lost",
-                "Leased quota that expired without being used or returned, in requests",
+                "Quota of leased limits that expired unused, in requests",
                 lease.lost,
             ),
             ("share_admitted", "Checks admitted by local quota in place of the store", share.admitted),
@@ -131,7 +131,7 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
     gauges(
         encoder,
         [
-            ("lease_keys", "Counters with a lease: one for each leased limit and key", lease.keys),
+            ("lease_keys", "Counters of leased limits that this sidecar holds, one for each limit and key", lease.keys),
             (
                 "share_pending",
                 "Counters whose local usage is waiting to be flushed to the store",
