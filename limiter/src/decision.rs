@@ -1,9 +1,11 @@
-//! The answer for one rate.
+//! The decision of one rate.
 
-/// What one rate says about one check.
+use crate::number::Quota;
+
+/// The decision of one rate about one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// Whether this rate has room for the cost. A check passes only if every rate of every counter says so.
+    /// Whether this rate has room for the cost. A check passes only if every rate of every counter has room.
     pub admitted: bool,
     /// The rate's number of requests.
     pub limit: u64,
@@ -11,11 +13,27 @@ pub struct Decision {
     pub period: u64,
     /// Requests left after this check.
     pub remaining: u64,
-    /// Microseconds until the whole limit is free again if nothing else happens; 0 when it is free now.
+    /// Microseconds until the whole limit is free again if nothing else happens; 0 if it is free now.
     pub reset: u64,
-    /// For a denial: waiting this many microseconds, and nothing else happening, admits; one less does not.
-    /// `None` when admitted, and when the cost is larger than the limit, which no wait mends.
+    /// Shortest wait, in microseconds, after which a denied check is admitted if nothing else happens. `None` if
+    /// the check was admitted, or if its cost is larger than the limit and no wait helps.
     pub retry_after: Option<u64>,
-    /// Microseconds that an admitted request has to wait for its turn; only a leaky bucket makes it wait.
+    /// Microseconds for which an admitted request has to be delayed; only a leaky bucket delays requests.
     pub delay: u64,
+}
+
+impl Decision {
+    /// Returns a decision with nothing remaining and no times.
+    #[inline]
+    pub(crate) fn new(quota: Quota, admitted: bool) -> Self {
+        Self {
+            admitted,
+            limit: quota.requests.get(),
+            period: quota.period.millis(),
+            remaining: 0,
+            reset: 0,
+            retry_after: None,
+            delay: 0,
+        }
+    }
 }

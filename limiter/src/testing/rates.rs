@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Rates for tests.
 
 use proptest::prelude::*;
 
@@ -7,14 +7,17 @@ use crate::{
     Requests, Soft, SubWindows, WarmUp,
 };
 
+/// Returns a hard rate.
 pub(crate) fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
     Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
 }
 
+/// Returns a sliding-window counter.
 pub(crate) fn sliding(sub_windows: u64, bound: Bound) -> Algorithm {
     Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(sub_windows).unwrap(), bound }
 }
 
+/// Generates every algorithm except concurrency.
 pub(crate) fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
     let burst = prop_oneof![1u64..30, 1u64..2000].prop_map(|burst| Burst::new(burst).unwrap());
@@ -36,7 +39,8 @@ pub(crate) fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Rates of all kinds, small and absurd; those that cannot be are made so that they can.
+/// Generates rates of every algorithm, with small and with extreme numbers. Numbers that do not fit together are
+/// adapted.
 pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
     let requests = prop_oneof![3 => 0u64..20, 1 => 0..=MAX_COUNT, 1 => Just(MAX_COUNT)];
     let period = prop_oneof![1u64..50, 1..=MAX_PERIOD_MS, Just(1000), Just(60_000), Just(MAX_PERIOD_MS)];
@@ -61,15 +65,15 @@ pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
         }
         let rate = rate(requests, period, algorithm);
         let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
-        soft.and_then(|soft| rate.softened(soft).ok()).unwrap_or(rate)
+        soft.and_then(|soft| rate.with_soft(soft).ok()).unwrap_or(rate)
     })
 }
 
-/// One check of one rate, as a store makes it.
+/// Makes one check of one rate, as a store does.
 pub(crate) fn check(rate: &Rate, stored: Option<Record>, now: u64, cost: u64) -> (Record, Decision) {
     let (record, at) = rate.roll(stored, now);
     let room = rate.has_room(&record, at, cost);
-    let record = if room { rate.charge(record, at, cost) } else { rate.refuse(record, at, cost) };
+    let record = if room { rate.charge(record, at, cost) } else { rate.charge_denied(record, at, cost) };
     let decision = rate.decision(&record, at, cost, room, room);
     (record, decision)
 }
