@@ -15,8 +15,8 @@ pub struct Decision {
     pub remaining: u64,
     /// Microseconds until the whole limit is free again if nothing else happens; 0 if it is free now.
     pub reset: u64,
-    /// Shortest wait, in microseconds, after which a denied check is admitted if nothing else happens. `None` if
-    /// the check was admitted, or if its cost is larger than the limit and no wait helps.
+    /// Shortest wait, in microseconds, after which a denied check is admitted if nothing else happens. `None`
+    /// if the check was admitted, or if its cost is larger than the limit and no wait helps.
     pub retry_after: Option<u64>,
     /// Microseconds for which an admitted request has to be delayed; only a leaky bucket delays requests.
     pub delay: u64,

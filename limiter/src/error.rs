@@ -5,8 +5,8 @@
 pub enum RateError {
     /// Sub-windows that are not whole milliseconds.
     #[error(
-        "a period of {period} ms cannot be cut into {sub_windows} sub-windows of whole milliseconds: choose a \
-         number that divides it"
+        "a period of {period} ms cannot be cut into {sub_windows} sub-windows of whole milliseconds: \
+         choose a number that divides it"
     )]
     Indivisible {
         /// The period in milliseconds.
@@ -35,8 +35,8 @@ pub enum RateError {
     SlowBucket(u64),
     /// A cold limiter that takes too long to admit one period's requests.
     #[error(
-        "a cold limiter takes {factor} times the period of {period} ms to admit its requests, which is longer \
-         than 8784 hours: make the period shorter"
+        "a cold limiter takes {factor} times the period of {period} ms to admit its requests, which is \
+         longer than 8784 hours: make the period shorter"
     )]
     SlowWarmUp {
         /// The period in milliseconds.

@@ -1,5 +1,5 @@
-//! The algorithms of Sluice as pure functions. A stored record and an instant go in; a new record and a decision come
-//! out. There is no I/O and no clock: the caller passes the time.
+//! The algorithms of Sluice as pure functions. A stored record and an instant go in; a new record and a
+//! decision come out. There is no I/O and no clock: the caller passes the time.
 //!
 //! In the order in which a check meets them, each using only those above it:
 //! - `number`: requests, periods and their ranges.
@@ -7,12 +7,13 @@
 //! - `record`: the state of one rate for one key, and its bytes in a store.
 //! - `decision`: the decision of one rate.
 //! - `algorithm`: the arithmetic, one file an algorithm.
-//! - `rate`: a number of requests per period with its algorithm. [`Rate`] is how other crates use all of this.
+//! - `rate`: a number of requests per period with its algorithm. [`Rate`] is how other crates use all of
+//!   this.
 //!
 //! Beside them, [`adaptive`] finds how many concurrent requests a server can handle, from its response times.
 //!
-//! Instants are microseconds since the Unix epoch; windows use only their whole milliseconds. Periods are milliseconds,
-//! waits microseconds, counts requests.
+//! Instants are microseconds since the Unix epoch; windows use only their whole milliseconds. Periods are
+//! milliseconds, waits microseconds, counts requests.
 
 pub mod adaptive;
 mod algorithm;

@@ -1,7 +1,7 @@
 //! Numbers that are checked once, when they are built. The code that uses them does not check again.
 
-/// The largest number of requests, cost or count: 2^40. Sums of a few of them stay exact in a double, the number
-/// type of Redis scripts.
+/// The largest number of requests, cost or count: 2^40. Sums of a few of them stay exact in a double, the
+/// number type of Redis scripts.
 pub const MAX_COUNT: u64 = 1 << 40;
 
 /// The longest period in milliseconds: 8784 hours (366 days).

@@ -1,35 +1,43 @@
-//! What holds for adaptive limits whatever the samples are.
+//! Properties of adaptive limits for any samples.
 
 use proptest::prelude::*;
-use sluice_limiter::adaptive::{Adaptive, Aimd, Bounds, Gradient2, InvalidParameter, Kind, Outcome, Vegas};
+use sluice_limiter::adaptive::{
+    Adaptive, AdaptiveAlgorithm, Aimd, Bounds, Gradient2, InvalidParameter, SampleOutcome, Vegas,
+};
 
-fn kinds() -> [Kind; 3] {
-    [Kind::Aimd(Aimd::default()), Kind::Vegas(Vegas::default()), Kind::Gradient2(Gradient2::default())]
+fn algorithms() -> [AdaptiveAlgorithm; 3] {
+    [
+        AdaptiveAlgorithm::Aimd(Aimd::default()),
+        AdaptiveAlgorithm::Vegas(Vegas::default()),
+        AdaptiveAlgorithm::Gradient2(Gradient2::default()),
+    ]
 }
 
 fn any_microseconds() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u64::MAX), 0..10_000_u64, any::<u64>()]
 }
 
-fn any_outcome() -> impl Strategy<Value = Outcome> {
-    prop_oneof![4 => Just(Outcome::Success), 1 => Just(Outcome::Dropped), 1 => Just(Outcome::Ignored)]
+fn any_outcome() -> impl Strategy<Value = SampleOutcome> {
+    use SampleOutcome::{Dropped, Ignored, Success};
+    prop_oneof![4 => Just(Success), 1 => Just(Dropped), 1 => Just(Ignored)]
 }
 
-fn any_sample() -> impl Strategy<Value = (u64, u64, u32, Outcome)> {
+fn any_sample() -> impl Strategy<Value = (u64, u64, u32, SampleOutcome)> {
     let in_flight = prop_oneof![Just(0), Just(u32::MAX), 0..200_u32];
     (any_microseconds(), any_microseconds(), in_flight, any_outcome())
 }
 
 proptest! {
     #[test]
-    fn adaptive_stays_within_its_bounds_under_hostile_samples(
-        kind in 0..3_usize,
+    fn the_limit_stays_within_its_bounds_under_hostile_samples(
+        algorithm in 0..3_usize,
         bounds in (1..50_u32, 0..50_u32, 0..50_u32),
         samples in prop::collection::vec((any_sample(), 1..100_u32, any::<bool>()), 1..200),
     ) {
         let (minimum, up, more) = bounds;
         let (initial, maximum) = (minimum + up, minimum + up + more);
-        let mut adaptive = Adaptive::new(kinds()[kind], Bounds { minimum, maximum, initial }).unwrap();
+        let bounds = Bounds { minimum, maximum, initial };
+        let mut adaptive = Adaptive::new(algorithms()[algorithm], bounds).unwrap();
         let mut clock = 0_u64;
         for ((now, round_trip, in_flight, outcome), times, hostile_clock) in samples {
             for _ in 0..times {
@@ -46,23 +54,24 @@ proptest! {
     }
 
     #[test]
-    fn adaptive_does_not_grow_while_little_of_the_limit_is_used(
-        kind in 0..3_usize,
+    fn the_limit_does_not_grow_while_little_of_it_is_used(
+        algorithm in 0..3_usize,
         samples in prop::collection::vec((1_000..20_000_u64, 0..50_u32), 2_000..4_000),
     ) {
         let bounds = Bounds { minimum: 1, maximum: 1000, initial: 100 };
-        let mut adaptive = Adaptive::new(kinds()[kind], bounds).unwrap();
+        let mut adaptive = Adaptive::new(algorithms()[algorithm], bounds).unwrap();
         for (i, (round_trip, in_flight)) in samples.into_iter().enumerate() {
-            adaptive.sample(i as u64 * 500, round_trip, in_flight, Outcome::Success);
+            adaptive.sample(i as u64 * 500, round_trip, in_flight, SampleOutcome::Success);
             prop_assert!(adaptive.limit() <= 100, "{adaptive:?}");
         }
     }
 }
 
-/// A server that answers always in 10 ms, with the limit in use; the limit after `samples` ends.
-fn steady(kind: Kind, samples: u64, outcome: impl Fn(u64) -> Outcome) -> u32 {
+/// Returns the limit after `samples` requests to a server that always answers in 10 ms, with the whole limit
+/// in use.
+fn steady(algorithm: AdaptiveAlgorithm, samples: u64, outcome: impl Fn(u64) -> SampleOutcome) -> u32 {
     let bounds = Bounds { minimum: 1, maximum: 1000, initial: 100 };
-    let mut adaptive = Adaptive::new(kind, bounds).unwrap_or_else(|error| panic!("{error}"));
+    let mut adaptive = Adaptive::new(algorithm, bounds).unwrap_or_else(|error| panic!("{error}"));
     for i in 0..samples {
         adaptive.sample(i * 100, 10_000, adaptive.limit(), outcome(i));
     }
@@ -70,74 +79,102 @@ fn steady(kind: Kind, samples: u64, outcome: impl Fn(u64) -> Outcome) -> u32 {
 }
 
 #[test]
-fn adaptive_grows_to_the_maximum_while_no_queue_forms() {
-    for kind in kinds() {
-        assert!(steady(kind, 100_000, |_| Outcome::Success) > 450, "{kind:?}"); // Half of it while probing.
+fn the_limit_grows_to_the_maximum_while_no_queue_forms() {
+    for algorithm in algorithms() {
+        // The maximum is 1000, or half of it during a probe.
+        assert!(steady(algorithm, 100_000, |_| SampleOutcome::Success) > 450, "{algorithm:?}");
     }
 }
 
 #[test]
-fn adaptive_shrinks_while_requests_are_dropped() {
-    for kind in kinds() {
-        assert!(steady(kind, 20_000, |i| if i % 10 == 9 { Outcome::Dropped } else { Outcome::Success }) < 20);
-        assert_eq!(steady(kind, 100_000, |_| Outcome::Dropped), 1, "{kind:?}: from the first");
-        assert_eq!(steady(kind, 100_000, |i| if i < 1_000 { Outcome::Success } else { Outcome::Dropped }), 1);
+fn the_limit_shrinks_while_requests_are_dropped() {
+    for algorithm in algorithms() {
+        assert!(
+            steady(algorithm, 20_000, |i| if i % 10 == 9 {
+                SampleOutcome::Dropped
+            } else {
+                SampleOutcome::Success
+            }) < 20
+        );
+        assert_eq!(
+            steady(algorithm, 100_000, |_| SampleOutcome::Dropped),
+            1,
+            "{algorithm:?}: from the first"
+        );
+        assert_eq!(
+            steady(algorithm, 100_000, |i| if i < 1_000 {
+                SampleOutcome::Success
+            } else {
+                SampleOutcome::Dropped
+            }),
+            1
+        );
     }
 }
 
 #[test]
-fn adaptive_aimd_takes_a_late_answer_for_a_drop() {
-    let kind = Kind::Aimd(Aimd { timeout_us: 9_999, ..Aimd::default() });
-    assert!(steady(kind, 1_000, |_| Outcome::Success) <= 100);
-    let kind = Kind::Aimd(Aimd { timeout_us: 10_000, ..Aimd::default() });
-    assert!(steady(kind, 1_000, |_| Outcome::Success) > 100);
+fn aimd_counts_a_late_response_as_dropped() {
+    let algorithm = AdaptiveAlgorithm::Aimd(Aimd { timeout_us: 9_999, ..Aimd::default() });
+    assert!(steady(algorithm, 1_000, |_| SampleOutcome::Success) <= 100);
+    let algorithm = AdaptiveAlgorithm::Aimd(Aimd { timeout_us: 10_000, ..Aimd::default() });
+    assert!(steady(algorithm, 1_000, |_| SampleOutcome::Success) > 100);
 }
 
 #[test]
-fn adaptive_ignores_what_is_to_be_ignored() {
-    for kind in kinds() {
-        let mut adaptive = Adaptive::new(kind, Bounds::default()).unwrap();
+fn an_ignored_sample_changes_nothing() {
+    for algorithm in algorithms() {
+        let mut adaptive = Adaptive::new(algorithm, Bounds::default()).unwrap();
         let before = adaptive.clone();
-        (0..10_000).for_each(|i| adaptive.sample(i * 1000, i, 20, Outcome::Ignored));
+        (0..10_000).for_each(|i| adaptive.sample(i * 1000, i, 20, SampleOutcome::Ignored));
         assert_eq!(adaptive, before);
     }
 }
 
 #[test]
-fn adaptive_probes_go_no_lower_than_the_minimum() {
-    for kind in kinds() {
+fn a_probe_does_not_go_below_the_minimum() {
+    for algorithm in algorithms() {
         let bounds = Bounds { minimum: 30, maximum: 40, initial: 40 };
-        let mut adaptive = Adaptive::new(kind, bounds).unwrap();
+        let mut adaptive = Adaptive::new(algorithm, bounds).unwrap();
         let mut probed = false;
         for i in 0..10_000 {
-            adaptive.sample(i * 250, 10_000, adaptive.limit(), Outcome::Success);
+            adaptive.sample(i * 250, 10_000, adaptive.limit(), SampleOutcome::Success);
             probed |= adaptive.probing() && adaptive.limit() == 30;
         }
-        assert!(probed, "{kind:?}");
+        assert!(probed, "{algorithm:?}");
     }
 }
 
 #[test]
-fn adaptive_names_the_parameter_that_is_out_of_range_and_the_range() {
-    let of = |kind, bounds| Adaptive::new(kind, bounds).map(drop).map_err(|error| error.to_string());
-    let [aimd, ..] = kinds();
+fn an_invalid_parameter_is_reported_with_its_name_and_range() {
+    let result =
+        |algorithm, bounds| Adaptive::new(algorithm, bounds).map(drop).map_err(|error| error.to_string());
+    let [aimd, ..] = algorithms();
     let bounds = Bounds::default();
     let error = |message: &str| Err(message.to_owned());
-    assert_eq!(of(aimd, bounds), Ok(()));
-    assert_eq!(of(aimd, Bounds { minimum: 0, ..bounds }), error("minimum is 0: 1 to 1000000 are allowed"));
-    assert_eq!(of(aimd, Bounds { minimum: 30, ..bounds }), error("initial is 20: 30 to 1000 are allowed"));
-    assert_eq!(of(aimd, Bounds { maximum: 0, ..bounds }), error("maximum is 0: 1 to 1000000 are allowed"));
-    let kind = Kind::Aimd(Aimd { backoff: 1.0, ..Aimd::default() });
-    assert_eq!(of(kind, bounds), error("backoff is 1: 0.5 to 0.99 are allowed"));
-    let kind = Kind::Vegas(Vegas { alpha: 0.2, ..Vegas::default() });
-    assert_eq!(of(kind, bounds), error("alpha is 0.2: 0 to 0.1 are allowed"));
-    let kind = Kind::Gradient2(Gradient2 { smoothing: f64::NAN, ..Gradient2::default() });
-    let Err(InvalidParameter { name: "smoothing", .. }) = Adaptive::new(kind, bounds) else {
+    assert_eq!(result(aimd, bounds), Ok(()));
+    assert_eq!(
+        result(aimd, Bounds { minimum: 0, ..bounds }),
+        error("minimum is 0: 1 to 1000000 are allowed")
+    );
+    assert_eq!(
+        result(aimd, Bounds { minimum: 30, ..bounds }),
+        error("initial is 20: 30 to 1000 are allowed")
+    );
+    assert_eq!(
+        result(aimd, Bounds { maximum: 0, ..bounds }),
+        error("maximum is 0: 1 to 1000000 are allowed")
+    );
+    let algorithm = AdaptiveAlgorithm::Aimd(Aimd { backoff: 1.0, ..Aimd::default() });
+    assert_eq!(result(algorithm, bounds), error("backoff is 1: 0.5 to 0.99 are allowed"));
+    let algorithm = AdaptiveAlgorithm::Vegas(Vegas { alpha: 0.2, ..Vegas::default() });
+    assert_eq!(result(algorithm, bounds), error("alpha is 0.2: 0 to 0.1 are allowed"));
+    let algorithm = AdaptiveAlgorithm::Gradient2(Gradient2 { smoothing: f64::NAN, ..Gradient2::default() });
+    let Err(InvalidParameter { name: "smoothing", .. }) = Adaptive::new(algorithm, bounds) else {
         panic!("NaN is allowed")
     };
 }
 
 #[test]
-fn adaptive_state_is_small() {
+fn the_state_of_a_limit_is_small() {
     assert!(size_of::<Adaptive>() <= 256, "{}", size_of::<Adaptive>());
 }

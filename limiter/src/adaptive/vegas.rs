@@ -1,34 +1,39 @@
-//! Vegas: L. Brakmo and L. Peterson, "TCP Vegas: End to End Congestion Avoidance on a Global Internet", 1995; as a
-//! limit of requests in Netflix's concurrency-limits (`VegasLimit`).
+//! Vegas.
 //!
-//! At a limit L, L * (1 - baseline / round trip) requests wait in the server's queue. The limit grows while they are
-//! fewer than `alpha`, shrinks when they are more than `beta`, and grows faster while they are fewer than
-//! `threshold`.
+//! After L. Brakmo and L. Peterson, "TCP Vegas: End to End Congestion Avoidance on a Global Internet", 1995;
+//! applied to requests in flight by Netflix's concurrency-limits (`VegasLimit`).
 //!
-//! Where this differs from `VegasLimit`, and why:
-//! - Thresholds and steps are shares of the limit; published are log10 of it, times 1, 3 and 6, and steps of one
-//!   log10. From 200 to 100 that takes 50 steps of two round trips. A constant share takes the same number of
-//!   round trips at every size, and bounds the queue to `beta` at every size.
-//! - The baseline is a mean over a window of a probe; published is the minimum of single round trips, and every
-//!   30 limits one sample as it comes. The minimum sees a queue wherever round trips vary; the sample as it comes has
-//!   the standing queue in it, and the limit creeps up by it each time.
+//! At a limit L, L * (1 - baseline / round trip) requests wait in the server's queue. The limit grows while
+//! they are fewer than `alpha`, shrinks when they are more than `beta`, and grows faster while they are fewer
+//! than `threshold`.
+//!
+//! Differences from `VegasLimit`:
+//! - Thresholds and steps are shares of the limit. The published ones are its log10 times 1, 3 and 6, with
+//!   steps of one log10, which take 50 steps of two round trips from 200 to 100. A constant share takes the
+//!   same number of round trips at every size, and limits the queue to `beta` at every size.
+//! - The baseline is the mean over a window of a probe. The published one is the minimum of single round
+//!   trips, and every 30 limits an arbitrary sample. If round trips vary, the minimum makes every other round
+//!   trip look like a queue. The arbitrary sample includes the existing queue, so the limit creeps up each
+//!   time.
 
-use super::{InvalidParameter, Summary, within};
+use super::parameter::{InvalidParameter, within};
+use super::sample_window::WindowSummary;
 
-/// The parameters of Vegas. A share of the limit counts as half a request at least.
+/// The parameters of Vegas. A share of the limit counts as at least half a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Vegas {
-    /// Up to this share of the limit in the queue, the limit grows by `beta`: 0 to 1. The default is 0.03.
+    /// Share of the limit in the queue up to which the limit grows by `beta`, 0 to 1. Default: 0.03.
     pub threshold: f64,
-    /// Up to this share, the limit grows by `threshold`: 0 to 1. The default is 0.06.
+    /// Share up to which the limit grows by `threshold`, 0 to 1. Default: 0.06.
     pub alpha: f64,
-    /// Above this share, the limit shrinks by `step`: 0.01 to 1. The default is 0.1.
+    /// Share above which the limit shrinks by `step`, 0.01 to 1. Default: 0.1.
     pub beta: f64,
-    /// The share that one decrease takes: 0.01 to 0.5. The default is 0.1.
+    /// Share of the limit by which it shrinks, 0.01 to 0.5. Default: 0.1.
     pub step: f64,
-    /// How much of a change is carried out: 0.01 to 1. Published 1, the default.
+    /// Share of a change that is applied, 0.01 to 1. Published and default: 1.
     pub smoothing: f64,
-    /// Round trips between probes; 0 for none. Published 30; the default is 200, as a probe here costs throughput.
+    /// Number of round trips between probes; 0 for none. Published: 30; default: 200, because a probe here
+    /// costs throughput.
     pub probe_every: u32,
 }
 
@@ -47,14 +52,14 @@ impl Vegas {
         within("smoothing", self.smoothing, 0.01, 1.0)
     }
 
-    /// The limit after a window.
+    /// Returns the limit after a window.
     #[must_use]
-    pub fn next(&self, limit: f64, seen: &Summary) -> f64 {
+    pub fn next(&self, limit: f64, window: &WindowSummary) -> f64 {
         let share = |of: f64| (limit * of).max(0.5);
-        let queue = seen.round_trip_us.map_or(0.0, |us| limit * (1.0 - seen.baseline_us / us));
-        let change = if seen.dropped {
+        let queue = window.round_trip_us.map_or(0.0, |us| limit * (1.0 - window.baseline_us / us));
+        let change = if window.dropped {
             -share(self.step)
-        } else if !seen.saturated {
+        } else if !window.saturated {
             0.0
         } else if queue <= share(self.threshold) {
             share(self.beta)

@@ -1,10 +1,11 @@
-//! Windows that begin at multiples of their length since the Unix epoch. A record holds the newest window and the
-//! ones before it that its tag asks for.
+//! Windows that begin at multiples of their length since the Unix epoch. A record holds the newest window and
+//! a fixed number of earlier ones.
 
 use crate::number::{MAX_COUNT, add_delta};
 use crate::record::Record;
 
-/// Returns the record at `now` and the instant that counts, both in the newest window or in a later stored one.
+/// Returns the record at `now` and the instant that counts: `now`, or the beginning of the newest stored
+/// window if that is a little later.
 #[inline]
 pub(crate) fn roll(mut record: Record, now: u64) -> (Record, u64) {
     let length = record.tag.window_millis() * 1000;

@@ -1,15 +1,15 @@
 //! Concurrency limits that many processes share: at most N requests are in flight at any time.
 //!
-//! Each process is a *holder* of slots. A record has the number of slots of each holder and the expiry of their lease.
-//! A holder renews its lease before it expires; the slots of a process that has died are free again when its lease
-//! has expired.
+//! Each process is a *holder* of slots. A record has the number of slots of each holder and the expiry of
+//! their lease. A holder renews its lease before it expires; the slots of a process that has died are free
+//! again when its lease has expired.
 //!
-//! A charge takes slots. A settlement returns them (a negative correction) or only renews the lease (zero). Nothing
-//! can tell when a slot becomes free, so the retry-after of a denied request is an estimate.
+//! A charge takes slots. A settlement returns them (a negative correction) or only renews the lease (zero).
+//! Nothing can tell when a slot becomes free, so the retry-after of a denied request is an estimate.
 //!
-//! In a [`Record`] `tail` holds three numbers for each holder: its own number, its slots, and the expiry of its lease
-//! in milliseconds; `window` is the latest expiry. The period of a rate is the length of a lease. The period of the
-//! tag is always 1, so that an edit of that length keeps the record.
+//! In a [`Record`] `tail` holds three numbers for each holder: its own number, its slots, and the expiry of
+//! its lease in milliseconds; `window` is the latest expiry. The period of a rate is the length of a lease.
+//! The period of the tag is always 1, so that an edit of that length keeps the record.
 
 use super::view::RecordView;
 use crate::decision::Decision;
@@ -86,7 +86,8 @@ pub(crate) fn charge(holder: Holder, quota: Quota, record: &mut Record, now: u64
     set_latest_expiry(record);
 }
 
-/// Changes the slots of the holder by `delta` and renews its lease. Does nothing if the holder is not in the record.
+/// Changes the slots of the holder by `delta` and renews its lease. Does nothing if the holder is not in the
+/// record.
 pub(crate) fn settle(holder: Holder, quota: Quota, record: &mut Record, now: u64, delta: i64) {
     let until = lease_end(quota, now);
     if let Some(own) = record.tail.chunks_exact_mut(3).find(|other| other[0] == holder.0) {

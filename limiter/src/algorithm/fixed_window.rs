@@ -1,7 +1,8 @@
-//! Fixed windows: a request is admitted if count + cost <= N, and the count starts again with the next window.
+//! Fixed windows: a request is admitted if count + cost <= N, and the count starts again with the next
+//! window.
 //!
-//! Up to 2N requests may pass within one period that crosses an edge. That follows from the definition, and it is
-//! why fixed windows are not the default.
+//! Up to 2N requests may pass within one period that crosses an edge. That follows from the definition, and
+//! it is why fixed windows are not the default.
 
 use super::soft::Soft;
 use super::{clock_windows, soft};
@@ -9,15 +10,15 @@ use crate::decision::Decision;
 use crate::number::{MAX_COUNT, Period, Quota, add_delta};
 use crate::record::{Kind, Record};
 
-/// When fixed windows begin.
+/// The beginnings of fixed windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Alignment {
     /// At multiples of the period since the Unix epoch.
     Clock,
     /// At the first admitted request. [`Record::window`] is that instant in milliseconds.
     FirstRequest,
-    /// As [`Alignment::Clock`], moved for each key by a part of the period that its hash determines, so that not all
-    /// clients return at the same instant.
+    /// Like [`Alignment::Clock`], moved for each key by a part of the period that its hash determines, so
+    /// that not all clients return at the same instant.
     Spread,
 }
 
@@ -124,7 +125,8 @@ fn ends_at(record: &Record) -> u64 {
     }
 }
 
-/// Returns the arguments for the script: the phase in milliseconds, the soft ceiling, the duration of the extra.
+/// Returns the arguments for the script: the phase in milliseconds, the soft ceiling, the duration of the
+/// extra.
 pub(crate) fn script_arguments(
     alignment: Alignment,
     soft: Option<Soft>,
@@ -134,7 +136,8 @@ pub(crate) fn script_arguments(
     soft::script_arguments(soft, quota, phase(alignment, quota.period, key) / 1000)
 }
 
-/// Returns the instant, in milliseconds, from which a window that opened at the first request changes no decision.
+/// Returns the instant, in milliseconds, from which a window that opened at the first request changes no
+/// decision.
 pub(crate) fn first_request_expires_at(record: &Record) -> u64 {
     record.window.saturating_add(record.tag.period_millis())
 }

@@ -1,21 +1,21 @@
-//! Token bucket, generic cell rate algorithm (GCRA) and leaky bucket. They share one state, the *theoretical arrival
-//! time* (TAT): when the next request would arrive if all came at the rate's own pace.
+//! Token bucket, generic cell rate algorithm (GCRA) and leaky bucket. They share one state, the *theoretical
+//! arrival time* (TAT): when the next request would arrive if all came at the rate's own pace.
 //!
-//! A request of cost c moves the TAT to `max(TAT, now) + c * T`, with T = period / requests. It is admitted if the
-//! TAT is then no further ahead of now than the capacity. After ITU-T I.371 and "Traffic Management Specification
-//! Version 4.1" (ATM Forum, 1999), section 4.4.2, virtual scheduling. Turner (1986) describes the same bucket, counted
-//! in tokens.
+//! A request of cost c moves the TAT to `max(TAT, now) + c * T`, with T = period / requests. It is admitted
+//! if the TAT is then no further ahead of now than the capacity. After ITU-T I.371 and "Traffic Management
+//! Specification Version 4.1" (ATM Forum, 1999), section 4.4.2, virtual scheduling. Turner (1986) describes
+//! the same bucket, counted in tokens.
 //!
 //! - `tokenBucket`: the capacity is `burst * T`; the bucket is full when the TAT is in the past.
 //! - `gcra`: the same, with a default burst of 1.
-//! - `leakyBucket`: an admitted request is delayed until `max(TAT, now)`, which is at most `maxWait` away. So requests
-//!   leave at a constant rate.
+//! - `leakyBucket`: an admitted request is delayed until `max(TAT, now)`, which is at most `maxWait` away. So
+//!   requests leave at a constant rate.
 //!
-//! T is seldom whole: at 3 requests a second it is 333,333 us and a third. So a TAT is whole microseconds and a rest
-//! in units of 1 / requests microsecond, which is exact for 3 a second and for ten million.
+//! T is seldom whole: at 3 requests a second it is 333,333 us and a third. So a TAT is whole microseconds and
+//! a rest in units of 1 / requests microsecond, which is exact for 3 a second and for ten million.
 //!
-//! In a [`Record`] `window` holds the milliseconds of the TAT, `previous` its microseconds within them, and `current`
-//! the rest.
+//! In a [`Record`] `window` holds the milliseconds of the TAT, `previous` its microseconds within them, and
+//! `current` the rest.
 
 mod span;
 
@@ -60,7 +60,7 @@ impl MaxWait {
     }
 }
 
-/// How far ahead of now the TAT may be.
+/// The furthest that the TAT may be ahead of now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BucketSize {
     /// The time of a burst: token bucket and GCRA.
@@ -95,7 +95,8 @@ pub(crate) fn roll(size: BucketSize, quota: Quota, mut record: Record, now: u64)
     record
 }
 
-/// Returns the number of requests that the bucket lacks; for a leaky bucket whether a request would be delayed.
+/// Returns the number of requests that the bucket lacks; for a leaky bucket whether a request would be
+/// delayed.
 pub(crate) fn used(size: BucketSize, quota: Quota, record: &Record, now: u64) -> u64 {
     match size {
         BucketSize::Burst(_) if quota.requests.get() == 0 => 0,
@@ -125,9 +126,9 @@ pub(crate) fn charge(quota: Quota, record: &mut Record, now: u64, cost: u64) {
 
 /// Moves the TAT to where it would be if the cost had been another.
 ///
-/// In a leaky bucket other requests may have reserved the times after this one. Only the last reservation can be
-/// returned, or two requests would leave together. It is recognized by `charged`, the time at which the request would
-/// have left.
+/// In a leaky bucket other requests may have reserved the times after this one. Only the last reservation can
+/// be returned, or two requests would leave together. It is recognized by `charged`, the time at which the
+/// request would have left.
 pub(crate) fn settle(size: BucketSize, quota: Quota, record: &mut Record, charged: u64, delta: i64) {
     let requests = quota.requests.get();
     let span = capped(time_of(quota, delta.unsigned_abs().min(MAX_COUNT)));
@@ -183,8 +184,8 @@ pub(crate) fn decide(
     }
 }
 
-/// Returns the arguments for the script: capacity for this cost and its rest, time of the cost and its rest, and how
-/// far ahead a stored TAT may be, all in microseconds.
+/// Returns the arguments for the script: capacity for this cost and its rest, time of the cost and its rest,
+/// and how far ahead a stored TAT may be, all in microseconds.
 pub(crate) fn script_arguments(size: BucketSize, quota: Quota, cost: u64) -> [u64; 5] {
     let cost = cost.max(1);
     let (capacity, span) = (capacity(size, quota, cost), capped(time_of(quota, cost)));
@@ -239,8 +240,8 @@ fn capacity(size: BucketSize, quota: Quota, cost: u64) -> Option<Span> {
     })
 }
 
-/// Returns the furthest that the TAT can be ahead, in whole microseconds. One beyond it comes from another clock or
-/// another number.
+/// Returns the furthest that the TAT can be ahead, in whole microseconds. One beyond it comes from another
+/// clock or another number.
 fn furthest(size: BucketSize, quota: Quota) -> u64 {
     match size {
         BucketSize::Burst(burst) => time_of(quota, burst.get()).ceil(),

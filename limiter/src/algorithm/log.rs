@@ -1,12 +1,12 @@
-//! The sliding-window log: the instants of the newest N admitted requests. A request is admitted if fewer than N lie
-//! in the period that ends now.
+//! The sliding-window log: the instants of the newest N admitted requests. A request is admitted if fewer
+//! than N lie in the period that ends now.
 //!
-//! The log is exact in every trailing period, in whole milliseconds, and takes 6 bytes a request: so N is at most
-//! [`MAX_REQUESTS`]. A request of cost c is c instants. After the "sliding log" of the Kong and Figma articles (2017),
-//! which use a sorted set.
+//! The log is exact in every trailing period, in whole milliseconds, and takes 6 bytes a request: so N is at
+//! most [`MAX_REQUESTS`]. A request of cost c is c instants. After the "sliding log" of the Kong and Figma
+//! articles (2017), which use a sorted set.
 //!
-//! `minInterval` also requires that much time between two admitted requests. `countDenied` records denied requests
-//! too, so that a client that keeps sending stays denied.
+//! `minInterval` also requires that much time between two admitted requests. `countDenied` records denied
+//! requests too, so that a client that keeps sending stays denied.
 //!
 //! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, or 0.
 

@@ -10,8 +10,8 @@
 //! - [`gcra`]: token bucket, generic cell rate algorithm and leaky bucket.
 //! - [`warm_up`]: the bucket that warms up.
 //! - [`concurrency`]: slots shared by many processes.
-//! - [`view`]: what a decision needs of a long record.
-//! - [`stored`]: what can be done to a record without its rate.
+//! - [`view`]: the summary of a record with a long tail.
+//! - [`stored`]: operations on a record without its rate.
 
 pub(crate) mod clock_windows;
 pub(crate) mod concurrency;

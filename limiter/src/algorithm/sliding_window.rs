@@ -1,21 +1,23 @@
 //! The sliding-window counter.
 //!
-//! The period is cut into m sub-windows. A record keeps the count of the current one and of the m before it. With
-//! [`Bound::Estimate`], used = current + whole previous windows + ceil(oldest * rest / L), where L is the length of a
-//! sub-window and rest is what is left of the current one. That is the part of the oldest window that the last
-//! period still overlaps, if its requests were spread evenly. With m = 1 this is the counter of two windows that
-//! Cloudflare describes ("How we built rate limiting capable of scaling to millions of domains", 2017), here in exact
-//! integers. With [`Bound::Guaranteed`] the oldest window counts whole.
+//! The period is cut into m sub-windows. A record keeps the count of the current one and of the m before it.
+//! With [`Bound::Estimate`], used = current + whole previous windows + ceil(oldest * rest / L), where L is
+//! the length of a sub-window and rest is what is left of the current one. The last term estimates the
+//! requests in the part of the oldest window that the last period still overlaps. With m = 1 this is the
+//! counter of two windows that Cloudflare describes ("How we built rate limiting capable of scaling to
+//! millions of domains", 2017), here in exact integers. With [`Bound::Guaranteed`] the oldest window counts
+//! whole.
 //!
-//! Never more than N requests pass in one aligned period. In a trailing period an adversary can pass the estimate:
-//! it fills the end of a window, and then the end of the m-th window after it. At the last admission of the period,
-//! with r milliseconds left of the window, current + whole + ceil(oldest * r / L) <= N. The period holds at most
-//! current + whole + oldest, with oldest <= N and r >= 1. So at most N + floor(N * (L - 1) / L) requests pass for
-//! every m. That is 2N - 1 if L is at least N milliseconds, and the adversary reaches it. More sub-windows improve
-//! the estimate for ordinary traffic, not this bound.
+//! Never more than N requests pass in one aligned period. In a trailing period an adversary can pass the
+//! estimate: it fills the end of a window, and then the end of the m-th window after it. At the last
+//! admission of the period, with r milliseconds left of the window, current + whole + ceil(oldest * r / L) <=
+//! N. The period holds at most current + whole + oldest, with oldest <= N and r >= 1. So at most
+//! N + floor(N * (L - 1) / L) requests pass for every m, and the adversary reaches that number. If L is at
+//! least N milliseconds, it is 2N - 1. More sub-windows improve the estimate for ordinary traffic, not this
+//! bound.
 //!
-//! `Guaranteed` never exceeds N in any trailing period, because such a period touches at most m + 1 windows. It
-//! admits m / (m + 1) of the rate to a client that sends all the time: choose m well above 1.
+//! `Guaranteed` never exceeds N in any trailing period, because such a period touches at most m + 1 windows.
+//! It admits m / (m + 1) of the rate to a client that sends all the time: choose m well above 1.
 
 use super::soft::Soft;
 use super::{clock_windows, soft};
@@ -44,12 +46,12 @@ impl SubWindows {
     }
 }
 
-/// How a sliding-window counter counts its oldest window.
+/// The weight of the oldest window of a sliding-window counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Bound {
-    /// In proportion to the part that the last period still overlaps.
+    /// The part that the last period still overlaps.
     Estimate,
-    /// Whole, so that no trailing period ever exceeds the number.
+    /// All of it, so that no trailing period ever exceeds the number.
     Guaranteed,
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn validate(sub_windows: SubWindows, quota: Quota) -> Result<(), Rate
     }
 }
 
-/// Returns the number of requests in the period that ends at `now`: estimated, or at most.
+/// Returns the number of requests in the period that ends at `now`: an estimate or an upper bound.
 #[inline]
 pub(crate) fn used(bound: Bound, record: &Record, now: u64) -> u64 {
     let (whole, oldest) = match record.tail.split_last() {

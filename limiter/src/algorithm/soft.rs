@@ -1,8 +1,9 @@
-//! Soft limits: for some time a rate admits more requests than its number, so that a short peak is not cut off.
+//! Soft limits: for some time a rate admits more requests than its number, so that a short peak is not cut
+//! off.
 //!
-//! The extra begins with the first request that is admitted above N and lasts for the configured time; then N is hard
-//! again. The extra is available again one period after the end of the window in which the last request was admitted
-//! above N. The record keeps both times in its [`Overrun`](crate::Overrun).
+//! The extra begins with the first request that is admitted above N and lasts for the configured time; then N
+//! is hard again. The extra is available again one period after the end of the window in which the last
+//! request was admitted above N. The record keeps both times in its [`Overrun`](crate::Overrun).
 
 use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Quota, within};
 use crate::record::Record;
@@ -51,7 +52,8 @@ pub(crate) fn has_room(soft: Option<Soft>, quota: Quota, record: &Record, now: u
     after <= quota.requests.get() || soft.is_some_and(is_within_extra)
 }
 
-/// Records a charge that took the usage above the number, in the window that ends at `window_end` (milliseconds).
+/// Records a charge that took the usage above the number, in the window that ends at `window_end`
+/// (milliseconds).
 pub(crate) fn mark(quota: Quota, record: &mut Record, now: u64, window_end: u64) {
     let millis = now / 1000;
     let over = record.overrun;
@@ -61,8 +63,8 @@ pub(crate) fn mark(quota: Quota, record: &mut Record, now: u64, window_end: u64)
     record.overrun.last = window_end;
 }
 
-/// Returns the microseconds until a window has room for `cost`. `falls_to` returns the instant, in milliseconds,
-/// from which at most that many requests are used.
+/// Returns the microseconds until a window has room for `cost`. `falls_to` returns the instant, in
+/// milliseconds, from which at most that many requests are used.
 pub(crate) fn retry_after(
     soft: Option<Soft>,
     quota: Quota,

@@ -1,4 +1,4 @@
-//! What can be done to a stored record without its rate, by its tag alone.
+//! Operations on a stored record that need only its tag, not its rate.
 
 use super::{clock_windows, concurrency, fixed_window, gcra, log, warm_up};
 use crate::number::MAX_PERIOD_MS;
@@ -26,10 +26,10 @@ impl Record {
         }
     }
 
-    /// Returns the record as a writer keeps it that has no rate for it, because another version of the limit has one.
+    /// Returns a record that belongs to another version of the limit, as a writer without its rate keeps it.
     ///
-    /// Returns `None` if the record has expired. A record from far in the future is rebased, as its own rate would do;
-    /// otherwise it would be kept until then.
+    /// Returns `None` if the record has expired. A record from far in the future is rebased, as its own rate
+    /// would do; otherwise it would be kept until then.
     #[must_use]
     pub fn carry_over(mut self, now: u64) -> Option<Self> {
         let millis = now / 1000;

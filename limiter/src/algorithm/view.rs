@@ -1,4 +1,4 @@
-//! What a decision needs of a record with a long tail.
+//! The summary of a record with a long tail.
 
 /// The summary of a record with a long tail, which a store computes where the record is. Instants are in
 /// milliseconds.

@@ -1,17 +1,18 @@
-//! The token bucket that warms up: `SmoothWarmingUp` of Guava's `RateLimiter` (described in the long comment at the
-//! top of `SmoothRateLimiter.java`).
+//! The token bucket that warms up: `SmoothWarmingUp` of Guava's `RateLimiter` (described in the long comment
+//! at the top of `SmoothRateLimiter.java`).
 //!
-//! Unused time is stored as permits, up to a maximum. A cold limiter has stored the maximum, and those permits are
-//! expensive: the first costs `coldFactor * T`, and the price falls to `T` = period / requests at half of the store. A
-//! request never waits for itself: its cost delays the *next* one.
+//! Unused time is stored as permits, up to a maximum. A cold limiter has stored the maximum, and those
+//! permits are expensive: the first costs `coldFactor * T`, and the price falls to `T` = period / requests at
+//! half of the store. A request never waits for itself: its cost delays the *next* one.
 //!
 //! With W the warm-up period: threshold = W / (2 T), maximum = threshold + 2 W / (T + coldFactor T), slope =
-//! (coldFactor T - T) / (maximum - threshold), and one permit is stored each W / maximum. All of this is computed in
-//! doubles, in the same order of operations as in the Redis script. Only instants are whole numbers, in units of 1/256
-//! microsecond: Guava cuts each wait to whole microseconds, which would make ten million a second unlimited.
+//! (coldFactor T - T) / (maximum - threshold), and one permit is stored each W / maximum. All of this is
+//! computed in doubles, in the same order of operations as in the Redis script. Only instants are whole
+//! numbers, in units of 1/256 microsecond: Guava cuts each wait to whole microseconds, which would make ten
+//! million a second unlimited.
 //!
-//! In a [`Record`] `window` holds the millisecond from which the next request is admitted, `previous` the units within
-//! it, and `current` the stored permits as the time, in units, that storing them took.
+//! In a [`Record`] `window` holds the millisecond from which the next request is admitted, `previous` the
+//! units within it, and `current` the stored permits as the time, in units, that storing them took.
 
 mod curve;
 
@@ -27,7 +28,7 @@ const UNITS: u64 = 256;
 /// The longest warm-up period in milliseconds: 1 h.
 pub const MAX_WARM_UP_MS: u64 = 3_600_000;
 
-/// How a limiter warms up.
+/// The parameters of a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WarmUp {
     millis: u64,
@@ -35,8 +36,8 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// Checks the ranges: a warm-up period of 1 to [`MAX_WARM_UP_MS`] milliseconds, and a cold factor of 2 to 100
-    /// (Guava: 3).
+    /// Checks the ranges: a warm-up period of 1 to [`MAX_WARM_UP_MS`] milliseconds, and a cold factor of 2 to
+    /// 100 (Guava: 3).
     pub fn new(millis: u64, cold_factor: u64) -> Result<Self, OutOfRange> {
         Ok(Self { millis: within(millis, 1, MAX_WARM_UP_MS)?, cold_factor: within(cold_factor, 2, 100)? })
     }
@@ -128,8 +129,8 @@ pub(crate) fn decide(quota: Quota, record: &Record, now: u64, cost: u64, has_roo
     }
 }
 
-/// Returns the arguments for the script: the warm-up period in microseconds, the cold factor, and the units by which a
-/// settlement of `cost` moves the next request.
+/// Returns the arguments for the script: the warm-up period in microseconds, the cold factor, and the units
+/// by which a settlement of `cost` moves the next request.
 pub(crate) fn script_arguments(warm_up: WarmUp, quota: Quota, cost: u64) -> [u64; 5] {
     [warm_up.micros(), warm_up.cold_factor(), warm_units(quota, cost), 0, 0]
 }

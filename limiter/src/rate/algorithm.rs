@@ -7,14 +7,14 @@ use crate::algorithm::sliding_window::{Bound, SubWindows};
 use crate::algorithm::warm_up::WarmUp;
 use crate::record::Kind;
 
-/// How a rate counts.
+/// The algorithm of a rate, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Counts in sub-windows of a sliding period.
     SlidingWindowCounter {
         /// Number of sub-windows.
         sub_windows: SubWindows,
-        /// How the oldest one counts.
+        /// Weight of the oldest one.
         bound: Bound,
     },
     /// Counts in one window after another.
@@ -23,7 +23,8 @@ pub enum Algorithm {
     SlidingWindowLog {
         /// Shortest time between two admitted requests, in milliseconds; 0 for none.
         min_interval: u64,
-        /// Whether denied requests are recorded too, so that a client has to pause before it is admitted again.
+        /// Whether denied requests are recorded too, so that a client has to pause before it is admitted
+        /// again.
         count_denied: bool,
     },
     /// A bucket that fills at a constant rate.

@@ -10,9 +10,9 @@ use crate::record::Record;
 impl Rate {
     /// Returns the record of this rate at `now`, and the instant that counts.
     ///
-    /// That instant is never before the newest window stored, so time never runs backwards for a counter. A record
-    /// from more than a period ahead, left by a wrong clock, is rebased: all its usage counts now. That denies
-    /// requests for one more period at most, and never forgets any.
+    /// That instant is never before the newest window stored, so time never runs backwards for a counter. A
+    /// record from more than a period ahead, left by a wrong clock, is rebased: all its usage counts now.
+    /// That denies requests for one more period at most, and never forgets any.
     #[must_use]
     #[inline]
     pub fn roll(&self, stored: Option<Record>, now: u64) -> (Record, u64) {
@@ -150,9 +150,9 @@ impl Rate {
 
     /// Returns a record, rolled to `now`, with a correction of what was charged at the instant `charged`.
     ///
-    /// The correction goes to the window that was charged: `delta` more, or less if it is negative. A refund never goes
-    /// below zero used, and does nothing if that window has expired. For a leaky bucket `charged` is the time at
-    /// which the request left: that of the check plus its delay.
+    /// The correction goes to the window that was charged: `delta` more, or less if it is negative. A refund
+    /// never goes below zero used, and does nothing if that window has expired. For a leaky bucket `charged`
+    /// is the time at which the request left: that of the check plus its delay.
     #[must_use]
     pub fn settle(&self, mut record: Record, now: u64, charged: u64, delta: i64) -> Record {
         let quota = self.quota();

@@ -11,8 +11,8 @@ use crate::record::Record;
 impl Rate {
     /// Returns this rate's decision about a check of `cost`.
     ///
-    /// `record` and `now` come from [`Rate::roll`]. `has_room` is the result of [`Rate::has_room`] on that record. If
-    /// the whole check was admitted, `charged` is set and the cost is already charged to `record`.
+    /// `record` and `now` come from [`Rate::roll`]. `has_room` is the result of [`Rate::has_room`] on that
+    /// record. If the whole check was admitted, `charged` is set and the cost is already charged to `record`.
     #[must_use]
     #[inline]
     pub fn decision(&self, record: &Record, now: u64, cost: u64, has_room: bool, charged: bool) -> Decision {

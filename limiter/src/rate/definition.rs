@@ -15,7 +15,7 @@ pub struct Rate {
     pub requests: Requests,
     /// Length of the period.
     pub period: Period,
-    /// How requests are counted.
+    /// The algorithm that counts requests.
     pub algorithm: Algorithm,
     /// Extra above the number; `None` for a hard limit.
     pub soft: Option<Soft>,

@@ -25,8 +25,8 @@ fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
     proptest::collection::vec((step, prop_oneof![3 => 0u64..4, 1 => 0u64..2000]), 0..60)
 }
 
-/// Checks that `wait` admits and one microsecond less does not. `stored` is the record after the denied check, so a
-/// rate that counts denials has to wait from that check on.
+/// Checks that `wait` admits and one microsecond less does not. `stored` is the record after the denied
+/// check, so a rate that counts denials has to wait from that check on.
 fn waits_exactly(rate: &Rate, stored: &Record, now: u64, wait: u64, cost: u64) -> Result<(), TestCaseError> {
     prop_assert!(wait >= 1);
     prop_assert!(check(rate, Some(stored.clone()), now + wait, cost).1.admitted, "after {wait}");
@@ -37,7 +37,8 @@ fn waits_exactly(rate: &Rate, stored: &Record, now: u64, wait: u64, cost: u64) -
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Waiting exactly retry-after admits, and one microsecond less does not. Without a retry-after no wait helps.
+    /// Waiting exactly retry-after admits, and one microsecond less does not. Without a retry-after no wait
+    /// helps.
     #[test]
     fn retry_after_is_exact(
         rate in any_rate(), steps in steps(), cost in prop_oneof![0u64..6, 0u64..3000],
@@ -112,8 +113,8 @@ proptest! {
         prop_assert!(admitted.values().all(|&n| n <= requests));
     }
 
-    /// In any trailing period a log and a guaranteed counter admit at most N, a bucket and a window from the first
-    /// request at most 2N.
+    /// In any trailing period a log and a guaranteed counter admit at most N, a bucket and a window from the
+    /// first request at most 2N.
     #[test]
     fn no_trailing_period_exceeds_the_bound_of_its_algorithm(
         requests in 1u64..30, unit in 1u64..1_000, sub_windows in 1u64..12, which in 0..4,

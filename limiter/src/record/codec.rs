@@ -12,8 +12,8 @@
 //! - a log: each instant in 6 bytes, newest first;
 //! - holders: each with its number (6 bytes), its slots (4) and the expiry of its lease in milliseconds (6).
 //!
-//! If a soft rate has gone over its number, a second record of kind `Overrun` and the same period follows. Its
-//! `window` is [`Overrun::since`], its only count the milliseconds from there to [`Overrun::last`].
+//! If a soft rate has gone over its number, a second record of kind `Overrun` and the same period follows.
+//! Its `window` is [`Overrun::since`], its only count the milliseconds from there to [`Overrun::last`].
 
 use super::kind::{Kind, MAX_HOLDERS, MAX_INSTANTS};
 use super::state::{Overrun, Record};

@@ -1,12 +1,12 @@
 //! The state of one rate for one key, and its bytes in a store.
 //!
 //! - [`kind`]: the layouts of a record.
-//! - [`tag`]: what a record counts: algorithm, windows and period.
+//! - [`tag`]: kind, number of windows and period.
 //! - [`state`]: the record.
 //! - [`codec`]: encoding and decoding.
 //!
-//! A record names what it counts. So an edit of a rate's number keeps the record, and a record of another period is
-//! never mistaken for one of this rate.
+//! A record names its algorithm and its period. So an edit of a rate's number keeps the record, and a record
+//! of another period is never mistaken for one of this rate.
 
 mod codec;
 mod kind;

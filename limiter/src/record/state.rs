@@ -6,21 +6,23 @@ use super::tag::Tag;
 /// The state of one rate for one key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// What the record counts.
+    /// Kind, number of windows and period.
     pub tag: Tag,
-    /// Index of the newest window, which is instant / window length. For other kinds an instant in milliseconds.
+    /// Index of the newest window, which is instant / window length. For other kinds an instant in
+    /// milliseconds.
     pub window: u64,
     /// Count of the newest window. Other algorithms use it for a number of their own.
     pub current: u64,
     /// Count of the window before the newest. Other algorithms use it for a number of their own; 0 if unused.
     pub previous: u64,
-    /// When a soft rate went over its number.
+    /// Times at which a soft rate went over its number.
     pub overrun: Overrun,
-    /// Counts of the earlier windows, newest first; the instants of a log; the holders of a concurrency limit.
+    /// Counts of the earlier windows, newest first; the instants of a log; the holders of a concurrency
+    /// limit.
     pub tail: Vec<u64>,
 }
 
-/// When a soft rate went over its number, in milliseconds; both fields are 0 if it never did.
+/// Times at which a soft rate went over its number, in milliseconds; both fields are 0 if it never did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Overrun {
     /// Time of the first request above the number.

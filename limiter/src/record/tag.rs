@@ -1,4 +1,4 @@
-//! What a record counts.
+//! The tag of a record.
 
 use super::kind::Kind;
 
@@ -88,7 +88,8 @@ impl Tag {
         self.kind() == Some(Kind::Log)
     }
 
-    /// Reports whether records with this tag count in windows that are aligned to the clock, the same for all keys.
+    /// Reports whether records with this tag count in windows that are aligned to the clock, the same for all
+    /// keys.
     pub(crate) fn has_clock_windows(self) -> bool {
         matches!(self.kind(), Some(Kind::Sliding | Kind::Clock))
     }

@@ -67,8 +67,8 @@ pub(crate) fn most_in_any_period(admitted: &[(u64, u64)], period: u64) -> u64 {
     most
 }
 
-/// Returns the most requests in a trailing period, to the microsecond, that a search finds. It tries random schedules,
-/// and changes of the best one so far.
+/// Returns the most requests in a trailing period, to the microsecond, that a search finds. It tries random
+/// schedules, and changes of the best one so far.
 pub(crate) fn worst_case(rate: &Rate, tries: u64, seed: u64) -> u64 {
     worst_case_in_units(rate, tries, seed, 1)
 }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers for tests.
 
 mod adversary;
 mod random;

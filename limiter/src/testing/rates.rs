@@ -39,8 +39,8 @@ pub(crate) fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Generates rates of every algorithm, with small and with extreme numbers. Numbers that do not fit together are
-/// adapted.
+/// Generates rates of every algorithm, with small and with extreme numbers. Numbers that do not fit together
+/// are adapted.
 pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
     let requests = prop_oneof![3 => 0u64..20, 1 => 0..=MAX_COUNT, 1 => Just(MAX_COUNT)];
     let period = prop_oneof![1u64..50, 1..=MAX_PERIOD_MS, Just(1000), Just(60_000), Just(MAX_PERIOD_MS)];

@@ -1,7 +1,7 @@
 //! Exact lengths of time.
 
-/// A length of time: whole microseconds and a rest. The rest counts in units of 1 / N microsecond, where N is the
-/// number of requests of the rate, and is smaller than N.
+/// A length of time: whole microseconds and a rest. The rest counts in units of 1 / N microsecond, where N is
+/// the number of requests of the rate, and is smaller than N.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
     pub(crate) micros: u64,

@@ -4,8 +4,9 @@ use crate::{Algorithm, Rate};
 
 const START: u64 = 1_126_000_020_000_000;
 
-/// Generates rates of at most one token a microsecond, with their bursts. The bursts are two or more: a bucket of one
-/// overflows in the part of a microsecond between the instant when it is full and the next whole one.
+/// Generates rates of at most one token a microsecond, with their bursts. The bursts are two or more: a
+/// bucket of one overflows in the part of a microsecond between the instant when it is full and the next
+/// whole one.
 fn buckets() -> impl Iterator<Item = (Rate, u64, Random)> {
     (1..=300).map(|seed| {
         let mut random = Random(seed);
@@ -49,7 +50,8 @@ fn a_bucket_never_gives_more_than_its_burst_and_its_rate() {
     }
 }
 
-/// A client that takes the burst, and then each token as soon as it exists, reaches the bound at every instant.
+/// A client that takes the burst, and then each token as soon as it exists, reaches the bound at every
+/// instant.
 #[test]
 fn a_bucket_gives_all_of_its_burst_and_its_rate() {
     for (rate, burst, _) in buckets() {
@@ -105,8 +107,8 @@ fn a_leaky_bucket_spaces_requests_and_denies_long_waits() {
     assert_eq!(delays, [Some(0), Some(333_334), Some(666_667), Some(1_000_000), None, None]);
 }
 
-/// Admitted requests leave at the rate's own pace, to the microsecond and without drift. A request that would wait
-/// longer than allowed is denied. The test computes the expected times in fractions.
+/// Admitted requests leave at the rate's own pace, to the microsecond and without drift. A request that would
+/// wait longer than allowed is denied. The test computes the expected times in fractions.
 #[test]
 fn a_leaky_bucket_flows_out_at_a_constant_rate() {
     let (mut yes, mut delayed, mut no) = (0, 0, 0);

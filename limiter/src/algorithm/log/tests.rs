@@ -1,8 +1,8 @@
 use crate::Algorithm;
 use crate::testing::{Random, check, most_in_any_period, rate, worst_case_in_units};
 
-/// A request is admitted if and only if the trailing period has room, in whole milliseconds. The test keeps every
-/// request that was ever recorded.
+/// A request is admitted if and only if the trailing period has room, in whole milliseconds. The test keeps
+/// every request that was ever recorded.
 #[test]
 fn a_log_is_exact_in_every_trailing_period() {
     let mut random = Random(31);

@@ -22,7 +22,8 @@ fn sub_windows_do_not_help_against_an_adversary() {
         println!("estimate, m = {windows}: {found} of 1000 in a trailing period");
         assert_eq!((found, bound(&rate)), (expected, expected));
     }
-    // In a window shorter than N milliseconds, one millisecond of the oldest window counts more than one request.
+    // In a window shorter than N milliseconds, one millisecond of the oldest window counts more than one
+    // request.
     for (windows, length, expected) in [(1, 100, 1990), (10, 50, 1980), (60, 1, 1000), (60, 2, 1500)] {
         let rate = rate(1000, windows * length, sliding(windows, Bound::Estimate));
         assert_eq!((worst_case(&rate, 40_000, windows), bound(&rate)), (expected, expected));
@@ -40,7 +41,7 @@ fn no_adversary_exceeds_the_bound_of_the_estimate() {
     }
 }
 
-/// The same search does exceed the number with the estimate.
+/// With the estimate, the same search exceeds the number.
 #[test]
 fn no_adversary_exceeds_the_number_when_it_is_guaranteed() {
     for windows in 1..=60 {

@@ -2,8 +2,8 @@ use super::Soft;
 use crate::testing::{Random, check, rate};
 use crate::{Algorithm, Record};
 
-/// A window never holds more than N and the extra. More than N pass only for the configured time after the first
-/// request above N, and again one period after the end of the window of the last request above N.
+/// A window never holds more than N and the extra. More than N pass only for the configured time after the
+/// first request above N, and again one period after the end of the window of the last request above N.
 #[test]
 fn the_extra_is_bounded_in_number_and_in_time() {
     let mut random = Random(23);

@@ -11,7 +11,8 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// Returns the curve from the time of one request, the warm-up period (both in microseconds) and the cold factor.
+    /// Returns the curve from the time of one request, the warm-up period (both in microseconds) and the cold
+    /// factor.
     pub(crate) fn new(interval: f64, warm_up: f64, cold_factor: f64) -> Self {
         let cold = interval * cold_factor;
         let threshold = 0.5 * warm_up / interval;

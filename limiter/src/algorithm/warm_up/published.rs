@@ -1,4 +1,5 @@
-//! `SmoothWarmingUp` as its documentation defines it, in microseconds, independent of the implementation under test.
+//! `SmoothWarmingUp` as its documentation defines it, in microseconds, independent of the implementation
+//! under test.
 
 pub(super) struct Published {
     interval: f64,

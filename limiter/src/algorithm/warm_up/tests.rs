@@ -9,7 +9,8 @@ fn limiter(requests: u64, period: u64, warm_up: u64, factor: u64) -> Rate {
     rate(requests, period, Algorithm::WarmUp(WarmUp::new(warm_up, factor).unwrap()))
 }
 
-/// Checks each cost as soon as the one before was admitted, as Guava's `acquire` does. Returns the wait of each.
+/// Checks each cost as soon as the one before was admitted, as Guava's `acquire` does. Returns the wait of
+/// each.
 fn acquire(rate: &Rate, stored: &mut Option<Record>, now: &mut u64, costs: &[u64]) -> Vec<u64> {
     let mut waits = vec![];
     for &cost in costs {
@@ -50,8 +51,8 @@ fn waits_match_the_sequences_in_guavas_own_tests() {
     }
 }
 
-/// From cold to the threshold takes the warm-up period, and from there to an empty store half of it: the areas that
-/// define the curve. The size of the requests makes no difference.
+/// From cold to the threshold takes the warm-up period, and from there to an empty store half of it: the
+/// areas that define the curve. The size of the requests makes no difference.
 #[test]
 fn a_cold_start_takes_the_warm_up_period() {
     for (requests, period, warm_up, factor) in
@@ -77,9 +78,9 @@ fn a_cold_start_takes_the_warm_up_period() {
     }
 }
 
-/// Over random schedules, both the time of the next request and the permits left match the published formulas to a few
-/// units, starting each step from the stored state. Guava itself cuts three parts of each wait to whole microseconds,
-/// and so is up to three microseconds earlier each time.
+/// Over random schedules, both the time of the next request and the permits left match the published formulas
+/// to a few units, starting each step from the stored state. Guava itself cuts three parts of each wait to
+/// whole microseconds, and so is up to three microseconds earlier each time.
 #[test]
 fn each_wait_matches_the_published_formulas() {
     let (mut made, mut waited) = (0, 0);

@@ -7,7 +7,8 @@ use crate::{Algorithm, Alignment, Bound};
 proptest! {
     #[test]
     fn a_decoded_record_equals_the_encoded_one(
-        rate in any_rate(), window in 0u64..1 << 47, counts in proptest::collection::vec(0..=MAX_COUNT, 61..80),
+        rate in any_rate(), window in 0u64..1 << 47,
+        counts in proptest::collection::vec(0..=MAX_COUNT, 61..80),
         over in 0u64..1 << 46, lasted in 0u64..1 << 39,
     ) {
         let mut record = Record { window, current: counts[0], ..Record::empty(rate.tag(), 0) };
