@@ -9,7 +9,7 @@ use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::{
     Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replicas,
 };
-use sluice_store::{KeyHash, LimitSpec, RedisStore};
+use sluice_store::{KeyHash, LimitSpec};
 
 use crate::cores::Cores;
 use crate::keys::key;
@@ -46,7 +46,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut holders = Vec::new();
         for _ in 0..HOLDERS {
-            holders.push(Arc::new(Limiter::in_redis(redis.store().await?, &options)), None);
+            holders.push(Arc::new(Limiter::in_redis(redis.store().await?, &options, None)));
         }
         // Redis runs on this machine: its windows are those of this clock.
         let since = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % WINDOW.as_nanos();
@@ -107,7 +107,7 @@ async fn ask(
                     let due = share * (REQUESTS * percent) as f64 / 100.0 / f64::from(HOLDERS);
                     while asked < due as u64 {
                         let one = PlannedCounter { limit: plan.clone(), key: KeyHash(key(0)), cost: 1 };
-                        admitted += u64::from(holder.check(&[one]).await?.answer.admitted);
+                        admitted += u64::from(holder.check(&[one]).await?.response.admitted);
                         asked += 1;
                     }
                 }

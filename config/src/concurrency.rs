@@ -2,8 +2,8 @@
 //! its own: a sidecar that does not know them refuses the policy instead of enforcing the rest of it.
 
 use serde::{Deserialize, Serialize};
-use sluice_limiter::adaptive::{self, Adaptive, Bounds, Kind};
-use sluice_limiter::concurrency::MAX_CONCURRENT;
+use sluice_limiter::MAX_CONCURRENT;
+use sluice_limiter::adaptive::{self, Adaptive, AdaptiveAlgorithm, Bounds};
 use sluice_limiter::{Period, Requests};
 
 use crate::policy::{CompiledRate, RateAlgorithm};
@@ -75,26 +75,28 @@ impl CompiledAdaptive {
 }
 
 impl AdaptiveKind {
-    fn kind(self) -> Kind {
+    fn kind(self) -> AdaptiveAlgorithm {
         let share = |percent: u32| f64::from(percent) / 100.0;
         match self {
-            Self::Aimd { tolerance_percent, timeout_millis } => Kind::Aimd(adaptive::Aimd {
+            Self::Aimd { tolerance_percent, timeout_millis } => AdaptiveAlgorithm::Aimd(adaptive::Aimd {
                 tolerance: 1.0 + share(tolerance_percent),
                 timeout_us: timeout_millis.saturating_mul(1000),
                 ..adaptive::Aimd::default()
             }),
             // The default's proportions: it grows fast up to 3/10 of the longest queue, and up to 6/10 of it at all.
-            Self::Vegas { queue_percent } => Kind::Vegas(adaptive::Vegas {
+            Self::Vegas { queue_percent } => AdaptiveAlgorithm::Vegas(adaptive::Vegas {
                 threshold: share(queue_percent) * 0.3,
                 alpha: share(queue_percent) * 0.6,
                 beta: share(queue_percent),
                 ..adaptive::Vegas::default()
             }),
-            Self::Gradient2 { tolerance_percent, queue_percent } => Kind::Gradient2(adaptive::Gradient2 {
-                tolerance: 1.0 + share(tolerance_percent),
-                queue: share(queue_percent),
-                ..adaptive::Gradient2::default()
-            }),
+            Self::Gradient2 { tolerance_percent, queue_percent } => {
+                AdaptiveAlgorithm::Gradient2(adaptive::Gradient2 {
+                    tolerance: 1.0 + share(tolerance_percent),
+                    queue: share(queue_percent),
+                    ..adaptive::Gradient2::default()
+                })
+            }
         }
     }
 }
@@ -192,20 +194,20 @@ mod tests {
         for (kind, expected) in [
             (
                 AdaptiveKind::Aimd { tolerance_percent: 10, timeout_millis: 5000 },
-                Kind::Aimd(adaptive::Aimd::default()),
+                AdaptiveAlgorithm::Aimd(adaptive::Aimd::default()),
             ),
-            (AdaptiveKind::Vegas { queue_percent: 10 }, Kind::Vegas(adaptive::Vegas::default())),
-            (GRADIENT2, Kind::Gradient2(adaptive::Gradient2::default())),
+            (AdaptiveKind::Vegas { queue_percent: 10 }, AdaptiveAlgorithm::Vegas(adaptive::Vegas::default())),
+            (GRADIENT2, AdaptiveAlgorithm::Gradient2(adaptive::Gradient2::default())),
         ] {
             let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
             match (kind.kind(), expected) {
-                (Kind::Aimd(a), Kind::Aimd(b)) => {
+                (AdaptiveAlgorithm::Aimd(a), AdaptiveAlgorithm::Aimd(b)) => {
                     assert!(near(a.tolerance, b.tolerance) && a.timeout_us == b.timeout_us);
                 }
-                (Kind::Vegas(a), Kind::Vegas(b)) => {
+                (AdaptiveAlgorithm::Vegas(a), AdaptiveAlgorithm::Vegas(b)) => {
                     assert!(near(a.threshold, b.threshold) && near(a.alpha, b.alpha) && near(a.beta, b.beta));
                 }
-                (Kind::Gradient2(a), Kind::Gradient2(b)) => {
+                (AdaptiveAlgorithm::Gradient2(a), AdaptiveAlgorithm::Gradient2(b)) => {
                     assert!(near(a.tolerance, b.tolerance) && near(a.queue, b.queue));
                 }
                 (made, expected) => panic!("{made:?} is not {expected:?}"),

@@ -520,7 +520,7 @@ fn what_can_be_leased_is_what_validation_says() {
                     (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
                 let rate = Rate::new(requests, period, algorithm);
                 rates.extend(rate.ok());
-                rates.extend(rate.ok().and_then(|rate| rate.softened(Soft::new(20, 1_000).unwrap()).ok()));
+                rates.extend(rate.ok().and_then(|rate| rate.with_soft(Soft::new(20, 1_000).unwrap()).ok()));
             }
         }
     }

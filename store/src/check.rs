@@ -136,7 +136,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
                 *stored = if admitted {
                     rate.charge(record, at, counter.cost)
                 } else {
-                    rate.refuse(record, at, counter.cost)
+                    rate.charge_denied(record, at, counter.cost)
                 };
                 // A denial that counts may take the room that there was.
                 let room =

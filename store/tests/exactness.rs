@@ -81,7 +81,7 @@ fn all() -> Vec<(&'static str, Rate, u64)> {
         ("gcra, burst 1", rate(n, year, Algorithm::Gcra { burst: burst(1) }), 1),
         ("leakyBucket, 299 may wait", rate(300, year, Algorithm::LeakyBucket { max_wait: wait }), 300),
         ("warm-up", rate(n, year / 3, Algorithm::WarmUp(WarmUp::new(60_000, 3).unwrap())), 1),
-        ("soft, 20 % more", rate(1000, year, Algorithm::SLIDING_WINDOW).softened(soft).unwrap(), 1200),
+        ("soft, 20 % more", rate(1000, year, Algorithm::SLIDING_WINDOW).with_soft(soft).unwrap(), 1200),
     ]
 }
 
@@ -293,7 +293,7 @@ fn few() -> Vec<Rate> {
         rate(n, MINUTE + 1, Algorithm::Gcra { burst: burst(n) }),
         rate(n, MINUTE + 2, Algorithm::LeakyBucket { max_wait: wait }),
         rate(n, MINUTE, Algorithm::WarmUp(WarmUp::new(30_000, 3).unwrap())),
-        rate(n, MINUTE + 1, Algorithm::SLIDING_WINDOW).softened(soft).unwrap(),
+        rate(n, MINUTE + 1, Algorithm::SLIDING_WINDOW).with_soft(soft).unwrap(),
     ]
 }
 

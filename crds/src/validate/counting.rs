@@ -1,7 +1,7 @@
 //! How a limit counts: its rates, their algorithm and their enforcement, each by itself and all together.
 
 use sluice_config::rate::InvalidRate;
-use sluice_limiter::warm_up::MAX_WARM_UP_MS;
+use sluice_limiter::MAX_WARM_UP_MS;
 use sluice_limiter::{MAX_PERIOD_MS, RateError};
 
 use super::Found;
@@ -157,7 +157,7 @@ impl Found {
                 let Some(bad) = bad else { continue };
                 let place = match bad {
                     InvalidRate::Together(RateError::Indivisible { .. }) => format!("{rate_path}.subWindows"),
-                    InvalidRate::Together(RateError::LongLog(_) | RateError::TooMany(_)) => requests,
+                    InvalidRate::Together(RateError::LongLog(_) | RateError::TooManySlots(_)) => requests,
                     InvalidRate::Together(RateError::LongInterval { .. }) => {
                         format!("{path}.algorithm.slidingWindowLog.minInterval")
                     }

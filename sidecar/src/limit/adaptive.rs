@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 use prometheus_client::metrics::gauge::Gauge;
-use sluice_limiter::adaptive::{Adaptive, Outcome};
+use sluice_limiter::adaptive::{Adaptive, SampleOutcome};
 use tokio::time::Instant;
 
 use crate::upstream::forward::Failed;
@@ -82,7 +82,7 @@ impl AdaptiveLimit {
         AdaptivePermit { limit: self.clone(), in_flight, sent: None }
     }
 
-    fn sample(&self, sent: Instant, in_flight: u32, outcome: Outcome) {
+    fn sample(&self, sent: Instant, in_flight: u32, outcome: SampleOutcome) {
         let now = Instant::now();
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let mut learnt = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +112,7 @@ impl AdaptivePermit {
     }
 
     /// How that ended; `None`: an answer that says nothing.
-    pub(crate) fn forwarded(&mut self, outcome: Outcome) {
+    pub(crate) fn forwarded(&mut self, outcome: SampleOutcome) {
         if let Some(sent) = self.sent.take() {
             self.limit.sample(sent, self.in_flight, outcome);
         }
@@ -133,27 +133,27 @@ impl Drop for AdaptivePermit {
 
 /// What an answer says of the application's load. An error of its own says nothing: a quick one, taken for an answer, would
 /// raise the limit of an application that cannot work at all.
-pub(crate) fn of_status(status: StatusCode) -> Outcome {
-    if status.is_server_error() { Outcome::Ignored } else { Outcome::Success }
+pub(crate) fn of_status(status: StatusCode) -> SampleOutcome {
+    if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
 }
 
 /// What it says that there is none.
-pub(crate) fn of_failure(failed: &Failed) -> Outcome {
+pub(crate) fn of_failure(failed: &Failed) -> SampleOutcome {
     match failed {
-        Failed::Unreachable(_) | Failed::NoAnswer(_) => Outcome::Dropped,
-        Failed::BrokenRequest => Outcome::Ignored,
+        Failed::Unreachable(_) | Failed::NoAnswer(_) => SampleOutcome::Dropped,
+        Failed::BrokenRequest => SampleOutcome::Ignored,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_limiter::adaptive::{Bounds, Gradient2, Kind};
+    use sluice_limiter::adaptive::{AdaptiveAlgorithm, Bounds, Gradient2};
     use std::time::Duration;
 
     fn limit(initial: u32, before: Option<&Arc<AdaptiveLimit>>) -> Arc<AdaptiveLimit> {
         let bounds = Bounds { minimum: 1, maximum: 100, initial };
-        let settings = Adaptive::new(Kind::Gradient2(Gradient2::default()), bounds).unwrap();
+        let settings = Adaptive::new(AdaptiveAlgorithm::Gradient2(Gradient2::default()), bounds).unwrap();
         let gauge = Gauge::default;
         let metrics = before.map(|before| before.metrics.clone());
         let new = || AdaptiveMetrics { limit: gauge(), in_flight: gauge(), probing: gauge() };

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::adaptive::Outcome;
+use sluice_limiter::adaptive::SampleOutcome;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -45,7 +45,7 @@ impl Held {
     }
 
     /// Reports the result of forwarding to the adaptive limits.
-    pub(crate) fn forwarded(&mut self, outcome: Outcome) {
+    pub(crate) fn forwarded(&mut self, outcome: SampleOutcome) {
         self.permits.iter_mut().for_each(|permit| permit.forwarded(outcome));
     }
 }

@@ -118,11 +118,7 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
             ("lease_returns", "Calls that returned unused quota of a leased limit", lease.returns),
             ("lease_quota_taken", "Quota of leased limits acquired from the store, in requests", lease.taken),
             ("lease_quota_returned", "Quota of leased limits returned unused, in requests", lease.returned),
-            (
-                "lease_quota_lost",
-                "Quota of leased limits that expired unused, in requests",
-                lease.lost,
-            ),
+            ("lease_quota_lost", "Quota of leased limits that expired unused, in requests", lease.lost),
             ("share_admitted", "Checks admitted by local quota in place of the store", share.admitted),
             ("share_denied", "Checks denied by local quota in place of the store", share.denied),
             ("share_handed_over", "Counters whose local usage was flushed to the store", share.handed_over),
@@ -131,7 +127,11 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
     gauges(
         encoder,
         [
-            ("lease_keys", "Counters of leased limits that this sidecar holds, one for each limit and key", lease.keys),
+            (
+                "lease_keys",
+                "Counters of leased limits that this sidecar holds, one for each limit and key",
+                lease.keys,
+            ),
             (
                 "share_pending",
                 "Counters whose local usage is waiting to be flushed to the store",

@@ -113,7 +113,7 @@ mod tests {
     fn a_rule_describes_its_rate_without_the_names_of_algorithms() {
         let rule = |algorithm| {
             let rate = Rate { algorithm, ..rate(5, 60_000) };
-            RateNames::new("l", &[rate.checked().unwrap()]).rules.remove(0)
+            RateNames::new("l", &[rate.validated().unwrap()]).rules.remove(0)
         };
         let burst = |n| Burst::new(n).unwrap();
         for (algorithm, expected) in [
@@ -140,7 +140,7 @@ mod tests {
         ] {
             assert_eq!(rule(algorithm), format!("Limit l {expected}. "));
         }
-        let soft = rate(5, 60_000).softened(Soft::new(50, 30_000).unwrap()).unwrap();
+        let soft = rate(5, 60_000).with_soft(Soft::new(50, 30_000).unwrap()).unwrap();
         assert_eq!(RateNames::new("l", &[soft]).rules, ["Limit l admits 5 requests per 1m, or 7 for 30s. "]);
     }
 }

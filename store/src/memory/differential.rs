@@ -59,7 +59,7 @@ fn any_rate() -> impl Strategy<Value = Rate> {
         let rate = Rate::new(requests, period, algorithm);
         let rate = rate.unwrap_or_else(|_| Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap());
         let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
-        soft.and_then(|soft| rate.softened(soft).ok()).unwrap_or(rate)
+        soft.and_then(|soft| rate.with_soft(soft).ok()).unwrap_or(rate)
     })
 }
 
@@ -74,7 +74,7 @@ fn any_editions() -> impl Strategy<Value = Vec<Vec<Rate>>> {
     (rates(), numbers, rates()).prop_map(|(first, numbers, anew)| {
         let edited = first.iter().zip(numbers).map(|(rate, requests)| {
             let edited = Rate { requests: Requests::new(requests).unwrap(), ..*rate };
-            edited.checked().unwrap_or(*rate)
+            edited.validated().unwrap_or(*rate)
         });
         vec![first.clone(), edited.collect(), anew]
     })

@@ -2,7 +2,7 @@
 //! numbers in headers have one definition.
 
 use redis::Value;
-use sluice_limiter::sliding_window_log::RecordView;
+use sluice_limiter::RecordView;
 use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
 use smallvec::SmallVec;
 

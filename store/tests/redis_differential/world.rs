@@ -143,7 +143,7 @@ impl World {
                         0 => {
                             for rate in &mut rates {
                                 let edited = Rate { requests: self.requests(), ..*rate };
-                                *rate = edited.checked().unwrap_or(*rate);
+                                *rate = edited.validated().unwrap_or(*rate);
                             }
                         }
                         1 => rates = self.limit(n).rates.clone(),
@@ -249,7 +249,7 @@ impl World {
         let rate = Rate::new(requests, Period::from_millis(period).unwrap(), algorithm).ok()?;
         if focus == Focus::Soft || (focus == Focus::SubWindows && self.rng.random_bool(0.1)) {
             let lasts = *[1, 1000, period, (3 * period).min(MAX_PERIOD_MS)].choose(&mut self.rng).unwrap();
-            return rate.softened(Soft::new(self.rng.random_range(1..=300), lasts).unwrap()).ok();
+            return rate.with_soft(Soft::new(self.rng.random_range(1..=300), lasts).unwrap()).ok();
         }
         Some(rate)
     }
@@ -903,7 +903,7 @@ fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
 /// The records that a written counter keeps: its own first, then up to 8 others that have not expired.
 fn written(own: &[Record], before: &[Record], now: u64) -> Vec<Record> {
     let foreign = before.iter().filter(|record| own.iter().all(|used| used.tag != record.tag));
-    own.iter().cloned().chain(foreign.filter_map(|record| record.clone().carry(now)).take(8)).collect()
+    own.iter().cloned().chain(foreign.filter_map(|record| record.clone().carry_over(now)).take(8)).collect()
 }
 
 /// The records of a counter that is not charged, if some of them were rebased.

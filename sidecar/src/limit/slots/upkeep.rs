@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sluice_limiter::concurrency::MAX_CONCURRENT;
+use sluice_limiter::MAX_CONCURRENT;
 use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError, StoreHealth};
 use tokio::time::Instant;
 
