@@ -1,23 +1,17 @@
-//! What tests of several rooms need: real parts, started and ended with the test.
+//! Fixtures for tests that span several crates. They run real components and stop them when the test ends.
 //!
-//! - [`process`]: child processes that never outlive the test, whatever ends it.
-//! - [`control_plane`]: a real API server with etcd, one a test binary.
-//! - [`cluster`]: what tests make on it: namespaces, pods without a kubelet, policies, tokens.
-//! - [`redis`]: a real Redis.
-//! - [`operator`]: the operator as a process.
-//! - [`sidecar`]: the sidecar as a process.
-//! - [`control`]: a sidecar's side of the stream, for sidecars that misbehave.
-//! - [`node`]: a real node, by the commands that a user types.
-//! - [`load`]: many requests at once, each on a connection of its own.
-//! - [`wait`]: wait for a condition, with a generous bound.
+//! - [`wait`]: polls until a condition holds, with a generous upper bound.
+//! - [`process`]: child processes that never outlive the test.
+//! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
+//! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
+//! - [`kubernetes`]: an API server with etcd, and the objects that tests create on it.
+//! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the operator.
+//! - [`node`]: a real Kubernetes node, used through kubectl and Helm.
 
-pub mod cluster;
-pub mod control;
-pub mod control_plane;
-pub mod load;
+pub mod application;
+pub mod client;
+pub mod components;
+pub mod kubernetes;
 pub mod node;
-pub mod operator;
 pub mod process;
-pub mod redis;
-pub mod sidecar;
 pub mod wait;

@@ -1,5 +1,5 @@
-//! Child processes that never outlive the test. Each has a guard, a shell whose input is a pipe of the test's: when
-//! the test ends, however it ends, the pipe closes and the guard ends the child.
+//! Child processes that never outlive the test. A guard shell runs each child. The guard's input is a pipe that the
+//! test holds open: when the test ends for any reason, the pipe closes and the guard stops the child.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ wait $child; code=$?
 kill $guard 2>/dev/null
 exit $code"#;
 
-/// A child process.
+/// A running child process. Dropping it stops the child.
 #[derive(Debug)]
 pub struct Process {
     guard: Child,
-    /// Where its output goes.
+    /// File that receives the child's output.
     pub log: PathBuf,
 }
 
 impl Process {
-    /// Starts a program; its output goes to `log`. It is ended by `signal` (`TERM`, `KILL`) when dropped.
+    /// Starts a program and appends its output to `log`. The child is stopped with `signal` (`TERM` or `KILL`).
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// When the program does not exist or cannot be started.
     #[must_use]
     pub fn start(
         program: &Path,
@@ -32,7 +32,7 @@ impl Process {
         log: &Path,
         signal: &str,
     ) -> Self {
-        assert!(program.exists(), "{} is missing: `make test` builds it", program.display());
+        assert!(program.exists(), "{} does not exist: `make test` builds it", program.display());
         let file =
             std::fs::OpenOptions::new().create(true).append(true).open(log).expect("the log can be written");
         let mut command = Command::new("/bin/bash");
@@ -48,21 +48,21 @@ impl Process {
         Self { guard: command.spawn().expect("bash starts"), log: log.to_owned() }
     }
 
-    /// Ends the child as when dropped, and says how it ended.
+    /// Stops the child with its signal, waits for it and returns its exit code.
     ///
     /// # Panics
-    /// When it cannot be waited for.
+    /// When the guard cannot be waited for.
     pub fn stop(&mut self) -> Option<i32> {
         drop(self.guard.stdin.take());
         self.guard.wait().expect("the guard ends").code()
     }
 
-    /// Whether it runs.
-    pub fn runs(&mut self) -> bool {
+    /// Reports whether the child is still running.
+    pub fn is_running(&mut self) -> bool {
         matches!(self.guard.try_wait(), Ok(None))
     }
 
-    /// What it has written.
+    /// Returns everything that the child has written so far.
     #[must_use]
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -71,27 +71,33 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.runs() {
+        if self.is_running() {
             self.stop();
         }
     }
 }
 
-/// A port that nobody listens on.
+/// Returns a TCP port of 127.0.0.1 that is free at the time of the call.
 ///
 /// # Panics
-/// When there is none.
+/// When no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
-/// A binary of this workspace, beside the test's own.
+/// Returns the path of a binary of this workspace, in the directory above the test's own binary.
 ///
 /// # Panics
-/// When the test's own path is not known.
+/// When the path of the test's binary is unknown.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("the test's own path");
+    let own = std::env::current_exe().expect("the path of the test's binary");
     own.ancestors().nth(2).expect("target/PROFILE/deps/TEST").join(name)
+}
+
+/// Returns the root directory of the repository.
+#[must_use]
+pub fn repository_root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

@@ -1,21 +1,21 @@
-//! Wait for a condition, with a generous bound: a test that needs the bound is broken, not slow.
+//! Polling with an upper bound. A test that reaches the bound is broken, not slow.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// Longest time that any step of a test may take on a busy machine.
 pub const BOUND: Duration = Duration::from_secs(180);
 
-/// Asks until there is an answer.
+/// Calls `poll` every 50 ms until it returns a value, and returns that value.
 ///
 /// # Panics
-/// When there is none within [`BOUND`].
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// When `poll` returns nothing within [`BOUND`]. `condition` describes what the test was waiting for.
+pub async fn until<T>(condition: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        if let Some(value) = poll().await {
+            return value;
         }
-        assert!(start.elapsed() < BOUND, "waited in vain: {what}");
+        assert!(start.elapsed() < BOUND, "gave up after {BOUND:?} waiting until {condition}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -1,10 +1,11 @@
-//! What a real API server says of policies with the CRD alone: the schema and its CEL rules refuse with the field's
-//! path, and accept whatever `sluice check` accepts.
+//! Admission by the CRD alone, on a real API server: the schema and its CEL rules accept what `sluice check` accepts and
+//! name the field of what they reject.
 
 use serde_json::{Value, json};
-use sluice_tests::cluster::TestNamespace;
-use sluice_tests::control_plane::ControlPlane;
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::repository_root;
 
+/// Returns a policy with one valid limit, changed by `extra`.
 fn limit(extra: Value) -> Value {
     let mut limit = json!({"name": "a", "rates": [{"requests": 1, "per": "1m"}]});
     limit.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -81,7 +82,7 @@ async fn admit_accepts_every_algorithm_and_enforcement_and_fills_in_defaults() {
     {
         let spec = limit(extra);
         let own = sluice_crds::validate(&json!({"metadata": {"name": "bad"}, "spec": spec}));
-        assert!(own.is_ok(), "sluice check refuses what the API server accepts: {spec}\n{own:?}");
+        assert!(own.is_ok(), "sluice check rejects what the API server accepts: {spec}\n{own:?}");
         let applied = namespace.apply(&format!("algorithm-{n}"), spec.clone()).await;
         applied.unwrap_or_else(|error| panic!("{spec}: {error}"));
     }
@@ -102,7 +103,7 @@ async fn admit_accepts_every_algorithm_and_enforcement_and_fills_in_defaults() {
 }
 
 #[tokio::test]
-async fn admit_refuses_bad_input_with_the_field_s_path() {
+async fn admit_names_the_field_of_an_invalid_policy() {
     let namespace = namespace().await;
     for (spec, path) in [
         (json!({"limits": []}), "spec.limits"),
@@ -198,20 +199,69 @@ async fn admit_refuses_bad_input_with_the_field_s_path() {
         (limit(json!({"matches": [{"headers": [{"name": "a"}]}]})), "exactly one of exact, regex, present"),
         (limit(json!({"colour": "red"})), ".colour: field not declared"),
     ] {
-        let refused = namespace.apply("bad", spec.clone()).await;
-        let Err(error) = refused else { panic!("{spec} was accepted") };
+        let result = namespace.apply("bad", spec.clone()).await;
+        let Err(error) = result else { panic!("{spec} was accepted") };
         let text = error.to_string();
         assert!(text.contains(path), "{spec}\nexpected {path} in: {text}");
         let own = sluice_crds::validate(&json!({"metadata": {"name": "bad"}, "spec": spec}));
-        assert!(own.is_err(), "sluice check accepts what the API server refuses: {spec}");
+        assert!(own.is_err(), "sluice check accepts what the API server rejects: {spec}");
     }
 }
 
-/// Whatever is in the examples works as it stands.
+#[tokio::test]
+async fn admit_accepts_concurrency_limits_and_names_the_field_of_an_invalid_limit() {
+    let namespace = namespace().await;
+    let limit = |extra: Value| {
+        let mut limit = json!({"name": "a"});
+        limit.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        json!({"concurrency": [limit]})
+    };
+    for (n, extra) in [
+        json!({"max": 1_000_000, "mode": "Shadow", "matches": [{"methods": ["GET"]}],
+               "key": {"parts": [{"clientIP": {}}]}}),
+        json!({"adaptive": {"aimd": {"minimum": 1, "maximum": 1, "timeout": "1h", "tolerancePercent": 1000}}}),
+        json!({"adaptive": {"vegas": {"minimum": 1, "initial": 7, "maximum": 9, "queuePercent": 100}}}),
+        json!({"adaptive": {"gradient2": {"minimum": 4, "maximum": 400, "tolerancePercent": 0, "queuePercent": 0}}}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        namespace.apply(&format!("good-{n}"), limit(extra)).await.unwrap();
+    }
+    let gradient2 = json!({"gradient2": {"minimum": 4, "maximum": 400}});
+    for (spec, expected) in [
+        (json!({}), "at least one of limits, concurrency is needed"),
+        (limit(json!({})), "exactly one of max, adaptive is needed"),
+        (limit(json!({"max": 1, "adaptive": gradient2})), "exactly one of max, adaptive is needed"),
+        (limit(json!({"max": 0})), "spec.concurrency[0].max"),
+        (limit(json!({"adaptive": {}})), "exactly one of aimd, vegas, gradient2 is needed"),
+        (
+            limit(json!({"adaptive": gradient2, "key": {"parts": [{"clientIP": {}}]}})),
+            "an adaptive limit has no key",
+        ),
+        (
+            limit(json!({"adaptive": {"vegas": {"minimum": 2, "maximum": 1}}})),
+            "minimum <= initial <= maximum",
+        ),
+        (
+            limit(json!({"adaptive": {"aimd": {"minimum": 2, "initial": 1, "maximum": 3}}})),
+            "minimum <= initial <= maximum",
+        ),
+        (
+            json!({"concurrency": [{"name": "a", "max": 1}],
+                   "limits": [{"name": "a", "rates": [{"requests": 1, "per": "1s"}]}]}),
+            "names are unique",
+        ),
+    ] {
+        let error = namespace.apply("bad", spec.clone()).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{spec}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn admit_accepts_every_example() {
     let namespace = namespace().await;
-    for entry in std::fs::read_dir(sluice_tests::cluster::root().join("examples")).unwrap() {
+    for entry in std::fs::read_dir(repository_root().join("examples")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         if !text.contains("kind: RateLimitPolicy") {

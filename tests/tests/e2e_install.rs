@@ -1,9 +1,9 @@
-//! `helm install` on a real node, as the README says.
+//! `helm install` on a real node, as the README describes.
 
 use sluice_tests::node::{SYSTEM, install, kubectl};
 
 #[test]
-fn e2e_installs_by_helm_and_comes_up() {
+fn e2e_helm_install_becomes_ready() {
     install();
     kubectl(&format!("-n {SYSTEM} rollout status deployment/sluice-operator --timeout=180s"));
     assert!(kubectl("get crd ratelimitpolicies.sluice.dev -o name").contains("ratelimitpolicies.sluice.dev"));
@@ -11,26 +11,25 @@ fn e2e_installs_by_helm_and_comes_up() {
     assert!(pods.contains("sluice-operator") && pods.contains("sluice-redis"), "{pods}");
 }
 
-/// Least privilege, asked of the API server itself.
 #[test]
-fn e2e_the_operator_may_do_what_it_must_and_no_more() {
+fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
     install();
-    let can = |question: &str| {
+    let can = |request: &str| {
         let account = format!("--as=system:serviceaccount:{SYSTEM}:sluice-operator");
         let mut arguments = vec!["auth", "can-i"];
-        arguments.extend(question.split(' '));
+        arguments.extend(request.split(' '));
         arguments.push(&account);
         sluice_tests::node::run("kubectl", &arguments, "").0
     };
-    for question in [
+    for request in [
         "watch pods -A",
         "get pods -A",
         "create tokenreviews.authentication.k8s.io",
         "watch ratelimitpolicies.sluice.dev -A",
     ] {
-        assert!(can(question), "{question}");
+        assert!(can(request), "{request}");
     }
-    for question in [
+    for request in [
         "get secrets -A",
         "get secrets -n default",
         "create pods -A",
@@ -42,6 +41,6 @@ fn e2e_the_operator_may_do_what_it_must_and_no_more() {
         "create clusterrolebindings.rbac.authorization.k8s.io",
         "delete mutatingwebhookconfigurations.admissionregistration.k8s.io",
     ] {
-        assert!(!can(question), "{question}");
+        assert!(!can(request), "{request}");
     }
 }

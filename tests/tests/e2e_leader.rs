@@ -1,13 +1,12 @@
-//! The leader among the operator's replicas goes. By itself: other tests would have to wait for what a new leader waits
-//! for.
+//! A change of the operator's leader. It has a test binary of its own, because after it other tests would have to wait
+//! until all pods have reported to the new leader.
 
-use sluice_tests::load::get;
+use sluice_tests::client::get;
 use sluice_tests::node::{SYSTEM, Shop, install, kubectl};
 use sluice_tests::wait::until;
 
-/// The leader goes; another takes over, sidecars find it, and an edit reaches them.
 #[tokio::test]
-async fn e2e_another_replica_takes_over_when_the_leader_goes() {
+async fn e2e_another_replica_takes_over_and_serves_the_sidecars_when_the_leader_dies() {
     install();
     let shop = Shop::open("leader");
     shop.deploy("web", 2);
@@ -24,6 +23,6 @@ async fn e2e_another_replica_takes_over_when_the_leader_goes() {
     .await;
     shop.limit("p", "web", 7);
     shop.wait_for("p", "Ready", "True Ready").await;
-    let answer = get(&shop.address("web"), "/", &[("x-client", "a")]).await;
-    assert_eq!(answer.header("x-ratelimit-limit"), Some("7"), "{answer:?}");
+    let response = get(&shop.address("web"), "/", &[("x-client", "a")]).await;
+    assert_eq!(response.header("x-ratelimit-limit"), Some("7"), "{response:?}");
 }

@@ -1,4 +1,4 @@
-//! The whole path on a real node: policies by kubectl, requests through a Service, counters in Redis.
+//! Sluice on a real node: policies applied with kubectl, requests through a Service, counters in Redis.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use sluice_config::KeySecret;
 use sluice_config::key::{Identity, KeyBuilder};
 use sluice_config::policy::{KeyPart, OnMissing};
 use sluice_limiter::Record;
-use sluice_tests::load::{KeepAlive, get, many};
-use sluice_tests::node::{SYSTEM, Shop, applied, apply, install, kubectl};
+use sluice_tests::client::{KeepAlive, get, get_many};
+use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, try_apply};
 use sluice_tests::wait::until;
 
-/// A field of a Secret of the installation.
+/// Reads a field of one of the installation's Secrets.
 fn secret(name: &str, field: &str) -> String {
     let text = kubectl(&format!("-n {SYSTEM} get secret {name} -o jsonpath={{.data.{field}}}"));
     String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text.trim()).unwrap()).unwrap()
 }
 
-/// The embedded Redis, with the rights of a sidecar.
-async fn redis() -> redis::aio::MultiplexedConnection {
+/// Connects to the embedded Redis with the rights of a sidecar.
+async fn connect_to_redis() -> redis::aio::MultiplexedConnection {
     let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
     let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
     let redis = redis::Client::open(format!("redis://{user}:{password}@{}:6379", address.trim())).unwrap();
     redis.get_multiplexed_async_connection().await.unwrap()
 }
 
-/// What Redis has counted in this hour for one value of `x-client`.
-async fn counted(scope: &str, client: &str) -> u64 {
+/// Reads from Redis the count of the current hour for one value of `x-client`.
+async fn stored_count(scope: &str, client: &str) -> u64 {
     let key_secret = KeySecret::try_from(secret("sluice-store-key", "key")).unwrap();
     let builder = KeyBuilder::new(&[KeyPart::Header("x-client".into())], OnMissing::Shared).unwrap();
     let headers =
@@ -37,7 +37,7 @@ async fn counted(scope: &str, client: &str) -> u64 {
     let Identity::Key(hash) = builder.identify(&key_secret, &headers, "127.0.0.1".parse().unwrap()) else {
         unreachable!()
     };
-    let mut connection = redis().await;
+    let mut connection = connect_to_redis().await;
     let name = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash.to_be_bytes());
     let key = format!("sluice:{scope}:{{{}}}:{name}", hash % 64);
     let value: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
@@ -46,19 +46,21 @@ async fn counted(scope: &str, client: &str) -> u64 {
     records[0].current
 }
 
-/// Clear of the hour's edge by Redis's clock, which is the one that counts: the requests take a minute at most.
-async fn clear_of_the_edge() {
-    let mut redis = redis().await;
-    until("the hour has begun", async || {
+/// Waits until the next full hour of Redis's clock, which counts, is more than two minutes away. The requests take one
+/// minute at most.
+async fn avoid_the_full_hour() {
+    let mut redis = connect_to_redis().await;
+    until("the next full hour is not near", async || {
         let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await.ok()?;
         (seconds % 3600 < 3480).then_some(())
     })
     .await;
 }
 
+/// Reads the lines of the metric `sluice_fallback_total` from all pods of an application.
 async fn fallbacks(shop: &Shop, app: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    for pod in shop.pods(app) {
+    for pod in shop.pod_addresses(app) {
         let metrics = get(&format!("{pod}:8791"), "/metrics", &[]).await;
         assert_eq!(metrics.status, 200);
         assert!(metrics.body.contains("sluice_decisions"), "{}", metrics.body);
@@ -68,7 +70,7 @@ async fn fallbacks(shop: &Shop, app: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e2e_exactly_n_of_3n_concurrent_requests_over_three_pods() {
+async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     const N: usize = 300;
     install();
     let shop = Shop::open("shop");
@@ -76,16 +78,16 @@ async fn e2e_exactly_n_of_3n_concurrent_requests_over_three_pods() {
     shop.limit("checkout", "checkout", N as u32);
     shop.wait_for("checkout", "Ready", "True Ready").await;
     let address = shop.address("checkout");
-    clear_of_the_edge().await;
+    avoid_the_full_hour().await;
 
-    let outcome = many(&address, 3 * N, 60, &[("x-client", "alice")]).await;
-    println!("{outcome:?}");
-    assert_eq!((outcome.count(200), outcome.count(429)), (N, 2 * N), "{outcome:?}");
-    assert_eq!(outcome.by_pod.len(), 3, "{outcome:?}");
-    assert!(outcome.by_pod.values().all(|&admitted| admitted >= N / 10), "{outcome:?}");
+    let tally = get_many(&address, 3 * N, 60, &[("x-client", "alice")]).await;
+    println!("{tally:?}");
+    assert_eq!((tally.count(200), tally.count(429)), (N, 2 * N), "{tally:?}");
+    assert_eq!(tally.by_pod.len(), 3, "{tally:?}");
+    assert!(tally.by_pod.values().all(|&admitted| admitted >= N / 10), "{tally:?}");
     let fallbacks = fallbacks(&shop, "checkout").await;
     assert!(fallbacks.len() >= 3 && fallbacks.iter().all(|line| line.ends_with(" 0")), "{fallbacks:?}");
-    assert_eq!(counted("shop/checkout/per-client", "alice").await, N as u64);
+    assert_eq!(stored_count("shop/checkout/per-client", "alice").await, N as u64);
 
     let denied = get(&address, "/", &[("x-client", "alice")]).await;
     assert_eq!(denied.status, 429);
@@ -98,35 +100,35 @@ async fn e2e_exactly_n_of_3n_concurrent_requests_over_three_pods() {
     assert_eq!(row[..5], ["checkout", "True", "True", "3/3", "Healthy"], "{table}");
     kubectl("-n shop describe ratelimitpolicies.sluice.dev checkout");
 
-    // An edit takes effect on all pods without a restart and without losing counts.
+    // An edit takes effect on all pods, without a restart, and keeps the counts.
     let before = kubectl(
         "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
     );
     shop.limit("checkout", "checkout", N as u32 + 50);
     shop.wait_for("checkout", "Ready", "True Ready").await;
-    let outcome = many(&address, 150, 30, &[("x-client", "alice")]).await;
-    assert_eq!((outcome.count(200), outcome.count(429)), (50, 100), "{outcome:?}");
+    let tally = get_many(&address, 150, 30, &[("x-client", "alice")]).await;
+    assert_eq!((tally.count(200), tally.count(429)), (50, 100), "{tally:?}");
     let after = kubectl(
         "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
     );
     assert_eq!(before, after);
 
     kubectl("-n shop delete ratelimitpolicies.sluice.dev checkout");
-    until("deletion lifts the limit", async || {
-        let outcome = many(&address, 30, 10, &[("x-client", "alice")]).await;
-        (outcome.count(200) == 30).then_some(())
+    until("deleting the policy lifts the limit", async || {
+        let tally = get_many(&address, 30, 10, &[("x-client", "alice")]).await;
+        (tally.count(200) == 30).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn e2e_a_service_with_a_numeric_target_port_is_named() {
+async fn e2e_status_names_a_service_with_a_numeric_target_port() {
     install();
     let shop = Shop::open("numeric");
     shop.deploy("web", 1);
     shop.limit("p", "web", 5);
     shop.wait_for("p", "Ready", "True Ready").await;
-    applied(
+    apply(
         "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: 8080}]}}",
     );
     let message = shop.wait_for("p", "Captured", "False BypassedByService").await;
@@ -135,16 +137,16 @@ async fn e2e_a_service_with_a_numeric_target_port_is_named() {
         "{message}"
     );
     shop.wait_for("p", "Ready", "False BypassedByService").await;
-    applied(
+    apply(
         "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: http}]}}",
     );
     shop.wait_for("p", "Ready", "True Ready").await;
 }
 
 #[tokio::test]
-async fn e2e_a_pod_from_before_the_label_is_reported_with_the_command_that_mends_it() {
+async fn e2e_status_reports_pods_older_than_the_label_with_the_command_that_injects_them() {
     install();
-    applied("{apiVersion: v1, kind: Namespace, metadata: {name: early}}");
+    apply("{apiVersion: v1, kind: Namespace, metadata: {name: early}}");
     let shop = Shop { namespace: "early".into() };
     shop.deploy("web", 2);
     shop.limit("p", "web", 5);
@@ -154,7 +156,7 @@ async fn e2e_a_pod_from_before_the_label_is_reported_with_the_command_that_mends
     assert_eq!(message, format!("2 of 2 pods carry no sidecar: kubectl {label}, then kubectl {restart}."));
     kubectl(label);
     kubectl(restart);
-    shop.rolled_out("web");
+    shop.wait_for_rollout("web");
     shop.wait_for("p", "Ready", "True Ready").await;
 }
 
@@ -165,8 +167,8 @@ async fn e2e_a_sidecar_that_hangs_keeps_programmed_false() {
     shop.deploy("web", 1);
     shop.limit("p", "web", 5);
     shop.wait_for("p", "Ready", "True Ready").await;
-    // By hand, and it never asks for a stream. The webhook lets it be: it has a sidecar.
-    applied(
+    // This pod brings a container named like the sidecar, so the webhook leaves it alone. It never opens a session.
+    apply(
         "
 apiVersion: v1
 kind: Pod
@@ -187,16 +189,16 @@ spec:
 }
 
 #[tokio::test]
-async fn e2e_nonsense_is_refused_by_the_api_server_with_the_field_s_path() {
+async fn e2e_the_api_server_rejects_an_invalid_policy_with_the_path_of_the_field() {
     install();
     let shop = Shop::open("nonsense");
     let policy = |limits: &str| {
-        apply(&format!(
+        try_apply(&format!(
             "{{apiVersion: sluice.dev/v1alpha1, kind: RateLimitPolicy, metadata: {{name: p, namespace: {}}}, spec: {{limits: {limits}}}}}",
             shop.namespace
         ))
     };
-    for (limits, word) in [
+    for (limits, expected) in [
         (
             "[{name: a, rates: [{requests: 1, per: 9000h}]}]",
             "spec.limits[0].rates[0].per: 9000h is out of range",
@@ -216,16 +218,16 @@ async fn e2e_nonsense_is_refused_by_the_api_server_with_the_field_s_path() {
         ),
     ] {
         let (ok, text) = policy(limits);
-        assert!(!ok && text.contains(word), "{limits}: {text}");
+        assert!(!ok && text.contains(expected), "{limits}: {text}");
     }
     let (ok, text) = policy("[{name: a, rates: [{requests: 9, per: 1m}, {requests: 9, per: 1h}]}]");
     assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: can never bind"), "{text}");
 }
 
-/// Rolling an application over loses no request, neither of clients that connect anew nor of those that keep their
-/// connections: endpoints spread before ports close, and connections are closed before the application is gone.
+/// Some clients open a connection for each request, others keep theirs. Neither may meet a closed port: endpoints spread
+/// before ports close, and the sidecar closes connections before the application ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn e2e_a_roll_out_under_load_loses_no_request() {
+async fn e2e_a_rollout_under_load_loses_no_request() {
     install();
     let shop = Shop::open("rollout");
     shop.deploy("web", 2);
@@ -235,25 +237,25 @@ async fn e2e_a_roll_out_under_load_loses_no_request() {
     for client in 0..6 {
         let (address, done) = (address.clone(), done.clone());
         clients.spawn(async move {
-            let (mut kept, mut outcome) = (KeepAlive::new(&address), BTreeMap::<u16, usize>::new());
+            let (mut kept, mut statuses) = (KeepAlive::new(&address), BTreeMap::<u16, usize>::new());
             while !done.load(Ordering::Relaxed) {
                 let status = if client < 2 { get(&address, "/", &[]).await.status } else { kept.get().await };
-                *outcome.entry(status).or_default() += 1;
+                *statuses.entry(status).or_default() += 1;
                 tokio::time::sleep(Duration::from_millis(25)).await;
             }
-            outcome
+            statuses
         });
     }
     kubectl("-n rollout rollout restart deployment/web");
-    shop.rolled_out("web");
-    until("the pods of before are gone", async || {
+    shop.wait_for_rollout("web");
+    until("the old pods are gone", async || {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        (shop.pods("web").len() == 2).then_some(())
+        (shop.pod_addresses("web").len() == 2).then_some(())
     })
     .await;
     done.store(true, Ordering::Relaxed);
-    while let Some(outcome) = clients.join_next().await {
-        let outcome = outcome.unwrap();
-        assert_eq!(outcome.keys().collect::<Vec<_>>(), [&200], "{outcome:?}");
+    while let Some(statuses) = clients.join_next().await {
+        let statuses = statuses.unwrap();
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{statuses:?}");
     }
 }

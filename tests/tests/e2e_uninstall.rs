@@ -1,6 +1,6 @@
 //! `helm uninstall` leaves pods serving.
 
-use sluice_tests::load::get;
+use sluice_tests::client::get;
 use sluice_tests::node::{SYSTEM, Shop, install, kubectl, run};
 use sluice_tests::wait::until;
 
@@ -23,10 +23,10 @@ async fn e2e_uninstall_leaves_pods_serving() {
     for _ in 0..20 {
         assert_eq!(get(&address, "/", &[("x-client", "b")]).await.status, 200);
     }
-    // New pods start as if Sluice had never been there.
+    // New pods start without a sidecar.
     kubectl("-n leave rollout restart deployment/web");
-    shop.rolled_out("web");
-    until("the pods of before are gone, and those of now have no sidecar", async || {
+    shop.wait_for_rollout("web");
+    until("the old pods are gone and the new ones have no sidecar", async || {
         let query = "-n leave get pods -l app=web -o jsonpath={.items[*].spec.initContainers[*].name}";
         (!kubectl(query).contains("sluice-sidecar")).then_some(())
     })
@@ -34,6 +34,6 @@ async fn e2e_uninstall_leaves_pods_serving() {
     assert_eq!(get(&address, "/", &[]).await.status, 200);
     assert!(
         run("kubectl", &["get", "crd", "ratelimitpolicies.sluice.dev"], "").0,
-        "policies outlive an uninstall"
+        "an uninstall keeps the policies"
     );
 }

@@ -1,18 +1,17 @@
-//! Every algorithm and every enforcement on the whole path: applied to a real API server, compiled by the operator,
-//! enforced by a sidecar with counters in its memory. What they do exactly is tested with a clock that stands still;
-//! here each is told from every other, with periods so long that no slow machine changes an answer.
+//! Every algorithm and every enforcement from the API server to the response: policies are applied to a real API server,
+//! compiled by the operator, and enforced by a sidecar that counts in memory. Exact behaviour is tested elsewhere with a
+//! clock that stands still. These tests only tell the algorithms apart. Their periods are so long that a slow machine
+//! does not change the responses.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sluice_tests::cluster::TestNamespace;
-use sluice_tests::control_plane::ControlPlane;
-use sluice_tests::load::{CheckResponse, get};
-use sluice_tests::operator::Operator;
-use sluice_tests::sidecar::Sidecar;
+use sluice_tests::client::{Response, get};
+use sluice_tests::components::{Operator, Sidecar};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use sluice_tests::wait::until;
 
-/// A limit of its own path, by `x-client`.
+/// Returns a limit for the path `/NAME`, with a counter for each value of `x-client`.
 fn limit(name: &str, rate: Value, more: Value) -> Value {
     let mut limit = json!({
         "name": name,
@@ -64,26 +63,26 @@ struct Stage {
 }
 
 impl Stage {
-    async fn get(&self, path: &str, client: &str) -> CheckResponse {
+    async fn get(&self, path: &str, client: &str) -> Response {
         get(&self.sidecar.address, &format!("/{path}"), &[("x-client", client)]).await
     }
 
-    /// How many of a few requests are admitted, and the first denial.
-    async fn flood(&self, path: &str) -> (usize, CheckResponse) {
+    /// Sends requests until one is denied. Returns the number admitted, and the denial.
+    async fn flood(&self, path: &str) -> (usize, Response) {
         for admitted in 0..20 {
-            let answer = self.get(path, "flood").await;
-            match answer.status {
+            let response = self.get(path, "flood").await;
+            match response.status {
                 200 => {}
-                429 => return (admitted, answer),
-                other => panic!("{path}: {other}\n{answer:?}\n{}", self.sidecar.process.output()),
+                429 => return (admitted, response),
+                other => panic!("{path}: {other}\n{response:?}\n{}", self.sidecar.process.output()),
             }
         }
-        panic!("{path}: nothing is denied");
+        panic!("{path}: no request is denied");
     }
 }
 
-fn number(answer: &CheckResponse, header: &str) -> u64 {
-    answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
+fn number(response: &Response, header: &str) -> u64 {
+    response.header(header).unwrap_or_else(|| panic!("no {header}: {response:?}")).parse().unwrap()
 }
 
 fn now() -> u64 {
@@ -101,11 +100,11 @@ async fn windows(stage: &Stage) {
         let wait = number(&denied, "retry-after");
         let passed = begin.elapsed().as_secs() + 2;
         let (least, most) = match path {
-            // Until the end of the hour, and until the share of what was used has fallen by one.
+            // Until the end of the hour, and then until the estimate of the previous hour has fallen by one.
             "sliding" => (left_before - passed, left_before + 3600),
-            // Until the share of the sub-window of now has fallen: in the minute after an hour.
+            // Until the estimate of the current sub-window falls, in the minute that follows one hour later.
             "slots" => (3540 - passed, 3660),
-            // Until that sub-window is a whole period ago.
+            // Until the current sub-window is a whole period old.
             "guaranteed" => (3600 - passed, 3660),
             "fixed" => (left_before - passed, left_before),
             "first" | "log" => (3600 - passed, 3600),
@@ -118,52 +117,56 @@ async fn windows(stage: &Stage) {
         resets.push(number(&stage.get("spread", client).await, "x-ratelimit-reset") / 60);
     }
     resets.dedup();
-    assert!(resets.len() > 1, "every client has a phase of its own: {resets:?}");
+    assert!(resets.len() > 1, "each client has its own phase: {resets:?}");
 }
 
 async fn logs(stage: &Stage) {
     for (path, expected) in [("apart", [2, 2, 2, 2]), ("quiet", [2, 1, 0, 0])] {
         let mut remaining = Vec::new();
         for n in 0..4 {
-            let answer = stage.get(path, "flood").await;
-            assert_eq!(answer.status, if n == 0 { 200 } else { 429 }, "{path}");
-            remaining.push(number(&answer, "x-ratelimit-remaining"));
+            let response = stage.get(path, "flood").await;
+            assert_eq!(response.status, if n == 0 { 200 } else { 429 }, "{path}");
+            remaining.push(number(&response, "x-ratelimit-remaining"));
             if path == "apart" && n > 0 {
-                assert!((1700..=1800).contains(&number(&answer, "retry-after")), "{answer:?}");
-                assert!(answer.body.contains("at least 30m apart"), "{}", answer.body);
+                assert!((1700..=1800).contains(&number(&response, "retry-after")), "{response:?}");
+                assert!(response.body.contains("at least 30m apart"), "{}", response.body);
             }
         }
-        assert_eq!(remaining, expected, "{path}: whether denied requests count");
+        assert_eq!(remaining, expected, "{path}: denied requests count only with countDenied");
     }
 }
 
 async fn buckets(stage: &Stage) {
-    for (path, expected, least, most, words) in [
+    for (path, expected, least, most, detail) in [
         ("tokens", 5, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 5"),
         // A cold request costs up to three times as much as a warm one.
         ("warm", 1, 3600, 5400, "admits 2 requests per 1h, and fewer after an idle time"),
         ("gcra", 1, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 1"),
-        // The second would have to wait for an hour, and may for a minute.
+        // The second request would have to wait for an hour, but may wait for a minute only.
         ("queue", 1, 3440, 3540, "forwards 1 requests per 1h, with a delay of at most 1m"),
     ] {
         let (admitted, denied) = stage.flood(path).await;
         assert_eq!(admitted, expected, "{path}");
         let wait = number(&denied, "retry-after");
         assert!((least..=most).contains(&wait), "{path}: {wait} is not within {least} to {most}");
-        assert!(denied.body.contains(words), "{}", denied.body);
+        assert!(denied.body.contains(detail), "{}", denied.body);
     }
     let begin = Instant::now();
-    let answers = futures::future::join_all((0..4).map(|_| stage.get("leaky", "a"))).await;
-    assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
-    assert!(begin.elapsed().as_millis() >= 750, "a quarter of a second apart: {:?}", begin.elapsed());
+    let responses = futures::future::join_all((0..4).map(|_| stage.get("leaky", "a"))).await;
+    assert!(responses.iter().all(|response| response.status == 200), "{responses:?}");
+    assert!(
+        begin.elapsed().as_millis() >= 750,
+        "requests leave a quarter of a second apart: {:?}",
+        begin.elapsed()
+    );
 }
 
 async fn enforcement(stage: &Stage) {
     let (admitted, denied) = stage.flood("soft").await;
-    assert_eq!(admitted, 6, "3, and as many more");
+    assert_eq!(admitted, 6, "3, and 100 % more");
     assert!(denied.body.contains("admits 3 requests per 1h, and for 1h 6"), "{}", denied.body);
     let mut clients = 0..;
-    until("the pod has been found idle", async || {
+    until("the sidecar has measured that the pod is idle", async || {
         let client = clients.next()?.to_string();
         (number(&stage.get("elastic", &client).await, "x-ratelimit-limit") == 5).then_some(())
     })
@@ -176,7 +179,7 @@ async fn enforcement(stage: &Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_counts_as_each_algorithm_says() {
+async fn a_sidecar_enforces_every_algorithm_and_every_enforcement() {
     let plane = ControlPlane::shared().await;
     let operator = Operator::start(plane, "algorithms-system", "memory:").await;
     let namespace = TestNamespace::create(plane.client().await, "algorithms").await;
@@ -184,7 +187,7 @@ async fn a_sidecar_counts_as_each_algorithm_says() {
     let pod = namespace.pod("one", true, json!({"app": "a"})).await;
     let stage = Stage { sidecar: Sidecar::start(&namespace, &pod, &operator).await };
     namespace.wait_for("p", "Ready", "True Ready").await;
-    until("the hour has begun", async || (now() % 3600 < 3420).then_some(())).await;
+    until("the next full hour is not near", async || (now() % 3600 < 3420).then_some(())).await;
 
     windows(&stage).await;
     logs(&stage).await;
@@ -195,7 +198,7 @@ async fn a_sidecar_counts_as_each_algorithm_says() {
     let limits = status.limits.unwrap_or_default();
     assert!(limits.starts_with("sliding 3/1h, slots 3/1h(60 sub-windows), guaranteed"), "{limits}");
 
-    // What only the code of admission finds, and got in without it.
+    // The schema accepts this policy. The webhook would reject it, but there is none here.
     let bad = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [
         limit("bad", json!({"requests": 1, "per": "1s", "subWindows": 7}), json!({})),
     ]});

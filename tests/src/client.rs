@@ -1,4 +1,4 @@
-//! Many requests at once, each on a connection of its own, so that a Service spreads them over its pods.
+//! HTTP clients: single requests, concurrent requests, and a client that keeps its connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,27 +8,30 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// One answer.
+/// Longest time that one request may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckResponse {
-    /// The status code; 0 when there was no answer.
+pub struct Response {
+    /// Status code, or 0 when no response arrived.
     pub status: u16,
-    /// The head, in lower case.
+    /// Status line and headers in lower case, or the reason why no response arrived.
     pub head: String,
     /// The body.
     pub body: String,
 }
 
-impl CheckResponse {
-    /// A header's value.
+impl Response {
+    /// Returns the value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::trim)
     }
 }
 
-/// Sends one GET with headers.
-pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> CheckResponse {
+/// Sends a GET request on a connection of its own.
+pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let exchange = async {
         let mut tcp = TcpStream::connect(address).await?;
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
@@ -41,38 +44,48 @@ pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> CheckRe
         tcp.read_to_end(&mut bytes).await?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let text = match tokio::time::timeout(Duration::from_secs(30), exchange).await {
+    let text = match tokio::time::timeout(TIMEOUT, exchange).await {
         Ok(Ok(text)) => text,
-        Ok(Err(error)) => return CheckResponse { status: 0, head: error.to_string(), body: String::new() },
-        Err(_) => return CheckResponse { status: 0, head: "no answer".into(), body: String::new() },
+        Ok(Err(error)) => return Response { status: 0, head: error.to_string(), body: String::new() },
+        Err(_) => return Response { status: 0, head: "timed out".into(), body: String::new() },
     };
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    CheckResponse { status, head: head.to_lowercase(), body: body.to_owned() }
+    Response { status: status_code(head), head: head.to_lowercase(), body: body.to_owned() }
 }
 
-/// What became of many requests.
+/// Responses to many requests, counted.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// How many of each status code.
+pub struct Tally {
+    /// Number of responses by status code; 0 counts requests without a response.
     pub by_status: BTreeMap<u16, usize>,
-    /// How many each pod admitted.
+    /// Number of responses with status 200 by the pod named in the header `x-pod`.
     pub by_pod: BTreeMap<String, usize>,
 }
 
-impl Outcome {
-    /// How many had this status code.
+impl Tally {
+    /// Returns the number of responses with this status code.
     #[must_use]
     pub fn count(&self, status: u16) -> usize {
         self.by_status.get(&status).copied().unwrap_or(0)
     }
+
+    /// Adds the counts of another tally.
+    pub fn add(&mut self, other: Self) {
+        for (status, count) in other.by_status {
+            *self.by_status.entry(status).or_default() += count;
+        }
+        for (pod, count) in other.by_pod {
+            *self.by_pod.entry(pod).or_default() += count;
+        }
+    }
 }
 
-/// Sends `n` GETs, at most `at_once` at a time.
-pub async fn many(address: &str, n: usize, at_once: usize, headers: &[(&str, &str)]) -> Outcome {
-    let permits = Arc::new(Semaphore::new(at_once));
+/// Sends `total` GET requests, at most `concurrency` of them at the same time. Each request uses a connection of its
+/// own, so a Service spreads them over its pods.
+pub async fn get_many(address: &str, total: usize, concurrency: usize, headers: &[(&str, &str)]) -> Tally {
+    let permits = Arc::new(Semaphore::new(concurrency));
     let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..n {
+    for _ in 0..total {
         let (permits, address) = (permits.clone(), address.to_owned());
         let headers: Vec<(String, String)> =
             headers.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
@@ -82,19 +95,19 @@ pub async fn many(address: &str, n: usize, at_once: usize, headers: &[(&str, &st
             get(&address, "/", &headers).await
         });
     }
-    let mut outcome = Outcome::default();
-    while let Some(answer) = tasks.join_next().await {
-        let Ok(answer) = answer else { continue };
-        *outcome.by_status.entry(answer.status).or_default() += 1;
-        if let (200, Some(pod)) = (answer.status, answer.header("x-pod")) {
-            *outcome.by_pod.entry(pod.to_owned()).or_default() += 1;
+    let mut tally = Tally::default();
+    while let Some(response) = tasks.join_next().await {
+        let Ok(response) = response else { continue };
+        *tally.by_status.entry(response.status).or_default() += 1;
+        if let (200, Some(pod)) = (response.status, response.header("x-pod")) {
+            *tally.by_pod.entry(pod.to_owned()).or_default() += 1;
         }
     }
-    outcome
+    tally
 }
 
-/// One client that keeps its connection, as a pooled client does: it opens a new one when the server says
-/// `connection: close`, or has closed it while it was idle.
+/// A client that keeps its connection, as pooled clients do. It opens a new connection after a response with
+/// `connection: close`, or when the server closed the kept one while it was idle.
 #[derive(Debug)]
 pub struct KeepAlive {
     address: String,
@@ -102,18 +115,18 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// A client of `address`, not yet connected.
+    /// Creates a client of `address` without a connection.
     #[must_use]
     pub fn new(address: &str) -> Self {
         Self { address: address.to_owned(), connection: None }
     }
 
-    /// Sends a GET; returns the status code, 0 when there is no answer even on a new connection.
+    /// Sends a GET request and returns the status code, or 0 when even a new connection gets no response.
     pub async fn get(&mut self) -> u16 {
         let reused = self.connection.is_some();
         match self.exchange().await {
             Ok(status) => status,
-            // A kept connection may be closed at the very moment of its reuse: every client tries a GET again.
+            // The server may close a kept connection just as it is reused. Every client retries a GET then.
             Err(_) if reused => {
                 self.connection = None;
                 self.exchange().await.unwrap_or(0)
@@ -130,7 +143,7 @@ impl KeepAlive {
         tcp.write_all(format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
         let (mut text, mut buffer) = (String::new(), [0; 4096]);
         loop {
-            let n = tokio::time::timeout(Duration::from_secs(30), tcp.read(&mut buffer)).await??;
+            let n = tokio::time::timeout(TIMEOUT, tcp.read(&mut buffer)).await??;
             if n == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
@@ -142,11 +155,15 @@ impl KeepAlive {
             if length.is_some_and(|length| body.len() < length) {
                 continue;
             }
-            let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+            let status = status_code(head);
             if length.is_some() && !head.contains("connection: close") {
                 self.connection = Some(tcp);
             }
             return Ok(status);
         }
     }
+}
+
+fn status_code(head: &str) -> u16 {
+    head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! A sidecar's side of the stream, by hand: for sidecars that refuse, hang or lie.
+//! A session with the operator, scripted by the test. It plays sidecars that nack a policy, hang, or report a wrong
+//! hash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,41 +13,32 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use sluice_config::message::{Policies, PolicyReport, Report, STREAM_HEADER, StoreReport, VERSION};
 
-/// One stream.
-pub struct Stream {
-    control: Control,
-    body: Incoming,
-    buffer: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// A way to the control port.
+/// A client of the operator's control port.
 #[derive(Clone)]
-pub struct Control {
+pub struct ControlClient {
     address: String,
     tls: Arc<rustls::ClientConfig>,
 }
 
-impl Control {
-    /// To a control port, trusting one authority.
+impl ControlClient {
+    /// Creates a client of the control URL that trusts one CA.
     ///
     /// # Panics
-    /// When the authority is no certificate.
+    /// When the file holds no valid certificate.
     #[must_use]
-    pub fn new(url: &str, authority: &Path) -> Self {
+    pub fn new(control_url: &str, ca_file: &Path) -> Self {
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(authority).expect("the authority's file") {
-            roots.add(certificate.expect("a certificate")).expect("an authority");
+        for certificate in CertificateDer::pem_file_iter(ca_file).expect("the CA's file") {
+            roots.add(certificate.expect("a certificate")).expect("a CA certificate");
         }
         let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        Self { address: url.trim_start_matches("https://").to_owned(), tls: Arc::new(tls) }
+        Self { address: control_url.trim_start_matches("https://").to_owned(), tls: Arc::new(tls) }
     }
 
     /// Sends a request on a connection of its own.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// When no response arrives.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
         let tcp = tokio::net::TcpStream::connect(&self.address).await.expect("the control port listens");
         let name = ServerName::try_from("127.0.0.1").expect("an address");
@@ -54,11 +46,17 @@ impl Control {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.expect("HTTP");
         tokio::spawn(connection);
-        sender.send_request(request).await.expect("an answer")
+        sender.send_request(request).await.expect("a response")
     }
 
-    /// Asks for a stream.
-    pub async fn connect(&self, token: &str, last_event_id: Option<&str>) -> Result<Stream, StatusCode> {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// The status code with which the operator rejected it.
+    ///
+    /// # Panics
+    /// When the response does not name the session.
+    pub async fn connect(&self, token: &str, last_event_id: Option<&str>) -> Result<Session, StatusCode> {
         let mut request = Request::get("/v1/stream")
             .header("host", "control")
             .header("authorization", format!("Bearer {token}"));
@@ -69,17 +67,26 @@ impl Control {
         if response.status() != StatusCode::OK {
             return Err(response.status());
         }
-        let name = response.headers()[STREAM_HEADER].to_str().expect("the stream's name").to_owned();
-        Ok(Stream { control: self.clone(), body: response.into_body(), buffer: String::new(), name })
+        let name = response.headers()[STREAM_HEADER].to_str().expect("the session's name").to_owned();
+        Ok(Session { control: self.clone(), body: response.into_body(), buffer: String::new(), name })
     }
 }
 
-impl Stream {
-    /// The next event; nothing when the stream has ended.
+/// An open session.
+pub struct Session {
+    control: ControlClient,
+    body: Incoming,
+    buffer: String,
+    name: String,
+}
+
+impl Session {
+    /// Waits for the next event. Returns nothing when the session has ended.
     pub async fn event(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.buffer.find("\n\n") {
                 let event: String = self.buffer.drain(..end + 2).collect();
+                // A comment, which only keeps the connection alive.
                 if event.starts_with(':') {
                     continue;
                 }
@@ -90,26 +97,26 @@ impl Stream {
         }
     }
 
-    /// The next event of policies, and its id.
+    /// Waits for the next event with policies and returns it with its id.
     ///
     /// # Panics
-    /// When the stream ends.
+    /// When the session ends.
     pub async fn policies(&mut self) -> (Policies, String) {
         loop {
-            let event = self.event().await.expect("the stream goes on");
+            let event = self.event().await.expect("the session goes on");
             let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
             if event.starts_with("event: policies\n") {
-                let policies = serde_json::from_str(data).expect("an event of policies");
+                let policies = serde_json::from_str(data).expect("an event with policies");
                 let id = event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default();
                 return (policies, id.to_owned());
             }
         }
     }
 
-    /// Reports.
+    /// Sends a report.
     ///
     /// # Panics
-    /// When the operator does not take it.
+    /// When the operator does not accept it.
     pub async fn report(
         &self,
         policies: impl IntoIterator<Item = (String, PolicyReport)>,

@@ -1,7 +1,5 @@
-//! What tests make on an API server without a kubelet: namespaces, pods that are Running because we say so, policies,
-//! and tokens bound to pods.
-
-use std::path::Path;
+//! Objects that tests create on an API server without a kubelet: namespaces, pods whose status the test sets,
+//! Services, policies, and tokens bound to pods.
 
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
@@ -13,43 +11,43 @@ use sluice_crds::RateLimitPolicy;
 
 use crate::wait::until;
 
-/// Installs the CRDs and waits until they are served.
+/// Installs the CRDs and waits until the API server serves them.
 ///
 /// # Panics
-/// When the API server refuses them.
+/// When the API server rejects them.
 pub async fn install_crds(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let params = PatchParams::apply("test").force();
     let crd = RateLimitPolicy::crd();
-    api.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("the API server takes the CRD");
+    api.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("the API server accepts the CRD");
     let policies: Api<RateLimitPolicy> = Api::all(client.clone());
-    until("the CRD is served", async || policies.list(&Default::default()).await.ok()).await;
+    until("the API server serves the CRD", async || policies.list(&Default::default()).await.ok()).await;
 }
 
 /// A namespace for one test.
 #[derive(Clone)]
 pub struct TestNamespace {
-    /// A client with all rights.
+    /// Client with cluster-admin rights.
     pub client: Client,
-    /// Its name.
+    /// Name of the namespace.
     pub name: String,
 }
 
 impl TestNamespace {
-    /// Makes one, with injection on and a service account `default`.
+    /// Creates a namespace with sidecar injection enabled and a service account `default`.
     ///
     /// # Panics
-    /// When the API server refuses.
+    /// When the API server rejects one of them.
     pub async fn create(client: Client, prefix: &str) -> Self {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let namespace = serde_json::from_value(
             json!({"metadata": {"generateName": format!("{prefix}-"), "labels": {"sluice.dev/injection": "enabled"}}}),
         );
-        let made = namespaces
+        let created = namespaces
             .create(&PostParams::default(), &namespace.expect("a namespace"))
             .await
             .expect("a namespace");
-        let this = Self { client, name: made.name_any() };
+        let this = Self { client, name: created.name_any() };
         let account =
             serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("a service account");
         this.api::<ServiceAccount>()
@@ -59,7 +57,7 @@ impl TestNamespace {
         this
     }
 
-    /// The API of one kind in this namespace.
+    /// Returns the API of one kind in this namespace.
     #[must_use]
     pub fn api<K>(&self) -> Api<K>
     where
@@ -69,10 +67,10 @@ impl TestNamespace {
         Api::namespaced(self.client.clone(), &self.name)
     }
 
-    /// Makes a pod with a port `http`, with or without a sidecar, and says that it runs.
+    /// Creates a pod with a port `http`, with or without a sidecar, and sets its phase to `Running`.
     ///
     /// # Panics
-    /// When the API server refuses.
+    /// When the API server rejects it.
     pub async fn pod(&self, name: &str, injected: bool, labels: Value) -> Pod {
         let mut pod = json!({
             "metadata": {"name": name, "labels": labels},
@@ -95,22 +93,24 @@ impl TestNamespace {
             .await
             .expect("a pod");
         let running = json!({"status": {"phase": "Running", "podIP": "127.0.0.1"}});
-        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.expect("the pod runs")
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&running))
+            .await
+            .expect("the pod is running")
     }
 
-    /// Ends a pod at once.
+    /// Deletes a pod without a grace period.
     ///
     /// # Panics
-    /// When the API server refuses.
+    /// When the API server rejects the request.
     pub async fn delete_pod(&self, name: &str) {
         let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         self.api::<Pod>().delete(name, &params).await.expect("the pod is deleted");
     }
 
-    /// A Service of port 80 that leads to `target`, a name or a number.
+    /// Applies a Service whose port 80 targets `target`, the name or number of a pod's port.
     ///
     /// # Panics
-    /// When the API server refuses.
+    /// When the API server rejects it.
     pub async fn service(&self, name: &str, selector: Value, target: Value) {
         let service = json!({"metadata": {"name": name}, "spec": {"selector": selector, "ports": [{"port": 80, "targetPort": target}]}});
         let params = PatchParams::apply("test").force();
@@ -118,7 +118,10 @@ impl TestNamespace {
         self.api::<Service>().patch(name, &params, &Patch::Apply(&service)).await.expect("a Service");
     }
 
-    /// Applies a policy as kubectl does.
+    /// Applies a policy with strict field validation, as kubectl does.
+    ///
+    /// # Errors
+    /// When the API server rejects it.
     pub async fn apply(&self, name: &str, spec: Value) -> kube::Result<RateLimitPolicy> {
         let policy = json!({"apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": name}, "spec": spec});
         let params = PatchParams {
@@ -128,7 +131,8 @@ impl TestNamespace {
         self.api::<RateLimitPolicy>().patch(name, &params, &Patch::Apply(&policy)).await
     }
 
-    /// The status and reason of one condition of a policy, such as `False NotInjected`, and its message.
+    /// Returns the status and reason of a policy's condition, such as `False NotInjected`, and its message. Returns
+    /// nothing while the condition describes an older generation of the policy.
     pub async fn condition(&self, policy: &str, kind: &str) -> Option<(String, String)> {
         let policy = self.api::<RateLimitPolicy>().get(policy).await.ok()?;
         let generation = policy.metadata.generation;
@@ -137,11 +141,11 @@ impl TestNamespace {
         current.then(|| (format!("{} {}", condition.status, condition.reason), condition.message))
     }
 
-    /// Waits until a condition is as expected; returns its message.
+    /// Waits until a condition has the expected status and reason, such as `True Ready`. Returns its message.
     pub async fn wait_for(&self, policy: &str, kind: &str, expected: &str) -> String {
         let last = std::cell::RefCell::new(None);
-        let what = format!("{policy}: {kind} is {expected}");
-        let found = until(&what, async || {
+        let description = format!("{policy}: {kind} is {expected}");
+        let found = until(&description, async || {
             let found = self.condition(policy, kind).await;
             if last.borrow().as_ref() != Some(&found) {
                 eprintln!("{policy} {kind}: {found:?}");
@@ -152,10 +156,10 @@ impl TestNamespace {
         found.await.1
     }
 
-    /// A token bound to a pod, with the given audience.
+    /// Requests a service-account token that is bound to a pod and valid for one audience.
     ///
     /// # Panics
-    /// When the API server refuses.
+    /// When the API server rejects the request.
     pub async fn token(&self, pod: &Pod, audience: &str) -> String {
         let request = TokenRequest {
             spec: TokenRequestSpec {
@@ -170,16 +174,10 @@ impl TestNamespace {
             },
             ..TokenRequest::default()
         };
-        let made = self
+        let response = self
             .api::<ServiceAccount>()
             .create_token_request("default", &PostParams::default(), &request)
             .await;
-        made.expect("a token").status.expect("a token").token
+        response.expect("a token").status.expect("a token").token
     }
-}
-
-/// The repository's root.
-#[must_use]
-pub fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

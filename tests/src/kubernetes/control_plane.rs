@@ -1,5 +1,5 @@
-//! A real API server with etcd, one a test binary, on loopback: what the ecosystem calls envtest. No kubelet, no
-//! controllers. `KUBEBUILDER_ASSETS` says where the binaries are; without it `tests/node/assets.sh` builds them.
+//! A real API server with etcd on loopback, as in controller-runtime's envtest: no kubelet and no controllers.
+//! `KUBEBUILDER_ASSETS` names the directory of the binaries. If it is not set, `tests/node/assets.sh` builds them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,56 +8,57 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+use crate::kubernetes::namespace::install_crds;
 use crate::process::{Process, free_port};
 use crate::wait::until;
 
-/// A running control plane.
+/// A running API server with its etcd.
 #[derive(Debug)]
 pub struct ControlPlane {
     _etcd: Process,
     api_server: Process,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 
 impl ControlPlane {
-    /// The test binary's own; the first who asks starts it, with the CRDs.
+    /// Returns the control plane of this test binary. The first call starts it and installs the CRDs.
     pub async fn shared() -> &'static Self {
         SHARED.get_or_init(Self::start).await
     }
 
-    /// A client with all rights.
+    /// Creates a client with cluster-admin rights.
     ///
     /// # Panics
-    /// When the kubeconfig is not good.
+    /// When the kubeconfig cannot be read.
     pub async fn client(&self) -> kube::Client {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the kubeconfig that was written");
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the kubeconfig is readable");
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-        kube::Client::try_from(config.expect("the kubeconfig is good")).expect("a client")
+        kube::Client::try_from(config.expect("the kubeconfig is valid")).expect("a client")
     }
 
-    /// The path of its kubeconfig.
+    /// Returns the path of a kubeconfig with cluster-admin rights.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("kubeconfig")
+        self.directory.path().join("kubeconfig")
     }
 
-    /// A folder that lives as long as it does.
+    /// Returns a directory that exists as long as the control plane.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     async fn start() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let assets = assets();
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| directory.path().join(name);
         let text = |name: &str| path(name).display().to_string();
-        write_certificates(folder.path());
+        write_certificates(directory.path());
         std::fs::write(path("tokens.csv"), "admin-token,admin,admin,system:masters\n")
-            .expect("the folder can be written");
+            .expect("the directory is writable");
 
         let (client_port, peer_port, port) = (free_port(), free_port(), free_port());
         let etcd_url = format!("http://127.0.0.1:{client_port}");
@@ -98,12 +99,16 @@ impl ControlPlane {
             "users": [{"name": "test", "user": {"token": "admin-token"}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
-        std::fs::write(path("kubeconfig"), kubeconfig.to_string()).expect("the folder can be written");
-        let plane = Self { _etcd: etcd, api_server, folder };
+        std::fs::write(path("kubeconfig"), kubeconfig.to_string()).expect("the directory is writable");
+        let plane = Self { _etcd: etcd, api_server, directory };
         let client = plane.client().await;
         let mut plane = plane;
         until("the API server is ready", async || {
-            assert!(plane.api_server.runs(), "the API server has ended:\n{}", plane.api_server.output());
+            assert!(
+                plane.api_server.is_running(),
+                "the API server has ended:\n{}",
+                plane.api_server.output()
+            );
             client
                 .request_text(http::Request::get("/readyz").body(Vec::new()).ok()?)
                 .await
@@ -111,27 +116,32 @@ impl ControlPlane {
                 .filter(|text| text == "ok")
         })
         .await;
-        crate::cluster::install_crds(&client).await;
+        install_crds(&client).await;
         plane
     }
 }
 
+/// Returns the directory of the Kubernetes binaries, and builds them if necessary.
 fn assets() -> PathBuf {
-    if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS") {
-        return folder.into();
+    if let Some(directory) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        return directory.into();
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("node/assets.sh");
     let output = Command::new(&script).arg("apiserver").stderr(Stdio::inherit()).output();
     let output = output.unwrap_or_else(|error| panic!("{} cannot be run: {error}", script.display()));
-    assert!(output.status.success(), "{} failed: `make test` says what is missing", script.display());
+    assert!(
+        output.status.success(),
+        "{} failed: run `make test`, which installs what it needs",
+        script.display()
+    );
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-/// One self-signed certificate; its key signs service-account tokens too.
-fn write_certificates(folder: &Path) {
+/// Writes a self-signed certificate. Its key also signs service-account tokens.
+fn write_certificates(directory: &Path) {
     let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
     let certified = rcgen::generate_simple_self_signed(names).expect("a certificate");
-    std::fs::write(folder.join("tls.crt"), certified.cert.pem()).expect("the folder can be written");
-    std::fs::write(folder.join("tls.key"), certified.signing_key.serialize_pem())
-        .expect("the folder can be written");
+    std::fs::write(directory.join("tls.crt"), certified.cert.pem()).expect("the directory is writable");
+    std::fs::write(directory.join("tls.key"), certified.signing_key.serialize_pem())
+        .expect("the directory is writable");
 }

@@ -1,0 +1,16 @@
+//! Components of Sluice as processes, and their counterparts.
+//!
+//! - [`redis`]: a Redis server.
+//! - [`operator`]: the operator.
+//! - [`sidecar`]: a sidecar with the token of a pod.
+//! - [`session`]: a session with the operator, scripted by the test.
+
+pub mod operator;
+pub mod redis;
+pub mod session;
+pub mod sidecar;
+
+pub use operator::Operator;
+pub use redis::Redis;
+pub use session::{ControlClient, Session};
+pub use sidecar::Sidecar;

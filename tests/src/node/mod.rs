@@ -1,0 +1,14 @@
+//! A real Kubernetes node, started by `tests/node/node.sh up` and used through the commands that a user types.
+//! `KUBECONFIG` and `PATH` come from `tests/node/node.sh env`.
+//!
+//! - [`command`]: runs kubectl, Helm and other programs.
+//! - [`install`](mod@install): installs Sluice with Helm.
+//! - [`shop`]: a namespace with applications and policies.
+
+pub mod command;
+pub mod install;
+pub mod shop;
+
+pub use command::{apply, kubectl, run, try_apply};
+pub use install::{SYSTEM, install};
+pub use shop::Shop;

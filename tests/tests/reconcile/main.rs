@@ -1,0 +1,9 @@
+//! The operator as a process with a real API server. The tests play the sidecars.
+//!
+//! - [`fixture`]: one operator for all tests, and the sidecars' side of a session.
+//! - [`status`]: conditions while sidecars confirm, nack, hang, or confirm another hash.
+//! - [`sessions`]: who gets a session, and which events it sends.
+
+mod fixture;
+mod sessions;
+mod status;
