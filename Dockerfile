@@ -1,12 +1,12 @@
-# The images: one static binary each on nothing at all. The binaries are made outside, by `make images`, which stages
-# them in a directory of its own and calls this with that directory as the context; cargo, not the image builder, knows
-# what has to be compiled again. With binaries in target/images/bin (`hack/images.sh --no-images`), by hand:
+# Each image holds one static binary and nothing else. `make images` builds the binaries outside, because cargo knows
+# what must be compiled again and the image builder does not, and passes a directory with them as the context. To build
+# an image by hand from the binaries in target/images/bin (`hack/images.sh --no-images`):
 #
 #   docker build --target operator -t sluice-operator:dev .
 #
-# There is no RUN: it builds without a network and without running anything.
+# There is no RUN instruction: the build needs no network and runs no program.
 
-# Where the binaries are in the context.
+# Directory of the binaries in the context.
 ARG BIN_DIR=target/images/bin
 
 FROM scratch AS cli
@@ -14,7 +14,7 @@ ARG BIN_DIR
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sluice" \
-      org.opencontainers.image.description="The command of Sluice: check policies, run the proxy by itself" \
+      org.opencontainers.image.description="The Sluice command line: checks policies and runs the proxy without Kubernetes" \
       org.opencontainers.image.source="https://github.com/sluice-dev/sluice" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \

@@ -1,4 +1,4 @@
-# Everything a contributor types. `make` alone lists the targets.
+# Commands for contributors. `make` without a target lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
@@ -8,7 +8,7 @@ help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 .PHONY: demo
-demo: ## See it work in a minute: no cluster, no Redis
+demo: ## Show rate limits at work, without a cluster and without Redis
 	@$(CARGO) build -q -p sluice --bin sluice
 	@$(CARGO) run -q -p sluice --example demo
 
@@ -16,26 +16,26 @@ demo: ## See it work in a minute: no cluster, no Redis
 build: ## Build all binaries
 	$(CARGO) build --workspace --bins
 
-# KUBEBUILDER_ASSETS is honoured when set: a folder with kube-apiserver, etcd and kubectl.
+# KUBEBUILDER_ASSETS may name a directory with kube-apiserver, etcd and kubectl. Otherwise they are built.
 .PHONY: test
-test: ## All tests that need no privilege (installs Redis and etcd, fetches Valkey and builds kube-apiserver once)
+test: ## Run all tests that need no privileges (installs Redis and etcd, fetches Valkey, builds kube-apiserver once)
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace
 
 .PHONY: e2e
-e2e: ## End-to-end tests on a real Kubernetes node (root)
+e2e: ## Run the end-to-end tests on a real Kubernetes node (root)
 	tests/node/apt.sh node
 	tests/e2e.sh
 
 .PHONY: node
-node: ## Start a real Kubernetes node with Sluice installed, to play with (root)
+node: ## Start a real Kubernetes node with Sluice installed and leave it running (root)
 	tests/node/apt.sh node
 	tests/e2e.sh --keep
 
 .PHONY: node-down
-node-down: ## Remove every trace of that node
+node-down: ## Stop that node and remove every trace of it (root)
 	tests/node/node.sh down
 
 .PHONY: images
@@ -47,7 +47,7 @@ bench: ## Measure against peers (5 minutes) and write docs/performance.md
 	bench/run.sh --write
 
 .PHONY: generate
-generate: ## Write the CRDs from the types
+generate: ## Generate the CRDs from the types
 	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds
 
 .PHONY: fmt
@@ -55,7 +55,7 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: lint
-lint: ## Formatting, clippy, licences and sources of dependencies
+lint: ## Check formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	hack/deny.sh

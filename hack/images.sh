@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# images.sh [--no-build | --no-images] [TAG]: make the container images, and print for each its reference and its file.
-#   images/sluice-operator.tar, images/sluice-sidecar.tar    docker archives: for `docker load`, `ctr images import`
-# Static binaries by cargo, images by buildah, or by docker where there is no buildah. Needs no network beyond cargo's.
-#   TAG                   the version in Cargo.toml and the commit, as 0.1.0-1a2b3c4; -dirty if files were changed since
-#   --no-build            take the binaries that are in target/images/bin
-#   --no-images           only build those binaries
-#   SLUICE_IMAGE_PREFIX   what the references begin with (ghcr.io/sluice-dev/)
-#   CARGO_TARGET_DIR      where cargo builds (target)
+# images.sh [--no-build | --no-images] [TAG]: build the container images, and print the reference and file of each.
+#   images/sluice-operator.tar, images/sluice-sidecar.tar    docker archives, for `docker load` or `ctr images import`
+# cargo builds static binaries. buildah builds the images, or docker if buildah is not installed. Only cargo uses the
+# network.
+#   TAG                   tag of the images. Default: the version in Cargo.toml and the commit, such as 0.1.0-1a2b3c4,
+#                         with -dirty appended if the working tree has changes
+#   --no-build            use the binaries in target/images/bin
+#   --no-images           build only these binaries
+#   SLUICE_IMAGE_PREFIX   prefix of the references (ghcr.io/sluice-dev/)
+#   CARGO_TARGET_DIR      cargo's target directory (target)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,11 +20,11 @@ readonly images=(operator sidecar)
 
 die() { echo "images.sh: $*" >&2; exit 1; }
 
-version() { # of the workspace
+version() { # print the workspace's version
   sed -n '/^\[workspace\.package\]/,/^\[/ s/^version *= *"\(.*\)"/\1/p' Cargo.toml
 }
 
-revision() { # of the checkout; empty outside of one
+revision() { # print the commit; nothing outside a checkout
   git rev-parse --short HEAD 2>/dev/null || true
 }
 
@@ -35,14 +37,15 @@ default_tag() {
   echo "$tag"
 }
 
-build() { # the binaries, into $work/bin
+build() { # build the binaries into $work/bin
   local triple binary
   triple=$(rustc -vV | sed -n 's/^host: //p')
   case $triple in
     *-linux-*) ;;
     *) die "$triple cannot build for Linux containers: run this on Linux" ;;
   esac
-  # With an explicit target the flags are not for build scripts and procedural macros, which cannot be static.
+  # With an explicit target, cargo does not apply the flags to build scripts and procedural macros, which cannot be
+  # static.
   RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static" CARGO_TARGET_DIR=$target \
     cargo build --release --locked --target "$triple" -p sluice-operator -p sluice-sidecar -p sluice >&2
   mkdir -p "$work/bin"
@@ -51,12 +54,12 @@ build() { # the binaries, into $work/bin
   done
 }
 
-require_static() { # require_static FILE: in an image without a loader nothing else starts
-  [ -x "$1" ] || die "$1 is not there: run this without --no-build"
+require_static() { # require_static FILE: an image FROM scratch has no loader for other binaries
+  [ -x "$1" ] || die "$1 does not exist: run this without --no-build"
   if LC_ALL=C ldd "$1" 2>&1 | grep -q '=>'; then die "$1 is not static"; fi
 }
 
-# buildah keeps its storage below $work; copies of a few MB need no better driver than vfs.
+# buildah keeps its storage below $work. The vfs driver is fast enough for a few MB.
 with_buildah() {
   TMPDIR=$work/tmp buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"
 }
@@ -67,7 +70,7 @@ make_image() { # make_image NAME REFERENCE FILE
     --build-arg BIN_DIR=bin --build-arg "VERSION=$tag" --build-arg "REVISION=$(revision)"
   )
   if [ "$builder" = buildah ]; then
-    # The commit's time, so that equal binaries give equal images.
+    # With the commit's time, equal binaries produce equal images.
     with_buildah bud --quiet --isolation chroot \
       --timestamp "$(git log -1 --format=%ct 2>/dev/null || echo 0)" "${options[@]}" "$work/context" >/dev/null
     with_buildah push --quiet "$2" "docker-archive:$3:$2"
@@ -90,21 +93,21 @@ main() {
     shift
   done
   tag=${tag:-$(default_tag)}
-  [[ $tag =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$ ]] || die "$tag is no tag of an image"
-  # Nodes keep an image by its name: under a name that never changes they would run old ones.
-  [ "$tag" != latest ] || die "give the images a tag of their own, not latest"
+  [[ $tag =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$ ]] || die "$tag is not a valid image tag"
+  # Nodes cache images by name, so they would keep running an old image under a name that never changes.
+  [ "$tag" != latest ] || die "latest is not allowed: give the images a tag of their own"
 
   if [ $build = 1 ]; then build; fi
   if [ $make = 0 ]; then return; fi
   builder=$(command -v buildah || command -v docker) || die "neither buildah nor docker is installed"
   builder=${builder##*/}
 
-  # First what a run before this one left if it was killed. As root, buildah also notes layers that it has seen in one
-  # place that no option moves.
-  passing=("$work"/{context,storage,run,tmp})
-  rm -rf "${passing[@]}"
-  [ -e /var/lib/containers ] || passing+=(/var/lib/containers)
-  trap 'rm -rf "${passing[@]}"' EXIT
+  # First remove what a killed run has left. As root, buildah also writes to /var/lib/containers, which no option
+  # changes.
+  temporary=("$work"/{context,storage,run,tmp})
+  rm -rf "${temporary[@]}"
+  [ -e /var/lib/containers ] || temporary+=(/var/lib/containers)
+  trap 'rm -rf "${temporary[@]}"' EXIT
   mkdir -p images "$work/context/bin" "$work/tmp"
   for image in "${images[@]}"; do
     require_static "$work/bin/sluice-$image"

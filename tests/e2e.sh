@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# End-to-end tests: images, a real node, Sluice by Helm, tests. With --keep the node stays, with Sluice installed.
+# e2e.sh [--keep]: build the images, start a real node, install Sluice with Helm and run the end-to-end tests.
+# With --keep, only install Sluice and leave the node running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +28,7 @@ tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar
 export SLUICE_E2E_TAG=$tag
 if [ "$keep" = --keep ]; then
   cargo test -q -p sluice-tests --features e2e --test e2e_install -- --nocapture
-  printf '\nA node with Sluice. In your shell:\n  %s\nTry:\n  kubectl get pods -A\n  kubectl apply -f examples/\nEnd it: make node-down\n' 'eval "$(tests/node/node.sh env)"'
+  printf '\nThe node runs with Sluice installed. In your shell:\n  %s\nTry:\n  kubectl get pods -A\n  kubectl apply -f examples/\nTo stop it: make node-down\n' 'eval "$(tests/node/node.sh env)"'
 else
   cargo test -p sluice-tests --features e2e --test e2e_install
   cargo test -p sluice-tests --features e2e --test e2e_limits

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # apt.sh test|node: install the Debian packages that are missing, and nothing else.
 #   test   what the tests against a bare API server need
-#   node   all of that, and what a real node needs (node.sh)
+#   node   the same, and what a real node needs (node.sh)
 set -euo pipefail
 
-# PACKAGE or PACKAGE=COMMAND: the latter also counts as installed when the command exists, since another
-# package may provide it (containerd.io provides containerd, and installing Debian's would remove it).
+# PACKAGE or PACKAGE=COMMAND. The second form counts as installed when the command exists, since another package may
+# provide it: containerd.io provides containerd, and installing Debian's package would remove it.
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
@@ -26,7 +26,7 @@ installed() { # installed PACKAGE
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null || true)" = installed ]
 }
 
-missing() { # missing PACKAGE[=COMMAND]...: the names of those to install
+missing() { # missing PACKAGE[=COMMAND]...: print the names of the packages to install
   local entry package command
   for entry in "$@"; do
     package=${entry%%=*} command=${entry#"$package"}
@@ -36,8 +36,8 @@ missing() { # missing PACKAGE[=COMMAND]...: the names of those to install
   done
 }
 
-# Debian starts a daemon as soon as its package is installed; tests start their own. policy-rc.d is the
-# documented way to forbid it; whatever was there comes back afterwards.
+# Debian starts a daemon as soon as its package is installed, but the tests start their own. policy-rc.d is the
+# documented way to prevent it. A file that was there before is restored afterwards.
 forbid_daemons() {
   work=$(mktemp -d)
   trap restore_daemons EXIT
@@ -50,7 +50,7 @@ restore_daemons() {
   rm -rf "$work"
 }
 
-quietly() { # quietly COMMAND...: its output only when it fails
+quietly() { # quietly COMMAND...: show its output only when it fails
   "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; die "failed: $*"; }
 }
 

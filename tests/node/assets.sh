@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# assets.sh apiserver|node: build the Kubernetes programs the tests run, and print the directory they are in.
+# assets.sh apiserver|node: build the Kubernetes programs that the tests run, and print their directory.
 #   apiserver   kube-apiserver, kubectl and etcd: a valid KUBEBUILDER_ASSETS
-#   node        all of that, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
+#   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
-# Versions are those of the Go modules in tools/. Results are kept in ${SLUICE_CACHE:-~/.cache/sluice}; a part is
-# built again only when its sources change. The directory is all that goes to standard output.
+# The Go modules in tools/ pin the versions. Results are cached in ${SLUICE_CACHE:-~/.cache/sluice}. A part is built
+# again only when its sources change. Standard output carries nothing but the directory.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,16 +13,16 @@ readonly here
 log() { echo "assets.sh: $*" >&2; }
 die() { log "$*"; exit 1; }
 
-module_version() { # module_version tools/X MODULE: the version that go.mod pins
+module_version() { # module_version tools/X MODULE: print the version that go.mod pins
   sed -nE "s#^(require)?[[:space:]]*$2 (v[^ ]+).*#\2#p" "$here/$1/go.mod" | head -n 1
 }
 
-# Each part: part NAME DIRECTORY LDFLAGS PACKAGE...; a binary is named after the last element of its package.
+# A part is NAME DIRECTORY LDFLAGS PACKAGE.... Each binary is named after the last element of its package.
 k8s_version=$(module_version tools/kubernetes k8s.io/kubernetes)
 helm_version=$(module_version tools/helm helm.sh/helm/v3)
 IFS=. read -r k8s_major k8s_minor _ <<<"${k8s_version#v}"
 k8s_stamp=k8s.io/component-base/version
-# Without these the programs report v0.0.0, and clients take that for the server's version.
+# Without these flags the programs report the version v0.0.0 to clients.
 k8s_ldflags="-X $k8s_stamp.gitVersion=$k8s_version -X $k8s_stamp.gitMajor=$k8s_major -X $k8s_stamp.gitMinor=$k8s_minor"
 k8s_ldflags+=" -X $k8s_stamp.gitTreeState=clean"
 readonly k8s_version helm_version k8s_major k8s_minor k8s_stamp k8s_ldflags
@@ -45,17 +45,17 @@ mkdir -p "$root/bin" "$root/stamps"
 root=$(cd "$root" && pwd)
 readonly root bin=$root/bin
 
-inputs() { # inputs DIRECTORY: a digest of what the part is built from
+inputs() { # inputs DIRECTORY: print a digest of the part's sources
   find "$here/$1" -type f \( -name '*.go' -o -name 'go.*' \) -print0 | sort -z | xargs -0 cat | sha256sum
 }
 
-fresh() { # fresh NAME DIRECTORY LDFLAGS PACKAGE...: is what the cache holds current?
+fresh() { # fresh NAME DIRECTORY LDFLAGS PACKAGE...: succeed if the cached binaries are current
   local package
   [ "$(cat "$root/stamps/$1" 2>/dev/null || true)" = "$(inputs "$2")" ] || return 1
   for package in "${@:4}"; do [ -x "$bin/${package##*/}" ] || return 1; done
 }
 
-# Binaries are moved into place whole, and the stamp last: a killed build leaves nothing that looks complete.
+# Complete binaries are moved into place, and the stamp is written last, so that a killed build never looks complete.
 build() { # build NAME DIRECTORY LDFLAGS PACKAGE...
   local name=$1 directory=$2 ldflags=$3 out started=$SECONDS
   if fresh "$@"; then return; fi
@@ -75,10 +75,10 @@ build() { # build NAME DIRECTORY LDFLAGS PACKAGE...
   log "built ${*##*/} in $((SECONDS - started)) s"
 }
 
-# etcd is a Go program too, but Debian's serves the API server as well and costs nothing to build.
+# Debian's etcd works with the API server and does not need to be built.
 link_etcd() {
   local etcd
-  # Not the link itself, should this directory be on the PATH.
+  # Skips the link itself, in case this directory is on the PATH.
   etcd=$(PATH="$PATH:/usr/bin:/usr/sbin" type -aP etcd | grep -vxF "$bin/etcd" | head -n 1) ||
     die "etcd is not installed: run tests/node/apt.sh test"
   [ "$(readlink "$bin/etcd" 2>/dev/null || true)" = "$etcd" ] || ln -sfn "$etcd" "$bin/etcd"
@@ -97,7 +97,7 @@ main() {
   if [ $stale = 1 ]; then
     exec 9>"$root/lock"
     flock -n 9 || { log "waiting for another build"; flock 9; }
-    rm -rf "$root"/build.* # of a build that was killed: nobody else holds the lock
+    rm -rf "$root"/build.* # left by a killed build: no other build runs while this one holds the lock
     $parts build
   fi
   echo "$bin"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make a container image from files of this machine, without a registry, a daemon or root.
+"""Build a container image from files of this machine, without a registry, a daemon or root.
 
     image.py NAME:TAG OUT.tar [options]
 
-The result is a docker-archive, which `ctr images import`, `podman load` and `docker load` read. The same
-files give the same bytes.
+The output is a docker-archive, which `ctr images import`, `podman load` and `docker load` accept. Equal files produce
+equal bytes.
 """
 import argparse
 import hashlib
@@ -46,13 +46,13 @@ class Layer:
 
     def add_file(self, host, dest):
         self._parents(dest)
-        with open(host, "rb") as f:  # follows links: the image holds the content under the name asked for
+        with open(host, "rb") as f:  # follows links: the image holds the content under the given name
             self.entries[dest.strip("/")] = (f.read(), 0o755 if os.access(host, os.X_OK) else 0o644)
 
     def add_program(self, host, dest):
         self.add_file(host, dest)
         ldd = subprocess.run(["ldd", os.path.realpath(host)], capture_output=True, text=True)
-        for library in re.findall(r"(/\S+) \(0x", ldd.stdout):  # nothing for a static program
+        for library in re.findall(r"(/\S+) \(0x", ldd.stdout):  # empty for a static program
             self.add_file(library, library)
 
     def _parents(self, dest):
@@ -113,7 +113,7 @@ def main():
     partial = f"{a.out}.{os.getpid()}"
     with open(partial, "wb") as f:
         f.write(archive)
-    os.replace(partial, a.out)  # a reader sees the old image or the new one, never half
+    os.replace(partial, a.out)  # a reader sees the old image or the new one, never a part
 
 
 main()

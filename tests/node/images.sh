@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# images.sh: make the images a node of node.sh starts with, and print the directory their tars are in.
-#   sluice.local/pause:test     what holds a pod's namespaces
+# images.sh: build the images that every node of node.sh starts with, and print the directory of their archives.
+#   sluice.local/pause:test     the process that holds a pod's namespaces
 #   sluice.local/coredns:test   the cluster's DNS
 #   sluice.local/toolbox:test   echo server and load generator, see toolbox/main.go
 #   sluice.local/redis:test     Debian's redis-server and redis-cli. Runs as any user, with a read-only root; /data is
 #                               writable by all. A pod that gives its own args needs `--protected-mode no` among them.
-# They are kept beside the programs of assets.sh, and made again only when what is in them changes.
+# They are cached beside the programs of assets.sh and built again only when their content changes.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,12 +17,12 @@ readonly here bin images
 exec 9>"$images/.lock"
 flock 9
 
-# Sizes and times of what goes in stand for its content: hashing 100 MB at every start would be the slowest part of it.
+# Compares the files' sizes and times instead of their content: hashing 100 MB would be the slowest part of every start.
 inputs() { # inputs FILE...
   { cat "${BASH_SOURCE[0]}" "$here/image.py"; stat -L -c '%n %s %Y' "$@"; } | sha256sum
 }
 
-image() { # image NAME "FILE..." OPTION...: make NAME.tar unless it is newer than the files it is made from
+image() { # image NAME "FILE..." OPTION...: build NAME.tar unless it is current
   local name=$1 files sum
   read -ra files <<<"$2"
   sum=$(inputs "${files[@]}")

@@ -2,17 +2,17 @@
 # A real Kubernetes cluster on one Linux machine, without a registry, a container engine or a way out.
 #
 #   node.sh up [N]              start N nodes (default 1); node1 runs the control plane too
-#   node.sh down                end them and remove every trace; does nothing when there is none
-#   node.sh load IMAGE.tar...   give every node these images
+#   node.sh down                stop the nodes and remove every trace; does nothing if there is no node
+#   node.sh load IMAGE.tar...   import these images on every node
 #   node.sh enter NODE CMD...   run a command in a node (its processes, mounts and network)
-#   node.sh env                 print what to eval: KUBECONFIG, PATH with kubectl and helm, SLUICE_NODE_HOST
+#   node.sh env                 print a shell script to eval: KUBECONFIG, PATH with kubectl and helm, SLUICE_NODE_HOST
 #   node.sh status              nodes, pods and memory; fails when no cluster runs
 #
-# A node is a process tree in its own pid, mount, network and UTS namespaces. Outside of them there are: the bridge
-# sluice0 with a link a node, routes to the pods and Services, a cgroup a node, empty directories to mount on, and a few
-# sysctls that the kubelet sets for the whole machine. `down` removes or restores them all.
+# A node is a process tree in its own pid, mount, network and UTS namespaces. Outside these namespaces `up` creates the
+# bridge sluice0 with one link per node, routes to the pods and Services, one cgroup per node, and empty directories as
+# mount points. The kubelet also sets a few sysctls for the whole machine. `down` removes or restores all of them.
 #
-# The machine reaches the API server, pod addresses and ClusterIPs; pods reach the machine at 10.200.0.1.
+# The machine can reach the API server, pod addresses and ClusterIPs. Pods can reach the machine at 10.200.0.1.
 # Environment: SLUICE_NODE_DIR (state, default .node in the repository), SLUICE_CACHE (see assets.sh),
 # SLUICE_NODE_PROXY (kube-proxy's mode: nftables, the default, or iptables).
 set -euo pipefail
@@ -28,9 +28,9 @@ readonly NODE_NET=10.200.0 POD_NET=10.244 SERVICE_NET=10.96.0.0/16 KUBERNETES_IP
 readonly HOST_IP=$NODE_NET.1 CONTROL_PLANE_IP=$NODE_NET.11
 readonly CNI_BIN=/usr/lib/cni CONTAINERD_SOCKET=/run/containerd/containerd.sock
 readonly PROXY_MODE=${SLUICE_NODE_PROXY:-nftables}
-# What the kubelet sets that no namespace confines.
+# Sysctls that the kubelet sets and no namespace isolates.
 readonly GLOBAL_SYSCTLS=(vm.overcommit_memory kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes)
-# Where a node mounts its own directories over the machine's. Those that are not there are made, and removed by down.
+# Mount points for a node's own directories. `up` creates those that do not exist, and `down` removes them.
 readonly MOUNT_POINTS=(/var/lib/kubelet /var/lib/containerd /var/lib/cni /etc/cni /etc/cni/net.d /var/log/pods /var/log/containers)
 
 log() { printf 'node.sh: %3d s  %s\n' "$SECONDS" "$*" >&2; }
@@ -47,28 +47,28 @@ source "$here/lib/node.sh"
 # shellcheck source=lib/control-plane.sh
 source "$here/lib/control-plane.sh"
 
-# --- whose cluster, and does it run
+# --- the running cluster and its owner
 
-# The bridge's alias names the state directory of the cluster that runs, whatever happened to the script that started it.
+# The bridge's alias names the state directory of the running cluster, even if the script that started it was killed.
 bridge_owner() { cat "/sys/class/net/$BRIDGE/ifalias" 2>/dev/null || true; }
 
 owned_by_other() { local owner; owner=$(bridge_owner); [ -n "$owner" ] && [ "$owner" != "$state" ]; }
 
-# By what an ordinary user may read too: after a restart of the machine the file is there, the bridge is not.
+# Checks only what an ordinary user may read. After a reboot the file still exists, but the bridge does not.
 running() { [ -e "$state/ready" ] && [ "$(bridge_owner)" = "$state" ] && [ -d "/proc/$(node_pid node1)" ]; }
 
 require_running() { running || die "no cluster runs from $state: start one with '$0 up'"; }
 
 require_root() { [ "$(id -u)" = 0 ] || die "'$1' needs root (namespaces, mounts, cgroups): try sudo -E $0 $1"; }
 
-# One up or down at a time. The lock is of this process alone: what it starts closes the descriptor (see unlocked), so
-# that it ends with this process however that ends.
+# Allows one up or down at a time. Child processes close the lock's descriptor (see unlocked), so the lock ends with
+# this process.
 lock() {
   mkdir -p "${LOCK%/*}"
   while :; do
     exec 9>"$LOCK"
-    flock -w 15 9 || die "another '$(basename "$0") up' or 'down' is at work"
-    [ ! "$LOCK" -ef /proc/self/fd/9 ] || return 0 # else it was removed while we waited
+    flock -w 15 9 || die "another '$(basename "$0") up' or 'down' is running"
+    [ ! "$LOCK" -ef /proc/self/fd/9 ] || return 0 # otherwise it was removed while we waited
   done
 }
 unlock() { rm -f "$LOCK"; exec 9>&-; }
@@ -76,7 +76,7 @@ unlocked() { "$@" 9>&-; }
 
 # --- waiting
 
-wait_for() { # wait_for SECONDS WHAT LOGFILE COMMAND...: until COMMAND succeeds; on failure show why it may have
+wait_for() { # wait_for SECONDS WHAT LOGFILE COMMAND...: wait until COMMAND succeeds; show the log's end if it does not
   local deadline=$((SECONDS + $1)) what=$2 logfile=$3
   shift 3
   until unlocked "$@" >/dev/null 2>&1; do
@@ -92,14 +92,14 @@ wait_for() { # wait_for SECONDS WHAT LOGFILE COMMAND...: until COMMAND succeeds;
 
 kubectl() { unlocked "$bin/kubectl" --kubeconfig "$state/admin.kubeconfig" "$@"; }
 apiserver_ready() { [ "$(kubectl get --raw /readyz --request-timeout=5s)" = ok ]; }
-node_ready() { # as the kubelet says now; the object may not be there yet
+node_ready() { # the kubelet's current state; the object may not exist yet
   [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
 }
 has_service_account() { kubectl -n "$1" get serviceaccount default; }
 
 # --- commands
 
-nodes() { # nodes of the cluster, as names
+nodes() { # print the names of the cluster's nodes
   local dir
   for dir in "$state"/node*/; do [ ! -d "$dir" ] || basename "$dir"; done
 }
@@ -108,7 +108,7 @@ load() { # load NODE IMAGE.tar...
   local tar
   for tar in "${@:2}"; do in_node "$1" ctr -n k8s.io images import "$tar" >/dev/null; done
 }
-load_everywhere() { # load_everywhere IMAGE.tar...: on all nodes at once
+load_everywhere() { # load_everywhere IMAGE.tar...: on all nodes in parallel
   local node job jobs=()
   for node in $(nodes); do
     load "$node" "$@" 9>&- &
@@ -118,9 +118,9 @@ load_everywhere() { # load_everywhere IMAGE.tar...: on all nodes at once
 }
 
 refuse_second() {
-  if running; then die "a cluster runs from $state already: use it ('$0 env') or end it ('$0 down')"; fi
+  if running; then die "a cluster already runs from $state: use it ('$0 env') or stop it ('$0 down')"; fi
   if owned_by_other; then
-    die "a cluster runs from $(bridge_owner) already: end it with 'SLUICE_NODE_DIR=$(bridge_owner) $0 down'"
+    die "a cluster already runs from $(bridge_owner): stop it with 'SLUICE_NODE_DIR=$(bridge_owner) $0 down'"
   fi
 }
 
@@ -138,7 +138,7 @@ check_addresses() {
   case $state/ in
     /run/* | /var/run/* | /var/log/containers/*) die "SLUICE_NODE_DIR cannot be $state: a node mounts over it" ;;
   esac
-  if [ -d "$state" ] && [ -n "$(ls -A "$state")" ]; then die "SLUICE_NODE_DIR ($state) holds something else"; fi
+  if [ -d "$state" ] && [ -n "$(ls -A "$state")" ]; then die "SLUICE_NODE_DIR ($state) is not empty and not a node's state directory"; fi
   for net in "$NODE_NET.0/24" "$POD_NET.0.0/16" "$SERVICE_NET"; do
     if [ -n "$(ip -4 route show root "$net")" ]; then
       die "the cluster needs the addresses $net, but the machine has the route: $(ip -4 route show root "$net" | head -n 1)"
@@ -153,22 +153,22 @@ up() {
   require_root up
   refuse_second
   check_programs
-  bin=$("$here/assets.sh" node) # these may take minutes, so not under the lock
+  bin=$("$here/assets.sh" node) # may take minutes, so not under the lock
   images=$("$here/images.sh")
 
   lock
   refuse_second
   if [ -e "$state/.sluice-node" ] || [ -n "$(bridge_owner)" ]; then
-    log "removing what an interrupted run left"
+    log "removing the remains of an interrupted run"
     remove_all
   fi
   check_addresses
 
-  # Loaded already, or built into the kernel, on most machines.
+  # On most machines these are loaded already or built into the kernel.
   modprobe -qa br_netfilter overlay nf_tables 2>/dev/null || true
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  trap 'log "up did not finish: removing what it made"; remove_all; unlock' EXIT
+  trap 'log "up did not finish: removing what it created"; remove_all; unlock' EXIT
   mkdir -p "$state"
   touch "$state/.sluice-node"
   echo "$bin" >"$state/bin"
@@ -202,7 +202,7 @@ up() {
   wait_for 120 "DNS is applied" "$state/node1/kube-apiserver.log" kubectl apply -f "$here/coredns.yaml"
   wait_for 180 "DNS is ready" "$state/node1/kubelet.log" kubectl -n kube-system rollout status deployment/coredns --timeout=10s
 
-  # Run with sudo, the cluster is for the one who asked for it.
+  # Under sudo, the user who called sudo owns the kubeconfig.
   if [ -n "${SUDO_UID:-}" ]; then chown "$SUDO_UID:${SUDO_GID:-0}" "$state/admin.kubeconfig"; fi
   touch "$state/ready"
   trap - EXIT INT TERM
@@ -210,7 +210,7 @@ up() {
   print_env
 }
 
-# In the order that makes it safe to be interrupted and run again: the state directory goes last.
+# Removes the state directory last, so that an interrupted removal can run again.
 remove_all() {
   end_processes
   if ! owned_by_other; then remove_from_machine; fi
@@ -238,7 +238,7 @@ status() {
   kubectl get pods -A -o wide
   local node namespace process
   for node in $(nodes); do
-    namespace=$(readlink "/proc/$(node_pid "$node")/ns/pid") || continue # only root may see it
+    namespace=$(readlink "/proc/$(node_pid "$node")/ns/pid") || continue # only root may read it
     for process in /proc/[0-9]*; do
       if [ "$(readlink "$process/ns/pid" 2>/dev/null || true)" = "$namespace" ]; then
         awk -v node="$node" '/^VmRSS:/ { print node, $2 }' "$process/status" 2>/dev/null || true
@@ -266,7 +266,7 @@ main() {
       [ $# -ge 3 ] || usage
       require_root enter
       require_running
-      [ -e "$state/$2/init.pid" ] || die "no node '$2': there is $(nodes | xargs)"
+      [ -e "$state/$2/init.pid" ] || die "there is no node '$2', only $(nodes | xargs)"
       in_node "${@:2}"
       ;;
     env) require_running; print_env ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh [N]: does a cluster of N nodes (default 1) do what the tests rely on, and leave nothing behind?
-# Prints one line; what went wrong comes before it, on standard error.
+# smoke.sh [N]: check that a cluster of N nodes (default 1) does what the tests rely on and leaves nothing behind.
+# Prints a one-line summary. Errors go to standard error.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +17,8 @@ check() { # check WHAT COMMAND...
   { echo "smoke.sh: $what failed: $*"; tail -n 20 "$work/out"; } >&2
 }
 
-# All of the machine that a cluster touches, and only what it names: others may work on this machine too.
+# Prints the state of everything on this machine that a cluster changes. Names are matched, because other programs may
+# use this machine at the same time.
 machine() {
   ip -o link | grep -oE 'sluice[^:@ ]*' || true
   ip -4 route | grep -E '^10\.(96|200|244)\.' || true
@@ -29,7 +30,7 @@ machine() {
   find /run/lock -maxdepth 1 -name 'sluice*'
 }
 
-both_pods_answer() { # both_pods_answer SERVICE_IP: 100 new connections miss one of two pods about once in 2^99
+both_pods_answer() { # both_pods_answer SERVICE_IP: 100 new connections all reach the same pod about once in 2^99 runs
   toolbox load -n 100 -c 4 "http://$1/" |
     python3 -c 'import json, sys; r = json.load(sys.stdin); print(r); sys.exit(r["status"] != {"200": 100} or len(r["byPod"]) != 2)'
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# valkey.sh: print the path of a valkey-server for the tests, fetching it if need be; nothing if this system has none.
-# One on the PATH is taken. Otherwise Debian's package is unpacked, not installed, into ${SLUICE_CACHE:-~/.cache/sluice}:
-# from the suites that apt knows, or from the backports of this release, at the mirror that apt uses.
+# valkey.sh: print the path of a valkey-server for the tests, or nothing if this system offers none.
+# A valkey-server on the PATH is used. Otherwise the script unpacks Debian's package, without installing it, into
+# ${SLUICE_CACHE:-~/.cache/sluice}. The package comes from apt's mirror: from this release, its updates or backports.
 set -euo pipefail
 
 log() { echo "valkey.sh: $*" >&2; }
@@ -17,7 +17,7 @@ if "$server" --version >/dev/null 2>&1; then
   exit
 fi
 if ! command -v apt-get >/dev/null; then
-  log "no valkey-server here, and no apt-get to fetch it with: its test is skipped"
+  log "there is no valkey-server and no apt-get to fetch it with: the Valkey test is skipped"
   exit
 fi
 
@@ -26,14 +26,14 @@ readonly work
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/etc" "$work/root"
 
-# Of the base system's repository, with the keys that come with it. Nothing outside of the folder above is changed.
+# Uses the base system's repository and its keys. Nothing outside the directory above changes.
 distribution=$(. /etc/os-release && echo "$ID")
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Identifier: Packages' |
   awk -v release="$codename" '$1 == release { print $2; exit }')
 key=$(ls "/usr/share/keyrings/$distribution-archive-keyring".[gp]* 2>/dev/null | head -n 1) || true
 if [ -z "$mirror" ]; then
-  log "apt knows no repository of $codename: the test of Valkey is skipped"
+  log "apt has no repository for $codename: the Valkey test is skipped"
   exit
 fi
 suites=("$codename" "$codename-updates")
@@ -51,23 +51,23 @@ readonly options=(
   -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o "Dir::Cache::Archives=$work/archives"
   -o APT::Sandbox::User= -o Acquire::Languages=none -o Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false
 )
-attempt() { # attempt COMMAND...: its output only when it fails
+attempt() { # attempt COMMAND...: show its output only when it fails
   "$@" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; die "failed: $*"; }
 }
 attempt apt-get "${options[@]}" update
 packages=()
-# Distributions have the programs in one of these two.
+# Depending on the distribution, one of these two packages has the server.
 for package in valkey-tools valkey-server; do
   if apt-cache "${options[@]}" show "$package" >/dev/null 2>&1; then packages+=("$package"); fi
 done
 if [ ${#packages[@]} -eq 0 ]; then
-  log "$codename has no Valkey: its test is skipped"
+  log "$codename has no Valkey package: the Valkey test is skipped"
   exit
 fi
 cd "$work/archives"
 attempt apt-get "${options[@]}" download "${packages[@]}"
 for package in *.deb; do dpkg -x "$package" "$work/root"; done
-"$work/root/usr/bin/valkey-server" --version >"$work/log" 2>&1 || die "it does not run here: $(head -n 3 "$work/log")"
+"$work/root/usr/bin/valkey-server" --version >"$work/log" 2>&1 || die "the unpacked valkey-server does not run: $(head -n 3 "$work/log")"
 rm -rf "$root"
 mkdir -p "$(dirname "$root")"
 mv "$work/root" "$root"

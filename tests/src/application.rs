@@ -1,4 +1,5 @@
-//! Applications behind a sidecar. They speak just enough HTTP/1.1 for the tests and run as long as the test's runtime.
+//! Applications behind a sidecar. They speak just enough HTTP/1.1 for the tests and run as long as the test's
+//! runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +11,8 @@ use tokio::sync::{Notify, Semaphore};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// An application whose requests the test can hold. The path selects its behaviour: `/hold` answers when the test
-/// releases it, `/break` closes the connection then, and any other path answers after 20 ms.
+/// An application whose requests the test can hold. The path selects its behaviour: `/hold` answers when the
+/// test releases it, `/break` closes the connection then, and any other path answers after 20 ms.
 #[derive(Debug, Clone)]
 pub struct Application {
     /// Address that it listens on, `HOST:PORT`.
@@ -101,8 +102,8 @@ pub async fn immediate() -> String {
     address
 }
 
-/// Starts an application that works on each request for 50 ms and needs one of `workers` for it. Other requests
-/// queue inside the application. Returns its address.
+/// Starts an application that works on each request for 50 ms and needs one of `workers` for it. Other
+/// requests queue inside the application. Returns its address.
 pub async fn with_workers(workers: Arc<Semaphore>) -> String {
     let (listener, address) = listen().await;
     tokio::spawn(async move {

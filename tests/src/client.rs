@@ -80,8 +80,8 @@ impl Tally {
     }
 }
 
-/// Sends `total` GET requests, at most `concurrency` of them at the same time. Each request uses a connection of its
-/// own, so a Service spreads them over its pods.
+/// Sends `total` GET requests, at most `concurrency` of them at the same time. Each request uses a connection
+/// of its own, so a Service spreads them over its pods.
 pub async fn get_many(address: &str, total: usize, concurrency: usize, headers: &[(&str, &str)]) -> Tally {
     let permits = Arc::new(Semaphore::new(concurrency));
     let mut tasks = tokio::task::JoinSet::new();

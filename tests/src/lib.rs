@@ -5,7 +5,8 @@
 //! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
 //! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
 //! - [`kubernetes`]: an API server with etcd, and the objects that tests create on it.
-//! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the operator.
+//! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the
+//!   operator.
 //! - [`node`]: a real Kubernetes node, used through kubectl and Helm.
 
 pub mod application;

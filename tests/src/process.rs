@@ -1,5 +1,6 @@
-//! Child processes that never outlive the test. A guard shell runs each child. The guard's input is a pipe that the
-//! test holds open: when the test ends for any reason, the pipe closes and the guard stops the child.
+//! Child processes that never outlive the test. A guard shell runs each child. The guard's input is a pipe
+//! that the test holds open: when the test ends for any reason, the pipe closes and the guard stops the
+//! child.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program and appends its output to `log`. The child is stopped with `signal` (`TERM` or `KILL`).
+    /// Starts a program and appends its output to `log`. The child is stopped with `signal` (`TERM` or
+    /// `KILL`).
     ///
     /// # Panics
     /// When the program does not exist or cannot be started.

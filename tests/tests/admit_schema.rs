@@ -1,5 +1,5 @@
-//! Admission by the CRD alone, on a real API server: the schema and its CEL rules accept what `sluice check` accepts and
-//! name the field of what they reject.
+//! Admission by the CRD alone, on a real API server: the schema and its CEL rules accept what `sluice check`
+//! accepts and name the field of what they reject.
 
 use serde_json::{Value, json};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};

@@ -1,5 +1,5 @@
-//! A change of the operator's leader. It has a test binary of its own, because after it other tests would have to wait
-//! until all pods have reported to the new leader.
+//! A change of the operator's leader. It has a test binary of its own, because after it other tests would
+//! have to wait until all pods have reported to the new leader.
 
 use sluice_tests::client::get;
 use sluice_tests::node::{SYSTEM, Shop, install, kubectl};

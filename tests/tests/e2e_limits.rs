@@ -46,8 +46,8 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
     records[0].current
 }
 
-/// Waits until the next full hour of Redis's clock, which counts, is more than two minutes away. The requests take one
-/// minute at most.
+/// Waits until the next full hour of Redis's clock, which counts, is more than two minutes away. The requests
+/// take one minute at most.
 async fn avoid_the_full_hour() {
     let mut redis = connect_to_redis().await;
     until("the next full hour is not near", async || {
@@ -167,7 +167,8 @@ async fn e2e_a_sidecar_that_hangs_keeps_programmed_false() {
     shop.deploy("web", 1);
     shop.limit("p", "web", 5);
     shop.wait_for("p", "Ready", "True Ready").await;
-    // This pod brings a container named like the sidecar, so the webhook leaves it alone. It never opens a session.
+    // This pod brings a container named like the sidecar, so the webhook leaves it alone. It never opens a
+    // session.
     apply(
         "
 apiVersion: v1
@@ -224,8 +225,8 @@ async fn e2e_the_api_server_rejects_an_invalid_policy_with_the_path_of_the_field
     assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: can never bind"), "{text}");
 }
 
-/// Some clients open a connection for each request, others keep theirs. Neither may meet a closed port: endpoints spread
-/// before ports close, and the sidecar closes connections before the application ends.
+/// Some clients open a connection for each request, others keep theirs. Neither may meet a closed port:
+/// endpoints spread before ports close, and the sidecar closes connections before the application ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn e2e_a_rollout_under_load_loses_no_request() {
     install();

@@ -1,7 +1,7 @@
-//! Every algorithm and every enforcement from the API server to the response: policies are applied to a real API server,
-//! compiled by the operator, and enforced by a sidecar that counts in memory. Exact behaviour is tested elsewhere with a
-//! clock that stands still. These tests only tell the algorithms apart. Their periods are so long that a slow machine
-//! does not change the responses.
+//! Every algorithm and every enforcement from the API server to the response: policies are applied to a real
+//! API server, compiled by the operator, and enforced by a sidecar that counts in memory. Exact behaviour is
+//! tested elsewhere with a clock that stands still. These tests only tell the algorithms apart. Their periods
+//! are so long that a slow machine does not change the responses.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,5 @@
-//! Concurrency limits without a kubelet: a real API server, a real Redis, the operator, and sidecars with an application
-//! whose requests the tests hold.
+//! Concurrency limits without a kubelet: a real API server, a real Redis, the operator, and sidecars with an
+//! application whose requests the tests hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,8 @@ async fn sidecars_share_slots_and_return_them_however_a_request_or_a_sidecar_end
     assert!(admitted > 0 && denied > 0, "{admitted} and {denied}");
     assert_eq!(application.peak(), 5);
 
-    // Requests end with a response, with the client's departure, or with a connection that the application closes.
+    // Requests end with a response, with the client's departure, or with a connection that the application
+    // closes.
     let clients = hold_all(&[&one, &two], &application).await;
     application.release();
     drop(clients);
@@ -119,8 +120,8 @@ async fn sidecars_share_slots_and_return_them_however_a_request_or_a_sidecar_end
         .await;
     }
 
-    // A killed sidecar: its three slots become free when their leases expire. The other sidecar renews its own two,
-    // which are as old.
+    // A killed sidecar: its three slots become free when their leases expire. The other sidecar renews its
+    // own two, which are as old.
     let clients = hold_all(&[&one, &two], &application).await;
     let killed = Instant::now();
     one.process.stop();

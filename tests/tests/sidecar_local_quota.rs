@@ -1,6 +1,6 @@
-//! Local quota without a kubelet: a real API server, a real Redis, the operator and three sidecars. The operator reports
-//! the replicas of a policy. Each sidecar enforces its share of the number, either because the policy is `Local` or
-//! because Redis is gone.
+//! Local quota without a kubelet: a real API server, a real Redis, the operator and three sidecars. The
+//! operator reports the replicas of a policy. Each sidecar enforces its share of the number, either because
+//! the policy is `Local` or because Redis is gone.
 
 use serde_json::json;
 use sluice_tests::client::get;

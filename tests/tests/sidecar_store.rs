@@ -1,5 +1,5 @@
-//! Store access on its way from the operator's arguments and the store's Secret to a sidecar, with a Redis that requires
-//! a client certificate. Also the store URLs that the operator rejects.
+//! Store access on its way from the operator's arguments and the store's Secret to a sidecar, with a Redis
+//! that requires a client certificate. Also the store URLs that the operator rejects.
 
 #[path = "../../store/tests/support/mod.rs"]
 mod support;

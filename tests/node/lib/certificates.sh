@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # constants are those of node.sh, which sources this
-# The cluster's authority, and the certificates and kubeconfigs of its parts.
+# shellcheck disable=SC2154 # node.sh, which sources this file, defines the constants
+# The cluster's CA, and the certificates and kubeconfigs of its components.
 
 new_key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1"; }
 
-certificate() { # certificate NAME SUBJECT [SAN]: signed by the cluster's authority
+certificate() { # certificate NAME SUBJECT [SAN]: signed by the cluster's CA
   local san=''
   [ -z "${3:-}" ] || san="subjectAltName=$3"
   new_key "$pki/$1.key"
@@ -14,7 +14,7 @@ certificate() { # certificate NAME SUBJECT [SAN]: signed by the cluster's author
     ) 2>"$pki/openssl.log"
 }
 
-kubeconfig() { # kubeconfig NAME: for the certificate of that name
+kubeconfig() { # kubeconfig NAME: write a kubeconfig with the certificate of that name
   cat >"$state/$1.kubeconfig" <<JSON
 {"apiVersion": "v1", "kind": "Config", "current-context": "sluice-node",
  "clusters": [{"name": "sluice-node", "cluster": {"server": "https://$CONTROL_PLANE_IP:6443",

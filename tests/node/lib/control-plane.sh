@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # constants are those of node.sh, which sources this
-# What runs in node1 besides: etcd, the API server, controllers, scheduler.
+# shellcheck disable=SC2154 # node.sh, which sources this file, defines the constants
+# The control plane, which runs in node1: etcd, API server, controller manager, scheduler.
 
 start_apiserver() {
-  # etcd without fsync: a cluster that does not outlive the machine's crash need not survive one.
+  # Without fsync: the cluster ends with the machine anyway.
   daemon node1 etcd "$bin/etcd" --unsafe-no-fsync --data-dir "$state/node1/etcd" \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379
-  # Else the API server's first dial fails, and it backs off for a second.
+  # Otherwise the API server's first connection fails, and it backs off for a second.
   wait_for 60 "etcd is healthy" "$state/node1/etcd.log" in_node node1 curl -sf http://127.0.0.1:2379/health
   daemon node1 kube-apiserver "$bin/kube-apiserver" \
     --etcd-servers=http://127.0.0.1:2379 --advertise-address="$CONTROL_PLANE_IP" --secure-port=6443 \
@@ -25,7 +25,7 @@ start_apiserver() {
 }
 
 start_controllers() {
-  # The default rate would let a new namespace wait seconds for its ServiceAccount.
+  # With the default rate a new namespace would wait seconds for its ServiceAccount.
   daemon node1 kube-controller-manager "$bin/kube-controller-manager" \
     --kubeconfig="$state/kube-controller-manager.kubeconfig" --leader-elect=false --bind-address=127.0.0.1 \
     --use-service-account-credentials --service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" \

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # constants are those of node.sh, which sources this
-# What a cluster makes and changes outside of its namespaces, and how all of it goes away again.
+# shellcheck disable=SC2154 # node.sh, which sources this file, defines the constants
+# Changes that a cluster makes outside its namespaces, and their removal.
 
-# Every process started here carries SLUICE_NODE_MARK in its environment, so that down finds all of them, and nothing
-# else, even when up was killed before it could write anything down.
+# Every process started here has SLUICE_NODE_MARK in its environment. That is how down finds exactly these processes,
+# even when up was killed before it could record them.
 our_processes() {
   { grep -lzxF "SLUICE_NODE_MARK=$state" /proc/[0-9]*/environ 2>/dev/null || true; } | cut -d / -f 3
 }
 
-# Killing a node's first process makes the kernel kill all of the node, containers included, before it is gone.
+# When a node's first process is killed, the kernel kills all other processes of the node, containers included.
 end_processes() {
   local pid pids killed=() attempt
   for attempt in {1..300}; do
@@ -18,8 +18,8 @@ end_processes() {
     killed+=("${pids[@]}")
     sleep 0.1
   done
-  [ ${#pids[@]} -eq 0 ] || log "still there after $attempt attempts: processes ${pids[*]}"
-  # A process that is dying has no environment any more: wait until it is gone, or a zombie nobody waits for.
+  [ ${#pids[@]} -eq 0 ] || log "still running after $attempt attempts: processes ${pids[*]}"
+  # A dying process has no environment any more, so wait until it is gone or a zombie that has not been reaped.
   for pid in "${killed[@]}"; do
     for attempt in {1..300}; do
       case $(sed -n 's/^State:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null || true) in '' | Z*) break ;; esac
@@ -28,7 +28,7 @@ end_processes() {
   done
 }
 
-cgroup_roots() { # the hierarchies a node needs its own cgroup in: the one of version 2, or each of version 1
+cgroup_roots() { # print the hierarchies in which a node needs a cgroup: the one of version 2, or each of version 1
   local root
   if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
     echo /sys/fs/cgroup
@@ -42,25 +42,25 @@ cgroup_roots() { # the hierarchies a node needs its own cgroup in: the one of ve
 make_cgroup() { # make_cgroup NAME
   local root controller
   for root in $(cgroup_roots); do
-    if [ -e "$root/cgroup.controllers" ]; then # version 2: a controller is on only where the parent says so
+    if [ -e "$root/cgroup.controllers" ]; then # version 2: the parent enables controllers for its children
       for controller in cpuset cpu memory pids; do
         echo "+$controller" >"$root/cgroup.subtree_control" ||
-          die "cannot turn on the cgroup controller '$controller' in $root: run on the host, or in a container with its own empty root cgroup"
+          die "cannot enable the cgroup controller '$controller' in $root: run on the host, or in a container with its own empty root cgroup"
       done
     fi
     mkdir -p "$root/$1"
-    if [ -e "$root/$1/cpuset.cpus" ] && [ -e "$root/cpuset.cpus" ]; then # version 1: empty means none, not all
+    if [ -e "$root/$1/cpuset.cpus" ] && [ -e "$root/cpuset.cpus" ]; then # version 1: an empty set means no CPU, not all of them
       cat "$root/cpuset.cpus" >"$root/$1/cpuset.cpus"
       cat "$root/cpuset.mems" >"$root/$1/cpuset.mems"
     fi
   done
 }
 
-remove_cgroups() { # in every hierarchy: runc makes one in the unified hierarchy beside version 1, too
+remove_cgroups() { # in every hierarchy: beside version 1, runc also creates one in the unified hierarchy
   local dir attempt
   for dir in /sys/fs/cgroup/sluice-node*/ /sys/fs/cgroup/*/sluice-node*/; do
     [ -d "$dir" ] || continue
-    for attempt in {1..50}; do # the kernel empties a cgroup a little after its last process has gone
+    for attempt in {1..50}; do # the kernel empties a cgroup shortly after its last process has ended
       find "$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
       [ -d "$dir" ] || continue 2
       sleep 0.1
@@ -73,7 +73,7 @@ make_mount_points() {
   local dir
   for dir in "${MOUNT_POINTS[@]}"; do
     if [ ! -d "$dir" ]; then
-      echo "$dir" >>"$state/made-directories" # before, so that it is known whenever we are killed
+      echo "$dir" >>"$state/made-directories" # before mkdir, so that it is recorded even if this script is killed
       mkdir -p "$dir"
     fi
   done
@@ -81,12 +81,12 @@ make_mount_points() {
 
 remove_from_machine() {
   local link dir
-  for link in /sys/class/net/sluice-n* "/sys/class/net/$BRIDGE"; do # routes go with the bridge
+  for link in /sys/class/net/sluice-n* "/sys/class/net/$BRIDGE"; do # deleting the bridge deletes its routes
     [ ! -e "$link" ] || ip link delete "${link##*/}" 2>/dev/null || true
   done
   remove_cgroups
   if [ -s "$state/sysctls" ]; then
-    sysctl -q -p "$state/sysctls" >/dev/null || log "could not restore all of: $(xargs -d '\n' <"$state/sysctls")"
+    sysctl -q -p "$state/sysctls" >/dev/null || log "could not restore all of these sysctls: $(xargs -d '\n' <"$state/sysctls")"
   fi
   if [ -e "$state/made-directories" ]; then
     while read -r dir; do rmdir "$dir" 2>/dev/null || true; done < <(tac "$state/made-directories")

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # constants are those of node.sh, which sources this
+# shellcheck disable=SC2154 # node.sh, which sources this file, defines the constants
 # A node: its namespaces, network, configuration, and the daemons that run in it.
 
-# Runs as a node's first process, in its namespaces: gives it its directories, then reaps.
+# Script of a node's first process. It mounts the node's directories, then reaps orphaned processes.
 # shellcheck disable=SC2016 # expanded by the inner shell
 readonly NODE_INIT='
   set -e
   dir=$1
-  mount --make-rshared / # of this namespace: the kubelet and containerd propagate mounts to pods
+  mount --make-rshared / # in this namespace: the kubelet and containerd propagate mounts to pods
   mount --bind "$dir/kubelet" /var/lib/kubelet
   mount --bind "$dir/containerd" /var/lib/containerd
   mount --bind "$dir/cni" /var/lib/cni
@@ -22,7 +22,7 @@ readonly NODE_INIT='
 
 node_pid() { cat "$state/$1/init.pid"; }
 
-# The working directory would otherwise be one of the other mount namespace.
+# Without --chdir the working directory would belong to the other mount namespace.
 in_node() { # in_node NODE COMMAND...
   unlocked env --chdir=/ nsenter -t "$(node_pid "$1")" -m -n -p -u -- "${@:2}"
 }
@@ -57,13 +57,14 @@ start_network() { # start_network NODE COUNT
     echo "link set lo up"
     echo "address add $(node_ip "$node")/24 dev eth0"
     echo "link set eth0 up"
-    echo "route add $SERVICE_NET dev eth0" # a node's own processes need some route to a ClusterIP before it is rewritten
+    echo "route add $SERVICE_NET dev eth0" # the node's own processes need a route to a ClusterIP before kube-proxy's rules rewrite it
     for ((other = 1; other <= count; other++)); do
       if ((other != i)); then echo "route add $POD_NET.$other.0/24 via $(node_ip "node$other")"; fi
     done
   } | nsenter -t "$pid" -n ip -batch -
   nsenter -t "$pid" -n sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
-  # A Service that leads back to a pod of the same bridge is rewritten only if bridged packets pass netfilter.
+  # Packets from a pod to a Service and back to a pod of the same bridge are rewritten only if bridged packets pass
+  # netfilter.
   nsenter -t "$pid" -n sysctl -qw net.bridge.bridge-nf-call-iptables=1
 }
 
@@ -74,7 +75,7 @@ configure_node() { # configure_node NODE
   certificate "kubelet-$node" "/O=system:nodes/CN=system:node:$node" "IP:$ip,DNS:$node"
   kubeconfig "kubelet-$node"
   echo "nameserver $DNS_IP" >"$dir/resolv.conf"
-  # overlayfs cannot lie on itself, as it would inside a container.
+  # Inside a container the directory may be on overlayfs already, and overlayfs cannot be stacked on itself.
   if [ "$(stat -fc %T "$dir")" = overlayfs ]; then snapshotter=native; fi
 
   cat >"$dir/cni-conf/10-sluice.conflist" <<JSON
@@ -84,7 +85,7 @@ configure_node() { # configure_node NODE
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 JSON
 
-  # restrict_oom_score_adj and oom_score: lowering a score needs CAP_SYS_RESOURCE, which build machines often withhold.
+  # restrict_oom_score_adj and oom_score: lowering a score needs CAP_SYS_RESOURCE, which build machines often lack.
   cat >"$dir/containerd.toml" <<TOML
 version = 2
 root = "/var/lib/containerd"
@@ -110,8 +111,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         SystemdCgroup = false
 TOML
 
-  # Eviction thresholds are low because the disk is the machine's, and shared; images are never collected because there
-  # is no registry to get them back from.
+  # Eviction thresholds are low because the machine's disk is shared. Images are never collected because there is no
+  # registry to pull them from again.
   cat >"$dir/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -135,7 +136,7 @@ volumePluginDir: /var/lib/kubelet/volumeplugins
 oomScoreAdj: 0
 YAML
 
-  # conntrack 0: the table's size cannot be set from within a network namespace.
+  # conntrack 0: the size of the table cannot be changed inside a network namespace.
   cat >"$dir/kube-proxy.yaml" <<YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

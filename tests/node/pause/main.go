@@ -1,4 +1,4 @@
-// pause is PID 1 of a pod's sandbox: it reaps orphans and exits at once when told to.
+// pause is PID 1 of a pod's sandbox. It reaps orphaned processes and exits on SIGTERM or SIGINT.
 package main
 
 import (

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// result is the one line that load prints. Errors are requests without an answer; byPod counts the
-// answers that carry X-Pod, so those of a proxy in between are not in it.
+// result is the one line that load prints. Errors counts requests without a response. ByPod counts responses with
+// the header X-Pod, so it leaves out those of a proxy in between.
 type result struct {
 	Status map[string]int `json:"status"`
 	ByPod  map[string]int `json:"byPod"`
 	Errors int            `json:"errors"`
 }
 
-// load sends exactly n requests, no retries, and counts what came back.
+// load sends exactly n requests without retries and counts the responses.
 func load(args []string) error {
 	flags := flag.NewFlagSet("load", flag.ExitOnError)
 	n := flags.Int64("n", 1, "requests to send in all")
@@ -87,7 +87,7 @@ func load(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(total)
 }
 
-// send counts an answer only when its body arrived whole.
+// send returns an error unless the whole body of the response arrives.
 func send(client *http.Client, prototype *http.Request) (status int, pod string, err error) {
 	response, err := client.Do(prototype.Clone(prototype.Context()))
 	if err != nil {

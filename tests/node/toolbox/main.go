@@ -1,10 +1,10 @@
-// toolbox is what the test pods run: an echo server, a load generator, and the few commands that
-// images built FROM scratch lack. It needs only the standard library.
+// toolbox runs in the test pods: an echo server, a load generator, and the few commands that images built FROM
+// scratch lack. It uses only the standard library.
 //
 //	toolbox serve                                     echo server, see serve.go
 //	toolbox get URL...                                print "STATUS BODY" of each
 //	toolbox load -n N [-c CONCURRENCY] [-H 'k: v']... [-keepalive] URL
-//	toolbox sleep [DURATION]                          for ever without one; ends on SIGTERM
+//	toolbox sleep [DURATION]                          without a duration until SIGTERM
 //	toolbox cat FILE... | write FILE TEXT | id
 package main
 
@@ -54,7 +54,7 @@ func run(command string, args []string) error {
 	return errors.New("unknown command: serve, get, load, sleep, cat, write or id")
 }
 
-// get fails only when there is no answer: a 429 is an answer, and printed like any other.
+// get fails only when no response arrives. A 429 is a response and is printed like any other.
 func get(urls []string) error {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for _, url := range urls {
@@ -72,7 +72,7 @@ func get(urls []string) error {
 	return nil
 }
 
-// sleep handles SIGTERM itself because the kernel ignores it for a container's PID 1 otherwise.
+// sleep handles SIGTERM, because the kernel ignores unhandled signals for PID 1 of a container.
 func sleep(args []string) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
@@ -106,7 +106,7 @@ func cat(files []string) error {
 	return nil
 }
 
-// id prints what the kernel enforces on this process, as against what the pod asked for.
+// id prints the rights that the kernel enforces for this process, whatever the pod's spec requested.
 func id() error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

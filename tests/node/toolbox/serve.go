@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// echo is the answer to a request that asks for JSON, by "Accept: application/json" or "?json".
+// echo is the body of a response in JSON, for requests with "Accept: application/json" or "?json".
 type echo struct {
 	Pod       string      `json:"pod"`
 	Proto     string      `json:"proto"`
@@ -28,12 +28,12 @@ type echo struct {
 	BodyBytes int64       `json:"bodyBytes"`
 }
 
-// serve answers every path with who answered and what was asked, over HTTP/1.1 and cleartext HTTP/2.
+// serve responds to every path with the pod's name and the request, over HTTP/1.1 and cleartext HTTP/2.
 //
-// Query: delay=100ms waits first, status=503 sets the status, bytes=1000 answers with that many bytes.
-// /count is the number of requests answered so far; /readyz and /livez are for probes; none of the three counts.
-// Environment: LISTEN (an address) or PORT, default 8080; DRAIN, how long to go on serving, not ready, after
-// SIGTERM, while the endpoint is being withdrawn (default 3s).
+// Query: delay=100ms waits before the response, status=503 sets the status, bytes=1000 sends that many bytes.
+// /count returns the number of requests so far. /readyz and /livez are for probes. None of the three is counted.
+// Environment: LISTEN (an address) or PORT, default 8080. DRAIN (default 3s) is how long the server goes on, not
+// ready, after SIGTERM, while its endpoint is withdrawn.
 func serve() error {
 	pod, err := os.Hostname()
 	if err != nil {

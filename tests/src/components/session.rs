@@ -1,5 +1,5 @@
-//! A session with the operator, scripted by the test. It plays sidecars that nack a policy, hang, or report a wrong
-//! hash.
+//! A session with the operator, scripted by the test. It plays sidecars that nack a policy, hang, or report a
+//! wrong hash.
 
 use std::path::Path;
 use std::sync::Arc;

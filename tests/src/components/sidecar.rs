@@ -27,8 +27,8 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Starts the sidecar of a pod with an application that answers 200, and waits for its first snapshot. Dropping the
-    /// sidecar kills it.
+    /// Starts the sidecar of a pod with an application that answers 200, and waits for its first snapshot.
+    /// Dropping the sidecar kills it.
     ///
     /// # Panics
     /// When it does not start.
@@ -37,8 +37,8 @@ impl Sidecar {
         Self::start_with(namespace, pod, operator, &upstream, "KILL", &[]).await
     }
 
-    /// Starts the sidecar of a pod with the application at `upstream` and further arguments, and waits for its first
-    /// snapshot. Dropping the sidecar sends it `signal`, `TERM` or `KILL`.
+    /// Starts the sidecar of a pod with the application at `upstream` and further arguments, and waits for
+    /// its first snapshot. Dropping the sidecar sends it `signal`, `TERM` or `KILL`.
     ///
     /// # Panics
     /// When it does not start.
@@ -84,7 +84,8 @@ impl Sidecar {
         self.wait_until_started().await;
     }
 
-    /// Returns the value of a metric, given by its name with labels, or 0 when the sidecar does not report it.
+    /// Returns the value of a metric, given by its name with labels, or 0 when the sidecar does not report
+    /// it.
     ///
     /// # Panics
     /// When the value is not a whole number.
@@ -103,8 +104,8 @@ impl Sidecar {
     }
 }
 
-/// Sends `requests` requests to each sidecar at the same time, at most `concurrency` to one. Returns the sum of their
-/// tallies.
+/// Sends `requests` requests to each sidecar at the same time, at most `concurrency` to one. Returns the sum
+/// of their tallies.
 pub async fn flood(
     sidecars: impl IntoIterator<Item = &Sidecar>,
     requests: usize,

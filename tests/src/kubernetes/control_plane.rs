@@ -1,5 +1,6 @@
-//! A real API server with etcd on loopback, as in controller-runtime's envtest: no kubelet and no controllers.
-//! `KUBEBUILDER_ASSETS` names the directory of the binaries. If it is not set, `tests/node/assets.sh` builds them.
+//! A real API server with etcd on loopback, as in controller-runtime's envtest: no kubelet and no
+//! controllers. `KUBEBUILDER_ASSETS` names the directory of the binaries. If it is not set,
+//! `tests/node/assets.sh` builds them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -131,8 +131,8 @@ impl TestNamespace {
         self.api::<RateLimitPolicy>().patch(name, &params, &Patch::Apply(&policy)).await
     }
 
-    /// Returns the status and reason of a policy's condition, such as `False NotInjected`, and its message. Returns
-    /// nothing while the condition describes an older generation of the policy.
+    /// Returns the status and reason of a policy's condition, such as `False NotInjected`, and its message.
+    /// Returns nothing while the condition describes an older generation of the policy.
     pub async fn condition(&self, policy: &str, kind: &str) -> Option<(String, String)> {
         let policy = self.api::<RateLimitPolicy>().get(policy).await.ok()?;
         let generation = policy.metadata.generation;

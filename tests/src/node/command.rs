@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 use crate::process::repository_root;
 
-/// Runs a program with `input` on its standard input. Returns whether it succeeded, and its output including errors.
+/// Runs a program with `input` on its standard input. Returns whether it succeeded, and its output including
+/// errors.
 ///
 /// # Panics
 /// When the program cannot be started.

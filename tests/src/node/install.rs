@@ -5,7 +5,8 @@ use crate::node::command::run;
 /// Namespace of the installation.
 pub const SYSTEM: &str = "sluice-system";
 
-/// Installs Sluice from the images that were loaded onto the node. Later calls in the same process do nothing.
+/// Installs Sluice from the images that were loaded onto the node. Later calls in the same process do
+/// nothing.
 ///
 /// # Panics
 /// When the installation does not become ready.

@@ -1,5 +1,5 @@
-//! A real Kubernetes node, started by `tests/node/node.sh up` and used through the commands that a user types.
-//! `KUBECONFIG` and `PATH` come from `tests/node/node.sh env`.
+//! A real Kubernetes node, started by `tests/node/node.sh up` and used through the commands that a user
+//! types. `KUBECONFIG` and `PATH` come from `tests/node/node.sh env`.
 //!
 //! - [`command`]: runs kubectl, Helm and other programs.
 //! - [`install`](mod@install): installs Sluice with Helm.

@@ -20,7 +20,8 @@ impl Shop {
         Self { namespace: namespace.to_owned() }
     }
 
-    /// Deploys an application with `replicas` pods behind a Service of the same name, and waits for the rollout.
+    /// Deploys an application with `replicas` pods behind a Service of the same name, and waits for the
+    /// rollout.
     pub fn deploy(&self, name: &str, replicas: u32) {
         apply(&format!(
             "
@@ -92,8 +93,8 @@ spec:
         ));
     }
 
-    /// Returns the status and reason of a policy's condition, such as `True Ready`, and its message. Returns nothing
-    /// while the condition describes an older generation of the policy.
+    /// Returns the status and reason of a policy's condition, such as `True Ready`, and its message. Returns
+    /// nothing while the condition describes an older generation of the policy.
     #[must_use]
     pub fn condition(&self, policy: &str, kind: &str) -> Option<(String, String)> {
         let (ok, text) = run(

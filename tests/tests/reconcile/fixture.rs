@@ -28,8 +28,8 @@ pub fn spec(requests: i64) -> serde_json::Value {
     })
 }
 
-/// Returns a policy that the CRD's schema accepts and the operator does not. Without the webhook, the API server
-/// stores it.
+/// Returns a policy that the CRD's schema accepts and the operator does not. Without the webhook, the API
+/// server stores it.
 pub fn invalid_spec() -> serde_json::Value {
     let mut invalid = spec(5);
     invalid["limits"][0]["rates"] = json!([{"requests": 1, "per": "9000h"}]);

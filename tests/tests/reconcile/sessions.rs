@@ -27,7 +27,8 @@ async fn session_sends_deletions_and_does_not_repeat_what_the_sidecar_has_applie
     let (delta, id) = session.policies().await;
     assert!(!delta.full && delta.policies.is_empty() && delta.removed == [deleted], "{delta:?}");
     assert_ne!(id, first_id);
-    // The new session starts at the last event that the sidecar applied: it sends nothing until something changes.
+    // The new session starts at the last event that the sidecar applied: it sends nothing until something
+    // changes.
     let mut resumed = control.connect(&token, Some(&id)).await.unwrap();
     namespace.apply("q", spec(7)).await.unwrap();
     let (delta, _) = resumed.policies().await;
