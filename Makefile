@@ -55,7 +55,7 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: lint
-lint: ## Check formatting, clippy, licences and sources of dependencies
+lint: ## Formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	hack/deny.sh
