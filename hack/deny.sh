@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks licences, bans and sources of all dependencies with cargo-deny, and installs cargo-deny if necessary.
-# Advisories are not checked here, because their database comes from the network: run `cargo deny check advisories`.
+# Checks licences, bans and sources of all dependencies with cargo-deny, which is installed if it is not there.
+# Advisories need a database from the network: run `cargo deny check advisories` where there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 {{/*
-Labels that never change, of one component: (dict "root" $ "component" "operator")
+Labels of one component that never change: (dict "root" $ "component" "operator")
 */}}
 {{- define "sluice.selectorLabels" -}}
 app.kubernetes.io/name: sluice
@@ -7,7 +7,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{/*
-All labels of an object of one component.
+All labels of one component's objects.
 */}}
 {{- define "sluice.labels" -}}
 {{ include "sluice.selectorLabels" . }}
@@ -18,8 +18,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 
 {{/*
-Labels of a pod: those of the user and ours. The chart's version is not among them: an upgrade that changes nothing else
-must not restart Redis, whose counters would start anew. (dict "root" $ "component" "redis" "more" .podLabels)
+Labels of a pod: the user's and ours. They leave out the chart's version, because an upgrade that changes nothing else
+must not restart Redis and lose its counters. (dict "root" $ "component" "redis" "more" .podLabels)
 */}}
 {{- define "sluice.podLabels" -}}
 {{- $ours := include "sluice.selectorLabels" . | fromYaml }}
@@ -28,8 +28,8 @@ must not restart Redis, whose counters would start anew. (dict "root" $ "compone
 {{- end }}
 
 {{/*
-An image's reference: (dict "root" $ "image" .Values.operator.image). As in any reference, what comes before the first
-slash is a registry if there is a dot or a colon in it.
+An image's reference: (dict "root" $ "image" .Values.operator.image). As in any reference, the part before the first
+slash is a registry if it contains a dot or a colon.
 */}}
 {{- define "sluice.image" -}}
 {{- $first := regexFind "^[^/]+/" .image.repository }}
@@ -39,8 +39,8 @@ slash is a registry if there is a dot or a colon in it.
 {{- end }}
 
 {{/*
-The Secret of the store in the release's namespace; empty if there is none. That of the embedded Redis is
-made by the operator when it starts, not by Helm, whose random values would change with every upgrade.
+The store's Secret in the release's namespace; empty if there is none. The operator creates the Secret of the embedded
+Redis when it starts. Helm cannot do it, because its random values would change with every upgrade.
 */}}
 {{- define "sluice.storeSecret" -}}
 {{- if .Values.redis.embedded }}sluice-redis{{ else }}{{ .Values.redis.existingSecret }}{{ end }}
@@ -49,11 +49,11 @@ made by the operator when it starts, not by Helm, whose random values would chan
 {{- define "sluice.storeUrl" -}}
 {{- if .Values.redis.embedded }}
   {{- if or .Values.redis.url .Values.redis.existingSecret }}
-    {{- fail "redis.url and redis.existingSecret are of a Redis of yours: set redis.embedded=false too" }}
+    {{- fail "redis.url and redis.existingSecret configure your own Redis: set redis.embedded=false too" }}
   {{- end }}
   {{- printf "redis://sluice-redis.%s.svc:6379" .Release.Namespace }}
 {{- else }}
-  {{- required "redis.url is needed with redis.embedded=false: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/MASTER, with rediss for TLS" .Values.redis.url }}
+  {{- required "redis.embedded=false needs redis.url: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/MASTER, or the same with rediss for TLS" .Values.redis.url }}
 {{- end }}
 {{- end }}
 
@@ -71,13 +71,13 @@ redis.latencyBudget in milliseconds.
   {{- $millis = int $text }}
 {{- end }}
 {{- if or (lt (int $millis) 1) (gt (int $millis) 10000) }}
-  {{- fail (printf "redis.latencyBudget is %s: from 1ms to 10s" $text) }}
+  {{- fail (printf "redis.latencyBudget is %s but must be between 1ms and 10s" $text) }}
 {{- end }}
 {{- $millis }}
 {{- end }}
 
 {{/*
-The sidecar's resources as the operator reads them: JSON whose quantities are all strings.
+The sidecar's resources in the JSON that the operator reads: all quantities are strings.
 */}}
 {{- define "sluice.sidecarResources" -}}
 {{- $all := dict }}
@@ -92,7 +92,7 @@ The sidecar's resources as the operator reads them: JSON whose quantities are al
 {{- end }}
 
 {{/*
-What every container of the chart may do: nothing that the Pod Security Standard "restricted" forbids.
+Security context of every container of the chart. It complies with the Pod Security Standard "restricted".
 */}}
 {{- define "sluice.containerSecurityContext" -}}
 allowPrivilegeEscalation: false
@@ -112,7 +112,8 @@ seccompProfile:
 {{- end }}
 
 {{/*
-Namespaces whose pods never get a sidecar. Were the operator's own among the others, nothing could start it again.
+Namespaces whose pods never get a sidecar. They always include the operator's own namespace: otherwise a stopped operator
+could not start again.
 */}}
 {{- define "sluice.notExcluded" -}}
 key: kubernetes.io/metadata.name
