@@ -55,7 +55,11 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: lint
-lint: ## Formatting, clippy, licences and sources of dependencies
+lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and sources of dependencies
+	python3 -B -m unittest discover --quiet --start-directory hack/lint
+	hack/lint/import-circles.py
+	hack/lint/sizes.py
+	hack/lint/doc-comments.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	hack/deny.sh
