@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# bench/ is a workspace of its own.
+BENCH := --manifest-path bench/Cargo.toml
 
 .PHONY: help
 help: ## List the targets
@@ -22,7 +24,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
-	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace
+	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root)
@@ -53,6 +55,7 @@ generate: ## Generate the CRDs from the types
 .PHONY: fmt
 fmt: ## Format the code
 	$(CARGO) fmt --all
+	$(CARGO) fmt $(BENCH)
 
 .PHONY: lint
 lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and sources of dependencies
@@ -60,6 +63,9 @@ lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and s
 	hack/lint/import-circles.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
+	hack/lint/bench-versions.py
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
 	hack/deny.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks licences, bans and sources of all dependencies with cargo-deny, which is installed if it is not there.
+# Checks licences, bans and sources of all dependencies, those of bench/ included, with cargo-deny, which is installed
+# if it is missing.
 # Advisories need a database from the network: run `cargo deny check advisories` where there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,4 +11,7 @@ if [ ! -x "$root/bin/cargo-deny" ]; then
   echo "installing cargo-deny $version (once)" >&2
   cargo install --quiet --locked --root "$root" cargo-deny --version "$version"
 fi
-"$root/bin/cargo-deny" --all-features check --hide-inclusion-graph bans licenses sources
+for manifest in Cargo.toml bench/Cargo.toml; do
+  "$root/bin/cargo-deny" --manifest-path "$manifest" --all-features check --config deny.toml \
+    --hide-inclusion-graph bans licenses sources
+done
