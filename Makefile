@@ -56,6 +56,7 @@ generate: ## Generate the CRDs from the types
 fmt: ## Format the code
 	$(CARGO) fmt --all
 	$(CARGO) fmt $(BENCH)
+	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
 .PHONY: lint
 lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and sources of dependencies
@@ -66,6 +67,7 @@ lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and s
 	hack/lint/bench-versions.py
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(BENCH) --check
+	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
 	hack/deny.sh

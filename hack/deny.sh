@@ -12,6 +12,6 @@ if [ ! -x "$root/bin/cargo-deny" ]; then
   cargo install --quiet --locked --root "$root" cargo-deny --version "$version"
 fi
 for manifest in Cargo.toml bench/Cargo.toml; do
-  "$root/bin/cargo-deny" --manifest-path "$manifest" --all-features check --config deny.toml \
-    --hide-inclusion-graph bans licenses sources
+  "$root/bin/cargo-deny" --manifest-path "$manifest" --config deny.toml --all-features \
+    check --hide-inclusion-graph bans licenses sources
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# build.sh FOLDER: build this program in FOLDER, and print where it is.
-# As published, limitador 0.14.0 does not compile with redis_storage alone: two functions stand behind disk_storage, which
-# would compile RocksDB. It also takes OpenSSL, for a Redis that is called without TLS here. A copy of its source has
-# those two gates open and no TLS; nothing that is measured is changed.
+# build.sh FOLDER: build this program in FOLDER, and print its path.
+# limitador 0.14.0 as published does not compile with redis_storage alone: two functions are gated by disk_storage, which
+# would compile RocksDB. It also needs OpenSSL, for TLS that is not used here. The build uses a copy of its source without
+# those two gates and without TLS. The measured code is unchanged.
 set -euo pipefail
 
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
@@ -11,11 +11,11 @@ readonly here folder version=0.14.0
 
 published=$(cargo metadata --locked --format-version 1 --manifest-path "$here/Cargo.toml" |
   grep -o "\"manifest_path\":\"[^\"]*/limitador-$version/Cargo.toml\"" | cut -d '"' -f 4 | head -n 1)
-mkdir -p "$folder/peer" "$folder/src"
-# Unchanged files keep their times, so that nothing is compiled twice.
+mkdir -p "$folder/peer" "$folder/src/support"
+# Unchanged files keep their modification times, so that they are not compiled again.
 copy() { cp -ru --preserve=timestamps "$@"; }
 copy "$here/src" "$here/Cargo.toml" "$here/Cargo.lock" "$folder/peer/"
-copy "$here/../src/random.rs" "$folder/src/"
+copy "$here/../src/support/random.rs" "$folder/src/support/"
 if [ ! -e "$folder/limitador-$version" ]; then
   cp -r --preserve=timestamps "$(dirname "$published")" "$folder/limitador-$version"
   for file in storage/keys counter; do

@@ -1,4 +1,4 @@
-//! Its storage in memory.
+//! The storage in memory.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -13,18 +13,18 @@ use limitador::limit::{Context, Limit, Namespace};
 use limitador::storage::in_memory::InMemoryStorage;
 use limitador::storage::{Authorization, CounterStorage};
 
+use crate::limits::{NAMESPACE, context, counters, limit, to_anyhow};
 use crate::random::Random;
-use crate::{NAMESPACE, context, counters, limit, words};
 
-/// How many checks are prepared at a time: a context takes some kilobytes.
+/// Number of checks that are prepared together. A context takes some kilobytes.
 const CHUNK: u64 = 10_000;
 
-/// What is asked.
+/// The layer of the crate that is called.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Way {
-    /// The storage, with counters that are ready.
+    /// The storage, with prepared counters.
     Storage,
-    /// The rate limiter, with contexts that are ready.
+    /// The rate limiter, with prepared contexts.
     Limiter,
 }
 
@@ -35,12 +35,12 @@ impl FromStr for Way {
         match word {
             "storage" => Ok(Self::Storage),
             "limiter" => Ok(Self::Limiter),
-            _ => Err(anyhow::anyhow!("{word}: storage or limiter is expected")),
+            _ => Err(anyhow::anyhow!("expected storage or limiter, not {word:?}")),
         }
     }
 }
 
-/// A storage that knows all clients, and a rate limiter with another storage, which meets them as they come.
+/// A storage that holds the counters of all clients, and a rate limiter with an empty storage of its own.
 pub(crate) struct Peer {
     storage: InMemoryStorage,
     limiter: RateLimiter,
@@ -48,37 +48,37 @@ pub(crate) struct Peer {
     clients: u64,
 }
 
-/// A storage that may hold so many keys.
+/// Creates a storage with room for `keys`.
 pub(crate) fn storage(keys: u64) -> InMemoryStorage {
     InMemoryStorage::new(keys)
 }
 
-/// Makes the keys of these clients.
+/// Creates the keys of some clients.
 pub(crate) fn fill(storage: &InMemoryStorage, clients: Range<u64>) -> anyhow::Result<()> {
     let limit = Arc::new(limit(1_000_000_000)?);
     clients.into_iter().try_for_each(|client| {
-        storage.check_and_update(&mut counters(&limit, client)?, 1).map_err(words)?;
+        storage.check_and_update(&mut counters(&limit, client)?, 1).map_err(to_anyhow)?;
         Ok(())
     })
 }
 
 impl Peer {
     pub(crate) fn new(clients: u64, requests: u64) -> anyhow::Result<Self> {
-        let ready = storage(2 * clients + 1_000);
-        fill(&ready, 0..clients)?;
+        let filled = storage(2 * clients + 1_000);
+        fill(&filled, 0..clients)?;
         let limiter = RateLimiter::new(2 * clients + 1_000);
         limiter.add_limit(limit(requests)?);
-        Ok(Self { storage: ready, limiter, limit: Arc::new(limit(requests)?), clients })
+        Ok(Self { storage: filled, limiter, limit: Arc::new(limit(requests)?), clients })
     }
 
-    /// So many checks in each thread.
+    /// Runs `checks` in each thread.
     pub(crate) fn run(&self, way: Way, threads: u64, checks: u64, seed: u64) -> anyhow::Result<String> {
         let barrier = &Barrier::new(threads as usize);
         let sums = std::thread::scope(|scope| {
             let spawned: Vec<_> = (0..threads)
                 .map(|thread| {
                     let random = Random::new(seed * threads + thread + 1);
-                    scope.spawn(move || self.thread(way, checks, random, barrier))
+                    scope.spawn(move || self.run_thread(way, checks, random, barrier))
                 })
                 .collect();
             spawned
@@ -91,7 +91,7 @@ impl Peer {
         Ok(format!("{} {admitted}", time.as_nanos() as f64 / (threads * checks) as f64))
     }
 
-    fn thread(
+    fn run_thread(
         &self,
         way: Way,
         checks: u64,
@@ -102,8 +102,8 @@ impl Peer {
         for first in (0..checks).step_by(CHUNK as usize) {
             let clients = (first..checks.min(first + CHUNK)).map(|_| random.below(self.clients));
             let (took, passed) = match way {
-                Way::Storage => self.ask_storage(clients, barrier)?,
-                Way::Limiter => self.ask_limiter(clients, barrier)?,
+                Way::Storage => self.call_storage(clients, barrier)?,
+                Way::Limiter => self.call_limiter(clients, barrier)?,
             };
             time += took;
             admitted += passed;
@@ -111,37 +111,37 @@ impl Peer {
         Ok((time, admitted))
     }
 
-    fn ask_storage(
+    fn call_storage(
         &self,
         clients: impl Iterator<Item = u64>,
         barrier: &Barrier,
     ) -> anyhow::Result<(Duration, u64)> {
-        let ready = clients.map(|client| counters(&self.limit, client));
-        let mut ready: Vec<Vec<Counter>> = ready.collect::<anyhow::Result<_>>()?;
+        let prepared = clients.map(|client| counters(&self.limit, client));
+        let mut prepared: Vec<Vec<Counter>> = prepared.collect::<anyhow::Result<_>>()?;
         barrier.wait();
         let (start, mut admitted) = (Instant::now(), 0);
-        for counters in &mut ready {
-            let answer = self.storage.check_and_update(black_box(counters), 1).map_err(words)?;
-            admitted += u64::from(matches!(answer, Authorization::Ok));
+        for counters in &mut prepared {
+            let response = self.storage.check_and_update(black_box(counters), 1).map_err(to_anyhow)?;
+            admitted += u64::from(matches!(response, Authorization::Ok));
         }
         Ok((start.elapsed(), admitted))
     }
 
-    fn ask_limiter(
+    fn call_limiter(
         &self,
         clients: impl Iterator<Item = u64>,
         barrier: &Barrier,
     ) -> anyhow::Result<(Duration, u64)> {
-        let ready: Vec<Context<'_>> = clients.map(context).collect();
+        let prepared: Vec<Context<'_>> = clients.map(context).collect();
         let namespace = Namespace::from(NAMESPACE);
         barrier.wait();
         let (start, mut admitted) = (Instant::now(), 0);
-        for context in &ready {
-            let answer = self
+        for context in &prepared {
+            let response = self
                 .limiter
                 .check_rate_limited_and_update(&namespace, black_box(context), 1)
-                .map_err(words)?;
-            admitted += u64::from(!answer.limited);
+                .map_err(to_anyhow)?;
+            admitted += u64::from(!response.limited);
         }
         Ok((start.elapsed(), admitted))
     }

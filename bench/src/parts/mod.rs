@@ -1,0 +1,76 @@
+//! The measurements. `run.sh` names the parts.
+//!
+//! - [`limiter`]: the limiter's pure functions.
+//! - [`memory`]: the memory store.
+//! - [`redis`]: the Redis store.
+//! - [`proxy`]: sidecar and operator processes.
+
+mod limiter;
+mod memory;
+mod proxy;
+mod redis;
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::report::plot_data::PlotData;
+use crate::report::row::Row;
+use crate::support::cores::Cores;
+
+/// The result of a part.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) plot: Option<PlotData>,
+}
+
+impl From<Vec<Row>> for Measured {
+    fn from(rows: Vec<Row>) -> Self {
+        Self { rows, plot: None }
+    }
+}
+
+impl From<(Vec<Row>, PlotData)> for Measured {
+    fn from((rows, plot): (Vec<Row>, PlotData)) -> Self {
+        Self { rows, plot: Some(plot) }
+    }
+}
+
+/// Measures one part. Criterion writes its files to the folder.
+pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
+    // These run in this process alone; the memory store is called by two threads, on both cores.
+    match name {
+        "functions" => return Ok(limiter::functions::measure(folder)?.into()),
+        "edge" => return Ok(limiter::edge::measure()?.into()),
+        "memory" => return Ok(memory::speed::measure()?.into()),
+        "memory-size" => return Ok(memory::size::measure()?.into()),
+        _ => {}
+    }
+    let cores = Cores::claim()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        Ok(match name {
+            "redis" => redis::throughput::measure(cores).await?.into(),
+            "limitador" => redis::limitador::measure(cores).await?.into(),
+            "callers" => (Vec::new(), redis::callers::measure(cores).await?).into(),
+            "processes" => redis::processes::measure(cores).await?.into(),
+            "leases" => redis::leases::measure(cores).await?.into(),
+            "redis-size" => redis::size::measure(cores).await?.into(),
+            "block" => redis::longest_call::measure(cores).await?.into(),
+            "outage" => redis::outage::measure(cores).await?.into(),
+            "proxy" => proxy::cpu::measure(cores).await?.into(),
+            "resident" => proxy::memory::measure(cores).await?.into(),
+            _ => bail!("there is no part {name:?}"),
+        })
+    })
+}
+
+/// Runs this process as a child of a part: `caller ADDRESS NUMBER` or `fill IMPLEMENTATION`.
+pub(crate) fn run_role(arguments: &[&str]) -> anyhow::Result<()> {
+    match arguments {
+        ["caller", address, number] => redis::caller::run(address, number),
+        ["fill", implementation] => memory::fill::run(implementation),
+        _ => bail!("there is no role {arguments:?}"),
+    }
+}

@@ -1,0 +1,125 @@
+//! A small upstream, and concurrent clients of a proxy: persistent connections, each waiting for its response
+//! before it sends the next request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+const CONNECTIONS: usize = 32;
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 6\r\n\r\nhello\n";
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+/// Starts an upstream that answers every request with a few bytes, for as long as the runtime lives.
+pub(super) async fn upstream() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let _ = tcp.set_nodelay(true);
+            tokio::spawn(async move {
+                let (mut buffer, mut filled) = ([0; 4096], 0);
+                while let Some(n) = tcp.read(&mut buffer[filled..]).await.ok().filter(|&n| n > 0) {
+                    filled += n;
+                    if buffer[..filled].ends_with(HEAD_END) {
+                        filled = 0;
+                        if tcp.write_all(RESPONSE).await.is_err() {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// Numbers of responses by status: 200, 429 and any other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Responses {
+    pub(super) admitted: u64,
+    pub(super) denied: u64,
+    pub(super) other: u64,
+}
+
+impl std::ops::AddAssign for Responses {
+    fn add_assign(&mut self, responses: Self) {
+        self.admitted += responses.admitted;
+        self.denied += responses.denied;
+        self.other += responses.other;
+    }
+}
+
+/// Sends `requests` GETs of `path` over [`CONNECTIONS`] connections. The API keys rotate from `PREFIX-0` to
+/// `PREFIX-(CLIENTS - 1)`.
+pub(super) async fn load(
+    address: SocketAddr,
+    path: &'static str,
+    prefix: &str,
+    clients: usize,
+    requests: usize,
+) -> anyhow::Result<Responses> {
+    let prefix: Arc<str> = prefix.into();
+    let tasks: Vec<_> = (0..CONNECTIONS)
+        .map(|first| tokio::spawn(run_connection(address, path, prefix.clone(), clients, requests, first)))
+        .collect();
+    let mut all = Responses::default();
+    for task in tasks {
+        all += task.await.context("a connection panicked")??;
+    }
+    Ok(all)
+}
+
+async fn run_connection(
+    address: SocketAddr,
+    path: &str,
+    prefix: Arc<str>,
+    clients: usize,
+    requests: usize,
+    first: usize,
+) -> anyhow::Result<Responses> {
+    use std::io::Write as _;
+    let mut tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
+    let (mut request, mut buffer) = (Vec::new(), vec![0; 8192]);
+    let mut responses = Responses::default();
+    for number in (first..requests).step_by(CONNECTIONS) {
+        let client = number % clients;
+        request.clear();
+        write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\nx-api-key: {prefix}-{client}\r\n\r\n")?;
+        tcp.write_all(&request).await?;
+        match read_response(&mut tcp, &mut buffer).await? {
+            200 => responses.admitted += 1,
+            429 => responses.denied += 1,
+            _ => responses.other += 1,
+        }
+    }
+    Ok(responses)
+}
+
+/// Reads one response and returns its status.
+async fn read_response(tcp: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<u16> {
+    let (mut filled, mut length) = (0, None);
+    while length.is_none_or(|length| filled < length) {
+        let n = tcp.read(&mut buffer[filled..]).await?;
+        ensure!(n > 0, "the proxy closed a connection in the middle of a response");
+        filled += n;
+        if length.is_none()
+            && let Some(head) = buffer[..filled].windows(HEAD_END.len()).position(|at| at == HEAD_END)
+        {
+            length = Some(head + HEAD_END.len() + content_length(&buffer[..head])?);
+        }
+    }
+    ensure!(length == Some(filled), "the proxy sent more than its response");
+    std::str::from_utf8(&buffer[9..12])?.parse().context("a response has no status")
+}
+
+fn content_length(head: &[u8]) -> anyhow::Result<usize> {
+    let mut headers = std::str::from_utf8(head)?.lines().filter_map(|line| line.split_once(':'));
+    let (_, length) = headers
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .context("a response has no Content-Length")?;
+    Ok(length.trim().parse()?)
+}
