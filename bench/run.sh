@@ -64,7 +64,7 @@ measure() { # measure PART
 }
 
 draw() { # draw PART: its plot, if it has written data for one
-  local data=$out/plots/$1.csv
+  local data=$out/plots/$1.tsv
   [ ! -e "$data" ] || (cd bench/plots && gnuplot -c "$1.gp" "$data" "$out/plots/$1.svg") || log "cannot draw $1"
 }
 
@@ -130,7 +130,7 @@ main() {
   if [ -n "$write" ]; then
     cp "$out/report.md" docs/performance.md
     mkdir -p docs/plots
-    cp "$out"/plots/*.{csv,svg} docs/plots/
+    cp "$out"/plots/*.{tsv,svg} docs/plots/
   fi
   exit "$status"
 }

@@ -1,9 +1,9 @@
-# Shared by all plots: `gnuplot -c NAME.gp DATA.csv OUTPUT.svg`, in this folder. The columns are those of the parts
-# in bench/src/parts/.
+# Shared by all plots, which are drawn by `gnuplot -c NAME.gp DATA.tsv OUTPUT.svg` in this folder. The parts in
+# bench/src/parts/ name the columns. Expects the variables height, in pixels, and svg, the output.
 set terminal svg size 800,height fixed enhanced font "DejaVu Sans,13" background "#ffffff" linewidth 1.4
 set encoding utf8
-set output ARG2
-set datafile separator comma
+set output svg
+set datafile separator tab
 set datafile columnheaders
 set border 3 linecolor "#444444"
 set tics nomirror out scale 0.6

@@ -60,13 +60,13 @@ fn run_part(name: &str, file: &Path) -> anyhow::Result<bool> {
     Ok(result.is_ok())
 }
 
-/// Measures one part. Its plot data, if any, goes to `plots/NAME.csv` below the folder.
+/// Measures one part. Its plot data, if any, goes to `plots/NAME.tsv` below the folder.
 fn measure(name: &str, folder: &Path) -> anyhow::Result<Vec<Row>> {
     let measured = parts::measure(name, folder)?;
     if let Some(data) = measured.plot {
         let plots = folder.join("plots");
         std::fs::create_dir_all(&plots)?;
-        data.write(&plots.join(format!("{name}.csv")))?;
+        data.write(&plots.join(format!("{name}.tsv")))?;
     }
     Ok(measured.rows)
 }
