@@ -58,7 +58,7 @@ pub(super) fn all(requests: u64, period: Duration) -> anyhow::Result<Vec<NamedRa
 pub(super) fn check(rate: &Rate, stored: &mut Option<Record>, now: u64) -> Decision {
     let (record, at) = rate.roll(stored.take(), now);
     let room = rate.has_room(&record, at, 1);
-    let record = if room { rate.charge(record, at, 1) } else { rate.refuse(record, at, 1) };
+    let record = if room { rate.charge(record, at, 1) } else { rate.charge_denied(record, at, 1) };
     let decision = rate.decision(&record, at, 1, room, room);
     *stored = Some(record);
     decision

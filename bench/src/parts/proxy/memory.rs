@@ -5,11 +5,11 @@
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use sluice_tests::cluster::TestNamespace;
-use sluice_tests::control_plane::ControlPlane;
-use sluice_tests::operator::Operator;
-use sluice_tests::redis::Redis;
-use sluice_tests::sidecar::Sidecar;
+use sluice_tests::components::Operator;
+use sluice_tests::components::Redis;
+use sluice_tests::components::Sidecar;
+use sluice_tests::kubernetes::ControlPlane;
+use sluice_tests::kubernetes::TestNamespace;
 
 use super::load::{load, upstream};
 use super::proxies::{ADMIT, Proxy};

@@ -68,7 +68,7 @@ impl Proxy {
         folder: TempDir,
     ) -> anyhow::Result<Self> {
         until("the proxy listens", async || {
-            assert!(process.runs(), "{name} has exited: {}", process.output());
+            assert!(process.is_running(), "{name} has exited: {}", process.output());
             TcpStream::connect(address).await.ok()
         })
         .await;

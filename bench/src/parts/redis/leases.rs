@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::layers::{
+use sluice_store::{
     Consistency, LimitPlan, Limiter, LimiterOptions, OnStoreFailure, PlannedCounter, Replicas,
 };
-use sluice_store::{KeyHash, LimitSpec, RedisStore};
+use sluice_store::{KeyHash, LimitSpec};
 
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
@@ -48,7 +48,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         let options = LimiterOptions { latency_budget: Duration::from_secs(10), ..LimiterOptions::default() };
         let mut replicas = Vec::new();
         for _ in 0..REPLICAS {
-            replicas.push(Arc::new(Limiter::new(redis.store().await?, &options)));
+            replicas.push(Arc::new(Limiter::in_redis(redis.store().await?, &options, None)));
         }
         // Redis runs on this machine, so its windows are those of this clock.
         let in_window = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % WINDOW.as_nanos();
@@ -88,7 +88,7 @@ fn leased_plan(percent: u64) -> anyhow::Result<Arc<LimitPlan>> {
 
 /// Sends requests of all replicas for a number of windows: together `percent` of the limit, evenly over time.
 async fn send(
-    replicas: &[Arc<Limiter<RedisStore>>],
+    replicas: &[Arc<Limiter>],
     plan: &Arc<LimitPlan>,
     percent: u64,
     start: Instant,
@@ -113,7 +113,7 @@ async fn send(
                     let due = start.elapsed().as_secs_f64() / WINDOW.as_secs_f64() * due_in_a_window;
                     while sent.requests < due as u64 {
                         let one = PlannedCounter { limit: plan.clone(), key: KeyHash(key(0)), cost: 1 };
-                        sent.admitted += u64::from(replica.check(&[one]).await?.answer.admitted);
+                        sent.admitted += u64::from(replica.check(&[one]).await?.response.admitted);
                         sent.requests += 1;
                     }
                 }
