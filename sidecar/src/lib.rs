@@ -1,8 +1,9 @@
-//! The data plane of Sluice: a proxy in front of one application that admits, delays or rejects each request according
-//! to the active policies. It knows nothing of Kubernetes.
+//! The data plane of Sluice: a proxy in front of one application that admits, delays or rejects each request
+//! according to the active policies. It knows nothing of Kubernetes.
 //!
 //! A request passes through these modules, from top to bottom:
-//! - [`inbound`]: accepts connections, detects their protocol and refuses requests that cannot be served safely.
+//! - [`inbound`]: accepts connections, detects their protocol and refuses requests that cannot be forwarded
+//!   safely.
 //! - [`mod@proxy`]: the path of one request, as a table of contents.
 //! - [`limit`]: matches the request to limits, checks their counters and decides.
 //! - [`upstream`]: forwards the request to the application and streams the response back.
@@ -11,8 +12,10 @@
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
-//! [`process`] starts and stops all of it.
+//! [`process`] starts and ends all of it. [`capacity`] derives how much it may hold from the [`cgroup`].
 
+mod capacity;
+mod cgroup;
 pub mod config;
 mod inbound;
 mod limit;
@@ -24,5 +27,6 @@ mod upstream;
 
 pub use config::publisher::Publisher;
 pub use config::store_choice::{StoreChoice, StoreState};
-pub use process::sidecar::{Bound, Options, Route, Sidecar, StartError};
-pub use upstream::pool::{NoUpstream, Upstream};
+pub use process::options::{Options, Route};
+pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
+pub use upstream::address::{InvalidUpstream, Upstream};

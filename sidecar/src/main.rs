@@ -1,4 +1,4 @@
-//! The sidecar's process: parses its arguments and runs.
+//! The binary `sluice-sidecar`: parses the arguments and runs.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser as _;
 use sluice_sidecar::process::{args::Args, run::run};
 
 fn main() -> ExitCode {
-    // Fails only if there is one already.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,192 +1,232 @@
-//! The way of a request, from top to bottom: guard, identify, decide, then forward or reject.
+//! The path of one request, from top to bottom: validate, match, decide, delay, forward or reject. What the
+//! request holds is settled when its response body ends.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use tokio::sync::Notify;
+use sluice_limiter::adaptive::SampleOutcome;
 
 use crate::config::publisher::Publisher;
-use crate::inbound::accept::Permit;
-use crate::inbound::protocol::{Protocol, Suspicion};
-use crate::inbound::validate::{self, Bad};
-use crate::limit::adaptive::{of_failure, of_status};
+use crate::inbound::connection::Connection;
+use crate::inbound::drain::DrainWatch;
+use crate::inbound::protocol::Protocol;
+use crate::inbound::validate::{InvalidRequest, validate};
 use crate::limit::decide::{Admission, decide};
-use crate::limit::delay_queue::QueueFull;
+use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
 use crate::limit::matching::MatchedLimits;
 use crate::metrics::registry::Metrics;
-use crate::process::drain::Watch;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::{STORE_FAILURE, write_status};
-use crate::upstream::body::Reply;
-use crate::upstream::forward::{self, Failed};
-use crate::upstream::in_flight::Busy;
-use crate::upstream::pool::{Own, Pool};
+use crate::upstream::forward::{self, ForwardError};
+use crate::upstream::in_flight::InFlightGuard;
+use crate::upstream::pool::Pool;
+use crate::upstream::request_body::RequestBody;
+use crate::upstream::response_body::ResponseBody;
 
-/// How much of a rejected request's body is read so that its connection can go on, and for how long.
-const DRAINED: u64 = 256 * 1024;
-const DRAINING: Duration = Duration::from_secs(5);
+/// Size of the part of a rejected request's body that is read and discarded, in bytes.
+const MAX_DISCARDED: u64 = 256 * 1024;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One worker's way from one listener to one application.
+/// Handles the requests of one listener in one worker.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool<RequestBody>>,
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
-    pub(crate) watch: Watch,
-    /// A clone is a request at the application.
-    pub(crate) busy: Busy,
+    pub(crate) drain: DrainWatch,
+    /// Cloned for each request at the application.
+    pub(crate) in_flight: InFlightGuard,
 }
 
-/// What requests of one connection have in common.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) proxy: Arc<Proxy>,
-    /// Who is on the other side, IPv4 as IPv4; and the same as the application is told.
-    pub(crate) peer: IpAddr,
-    pub(crate) forwarded_for: HeaderValue,
-    /// For HTTP/2 requests.
-    pub(crate) own: Own,
-    pub(crate) protocol: Protocol,
-    pub(crate) suspicion: Arc<Suspicion>,
-    /// Requests so far.
-    pub(crate) requests: AtomicU32,
-    /// Told of the first.
-    pub(crate) begun: Notify,
-    pub(crate) permit: Arc<Permit>,
-}
-
-impl Connection {
-    /// Answers a request.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Reply> {
-        let mut response = self.decided(request).await;
-        if self.protocol == Protocol::Http2 {
+impl Proxy {
+    /// Returns the response to a request.
+    pub(crate) async fn respond(
+        &self,
+        client: &Connection,
+        request: Request<Incoming>,
+    ) -> Response<ResponseBody> {
+        let mut response = self.handle(client, request).await;
+        if client.protocol == Protocol::Http2 {
             response.headers_mut().remove(CONNECTION);
-        } else if self.proxy.watch.is_closing() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        } else if self.drain.is_draining() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            close_connection(&mut response);
         }
         response
     }
 
-    async fn decided(&self, mut request: Request<Incoming>) -> Response<Reply> {
+    async fn handle(&self, client: &Connection, mut request: Request<Incoming>) -> Response<ResponseBody> {
         let format = ResponseFormat::of(&request);
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        if number == 0 {
-            self.begun.notify_one();
+        let is_ambiguous = client.ambiguity.covers(client.count_request());
+        if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
+            return self.refuse(format, invalid);
         }
-        if let Err(bad) = validate::check(&mut request, self.protocol, self.suspicion.about(number)) {
-            return self.bad(format, bad);
-        }
-        let snapshot = self.proxy.publisher.current();
-        let matched = MatchedLimits::find(&snapshot, &request, self.peer);
-        let (admission, mut held) = decide(snapshot.clone(), matched, self.proxy.publisher.slots()).await;
+        let snapshot = self.publisher.current();
+        let matched = MatchedLimits::find(&snapshot, &request, client.peer);
+        let (admission, mut held) = decide(snapshot.clone(), matched, self.publisher.slots()).await;
         match admission {
-            Admission::Unlimited => self.forward(format, request, held).await,
-            Admission::Admitted(status, delay) => {
-                if let Some(delay) = delay {
-                    let paused = held.pause();
-                    delay.wait().await;
-                    held.resume(&paused);
-                }
-                let mut response = self.forward(format, request, held).await;
+            Admission::Unlimited => self.forward(client, format, request, held).await,
+            Admission::Admitted(status, delayed) => {
+                delay(delayed, &mut held).await;
+                let mut response = self.forward(client, format, request, held).await;
                 write_status(&status, response.headers_mut());
                 response
             }
             Admission::StoreFailed { fault, deny: false } => {
-                let mut response = self.forward(format, request, held).await;
+                let mut response = self.forward(client, format, request, held).await;
                 response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
                 response
             }
-            Admission::StoreFailed { fault, deny: true } => self.reject(request, format.store_failed(fault)),
-            Admission::QueueFull(QueueFull { limit, wait }) => {
-                self.reject(request, format.queue_full(snapshot.limit(limit), wait))
+            Admission::StoreFailed { fault, deny: true } => {
+                reject(client, request, format.store_failed(fault))
             }
-            Admission::Denied(status) => self.reject(request, format.denied(&status)),
-            Admission::KeyMissing(limit) => self.reject(request, format.key_missing(snapshot.limit(limit))),
-            Admission::Shed(limit) => self.reject(request, format.shed(snapshot.limit(limit))),
+            Admission::QueueFull(QueueFull { limit, wait }) => {
+                reject(client, request, format.queue_full(snapshot.limit(limit), wait))
+            }
+            Admission::Denied(status) => reject(client, request, format.denied(&status)),
+            Admission::KeyMissing(limit) => {
+                reject(client, request, format.key_missing(snapshot.limit(limit)))
+            }
+            Admission::Shed(limit) => reject(client, request, format.shed(snapshot.limit(limit))),
             Admission::SlotsExpired { limit, fault } => {
-                self.reject(request, format.slots_expired(snapshot.limit(limit), fault))
+                reject(client, request, format.slots_expired(snapshot.limit(limit), fault))
             }
         }
     }
 
+    /// Forwards a request. What it holds is released when the response ends.
     async fn forward(
         &self,
+        client: &Connection,
         format: ResponseFormat,
         request: Request<Incoming>,
         mut held: Held,
-    ) -> Response<Reply> {
-        let pool = &self.proxy.pool;
-        let busy = self.proxy.busy.clone();
+    ) -> Response<ResponseBody> {
+        let in_flight = self.in_flight.clone();
         held.forwarding();
-        let forwarded = match self.protocol {
+        let forwarded = match client.protocol {
             Protocol::Http1 => {
-                let kept = (&self.permit, &mut held.slots);
-                forward::http1(pool, request, &self.forwarded_for, kept).await
+                // An upgraded connection keeps its permit and its slots.
+                let keep = || (client.permit.clone(), std::mem::take(&mut held.slots));
+                forward::http1(&self.pool, request, &client.forwarded_for, keep).await
             }
-            Protocol::Http2 => forward::http2(pool, &self.own, request, &self.forwarded_for).await,
+            Protocol::Http2 => {
+                let upstream = &self.pool.upstream;
+                forward::http2(upstream, &client.dedicated, request, &client.forwarded_for).await
+            }
         };
-        let failed = match forwarded {
+        match forwarded {
             Ok(response) => {
-                held.forwarded(of_status(response.status()));
-                return response.map(|body| body.until_its_end(busy, held));
+                held.forwarded(response_outcome(response.status()));
+                response.map(|body| body.hold_until_end(in_flight, held))
             }
-            Err(failed) => failed,
-        };
-        held.forwarded(of_failure(&failed));
-        drop(held);
-        self.proxy.metrics.upstream_error(failed.reason());
-        let upstream = &pool.upstream;
-        match failed {
-            Failed::BrokenRequest => self.bad(format, Bad::Body),
-            Failed::Unreachable(error) => {
-                tracing::debug!(%upstream, %error, "the application cannot be reached");
-                let detail = format!("The application at {upstream} cannot be reached: {error}.");
+            Err(error) => {
+                held.forwarded(error_outcome(&error));
+                drop(held);
+                self.report_failure(format, error)
+            }
+        }
+    }
+
+    /// Returns the response to a request that the application did not respond to.
+    fn report_failure(&self, format: ResponseFormat, error: ForwardError) -> Response<ResponseBody> {
+        self.metrics.upstream_error(error.reason());
+        let upstream = &self.pool.upstream;
+        match error {
+            ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
+            ForwardError::Unreachable(error) => {
+                tracing::debug!(%upstream, %error, "cannot connect to the application");
+                let detail = format!("Cannot connect to the application at {upstream}: {error}.");
                 let mut response = format.bad_gateway(&detail);
-                // It may have ended: the client shall find another one.
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                // The application may have ended. A new connection may reach another pod.
+                close_connection(&mut response);
                 response
             }
-            Failed::NoAnswer(error) => {
-                tracing::debug!(%upstream, %error, "the application did not answer");
-                format.bad_gateway(&format!("The application at {upstream} did not answer: {error}."))
+            ForwardError::NoResponse(error) => {
+                tracing::debug!(%upstream, %error, "the application sent no response");
+                format.bad_gateway(&format!("The application at {upstream} sent no valid response: {error}."))
             }
         }
     }
 
-    fn bad(&self, format: ResponseFormat, bad: Bad) -> Response<Reply> {
-        self.proxy.metrics.refused_request(bad.reason());
-        format.invalid(bad)
-    }
-
-    /// Answers without the application. What the client still sends is read away, within bounds, so that its next
-    /// request on this connection is understood; beyond them the connection ends.
-    fn reject(&self, request: Request<Incoming>, mut response: Response<Reply>) -> Response<Reply> {
-        if self.protocol == Protocol::Http1 && !request.body().is_end_stream() {
-            if request.headers().contains_key(EXPECT) {
-                // A client that waits for 100 may or may not send its body now: nobody could tell which.
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            } else {
-                tokio::spawn(tokio::time::timeout(DRAINING, discard(request.into_body())));
-            }
-        }
-        response
+    fn refuse(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
+        self.metrics.refused_request(invalid.reason());
+        format.invalid(invalid)
     }
 }
 
+/// Waits for the end of an admitted request's delay. Meanwhile the request does not count as in flight.
+async fn delay(delay: Option<Delay>, held: &mut Held) {
+    if let Some(delay) = delay {
+        let paused = held.pause();
+        delay.wait().await;
+        held.resume(&paused);
+    }
+}
+
+/// Responds without the application. Reads and discards the rest of the request, so that the next request on
+/// the connection can be read. The connection ends if the rest is too long or takes too long.
+fn reject(
+    client: &Connection,
+    request: Request<Incoming>,
+    mut response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    if client.protocol == Protocol::Http1 && !request.body().is_end_stream() {
+        if request.headers().contains_key(EXPECT) {
+            // A client that waits for 100 may or may not send its body now, which cannot be told apart.
+            close_connection(&mut response);
+        } else {
+            tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
+        }
+    }
+    response
+}
+
 async fn discard(mut body: Incoming) {
-    let mut left = DRAINED;
+    let mut left = MAX_DISCARDED;
     while let Some(Ok(frame)) = body.frame().await {
         let size = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;
         if size > left {
             return;
         }
         left -= size;
+    }
+}
+
+fn close_connection(response: &mut Response<ResponseBody>) {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Returns what a response tells an adaptive limit about the application's load. A server error tells
+/// nothing: counted as a success, a quick one would raise the limit of an application that cannot work at
+/// all.
+fn response_outcome(status: StatusCode) -> SampleOutcome {
+    if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
+}
+
+/// Returns what a missing response tells an adaptive limit about the application's load.
+fn error_outcome(error: &ForwardError) -> SampleOutcome {
+    match error {
+        ForwardError::Unreachable(_) | ForwardError::NoResponse(_) => SampleOutcome::Dropped,
+        ForwardError::BrokenRequest => SampleOutcome::Ignored,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_errors_tell_an_adaptive_limit_nothing() {
+        assert!(matches!(response_outcome(StatusCode::OK), SampleOutcome::Success));
+        assert!(matches!(response_outcome(StatusCode::NOT_FOUND), SampleOutcome::Success));
+        assert!(matches!(response_outcome(StatusCode::INTERNAL_SERVER_ERROR), SampleOutcome::Ignored));
+        let refused = ForwardError::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
+        assert!(matches!(error_outcome(&refused), SampleOutcome::Dropped));
+        assert!(matches!(error_outcome(&ForwardError::BrokenRequest), SampleOutcome::Ignored));
     }
 }

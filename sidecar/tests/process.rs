@@ -106,7 +106,7 @@ async fn a_process_that_is_asked_to_drain_gives_up_connections_and_serves_until_
     assert!(!nowhere.status.success());
     assert!(String::from_utf8(nowhere.stderr).unwrap().contains("nowhere: No such file"));
     assert!(drain(operator.files.path()).await.status.success());
-    process.logged("asked to drain").await;
+    process.logged("drain requested").await;
     while page(process.admin, "/readyz").await.status != 503 {}
     assert_eq!(client.get("").await.header("connection"), "close");
     client.closed().await;
@@ -128,7 +128,7 @@ async fn a_second_signal_ends_a_process_that_still_waits() {
     process.signal("TERM").await;
     process.logged("draining").await;
     process.signal("INT").await;
-    process.logged("ended at once").await;
+    process.logged("a second signal").await;
     assert!(process.child.wait().await.unwrap().success());
     client.closed().await;
 }
@@ -138,7 +138,7 @@ async fn arguments_that_make_no_sense_are_named() {
     for (arguments, said) in [
         (&["--proxy", "127.0.0.1:0=a"][..], "HOST:PORT"),
         (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--operator", "http://a"], "https://HOST:PORT"),
-        (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--drain-delay", "soon"], "no duration"),
+        (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--drain-delay", "soon"], "invalid duration"),
         (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--log", "=x="], "log filter"),
         (&["--proxy", "192.0.2.1:80=127.0.0.1:1", "--admin", "127.0.0.1:0"], "cannot listen on 192.0.2.1:80"),
     ] {

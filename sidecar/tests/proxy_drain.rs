@@ -31,7 +31,7 @@ async fn the_admin_port_says_how_it_is_and_nothing_else() {
     let mut client = Client::connect(admin).await;
     client.send("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
     assert_eq!(client.answer().await.status, 405);
-    sidecar.close();
+    sidecar.drain();
     assert_eq!(page(admin, "/readyz").await.status, 503);
     assert_eq!(page(admin, "/livez").await.status, 200);
 }
@@ -58,7 +58,7 @@ async fn a_closing_sidecar_still_accepts_and_asks_clients_to_leave() {
     let address = sidecar.addresses()[0];
     let mut client = Client::connect(address).await;
     assert_eq!(client.get("").await.header("connection"), "");
-    sidecar.close();
+    sidecar.drain();
     assert_eq!(client.get("").await.header("connection"), "close");
     client.closed().await;
     assert_eq!(get(address, "").await.status, 200);
@@ -73,7 +73,7 @@ async fn a_closing_sidecar_sends_http_2_clients_away_and_serves_those_who_come()
     let (mut idle, end) = http2(address).await;
     assert_eq!(idle.send_request(request()).await.unwrap().status(), 200);
     let (mut unused, unused_end) = http2(address).await;
-    sidecar.close();
+    sidecar.drain();
     end.await.unwrap().unwrap();
     for _ in 0..3 {
         let (mut client, end) = http2(address).await;
@@ -154,7 +154,7 @@ async fn a_drain_under_load_loses_no_request() {
     while answered.load(Ordering::SeqCst) < 500 {
         tokio::task::yield_now().await;
     }
-    sidecar.close();
+    sidecar.drain();
     let closing = answered.load(Ordering::SeqCst);
     while answered.load(Ordering::SeqCst) < closing + 500 {
         tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! What was last in force, in a file, for the sidecar's own restart. The directory is a memory-backed emptyDir: it
-//! holds the store's password, and ends with the pod.
+//! The last good configuration, in a file for the sidecar's own restart. The directory is a memory-backed
+//! emptyDir, because the file contains the store's password: it ends with the pod.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,19 +11,21 @@ use sluice_config::message::{Credentials, LiveReplicas, Policies};
 
 const FILE: &str = "last-good.json";
 
-/// Where it is kept, if it is.
+/// The file, unless the sidecar has no state directory.
 #[derive(Debug)]
 pub(crate) struct LastGood(Option<PathBuf>);
 
+/// Content of the file, to be written.
 #[derive(Serialize)]
-struct Kept<'a> {
+struct Written<'a> {
     policies: &'a Policies,
     credentials: &'a Credentials,
     live: Option<&'a LiveReplicas>,
 }
 
+/// Content of the file, as it is read.
 #[derive(Deserialize)]
-struct Found {
+struct Read {
     policies: Policies,
     credentials: Credentials,
     #[serde(default)]
@@ -31,43 +33,46 @@ struct Found {
 }
 
 impl LastGood {
-    pub(crate) fn new(directory: Option<PathBuf>) -> Self {
-        Self(directory.map(|directory| directory.join(FILE)))
+    /// Uses a file in this state directory.
+    pub(crate) fn new(state_dir: Option<PathBuf>) -> Self {
+        Self(state_dir.map(|directory| directory.join(FILE)))
     }
 
+    /// Reads the file. `None` if it does not exist or is damaged.
     pub(crate) fn read(&self) -> Option<(Policies, Credentials, Option<LiveReplicas>)> {
         let file = self.0.as_ref()?;
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "the last good policies cannot be read");
+                tracing::warn!(file = %file.display(), %error, "cannot read the last good policies");
                 return None;
             }
         };
         match serde_json::from_str(&text) {
-            Ok(Found { policies, credentials, live }) => Some((policies, credentials, live)),
+            Ok(Read { policies, credentials, live }) => Some((policies, credentials, live)),
             Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "the last good policies are damaged");
+                tracing::warn!(file = %file.display(), %error, "cannot parse the last good policies");
                 None
             }
         }
     }
 
+    /// Replaces the file. A failure is logged and leaves the old file.
     pub(crate) fn write(&self, policies: &Policies, credentials: &Credentials, live: Option<&LiveReplicas>) {
         let Some(file) = &self.0 else { return };
-        if let Err(error) = replace(file, &Kept { policies, credentials, live }) {
-            tracing::warn!(file = %file.display(), %error, "the last good policies cannot be kept");
+        if let Err(error) = replace(file, &Written { policies, credentials, live }) {
+            tracing::warn!(file = %file.display(), %error, "cannot write the last good policies");
         }
     }
 }
 
-/// Whole or not at all: a reader never sees a part.
-fn replace(file: &Path, kept: &Kept<'_>) -> io::Result<()> {
+/// Replaces the file atomically, so that a reader never sees a part of it.
+fn replace(file: &Path, content: &Written<'_>) -> io::Result<()> {
     let new = file.with_extension("new");
     let _ = fs::remove_file(&new);
     let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    out.write_all(&serde_json::to_vec(kept)?)?;
+    out.write_all(&serde_json::to_vec(content)?)?;
     drop(out);
     fs::rename(&new, file)
 }

@@ -13,10 +13,10 @@ use sluice_store::{Clock, Limiter, LimiterOptions, MemoryStore, RedisStore, Stor
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
+use crate::capacity;
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::redis_options::redis_options;
 use crate::config::store_choice::{StoreChoice, StoreState};
-use crate::process::memory;
 
 /// Number of keys that a memory store holds.
 const MEMORY_KEYS: usize = 1 << 20;
@@ -166,7 +166,7 @@ impl Stores {
         let _runtime = self.runtime.enter();
         let options = |millis| LimiterOptions {
             latency_budget: Duration::from_millis(millis),
-            shared_keys: memory::shared_keys(),
+            shared_keys: capacity::local_keys(),
             ..LimiterOptions::default()
         };
         Arc::new(match (choice, redis) {

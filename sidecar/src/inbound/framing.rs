@@ -1,15 +1,42 @@
-//! Watches the bytes of an HTTP/1 connection for requests whose end can be read in two ways. hyper takes
-//! `Transfer-Encoding` and silently drops a `Content-Length` beside it, as RFC 9112 (6.3) permits; whoever is asked
-//! later can no longer see that there were both. That is how requests are smuggled, so such a request is refused.
+//! Watches the bytes of an HTTP/1 connection for requests whose end can be read in two ways. hyper uses
+//! `Transfer-Encoding` and silently drops a `Content-Length` beside it, as RFC 9112 (6.3) permits, so a
+//! parsed request no longer shows that it had both. That is how requests are smuggled, so such a request is
+//! refused.
 //!
-//! Nothing is decided here: the watcher only says from which request on the connection is not to be trusted.
+//! The watcher only marks the first ambiguous request; [`crate::inbound::validate`] refuses it and all that
+//! follow.
 
-/// Longest part of a line that is looked at; the names and values in question are far shorter.
-const LINE: usize = 256;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the next byte belongs.
+/// Length of the part of a line that is kept, in bytes. The relevant names and values are far shorter.
+const MAX_LINE: usize = 256;
+
+/// Number of the first ambiguous request of a connection. The requests after it are ambiguous too, because it
+/// is unclear where they begin.
+#[derive(Debug)]
+pub(crate) struct AmbiguityMark(AtomicU32);
+
+impl Default for AmbiguityMark {
+    fn default() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+}
+
+impl AmbiguityMark {
+    /// Marks request number `first`, from 0, and all after it.
+    pub(crate) fn set(&self, first: u32) {
+        self.0.store(first, Ordering::Relaxed);
+    }
+
+    /// Reports whether request number `request`, from 0, is ambiguous.
+    pub(crate) fn covers(&self, request: u32) -> bool {
+        request >= self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The part of a message that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum Position {
     RequestLine,
     Header,
     Body(u64),
@@ -17,71 +44,73 @@ enum At {
     ChunkData(u64),
     ChunkEnd,
     Trailer,
-    /// What follows is not watched.
-    Lost,
+    /// After an ambiguous request: the rest is not watched.
+    Unknown,
 }
 
-/// The watcher of one connection.
+/// Follows the framing of the requests of one connection.
 #[derive(Debug)]
-pub(crate) struct Framing {
-    at: At,
+pub(crate) struct FramingWatcher {
+    position: Position,
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
-    /// Heads read so far.
+    /// Number of complete heads so far.
     heads: u32,
+    /// `Content-Length` of the current head.
     length: Option<u64>,
-    coded: bool,
+    /// Whether the current head has a `Transfer-Encoding`.
+    has_coding: bool,
 }
 
-impl Framing {
+impl FramingWatcher {
+    /// Creates a watcher that expects a request line.
     pub(crate) fn new() -> Self {
-        Self { at: At::RequestLine, line: Vec::new(), heads: 0, length: None, coded: false }
+        Self { position: Position::RequestLine, line: Vec::new(), heads: 0, length: None, has_coding: false }
     }
 
-    /// Whether a head has begun and not ended.
+    /// Reports whether a head has begun and not ended.
     pub(crate) fn in_head(&self) -> bool {
-        match self.at {
-            At::RequestLine => !self.line.is_empty(),
-            At::Header | At::Lost => true,
+        match self.position {
+            Position::RequestLine => !self.line.is_empty(),
+            Position::Header | Position::Unknown => true,
             _ => false,
         }
     }
 
-    /// Reads on. Says once, and then never again, the number (from 0) of the first request that is not to be
-    /// trusted.
+    /// Reads the next bytes. Returns the number of the first ambiguous request, from 0, once.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Option<u32> {
         while !bytes.is_empty() {
-            match &mut self.at {
-                At::Lost => return None,
-                At::Body(left) | At::ChunkData(left) => {
+            match &mut self.position {
+                Position::Unknown => return None,
+                Position::Body(left) | Position::ChunkData(left) => {
                     let step = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &bytes[step..];
                     *left -= step as u64;
-                    match self.at {
-                        At::Body(0) => self.at = At::RequestLine,
-                        At::ChunkData(0) => self.at = At::ChunkEnd,
+                    match self.position {
+                        Position::Body(0) => self.position = Position::RequestLine,
+                        Position::ChunkData(0) => self.position = Position::ChunkEnd,
                         _ => {}
                     }
                 }
                 _ => {
                     let Some(end) = memchr::memchr(b'\n', bytes) else {
-                        keep(&mut self.line, bytes);
+                        append(&mut self.line, bytes);
                         return None;
                     };
                     let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
                     let next = if self.line.is_empty() {
                         self.line(line)
                     } else {
-                        keep(&mut self.line, line);
+                        append(&mut self.line, line);
                         let whole = std::mem::take(&mut self.line);
                         let next = self.line(&whole);
                         self.line = whole;
                         self.line.clear();
                         next
                     };
-                    self.at = next;
+                    self.position = next;
                     bytes = rest;
-                    if next == At::Lost {
+                    if next == Position::Unknown {
                         return Some(self.heads);
                     }
                 }
@@ -90,61 +119,62 @@ impl Framing {
         None
     }
 
-    /// One line without its line feed; what comes after it.
-    fn line(&mut self, line: &[u8]) -> At {
+    /// Reads a line without its line feed. Returns the position after it.
+    fn line(&mut self, line: &[u8]) -> Position {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        match self.at {
+        match self.position {
             // Empty lines before a request are skipped (RFC 9112, 2.2).
-            At::RequestLine if line.is_empty() => At::RequestLine,
-            At::RequestLine => At::Header,
-            At::Header if line.is_empty() => self.head_ended(),
-            At::Header => self.header(line),
-            At::ChunkSize => match chunk_size(line) {
-                Some(0) => At::Trailer,
-                Some(size) => At::ChunkData(size),
-                None => At::Lost,
+            Position::RequestLine if line.is_empty() => Position::RequestLine,
+            Position::RequestLine => Position::Header,
+            Position::Header if line.is_empty() => self.head_ended(),
+            Position::Header => self.header(line),
+            Position::ChunkSize => match chunk_size(line) {
+                Some(0) => Position::Trailer,
+                Some(size) => Position::ChunkData(size),
+                None => Position::Unknown,
             },
-            At::ChunkEnd if line.is_empty() => At::ChunkSize,
-            At::Trailer if line.is_empty() => At::RequestLine,
-            At::Trailer => At::Trailer,
-            _ => At::Lost,
+            Position::ChunkEnd if line.is_empty() => Position::ChunkSize,
+            Position::Trailer if line.is_empty() => Position::RequestLine,
+            Position::Trailer => Position::Trailer,
+            _ => Position::Unknown,
         }
     }
 
-    fn header(&mut self, line: &[u8]) -> At {
+    fn header(&mut self, line: &[u8]) -> Position {
         let is = |name: &[u8]| {
             line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name)
         };
         if is(b"transfer-encoding") {
-            self.coded = true;
+            self.has_coding = true;
         } else if is(b"content-length") {
             let digits = line[b"content-length:".len()..].trim_ascii();
             match std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()) {
                 Some(length) if self.length.is_none_or(|before| before == length) => {
                     self.length = Some(length);
                 }
-                _ => return At::Lost,
+                _ => return Position::Unknown,
             }
         }
-        At::Header
+        Position::Header
     }
 
-    fn head_ended(&mut self) -> At {
-        let (length, coded) = (self.length.take(), std::mem::take(&mut self.coded));
-        if coded && length.is_some() {
-            return At::Lost;
+    fn head_ended(&mut self) -> Position {
+        let (length, has_coding) = (self.length.take(), std::mem::take(&mut self.has_coding));
+        if has_coding && length.is_some() {
+            return Position::Unknown;
         }
         self.heads += 1;
         match length {
-            _ if coded => At::ChunkSize,
-            None | Some(0) => At::RequestLine,
-            Some(length) => At::Body(length),
+            _ if has_coding => Position::ChunkSize,
+            None | Some(0) => Position::RequestLine,
+            Some(length) => Position::Body(length),
         }
     }
 }
 
-fn keep(line: &mut Vec<u8>, bytes: &[u8]) {
-    let room = LINE.saturating_sub(line.len());
+/// Appends bytes up to a total of [`MAX_LINE`].
+fn append(line: &mut Vec<u8>, bytes: &[u8]) {
+    let room = MAX_LINE.saturating_sub(line.len());
     line.extend_from_slice(&bytes[..room.min(bytes.len())]);
 }
 
@@ -166,21 +196,21 @@ mod tests {
         5;x=y\r\nab\ncd\r\n1b\r\nContent-Length: 5\r\n\r\nGET / \r\n0\r\nx: y\r\n\r\n";
     const BOTH: &str = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a\r\nCONTENT-length:4\r\n\r\n";
 
-    /// What is said when the text arrives cut at the given places.
-    fn said(text: &str, cuts: &[usize]) -> Option<u32> {
-        let mut framing = Framing::new();
-        let (mut said, mut from) = (None, 0);
+    /// Returns the number of the ambiguous request in a text that arrives cut at these offsets.
+    fn ambiguous_request(text: &str, cuts: &[usize]) -> Option<u32> {
+        let mut framing = FramingWatcher::new();
+        let (mut ambiguous, mut from) = (None, 0);
         for &cut in cuts.iter().chain([&text.len()]) {
             let to = cut.clamp(from, text.len());
-            said = said.or(framing.read(&text.as_bytes()[from..to]));
+            ambiguous = ambiguous.or(framing.read(&text.as_bytes()[from..to]));
             from = to;
         }
-        said
+        ambiguous
     }
 
     #[test]
-    fn a_head_begins_with_its_first_byte_and_a_body_is_none() {
-        let mut framing = Framing::new();
+    fn a_head_is_in_progress_from_its_first_byte_to_its_last() {
+        let mut framing = FramingWatcher::new();
         for (text, in_head) in [
             ("", false),
             ("\r\n", false),
@@ -196,33 +226,36 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_two_lengths_is_named_however_it_is_spelled() {
-        assert_eq!(said(BOTH, &[]), Some(0));
+    fn a_request_with_two_lengths_is_ambiguous_in_any_spelling() {
+        assert_eq!(ambiguous_request(BOTH, &[]), Some(0));
         let other = "POST / HTTP/1.1\nContent-Length: 4\nTransfer-Encoding: gzip, chunked\n\n";
-        assert_eq!(said(other, &[]), Some(0));
-        assert_eq!(said(PLAIN, &[]), None);
-        assert_eq!(said("POST / HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 5\r\n", &[]), Some(0));
+        assert_eq!(ambiguous_request(other, &[]), Some(0));
+        assert_eq!(ambiguous_request(PLAIN, &[]), None);
+        assert_eq!(
+            ambiguous_request("POST / HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 5\r\n", &[]),
+            Some(0)
+        );
     }
 
     proptest! {
-        /// Bodies are never taken for heads, and the bytes may arrive in any pieces.
+        /// Bodies are never read as heads, and the bytes may arrive in any pieces.
         #[test]
-        fn the_first_bad_request_is_found_behind_any_good_ones(
+        fn the_first_ambiguous_request_is_found_after_any_valid_ones(
             before in proptest::collection::vec(prop_oneof![Just(PLAIN), Just(SIZED), Just(CHUNKED)], 0..6),
-            bad: bool,
+            ambiguous: bool,
             mut cuts in proptest::collection::vec(0usize..900, 0..12),
         ) {
             cuts.sort_unstable();
             let mut text = before.concat();
-            if bad {
+            if ambiguous {
                 text.push_str(BOTH);
             }
-            prop_assert_eq!(said(&text, &cuts), bad.then_some(before.len() as u32));
+            prop_assert_eq!(ambiguous_request(&text, &cuts), ambiguous.then_some(before.len() as u32));
         }
 
         #[test]
         fn garbage_never_panics(bytes: Vec<u8>) {
-            let mut framing = Framing::new();
+            let mut framing = FramingWatcher::new();
             let _ = framing.read(&CHUNKED.as_bytes()[..60]);
             let _ = framing.read(&bytes);
         }

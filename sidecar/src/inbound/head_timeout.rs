@@ -1,9 +1,10 @@
-//! How long an HTTP/1 connection waits for a head: long while nothing of it has come, for clients keep connections to
-//! use them again; not so long from its first byte on.
+//! How long an HTTP/1 connection waits for the head of a request: long before its first byte, because clients
+//! keep connections to use them again, and shorter after it.
 //!
-//! hyper has one timer for both and warns when it ends. It is given this [`Timer`] instead: hyper says when it begins
-//! to wait for a head and when it has one, [`crate::inbound::protocol`] says when the first byte has come, and the end is not told
-//! to hyper but to whoever serves the connection.
+//! hyper has a single timer for both, and logs a warning when it fires. So it gets [`HeadTimeout`] as its
+//! timer, which never fires: hyper starts it when it waits for a head and drops it when the head is complete,
+//! [`crate::inbound::client_stream`] reports the first byte, and whoever serves the connection waits for
+//! [`HeadTimeout::expired`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,44 +15,45 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::sync::Notify;
 
-/// How long a connection may be idle. Whoever closes an idle connection first must be the client: one that reuses it at
-/// the moment when it is closed here loses its request. nginx and the load balancers of AWS keep theirs for 60 s.
-pub(crate) const IDLE: Duration = Duration::from_secs(75);
+/// Default idle timeout of a connection. The client must be the one that closes an idle connection: if the
+/// server closes it at the moment when the client reuses it, the request is lost. nginx and the load
+/// balancers of AWS keep idle connections for 60 s.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How long clients may take.
+/// Time that clients have to send a head.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// For a head, from its first byte on.
+pub(crate) struct HeadTimeouts {
+    /// From the first byte of a head to its end.
     pub(crate) head: Duration,
     /// Until that first byte.
     pub(crate) idle: Duration,
 }
 
-/// Whether a head has begun and not ended.
-pub(crate) type Begun = Arc<AtomicBool>;
+/// Set while a head has begun and not ended.
+pub(crate) type HeadInProgress = Arc<AtomicBool>;
 
-/// One connection's.
+/// The head timeout of one connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Patience {
-    limits: Limits,
-    begun: Begun,
-    over: Arc<Notify>,
+pub(crate) struct HeadTimeout {
+    timeouts: HeadTimeouts,
+    head_in_progress: HeadInProgress,
+    expired: Arc<Notify>,
 }
 
-impl Patience {
-    pub(crate) fn new(limits: Limits, begun: Begun) -> Self {
-        Self { limits, begun, over: Arc::default() }
+impl HeadTimeout {
+    pub(crate) fn new(timeouts: HeadTimeouts, head_in_progress: HeadInProgress) -> Self {
+        Self { timeouts, head_in_progress, expired: Arc::default() }
     }
 
     /// Waits until the client has taken too long.
-    pub(crate) async fn over(&self) {
-        self.over.notified().await;
+    pub(crate) async fn expired(&self) {
+        self.expired.notified().await;
     }
 }
 
-impl Timer for Patience {
+impl Timer for HeadTimeout {
     fn sleep(&self, _: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(Wait { patience: self.clone(), timer: None })
+        Box::pin(HeadWait { timeout: self.clone(), timer: None })
     }
 
     fn sleep_until(&self, _: Instant) -> Pin<Box<dyn Sleep>> {
@@ -59,29 +61,35 @@ impl Timer for Patience {
     }
 }
 
-/// A wait for one head. hyper polls it after every read that did not complete the head. Never ready.
-struct Wait {
-    patience: Patience,
-    /// And whether it is that of a head that has begun.
-    timer: Option<(bool, Pin<Box<tokio::time::Sleep>>)>,
+/// The wait for one head. hyper polls it after every read that did not complete the head. It is never ready.
+struct HeadWait {
+    timeout: HeadTimeout,
+    timer: Option<RunningTimer>,
 }
 
-impl Sleep for Wait {}
+struct RunningTimer {
+    /// Whether a head was in progress when the timer was started.
+    in_head: bool,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
 
-impl Future for Wait {
+impl Sleep for HeadWait {}
+
+impl Future for HeadWait {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { patience, timer } = self.get_mut();
-        let begun = patience.begun.load(Ordering::Relaxed);
-        if timer.as_ref().is_none_or(|(before, _)| begun && !before) {
-            let Limits { head, idle } = patience.limits;
-            *timer = Some((begun, Box::pin(tokio::time::sleep(if begun { head } else { idle }))));
+        let Self { timeout, timer } = self.get_mut();
+        let in_head = timeout.head_in_progress.load(Ordering::Relaxed);
+        if timer.as_ref().is_none_or(|timer| in_head && !timer.in_head) {
+            let HeadTimeouts { head, idle } = timeout.timeouts;
+            let sleep = Box::pin(tokio::time::sleep(if in_head { head } else { idle }));
+            *timer = Some(RunningTimer { in_head, sleep });
         }
-        if let Some((_, timer)) = timer
-            && timer.as_mut().poll(cx).is_ready()
+        if let Some(timer) = timer
+            && timer.sleep.as_mut().poll(cx).is_ready()
         {
-            patience.over.notify_one();
+            timeout.expired.notify_one();
         }
         Poll::Pending
     }
@@ -94,28 +102,28 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_has_its_own_time_from_its_first_byte_on() {
+    async fn the_head_timeout_starts_with_the_first_byte() {
         let (head, idle) = (Duration::from_secs(10), Duration::from_secs(75));
-        let begun = Begun::default();
-        let patience = Patience::new(Limits { head, idle }, begun.clone());
-        let mut wait = patience.sleep(Duration::ZERO);
-        let mut after = async |time| {
+        let in_head = HeadInProgress::default();
+        let timeout = HeadTimeout::new(HeadTimeouts { head, idle }, in_head.clone());
+        let mut wait = timeout.sleep(Duration::ZERO);
+        let mut expired_after = async |time| {
             assert!((&mut wait).now_or_never().is_none());
             tokio::time::advance(time).await;
-            assert!((&mut wait).now_or_never().is_none(), "hyper is never told");
-            patience.over().now_or_never().is_some()
+            assert!((&mut wait).now_or_never().is_none(), "hyper's timer never fires");
+            timeout.expired().now_or_never().is_some()
         };
-        assert!(!after(Duration::from_secs(70)).await);
-        begun.store(true, Ordering::Relaxed);
+        assert!(!expired_after(Duration::from_secs(70)).await);
+        in_head.store(true, Ordering::Relaxed);
         assert!(
-            !after(Duration::from_secs(9)).await,
+            !expired_after(Duration::from_secs(9)).await,
             "79 s after the last request, 9 s after the first byte"
         );
-        assert!(after(Duration::from_secs(2)).await);
-        begun.store(false, Ordering::Relaxed);
-        let mut wait = patience.sleep(Duration::ZERO);
+        assert!(expired_after(Duration::from_secs(2)).await);
+        in_head.store(false, Ordering::Relaxed);
+        let mut wait = timeout.sleep(Duration::ZERO);
         assert!((&mut wait).now_or_never().is_none());
         tokio::time::advance(idle).await;
-        assert!((&mut wait).now_or_never().is_none() && patience.over().now_or_never().is_some());
+        assert!((&mut wait).now_or_never().is_none() && timeout.expired().now_or_never().is_some());
     }
 }

@@ -1,7 +1,23 @@
-//! inbound.
+//! The client's side of a request: TCP connections come in, requests that are safe to forward go to
+//! [`crate::proxy`].
+//!
+//! - [`listener`]: binds addresses and accepts connections.
+//! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
+//! - [`protocol`]: detects which of the two the client speaks.
+//! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests.
+//! - [`head_timeout`]: how long a client may take to send a head.
+//! - [`connection`]: everything that the requests of one connection share.
+//! - [`validate`]: refuses requests that a proxy must not forward.
+//! - [`drain`]: phases of the end of a sidecar.
 
-pub(crate) mod accept;
+pub(crate) mod client_stream;
+pub(crate) mod connection;
+pub(crate) mod drain;
 pub(crate) mod framing;
 pub(crate) mod head_timeout;
+mod http1;
+mod http2;
+pub(crate) mod listener;
 pub(crate) mod protocol;
+mod serve;
 pub(crate) mod validate;

@@ -1,54 +1,57 @@
-//! Requests that hyper takes and a proxy must not pass on: two ways to read one, or no way to say where it goes.
+//! Refuses requests that hyper accepts and a proxy must not forward, because they can be read in two ways or
+//! name no destination.
 
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use crate::inbound::protocol::Protocol;
 
-/// Why a request is not served.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bad {
-    /// Its end can be read in two ways.
-    Length,
-    /// Its body is coded in a way that would be lost.
-    Coding,
-    /// No host, two, or no valid one.
+pub(crate) enum InvalidRequest {
+    /// The end of the request can be read in two ways.
+    AmbiguousLength,
+    /// The transfer coding of the body would be lost.
+    TransferCoding,
+    /// `Host` is missing, repeated or invalid.
     Host,
-    /// Its target names no resource.
+    /// The target names no resource.
     Target,
-    /// It asks for a tunnel.
+    /// The request asks for a tunnel.
     Connect,
-    /// Its body broke off or is not framed as announced.
+    /// The body broke off, or its framing is invalid.
     Body,
 }
 
-impl Bad {
+impl InvalidRequest {
+    /// Returns the status of the response.
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            Self::Coding | Self::Connect => StatusCode::NOT_IMPLEMENTED,
+            Self::TransferCoding | Self::Connect => StatusCode::NOT_IMPLEMENTED,
             _ => StatusCode::BAD_REQUEST,
         }
     }
 
+    /// Returns the explanation in the response.
     pub(crate) fn detail(self) -> &'static str {
         match self {
-            Self::Length => {
-                "the length of the request is ambiguous: send one Content-Length, or chunks, not both"
+            Self::AmbiguousLength => {
+                "the length of the request is ambiguous: send either one Content-Length or chunks"
             }
-            Self::Coding => "the only transfer coding of requests is chunked",
-            Self::Host => "exactly one valid Host is needed",
-            Self::Target => "the target must be a path, * or an absolute http URI",
-            Self::Connect => "CONNECT is not served here",
-            Self::Body => "the body of the request broke off or its chunks are malformed",
+            Self::TransferCoding => "the only transfer coding accepted in requests is chunked",
+            Self::Host => "the request must have exactly one valid Host",
+            Self::Target => "the target of the request must be a path, * or an absolute http URI",
+            Self::Connect => "CONNECT is not supported",
+            Self::Body => "the body of the request broke off, or its chunks are malformed",
         }
     }
 
-    /// A word for metrics.
+    /// Returns the value of the metric label `reason`.
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::Length => "length",
-            Self::Coding => "coding",
+            Self::AmbiguousLength => "length",
+            Self::TransferCoding => "coding",
             Self::Host => "host",
             Self::Target => "target",
             Self::Connect => "connect",
@@ -57,53 +60,61 @@ impl Bad {
     }
 }
 
-/// Looks a request over, and brings an absolute target into the form that an application expects.
-pub(crate) fn check<B>(request: &mut Request<B>, protocol: Protocol, suspicious: bool) -> Result<(), Bad> {
-    if suspicious {
-        return Err(Bad::Length);
+/// Checks a request, and rewrites an absolute target to the origin form that applications expect.
+/// `is_ambiguous` comes from the framing of the connection, which the parsed request no longer shows.
+pub(crate) fn validate<B>(
+    request: &mut Request<B>,
+    protocol: Protocol,
+    is_ambiguous: bool,
+) -> Result<(), InvalidRequest> {
+    if is_ambiguous {
+        return Err(InvalidRequest::AmbiguousLength);
     }
     if request.method() == Method::CONNECT {
-        return Err(Bad::Connect);
+        return Err(InvalidRequest::Connect);
     }
     if protocol == Protocol::Http2 {
-        // HTTP/2 frames have one length, and :authority is checked by the h2 crate.
+        // HTTP/2 frames have one length, and the h2 crate checks :authority.
         return Ok(());
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next()
         && (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
     {
-        return Err(Bad::Coding);
+        return Err(InvalidRequest::TransferCoding);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if valid_host(host) => {}
+        (Some(host), None) if is_valid_host(host) => {}
         (None, None) if request.version() == Version::HTTP_10 => {}
-        _ => return Err(Bad::Host),
+        _ => return Err(InvalidRequest::Host),
     }
-    origin_form(request)
+    to_origin_form(request)
 }
 
-/// An authority, or empty as RFC 9112 (3.2) allows where a target has none.
-fn valid_host(host: &HeaderValue) -> bool {
+/// Reports whether this is an authority, or empty, as RFC 9112 (3.2) allows for a target without an
+/// authority.
+fn is_valid_host(host: &HeaderValue) -> bool {
     host.is_empty()
-        || host.to_str().is_ok_and(|host| {
-            host.parse::<http::uri::Authority>().is_ok_and(|host| !host.as_str().contains('@'))
-        })
+        || host
+            .to_str()
+            .is_ok_and(|host| host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@')))
 }
 
-/// RFC 9112, 3.2.2: the host of an absolute target replaces `Host`.
-fn origin_form<B>(request: &mut Request<B>) -> Result<(), Bad> {
+/// Replaces an absolute target by its path, and `Host` by its authority (RFC 9112, 3.2.2).
+fn to_origin_form<B>(request: &mut Request<B>) -> Result<(), InvalidRequest> {
     let uri = request.uri();
     let Some(authority) = uri.authority() else {
-        let asterisk = uri.path() == "*";
-        let fits = if asterisk { request.method() == Method::OPTIONS } else { uri.path().starts_with('/') };
-        return if fits { Ok(()) } else { Err(Bad::Target) };
+        let is_valid = match uri.path() {
+            "*" => request.method() == Method::OPTIONS,
+            path => path.starts_with('/'),
+        };
+        return if is_valid { Ok(()) } else { Err(InvalidRequest::Target) };
     };
     if uri.scheme().is_none() || authority.as_str().contains('@') {
-        return Err(Bad::Target);
+        return Err(InvalidRequest::Target);
     }
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Bad::Target)?;
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| InvalidRequest::Target)?;
     let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     request.headers_mut().insert(HOST, host);
     *request.uri_mut() = Uri::from(path);

@@ -1,37 +1,33 @@
-//! Adaptive limits of requests at a time: of this pod, shared by its workers.
+//! Adaptive concurrency limits of this pod, shared by its workers.
 //!
-//! What is measured is the time from forwarding a request to the head of the response. The body's time depends on how fast
-//! the client reads, and of a stream on what it is for; both say nothing of the application's load. In flight is a
-//! request until its body has ended, for so long the application has work with it; an upgraded connection only until it is
-//! one.
+//! A limit measures the time from forwarding a request to the head of its response. The time of the body depends on how
+//! fast the client reads, or on the purpose of a stream, and not on the application's load. A request is in flight until
+//! its body ends, because the application works on it until then; an upgraded connection only until the upgrade.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::StatusCode;
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_limiter::adaptive::{Adaptive, SampleOutcome};
 use tokio::time::Instant;
 
-use crate::upstream::forward::Failed;
-
-/// What the metrics of an adaptive limit say.
+/// The metrics of an adaptive limit.
 #[derive(Debug, Clone)]
 pub(crate) struct AdaptiveMetrics {
-    /// The limit of now.
+    /// The current limit.
     pub(crate) limit: Gauge,
-    /// Requests in flight under it.
+    /// Requests in flight under the limit.
     pub(crate) in_flight: Gauge,
-    /// 1 while it is lowered to measure the round trip without a queue.
+    /// 1 while the limit is lowered to measure the latency without queueing.
     pub(crate) probing: Gauge,
 }
 
-/// An adaptive limit. The same in all snapshots that have it.
+/// An adaptive limit. All snapshots with the limit share it.
 #[derive(Debug)]
 pub(crate) struct AdaptiveLimit {
-    /// As it was before anything was known: by this an edit is recognized.
+    /// The limit before its first sample, to detect an edit of its settings.
     settings: Adaptive,
-    /// A copy of what `learnt` says, for those who come.
+    /// A copy of the limit in `learnt`, which requests read without a lock.
     limit: AtomicU32,
     in_flight: Arc<AtomicU32>,
     learnt: Mutex<Adaptive>,
@@ -40,7 +36,7 @@ pub(crate) struct AdaptiveLimit {
 }
 
 impl AdaptiveLimit {
-    /// A limit; `before` is the same in the snapshot before.
+    /// Creates a limit, or keeps `before`, that of the snapshot before, if its settings are the same.
     pub(crate) fn new(
         settings: &Adaptive,
         metrics: AdaptiveMetrics,
@@ -55,7 +51,7 @@ impl AdaptiveLimit {
         Arc::new(Self {
             settings: settings.clone(),
             limit: AtomicU32::new(limit),
-            // After an edit those who are in flight still are.
+            // Requests in flight stay in flight across an edit.
             in_flight: before.map(|before| before.in_flight.clone()).unwrap_or_default(),
             learnt: Mutex::new(settings.clone()),
             began: Instant::now(),
@@ -63,7 +59,7 @@ impl AdaptiveLimit {
         })
     }
 
-    /// One request more, if the limit has room for it.
+    /// Adds a request, if the limit has room for it.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<AdaptivePermit> {
         let limit = self.limit.load(Ordering::Relaxed);
         let more = |n: u32| (n < limit).then_some(n + 1);
@@ -71,7 +67,7 @@ impl AdaptiveLimit {
         Some(self.permit(before + 1))
     }
 
-    /// One request more, whether there is room for it or not; and whether there was.
+    /// Adds a request in any case, and reports whether the limit had room for it.
     pub(crate) fn acquire_anyway(self: &Arc<Self>) -> (AdaptivePermit, bool) {
         let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
         (self.permit(before + 1), before < self.limit.load(Ordering::Relaxed))
@@ -95,30 +91,30 @@ impl AdaptiveLimit {
     }
 }
 
-/// A request in flight. Dropped, it is no longer.
+/// A request in flight under an adaptive limit. Dropping it ends the request.
 #[derive(Debug)]
 pub(crate) struct AdaptivePermit {
     limit: Arc<AdaptiveLimit>,
-    /// With itself, when it began.
+    /// Number of requests in flight when this one started, itself included.
     in_flight: u32,
-    /// When it was forwarded, until its answer has come.
+    /// Time at which the request was forwarded, until its response has come.
     sent: Option<Instant>,
 }
 
 impl AdaptivePermit {
-    /// It is being forwarded.
+    /// Notes that the request is being forwarded.
     pub(crate) fn forwarding(&mut self, now: Instant) {
         self.sent = Some(now);
     }
 
-    /// How that ended; `None`: an answer that says nothing.
+    /// Adds the sample of the forwarded request.
     pub(crate) fn forwarded(&mut self, outcome: SampleOutcome) {
         if let Some(sent) = self.sent.take() {
             self.limit.sample(sent, self.in_flight, outcome);
         }
     }
 
-    /// The same request, later: it does not count meanwhile.
+    /// Ends the request, and returns its limit.
     pub(crate) fn into_limit(self) -> Arc<AdaptiveLimit> {
         self.limit.clone()
     }
@@ -128,20 +124,6 @@ impl Drop for AdaptivePermit {
     fn drop(&mut self) {
         self.limit.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.limit.metrics.in_flight.dec();
-    }
-}
-
-/// What an answer says of the application's load. An error of its own says nothing: a quick one, taken for an answer, would
-/// raise the limit of an application that cannot work at all.
-pub(crate) fn of_status(status: StatusCode) -> SampleOutcome {
-    if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
-}
-
-/// What it says that there is none.
-pub(crate) fn of_failure(failed: &Failed) -> SampleOutcome {
-    match failed {
-        Failed::Unreachable(_) | Failed::NoAnswer(_) => SampleOutcome::Dropped,
-        Failed::BrokenRequest => SampleOutcome::Ignored,
     }
 }
 
@@ -161,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_in_flight_and_no_more() {
+    fn a_limit_bounds_the_requests_in_flight() {
         let limit = limit(3, None);
         let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire()).collect();
         assert_eq!((permits.len(), limit.metrics.in_flight.get()), (3, 3));
@@ -176,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_snapshot_keeps_what_was_learnt_and_an_edit_who_is_in_flight() {
+    fn a_new_snapshot_keeps_the_learnt_limit_and_an_edit_keeps_the_requests_in_flight() {
         let before = limit(3, None);
         let held = before.try_acquire();
         assert!(Arc::ptr_eq(&before, &limit(3, Some(&before))));
@@ -187,18 +169,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn quick_answers_raise_the_limit_and_errors_of_the_application_say_nothing() {
+    async fn fast_responses_raise_the_limit_and_ignored_ones_do_not() {
         let limit = limit(10, None);
-        for status in [StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR] {
+        for outcome in [SampleOutcome::Success, SampleOutcome::Ignored] {
             let before = limit.limit.load(Ordering::Relaxed);
             for _ in 0..100 {
                 let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire()).collect();
                 permits.iter_mut().for_each(|permit| permit.forwarding(Instant::now()));
                 tokio::time::advance(Duration::from_millis(10)).await;
-                permits.iter_mut().for_each(|permit| permit.forwarded(of_status(status)));
+                permits.iter_mut().for_each(|permit| permit.forwarded(outcome));
             }
             let after = limit.limit.load(Ordering::Relaxed);
-            assert_eq!(after > before, status.is_success(), "{status}: {before} to {after}");
+            assert_eq!(after > before, outcome == SampleOutcome::Success, "{outcome:?}: {before} to {after}");
             assert_eq!(limit.metrics.limit.get(), i64::from(after));
         }
     }

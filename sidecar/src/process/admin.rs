@@ -1,4 +1,4 @@
-//! The admin port: is it alive, is it ready, has it begun, and what it counted. Nothing else.
+//! The admin port: liveness, readiness, startup and metrics. Nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 use crate::config::publisher::Publisher;
+use crate::inbound::drain::DrainWatch;
 use crate::metrics::registry::Metrics;
-use crate::process::drain::Watch;
 
-/// What the pages look at.
+/// The state that the pages report.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
-    pub(crate) watch: Watch,
-    /// Whether waiting for a first snapshot is over.
-    pub(crate) waited: Arc<AtomicBool>,
+    pub(crate) drain: DrainWatch,
+    /// Set when the time to wait for the first policies is over.
+    pub(crate) startup_over: Arc<AtomicBool>,
 }
 
 type Page = (StatusCode, &'static str);
 
 impl Admin {
-    /// Serves the pages.
+    /// Serves the pages until the listener fails.
     pub(crate) async fn serve(self, listener: TcpListener) -> io::Result<()> {
         axum::serve(listener, self.router()).await
     }
@@ -44,7 +44,7 @@ impl Admin {
 }
 
 async fn ready(State(admin): State<Admin>) -> Page {
-    if admin.watch.is_closing() {
+    if admin.drain.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
     } else {
         (StatusCode::OK, "ok\n")
@@ -54,8 +54,8 @@ async fn ready(State(admin): State<Admin>) -> Page {
 async fn started(State(admin): State<Admin>) -> Page {
     if admin.publisher.has_published() {
         (StatusCode::OK, "ok\n")
-    } else if admin.waited.load(Ordering::Relaxed) {
-        (StatusCode::OK, "no policies known: everything passes\n")
+    } else if admin.startup_over.load(Ordering::Relaxed) {
+        (StatusCode::OK, "no policies received: all requests pass without limits\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "waiting for the first policies\n")
     }

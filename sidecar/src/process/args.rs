@@ -1,4 +1,4 @@
-//! The command line. Every argument can also be given by environment.
+//! The command line. Every argument can also be set by an environment variable.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,17 +8,18 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::process::logging::LogFormat;
-use crate::process::sidecar::Route;
+use crate::process::options::Route;
+use crate::upstream::address::InvalidUpstream;
 
-/// The data plane of Sluice: enforces the policies of a pod before its application.
+/// The data plane of Sluice: enforces the rate limits of a pod in front of its application.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "sluice-sidecar", version, subcommand_negates_reqs = true)]
 pub struct Args {
-    /// What to do instead of running
+    /// Command to run in place of the sidecar
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// A listener and the application behind it, such as 0.0.0.0:8790=127.0.0.1:8080; may be repeated, or hold
-    /// several with commas between them
+    /// A listener and the application behind it, such as 0.0.0.0:8790=127.0.0.1:8080. Can be repeated, or
+    /// list several separated by commas
     #[arg(
         long = "proxy",
         env = "SLUICE_PROXY",
@@ -27,52 +28,54 @@ pub struct Args {
         required = true
     )]
     pub proxies: Vec<Route>,
-    /// The admin port: /livez /readyz /startupz /metrics
+    /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,
-    /// The operator
+    /// URL of the operator
     #[arg(long, env = "SLUICE_OPERATOR", default_value = "https://sluice-control.sluice-system.svc:8443")]
     pub operator: String,
-    /// The operator's authority, in PEM; read at every connect
+    /// File with the certificate authority of the operator, in PEM. Read at every connect
     #[arg(long, env = "SLUICE_CA_FILE", default_value = "/var/run/sluice/ca/ca.crt")]
     pub ca_file: PathBuf,
-    /// The token that says who this is; read at every connect
+    /// File with the service-account token that identifies this pod. Read at every connect
     #[arg(long, env = "SLUICE_TOKEN_FILE", default_value = "/var/run/sluice/token/token")]
     pub token_file: PathBuf,
-    /// Where the last good policies are kept for a restart: a memory-backed directory, for a password is among them
+    /// Directory that keeps the last good policies for a restart. It must be memory-backed, because the file
+    /// contains the password of the store
     #[arg(long, env = "SLUICE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// How long /startupz waits for the first policies
+    /// Time that /startupz waits for the first policies
     #[arg(long, env = "SLUICE_STARTUP_WAIT", default_value = "10s", value_parser = duration)]
     pub startup_wait: Duration,
-    /// After SIGTERM: how long it still accepts while others learn that it is no longer ready
+    /// Time after SIGTERM in which connections are still accepted, until all others know that the pod is not
+    /// ready
     #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "5s", value_parser = duration)]
     pub drain_delay: Duration,
-    /// After that: how long requests in flight have
+    /// Time after that in which requests in flight can end
     #[arg(long, env = "SLUICE_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
     pub drain_timeout: Duration,
-    /// Workers; by default the CPU quota of the cgroup, rounded up
+    /// Number of workers [default: the CPU quota of the cgroup, rounded up]
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
-    /// How many connections all workers hold at once; by default one for each 64 KiB of the cgroup's memory limit, from
-    /// 512 to 10,000
+    /// Maximum number of concurrent connections of all workers [default: one for each 64 KiB of the cgroup's
+    /// memory limit, from 512 to 10,000]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: Option<u32>,
-    /// How logs look
+    /// Format of the logs
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged, such as info or info,sluice_store=debug
+    /// Log filter, such as info or info,sluice_store=debug
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
 }
 
-/// What the binary does instead of running.
+/// A command of the binary other than to run a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Tell the running sidecar to give up its connections while it still accepts new ones: the first thing to do when
-    /// its pod ends
+    /// Make the running sidecar end its connections while it still accepts new ones. To be called first when
+    /// the pod is terminated
     Drain {
-        /// The running sidecar's
+        /// State directory of the running sidecar
         #[arg(long, env = "SLUICE_STATE_DIR")]
         state_dir: PathBuf,
     },
@@ -83,20 +86,20 @@ impl FromStr for Route {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (listen, upstream) =
-            text.split_once('=').ok_or_else(|| format!("{text:?}: LISTEN=UPSTREAM is needed"))?;
-        let listen = listen.trim().parse().map_err(|_| format!("{listen:?}: IP:PORT is needed"))?;
-        let upstream = upstream.trim().parse().map_err(|error: crate::NoUpstream| error.to_string())?;
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form LISTEN=UPSTREAM"))?;
+        let listen = listen.trim().parse().map_err(|_| format!("{listen:?} is not of the form IP:PORT"))?;
+        let upstream = upstream.trim().parse().map_err(|error: InvalidUpstream| error.to_string())?;
         Ok(Self { listen, upstream })
     }
 }
 
-/// A duration such as `500ms`, `10s` or `1m30s`.
+/// Parses a duration such as `500ms`, `10s` or `1m30s`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let refuse = || format!("{text:?} is no duration: write 500ms, 10s or 1m30s");
+    let invalid = || format!("invalid duration {text:?}: write for example 500ms, 10s or 1m30s");
     let (mut rest, mut sum) = (text, Duration::ZERO);
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(refuse)?;
-        let number: u32 = rest[..digits].parse().map_err(|_| refuse())?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
+        let number: u32 = rest[..digits].parse().map_err(|_| invalid())?;
         let unit = &rest[digits..];
         let (unit, length) = match unit.find(|c: char| c.is_ascii_digit()) {
             Some(end) => (&unit[..end], digits + end),
@@ -107,12 +110,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             "s" => Duration::from_secs(1),
             "m" => Duration::from_secs(60),
             "h" => Duration::from_secs(3600),
-            _ => return Err(refuse()),
+            _ => return Err(invalid()),
         };
         sum += one * number;
         rest = &rest[length..];
     }
-    if text.is_empty() { Err(refuse()) } else { Ok(sum) }
+    if text.is_empty() { Err(invalid()) } else { Ok(sum) }
 }
 
 #[cfg(test)]
@@ -120,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_numbers_with_units() {
+    fn a_duration_is_a_sequence_of_numbers_with_units() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         for bad in ["", "5", "s", "-1s", "1.5s", "1d", "99999999999s", "1s "] {
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_needs_the_state_directory_and_nothing_else() {
+    fn drain_requires_only_the_state_directory() {
         let command = |list: &[&str]| Some(Args::try_parse_from(list).ok()?.command);
         let drain = Command::Drain { state_dir: "/state".into() };
         assert_eq!(command(&["sluice-sidecar", "drain", "--state-dir=/state"]), Some(Some(drain)));
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_can_be_repeated_or_listed() {
+    fn proxies_can_be_repeated_or_separated_by_commas() {
         let args = |list: &[&str]| Args::try_parse_from([&["sluice-sidecar"], list].concat());
         let proxies =
             args(&["--proxy", "0.0.0.0:8790=127.0.0.1:80,[::]:8792=a:81", "--proxy", "127.0.0.1:1=b:2"]);

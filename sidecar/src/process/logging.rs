@@ -1,28 +1,28 @@
-//! Logs, to standard error: one line an event, as text or as JSON.
+//! Logs, on standard error: one line for each event, as text or JSON.
 
 use tracing_subscriber::EnvFilter;
 
-/// How a line looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     Text,
-    /// For machines.
+    /// One JSON object.
     Json,
 }
 
-/// A filter that cannot be read.
+/// A log filter that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
-#[error("the log filter {filter:?} cannot be read ({error}): write info, debug, or info,sluice_store=debug")]
-pub struct BadFilter {
+#[error("invalid log filter {filter:?} ({error}): write for example info, debug, or info,sluice_store=debug")]
+pub struct InvalidLogFilter {
     filter: String,
     error: tracing_subscriber::filter::ParseError,
 }
 
-/// Begins to log. Only the first call in a process counts.
-pub fn init(format: LogFormat, filter: &str) -> Result<(), BadFilter> {
+/// Starts to log. Only the first call in a process has an effect.
+pub fn init(format: LogFormat, filter: &str) -> Result<(), InvalidLogFilter> {
     let parsed = EnvFilter::try_new(filter);
-    let parsed = parsed.map_err(|error| BadFilter { filter: filter.to_owned(), error })?;
+    let parsed = parsed.map_err(|error| InvalidLogFilter { filter: filter.to_owned(), error })?;
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
     let _ = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),

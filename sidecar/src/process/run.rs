@@ -5,42 +5,43 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::subscribe::{NoOperator, Operator, Subscriber};
+use crate::capacity;
+use crate::config::subscribe::{InvalidOperatorUrl, Operator, Subscriber};
 use crate::process::args::{Args, Command};
-use crate::process::cpu_quota;
-use crate::process::drain;
-use crate::process::logging::{self, BadFilter};
-use crate::process::sidecar::{Options, Sidecar, StartError};
+use crate::process::drain_request;
+use crate::process::logging::{self, InvalidLogFilter};
+use crate::process::options::Options;
+use crate::process::sidecar::{Sidecar, StartError};
 
-/// Why a process could not run.
+/// The reason why a process failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The log filter is wrong.
+    /// The log filter is invalid.
     #[error(transparent)]
-    Filter(#[from] BadFilter),
-    /// The operator's URL is wrong.
+    Filter(#[from] InvalidLogFilter),
+    /// The operator's URL is invalid.
     #[error(transparent)]
-    Operator(#[from] NoOperator),
-    /// The sidecar does not start.
+    Operator(#[from] InvalidOperatorUrl),
+    /// The sidecar did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The running sidecar cannot be told.
-    #[error("cannot ask for a drain in {state_dir}: {error}")]
+    /// The request to drain could not be created.
+    #[error("cannot request a drain in {state_dir}: {error}")]
     Drain {
-        /// Where.
+        /// The state directory.
         state_dir: String,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// No runtime, or no signals.
-    #[error("the system refuses: {0}")]
+    /// The runtime or the signal handlers could not be created.
+    #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Runs a sidecar until a signal ends it, or does what else is asked for.
+/// Runs the command of the arguments, or a sidecar until a signal ends it.
 pub fn run(args: Args) -> Result<(), RunError> {
     if let Some(Command::Drain { state_dir }) = &args.command {
-        return drain::ask(state_dir)
+        return drain_request::create(state_dir)
             .map_err(|error| RunError::Drain { state_dir: state_dir.display().to_string(), error });
     }
     logging::init(args.log_format, &args.log)?;
@@ -68,50 +69,50 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let mut options = Options::new(proxies);
     options.admin = Some(admin);
-    options.workers = workers.map_or_else(cpu_quota::workers, usize::from);
+    options.workers = workers.map_or_else(capacity::workers, usize::from);
     if let Some(max_connections) = max_connections {
         options.max_connections = max_connections as usize;
     }
     options.startup_wait = startup_wait;
     let workers = options.workers;
     if let Some(directory) = &state_dir {
-        drain::forget(directory);
+        drain_request::remove_stale(directory);
     }
-    let asked = drain::asked(state_dir.clone());
+    let drain_requested = drain_request::requested(state_dir.clone());
     let bound = Sidecar::bind(options)?;
-    // What was in force before a restart is in force before the first request.
+    // After a restart the last good policies apply from the first request on.
     let subscriber = Subscriber::new(operator, bound.publisher(), state_dir);
     let sidecar = bound.serve();
     let listen: Vec<String> = sidecar.addresses().iter().map(ToString::to_string).collect();
     let admin = sidecar.admin().unwrap_or(admin);
     tracing::info!(listen = listen.join(","), %admin, workers, "listening");
     let subscribing = tokio::spawn(subscriber.run());
-    let give_up = async {
-        asked.await;
-        tracing::info!("asked to drain: connections end with their current request");
-        sidecar.close();
+    let drain_on_request = async {
+        drain_requested.await;
+        tracing::info!("drain requested, connections end with their current request");
+        sidecar.drain();
         std::future::pending::<()>().await;
     };
     tokio::select! {
         () = signals.next() => {}
-        () = give_up => {}
+        () = drain_on_request => {}
     }
-    // Policies still change while it drains.
-    end(sidecar, &mut signals, drain_delay, drain_timeout).await;
+    // Policies can still change while the sidecar drains.
+    shut_down(sidecar, &mut signals, drain_delay, drain_timeout).await;
     subscribing.abort();
     Ok(())
 }
 
-/// Ends a sidecar gracefully; a second signal ends it at once.
-pub async fn end(sidecar: Sidecar, signals: &mut Signals, delay: Duration, grace: Duration) {
+/// Shuts a sidecar down gracefully. A second signal ends it immediately.
+pub async fn shut_down(sidecar: Sidecar, signals: &mut Signals, delay: Duration, grace: Duration) {
     tracing::info!(?delay, ?grace, "draining");
     tokio::select! {
         () = sidecar.shutdown(delay, grace) => tracing::info!("drained"),
-        () = signals.next() => tracing::warn!("ended at once by a second signal"),
+        () = signals.next() => tracing::warn!("a second signal ended the drain"),
     }
 }
 
-/// The signals that end a process.
+/// The signals that end a process: SIGTERM and SIGINT.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -119,12 +120,12 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on they end nothing by themselves.
+    /// Installs the handlers, so that the signals no longer end the process themselves.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

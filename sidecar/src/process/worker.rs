@@ -1,5 +1,5 @@
-//! Workers: threads with a runtime and listeners of their own, which share nothing with each other on the way of a
-//! request but the snapshot and the store.
+//! Workers: threads with runtimes and listeners of their own. On the path of a request they share only the
+//! snapshot and the store.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,53 +7,65 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, mpsc as channel, oneshot};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::config::publisher::Publisher;
-use crate::inbound::accept::{Terms, accept};
-use crate::inbound::head_timeout::Limits;
+use crate::inbound::drain::DrainWatch;
+use crate::inbound::head_timeout::HeadTimeouts;
+use crate::inbound::listener::Acceptor;
 use crate::metrics::registry::Metrics;
-use crate::process::drain::Watch;
 use crate::proxy::Proxy;
-use crate::upstream::pool::{Pool, Upstream};
+use crate::upstream::address::Upstream;
+use crate::upstream::pool::Pool;
 
-/// How often idle connections to the application are looked at.
-const SWEEP: Duration = Duration::from_secs(2);
+/// Interval at which expired connections to the application are closed.
+const POOL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A running worker.
+/// A worker's thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// Its runtime: the first worker's also runs the store's task.
     pub(crate) runtime: Handle,
     work: mpsc::Sender<Work>,
     ended: oneshot::Receiver<()>,
 }
 
-/// What a worker works on.
+/// Everything that a worker serves requests with.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) listeners: Vec<(TcpListener, Upstream)>,
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
-    pub(crate) watch: Watch,
-    /// One for each connection, of all workers.
-    pub(crate) slots: Arc<Semaphore>,
-    pub(crate) limits: Limits,
-    /// Of the worker that the store's task is on: it ends when the others have ended and everything has been given back.
-    pub(crate) others: Option<channel::Receiver<()>>,
-    /// Of the others: dropped at the end.
-    pub(crate) runs: Option<channel::Sender<()>>,
+    pub(crate) drain: DrainWatch,
+    /// One permit for each connection of all workers.
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) timeouts: HeadTimeouts,
+    pub(crate) role: Role,
+}
+
+/// The duties of a worker besides serving requests.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Runs the store's tasks. So it ends last, after everything has been returned to the store.
+    Main {
+        /// Tracks the other workers.
+        others: TaskTracker,
+    },
+    Other {
+        _running: TaskTrackerToken,
+    },
 }
 
 impl Worker {
-    /// Starts a thread that waits for work.
+    /// Starts a thread that waits for its work.
     pub(crate) fn start(number: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let (work, given) = mpsc::channel::<Work>();
+        let (work, received) = mpsc::channel::<Work>();
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new().name(format!("sluice-worker-{number}")).spawn(move || {
-            if let Ok(work) = given.recv() {
+            if let Ok(work) = received.recv() {
                 runtime.block_on(work.run());
             }
             runtime.shutdown_background();
@@ -62,60 +74,60 @@ impl Worker {
         Ok(Self { runtime: handle, work, ended })
     }
 
-    /// Gives it its work, once.
-    pub(crate) fn work(&self, work: Work) {
-        // A worker ends only after its work.
+    /// Makes the thread serve requests. Must be called once.
+    pub(crate) fn start_work(&self, work: Work) {
+        // The thread ends only after its work, so it receives this.
         let _ = self.work.send(work);
     }
 
-    /// Waits for its end.
+    /// Waits until the thread has ended.
     pub(crate) async fn ended(self) {
         let _ = self.ended.await;
     }
 }
 
 impl Work {
+    /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut watch, slots, limits, others, runs: _runs } = self;
-        let last = publisher.clone();
-        let (held, mut open) = channel::channel(1);
-        let terms = Terms { slots, limits, held };
+        let Self { listeners, publisher, metrics, mut drain, permits, timeouts, role } = self;
+        let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
             let pool = Pool::new(upstream);
-            tokio::spawn(sweep(pool.clone()));
-            let (publisher, metrics, watch) = (publisher.clone(), metrics.clone(), watch.clone());
-            let busy = publisher.in_flight().worker();
-            let proxy = Arc::new(Proxy { pool, publisher, metrics, watch, busy });
-            accepting.push(tokio::spawn(accept(listener, proxy, terms.clone())));
+            tokio::spawn(close_expired(pool.clone()));
+            let in_flight = publisher.in_flight().add_worker();
+            let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
+            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight });
+            let (permits, connections) = (permits.clone(), connections.clone());
+            accepting.push(tokio::spawn(Acceptor { proxy, permits, connections, timeouts }.run(listener)));
         }
-        drop(terms);
-        let deadline = watch.stopped().await;
-        let end = async {
+        let deadline = drain.stopping().await;
+        let ended = async {
             for accepting in accepting {
                 if let Ok(Err(error)) = accepting.await {
                     tracing::error!(%error, "a listener failed");
                 }
             }
-            // Nobody sends: the channel ends with the last connection.
-            let _ = open.recv().await;
+            connections.close();
+            connections.wait().await;
         };
-        if tokio::time::timeout_at(deadline, end).await.is_err() {
-            let left = open.sender_strong_count();
-            tracing::warn!(connections = left, "the grace period is over, connections are cut");
+        if tokio::time::timeout_at(deadline, ended).await.is_err() {
+            let connections = connections.len();
+            tracing::warn!(connections, "the grace period is over, closing the remaining connections");
         }
-        if let Some(mut others) = others {
-            // Nobody sends: the channel ends with the last worker, and each has the same deadline.
-            let _ = tokio::time::timeout_at(deadline, others.recv()).await;
-            last.slots().release_all(deadline).await;
-            last.close_stores().await;
+        if let Role::Main { others } = role {
+            others.close();
+            // The other workers have the same deadline.
+            let _ = tokio::time::timeout_at(deadline, others.wait()).await;
+            publisher.slots().release_all(deadline).await;
+            publisher.close_stores().await;
         }
     }
 }
 
-async fn sweep(pool: Arc<Pool>) {
+async fn close_expired<B>(pool: Arc<Pool<B>>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
-        pool.sweep();
+        tokio::time::sleep(POOL_INTERVAL).await;
+        pool.close_expired();
     }
 }

@@ -4,7 +4,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::problem::{self, ProblemType};
-use crate::upstream::body::Reply;
+use crate::upstream::response_body::ResponseBody;
 
 /// The gRPC status of an error response.
 #[derive(Clone, Copy)]
@@ -46,8 +46,8 @@ impl ResponseFormat {
         problem: ProblemType,
         detail: &str,
         violated: &[&str],
-    ) -> Response<Reply> {
-        let mut response = Response::new(Reply::empty());
+    ) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::empty());
         if self == Self::Grpc {
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -64,7 +64,7 @@ impl ResponseFormat {
         let content = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, content);
         if self == Self::Http {
-            *response.body_mut() = Reply::own(problem::write(problem, status, detail, violated));
+            *response.body_mut() = ResponseBody::own(problem::write(problem, status, detail, violated));
         }
         response
     }

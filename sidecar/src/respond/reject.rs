@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 use super::format::{GrpcStatus, ResponseFormat};
 use super::headers::{STORE_FAILURE, retry_after, write_status};
 use super::problem::{ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
-use crate::inbound::validate::Bad;
+use crate::inbound::validate::InvalidRequest;
 use crate::limit::active::ActiveLimit;
 use crate::limit::delay_queue::MAX_WAITING;
 use crate::limit::status::RateLimitStatus;
-use crate::upstream::body::Reply;
+use crate::upstream::response_body::ResponseBody;
 
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 /// Suggested wait where no exact one is known.
@@ -21,7 +21,7 @@ const RETRY_SOON: u64 = 1;
 
 impl ResponseFormat {
     /// Rejects a request that its limits deny.
-    pub(crate) fn denied(self, status: &RateLimitStatus) -> Response<Reply> {
+    pub(crate) fn denied(self, status: &RateLimitStatus) -> Response<ResponseBody> {
         let denying = status.counted().filter(|(_, decisions)| decisions.iter().any(|d| !d.admitted));
         let mut violated = SmallVec::<[&str; 2]>::new();
         let mut detail = String::with_capacity(160);
@@ -50,7 +50,7 @@ impl ResponseFormat {
     }
 
     /// Rejects a request that lacks a part of a limit's key.
-    pub(crate) fn key_missing(self, limit: &ActiveLimit) -> Response<Reply> {
+    pub(crate) fn key_missing(self, limit: &ActiveLimit) -> Response<ResponseBody> {
         let name = name(limit);
         let detail = format!("Limit {name} denies requests that do not identify their client exactly once.");
         self.too_many_requests(QUOTA_EXCEEDED, &detail, &[name])
@@ -58,7 +58,7 @@ impl ResponseFormat {
 
     /// Rejects a request because an adaptive limit is reached. The application has too many requests, not this client: the
     /// response is 503, or UNAVAILABLE over gRPC, which a client may retry on another pod immediately.
-    pub(crate) fn shed(self, limit: &ActiveLimit) -> Response<Reply> {
+    pub(crate) fn shed(self, limit: &ActiveLimit) -> Response<ResponseBody> {
         let name = name(limit);
         let detail = format!(
             "Limit {name}: the application is handling as many concurrent requests as it can. Try again in 1 s."
@@ -70,7 +70,7 @@ impl ResponseFormat {
     }
 
     /// Rejects a request because slots of the limit have expired while the store failed.
-    pub(crate) fn slots_expired(self, limit: &ActiveLimit, fault: &'static str) -> Response<Reply> {
+    pub(crate) fn slots_expired(self, limit: &ActiveLimit, fault: &'static str) -> Response<ResponseBody> {
         let name = name(limit);
         let detail = format!(
             "Limit {name}: the store has not answered ({fault}) for so long that the slots of requests in flight have \
@@ -83,7 +83,7 @@ impl ResponseFormat {
     }
 
     /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request would have had.
-    pub(crate) fn queue_full(self, limit: &ActiveLimit, wait: Duration) -> Response<Reply> {
+    pub(crate) fn queue_full(self, limit: &ActiveLimit, wait: Duration) -> Response<ResponseBody> {
         let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);
         let name = name(limit);
         let detail = format!("Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue.");
@@ -93,7 +93,7 @@ impl ResponseFormat {
     }
 
     /// Rejects a request that the store could not check, under a policy that denies in that case.
-    pub(crate) fn store_failed(self, fault: &'static str) -> Response<Reply> {
+    pub(crate) fn store_failed(self, fault: &'static str) -> Response<ResponseBody> {
         let detail =
             format!("The rate limit cannot be checked now ({fault}), and its policy rejects requests then.");
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[]);
@@ -103,21 +103,26 @@ impl ResponseFormat {
     }
 
     /// Rejects a request that cannot be served safely, and closes its connection.
-    pub(crate) fn invalid(self, bad: Bad) -> Response<Reply> {
-        let status = bad.status();
+    pub(crate) fn invalid(self, request: InvalidRequest) -> Response<ResponseBody> {
+        let status = request.status();
         let problem = ProblemType::blank(status);
-        let mut response = self.error(status, GrpcStatus::InvalidArgument, problem, bad.detail(), &[]);
+        let mut response = self.error(status, GrpcStatus::InvalidArgument, problem, request.detail(), &[]);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     }
 
     /// Reports that the application did not respond.
-    pub(crate) fn bad_gateway(self, detail: &str) -> Response<Reply> {
+    pub(crate) fn bad_gateway(self, detail: &str) -> Response<ResponseBody> {
         let status = StatusCode::BAD_GATEWAY;
         self.error(status, GrpcStatus::Unavailable, ProblemType::blank(status), detail, &[])
     }
 
-    fn too_many_requests(self, problem: ProblemType, detail: &str, violated: &[&str]) -> Response<Reply> {
+    fn too_many_requests(
+        self,
+        problem: ProblemType,
+        detail: &str,
+        violated: &[&str],
+    ) -> Response<ResponseBody> {
         self.error(StatusCode::TOO_MANY_REQUESTS, GrpcStatus::ResourceExhausted, problem, detail, violated)
     }
 }

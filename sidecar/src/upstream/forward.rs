@@ -1,76 +1,78 @@
-//! To the application and back: the request as the client sent it, over a pooled connection; the response as the
-//! application sent it. Bodies, trailers and upgraded connections stream both ways.
+//! Forwards a request to the application over a pooled or dedicated connection, and returns its response as
+//! it was sent.
 //!
-//! The application sees the sidecar as its peer, so the client's address is added to `X-Forwarded-For` as every proxy
-//! does: one entry at the end of what the client sent. Only that last entry is known to be true.
+//! The application sees the sidecar as its peer, so the client's address is appended to `X-Forwarded-For`, as
+//! every proxy does. Only that last entry is known to be true.
 
 use std::io;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, EXPECT, HOST, UPGRADE};
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::inbound::accept::Permit;
-use crate::limit::slots::Slot;
-use crate::upstream::body::{Broken, Reply, RequestBody};
-use crate::upstream::hop_headers;
-use crate::upstream::pool::{Lease, Own, Pool};
+use crate::upstream::address::Upstream;
+use crate::upstream::dedicated::{DedicatedConnection, Opened};
+use crate::upstream::hop_by_hop;
+use crate::upstream::pool::{Lease, Pool};
+use crate::upstream::request_body::{BrokenMark, RequestBody};
+use crate::upstream::response_body::ResponseBody;
 
-/// Why there is no response of the application.
+/// The reason why the application sent no response.
 #[derive(Debug)]
-pub(crate) enum Failed {
-    /// No connection.
+pub(crate) enum ForwardError {
+    /// No connection to the application could be opened.
     Unreachable(io::Error),
-    /// The connection ended, or what came is no HTTP.
-    NoAnswer(hyper::Error),
+    /// The connection ended before a response, or the response was not HTTP.
+    NoResponse(hyper::Error),
     /// The client broke off its own request.
     BrokenRequest,
 }
 
-impl Failed {
-    /// A word for metrics.
+impl ForwardError {
+    /// Returns the value of the metric label `reason`.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable(error) if error.kind() == io::ErrorKind::TimedOut => "connect_timeout",
             Self::Unreachable(_) => "connect",
-            Self::NoAnswer(error) if error.is_parse() => "nonsense",
-            Self::NoAnswer(_) => "closed",
+            Self::NoResponse(error) if error.is_parse() => "nonsense",
+            Self::NoResponse(_) => "closed",
             Self::BrokenRequest => "broken_request",
         }
     }
 
-    fn no_answer(error: hyper::Error, broken: Option<&Broken>) -> Self {
-        if broken.is_some_and(Broken::is) { Self::BrokenRequest } else { Self::NoAnswer(error) }
+    fn no_response(error: hyper::Error, broken: Option<&BrokenMark>) -> Self {
+        if broken.is_some_and(BrokenMark::is_set) { Self::BrokenRequest } else { Self::NoResponse(error) }
     }
 }
 
-/// Forwards an HTTP/1 request that `peer` sent. What is `kept` lives as long as an upgraded connection does.
-pub(crate) async fn http1(
-    pool: &Arc<Pool>,
+/// Forwards an HTTP/1 request from `peer`. If the connection changes its protocol, it keeps the value of
+/// `keep` until it ends.
+pub(crate) async fn http1<K: Send + 'static>(
+    pool: &Arc<Pool<RequestBody>>,
     mut request: Request<Incoming>,
     peer: &HeaderValue,
-    kept: (&Arc<Permit>, &mut Vec<Slot>),
-) -> Result<Response<Reply>, Failed> {
-    let wanted = hop_headers::upgrade(request.headers());
-    let client = wanted.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    keep: impl FnOnce() -> K,
+) -> Result<Response<ResponseBody>, ForwardError> {
+    let upgrade = hop_by_hop::upgrade(request.headers());
+    let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
-    hop_headers::strip_request(headers);
-    hop_headers::forwarded_for(headers, peer);
-    // The expectation is met here: hyper answers 100 when the body is first read.
+    hop_by_hop::strip_request(headers);
+    hop_by_hop::append_forwarded_for(headers, peer);
+    // hyper meets the expectation: it sends 100 when the body is first read.
     headers.remove(EXPECT);
     if !headers.contains_key(HOST)
-        && let Ok(host) = HeaderValue::from_str(&pool.upstream.to_string())
+        && let Ok(host) = HeaderValue::from_str(pool.upstream.authority())
     {
         headers.insert(HOST, host);
     }
-    if let Some(protocol) = wanted {
+    if let Some(protocol) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
@@ -79,47 +81,47 @@ pub(crate) async fn http1(
     let (mut response, lease) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let (permit, places) = kept;
-        return Ok(switch(response, client, (permit.clone(), std::mem::take(places))));
+        return Ok(switch_protocols(response, client, keep()));
     }
-    hop_headers::strip_response(response.headers_mut());
-    Ok(response.map(|body| attach(body, lease)))
+    hop_by_hop::strip_response(response.headers_mut());
+    Ok(response.map(|body| attach_lease(body, lease)))
 }
 
-/// The body of a response; its connection is free at once when there is none.
-fn attach(body: Incoming, lease: Lease) -> Reply {
-    if hyper::body::Body::is_end_stream(&body) {
+/// Makes the connection return to the pool at the end of the body, or now if there is no body.
+fn attach_lease(body: Incoming, lease: Lease<RequestBody>) -> ResponseBody {
+    if body.is_end_stream() {
         lease.give_back();
-        return Reply::upstream(body, None);
+        return ResponseBody::upstream(body, None);
     }
-    Reply::upstream(body, Some(lease))
+    ResponseBody::upstream(body, Some(lease))
 }
 
-/// One request and its response. A connection that the application closed while it was idle is found out only by
-/// using it: what was not sent is sent again on a new one, and so is what may be repeated (RFC 9110, 9.2.2).
+/// Sends a request and waits for the head of its response. Only using an idle connection shows that the
+/// application has closed it. A request that was not sent, or that may be repeated (RFC 9110, 9.2.2), is then
+/// sent on a new connection.
 async fn exchange(
-    pool: &Arc<Pool>,
+    pool: &Arc<Pool<RequestBody>>,
     mut request: Request<RequestBody>,
-    broken: Option<&Broken>,
-) -> Result<(Response<Incoming>, Lease), Failed> {
-    if let Some(mut lease) = pool.idle() {
-        let copy = repeatable(&request).then(|| copy(&request));
+    broken: Option<&BrokenMark>,
+) -> Result<(Response<Incoming>, Lease<RequestBody>), ForwardError> {
+    if let Some(mut lease) = pool.take_idle() {
+        let copy = is_repeatable(&request).then(|| copy(&request));
         match lease.sender.try_send_request(request).await {
             Ok(response) => return Ok((response, lease)),
             Err(mut error) => match error.take_message().or(copy) {
                 Some(again) if !error.error().is_parse() => request = again,
-                _ => return Err(Failed::no_answer(error.into_error(), broken)),
+                _ => return Err(ForwardError::no_response(error.into_error(), broken)),
             },
         }
     }
-    let mut lease = pool.connect().await.map_err(Failed::Unreachable)?;
+    let mut lease = pool.connect().await.map_err(ForwardError::Unreachable)?;
     match lease.sender.try_send_request(request).await {
         Ok(response) => Ok((response, lease)),
-        Err(error) => Err(Failed::no_answer(error.into_error(), broken)),
+        Err(error) => Err(ForwardError::no_response(error.into_error(), broken)),
     }
 }
 
-fn repeatable(request: &Request<RequestBody>) -> bool {
+fn is_repeatable(request: &Request<RequestBody>) -> bool {
     request.method().is_idempotent()
         && matches!(request.body(), RequestBody::Empty)
         && !request.headers().contains_key(UPGRADE)
@@ -133,15 +135,15 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
-/// Joins the client's and the application's connection, now of another protocol.
-fn switch(
+/// Joins the connections of the client and the application, which now speak another protocol.
+fn switch_protocols<K: Send + 'static>(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
-    kept: (Arc<Permit>, Vec<Slot>),
-) -> Response<Reply> {
+    kept: K,
+) -> Response<ResponseBody> {
     let application = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();
-    hop_headers::strip_response(response.headers_mut());
+    hop_by_hop::strip_response(response.headers_mut());
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);
@@ -155,37 +157,38 @@ fn switch(
             }
         });
     }
-    response.map(|_| Reply::empty())
+    response.map(|_| ResponseBody::empty())
 }
 
-/// Forwards an HTTP/2 request that `peer` sent.
+/// Forwards an HTTP/2 request from `peer`.
 pub(crate) async fn http2(
-    pool: &Pool,
-    own: &Own,
+    upstream: &Upstream,
+    connection: &DedicatedConnection<RequestBody>,
     request: Request<Incoming>,
     peer: &HeaderValue,
-) -> Result<Response<Reply>, Failed> {
+) -> Result<Response<ResponseBody>, ForwardError> {
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
-    parts.uri = absolute(&parts.uri, parts.headers.get(HOST), pool);
-    hop_headers::forwarded_for(&mut parts.headers, peer);
+    parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
+    hop_by_hop::append_forwarded_for(&mut parts.headers, peer);
     let (body, broken) = RequestBody::new(body);
     let mut request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
-        let (mut sender, number, reused) = own.get(failed).await.map_err(Failed::Unreachable)?;
+        let opened = connection.open(upstream, failed).await.map_err(ForwardError::Unreachable)?;
+        let Opened { mut sender, number, reused } = opened;
         match sender.try_send_request(request).await {
-            Ok(response) => return Ok(response.map(|body| Reply::upstream(body, None))),
+            Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
             Err(mut error) => match error.take_message() {
                 Some(again) if reused && failed.is_none() => (request, failed) = (again, Some(number)),
-                _ => return Err(Failed::no_answer(error.into_error(), broken.as_ref())),
+                _ => return Err(ForwardError::no_response(error.into_error(), broken.as_ref())),
             },
         }
     }
 }
 
-/// The target as HTTP/2 needs it: with scheme and authority.
-fn absolute(uri: &Uri, host: Option<&HeaderValue>, pool: &Pool) -> Uri {
+/// Returns the target in the form of HTTP/2: with scheme and authority.
+fn absolute(uri: &Uri, host: Option<&HeaderValue>, upstream: &Upstream) -> Uri {
     if uri.authority().is_some() && uri.scheme().is_some() {
         return uri.clone();
     }
@@ -193,10 +196,10 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>, pool: &Pool) -> Uri {
     parts.scheme = Some(Scheme::HTTP);
     if parts.authority.is_none() {
         let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        parts.authority = host.or_else(|| pool.upstream.to_string().parse().ok());
+        parts.authority = host.or_else(|| upstream.authority().parse().ok());
     }
     if parts.path_and_query.is_none() {
-        parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+        parts.path_and_query = Some(PathAndQuery::from_static("/"));
     }
     Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
 }

@@ -1,9 +1,9 @@
-//! How busy the application is: requests that were forwarded to it and not yet answered to the end. From inside a pod
-//! this is the one measure of its utilization that is true: a container sees its own cgroup and no other's, and the
-//! node's load says little about a pod with a quota.
+//! Requests in flight: forwarded to the application, and the response has not ended. From inside a pod this
+//! is the only honest measure of the application's utilization: a container sees its own cgroup and no other,
+//! and the node's load means little for a pod with a quota.
 //!
-//! A worker counts on a cache line of its own, by the references to it; [`InFlight::watch`] adds them up, ten times a
-//! second, and once a second says what the mean was.
+//! Each worker counts on a cache line of its own, by the references to it. [`InFlight::watch`] adds the
+//! workers up ten times a second and publishes the mean once a second.
 
 use std::fmt::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,53 +14,53 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::config::publisher::Publisher;
-
-/// How often it is looked at, and how many looks are a second.
-const LOOK: Duration = Duration::from_millis(100);
-const LOOKS: u64 = 10;
-/// As long as nothing has been measured.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+const SAMPLES_PER_SECOND: u64 = 10;
+/// Value of a [`Load`] that has not been measured.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Counts the requests in flight of one worker; a clone is one of them.
+/// A request in flight. Each worker keeps one more, which it clones for every request.
 #[derive(Debug, Clone)]
-pub(crate) struct Busy {
-    _line: Arc<Line>,
+pub(crate) struct InFlightGuard {
+    _line: Arc<CacheLine>,
 }
 
-/// Two workers never write to the same cache line.
+/// The allocation whose reference count is a worker's counter. Two workers never write to the same cache
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line;
+struct CacheLine;
 
-/// The mean of the last second.
+/// Mean number of requests in flight during the last second, in hundredths of a request. Clones share the
+/// value.
 #[derive(Debug, Clone)]
 pub(crate) struct Load(Arc<AtomicU64>);
 
 impl Load {
-    /// Whether it is below so many hundredths of a request. Never, as long as nothing has been measured.
+    /// Reports whether the mean is below `hundredths`. Always `false` while it is unknown.
     pub(crate) fn is_below(&self, hundredths: u64) -> bool {
         self.0.load(Ordering::Relaxed) < hundredths
     }
 }
 
-/// The requests in flight of all workers.
+/// The requests in flight of all workers. Clones share the counters.
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight {
-    workers: Arc<Mutex<Vec<Weak<Line>>>>,
+    workers: Arc<Mutex<Vec<Weak<CacheLine>>>>,
     pub(crate) load: Load,
 }
 
 impl InFlight {
+    /// Creates counters without workers.
     pub(crate) fn new() -> Self {
         Self { workers: Arc::default(), load: Load(Arc::new(AtomicU64::new(UNKNOWN))) }
     }
 
-    /// One more worker's counter.
-    pub(crate) fn worker(&self) -> Busy {
-        let line = Arc::new(Line);
+    /// Adds the counter of one more worker.
+    pub(crate) fn add_worker(&self) -> InFlightGuard {
+        let line = Arc::new(CacheLine);
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&line));
-        Busy { _line: line }
+        InFlightGuard { _line: line }
     }
 
     fn count(&self) -> u64 {
@@ -69,29 +69,29 @@ impl InFlight {
         workers.iter().map(|worker| worker.strong_count().saturating_sub(1) as u64).sum()
     }
 
-    /// Measures for as long as anything in force depends on it.
-    pub(crate) async fn watch(self, publisher: Publisher) {
+    /// Measures the load for ever: once a second while `is_needed`, and calls `measured` after each
+    /// measurement.
+    pub(crate) async fn watch(self, is_needed: impl Fn() -> bool, measured: impl Fn()) {
         loop {
-            let snapshot = publisher.current();
-            if !snapshot.is_elastic() {
+            if !is_needed() {
                 self.load.0.store(UNKNOWN, Ordering::Relaxed);
-                tokio::time::sleep(LOOK * LOOKS as u32).await;
+                tokio::time::sleep(SAMPLE_INTERVAL * SAMPLES_PER_SECOND as u32).await;
                 continue;
             }
             let mut sum = 0;
-            for _ in 0..LOOKS {
-                tokio::time::sleep(LOOK).await;
+            for _ in 0..SAMPLES_PER_SECOND {
+                tokio::time::sleep(SAMPLE_INTERVAL).await;
                 sum += self.count();
             }
-            self.load.0.store(sum * 100 / LOOKS, Ordering::Relaxed);
-            publisher.current().report_boosted();
+            self.load.0.store(sum * 100 / SAMPLES_PER_SECOND, Ordering::Relaxed);
+            measured();
         }
     }
 }
 
 impl Collector for InFlight {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Requests at the application, not yet answered to the end";
+        let help = "Requests forwarded to the application whose response has not ended";
         encoder
             .encode_descriptor("requests_in_flight", help, None, MetricType::Gauge)?
             .encode_gauge(&(self.count() as i64))
@@ -103,9 +103,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_flight_is_counted_over_all_workers() {
+    fn requests_in_flight_are_counted_over_all_workers() {
         let in_flight = InFlight::new();
-        let (one, two) = (in_flight.worker(), in_flight.worker());
+        let (one, two) = (in_flight.add_worker(), in_flight.add_worker());
         assert_eq!(in_flight.count(), 0);
         let requests = [one.clone(), one.clone(), two.clone()];
         assert_eq!(in_flight.count(), 3);
@@ -115,10 +115,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_spare_before_it_was_measured() {
+    fn an_unknown_load_is_below_nothing() {
         let load = InFlight::new().load;
         assert!(!load.is_below(u64::MAX));
         load.0.store(250, Ordering::Relaxed);
         assert!(load.is_below(251) && !load.is_below(250));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_load_is_the_mean_of_a_second_and_unknown_while_not_needed() {
+        let in_flight = InFlight::new();
+        let worker = in_flight.add_worker();
+        let _request = worker.clone();
+        let needed = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let (is_needed, (notify, mut measured)) = (needed.clone(), tokio::sync::mpsc::unbounded_channel());
+        let watch = in_flight
+            .clone()
+            .watch(move || is_needed.load(Ordering::Relaxed), move || notify.send(()).unwrap());
+        let watch = tokio::spawn(watch);
+        measured.recv().await.unwrap();
+        assert!(in_flight.load.is_below(101) && !in_flight.load.is_below(100));
+        needed.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(!in_flight.load.is_below(u64::MAX));
+        watch.abort();
     }
 }

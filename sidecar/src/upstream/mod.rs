@@ -1,7 +1,19 @@
-//! upstream.
+//! The application's side of a request: a request and its client's address come in, the application's
+//! response goes out. Bodies, trailers and upgraded connections stream both ways.
+//!
+//! - [`forward`]: sends a request and returns the response.
+//! - [`hop_by_hop`]: removes the headers that concern one connection only.
+//! - [`request_body`], [`response_body`]: bodies on their way through.
+//! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client.
+//! - [`dial`]: opens TCP connections. [`address`]: where the application listens.
+//! - [`in_flight`]: counts the requests that the application has not finished.
 
-pub(crate) mod body;
+pub(crate) mod address;
+pub(crate) mod dedicated;
+pub(crate) mod dial;
 pub(crate) mod forward;
-pub(crate) mod hop_headers;
+pub(crate) mod hop_by_hop;
 pub(crate) mod in_flight;
 pub(crate) mod pool;
+pub(crate) mod request_body;
+pub(crate) mod response_body;

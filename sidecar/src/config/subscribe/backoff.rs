@@ -1,35 +1,38 @@
-//! How long to wait before trying again: full jitter, so that a thousand sidecars do not come back at once.
+//! Waits before another attempt to reach the operator: full jitter, so that a thousand sidecars do not return
+//! together.
 
 use std::time::Duration;
 
 use rand::Rng as _;
 
-/// The bound of the first wait, and of all.
+/// Upper bound of the first wait.
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
-/// The bound of every wait of those that had a stream, at least: all of them lose it at once when the leader ends.
+/// Upper bound of all waits.
+const MAX: Duration = Duration::from_secs(5);
+/// Minimum for the bounds of a sidecar that had a session: all sidecars lose theirs together when the leader
+/// ends.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// A row of failures.
+/// A sequence of failures.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
-    /// Whether there ever was a stream.
-    established: bool,
+    /// Whether there ever was a session.
+    was_connected: bool,
 }
 
 impl Backoff {
-    /// There is a stream.
-    pub(crate) fn established(&mut self) {
-        self.established = true;
+    /// Records that a session was opened.
+    pub(crate) fn connected(&mut self) {
+        self.was_connected = true;
     }
 
-    /// A stream did what it is for.
+    /// Records that a session has served its purpose.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// The wait after one more failure.
+    /// Records a failure and returns the wait after it.
     pub(crate) fn next(&mut self) -> Duration {
         let bound = self.bound();
         self.failures = self.failures.saturating_add(1);
@@ -37,8 +40,8 @@ impl Backoff {
     }
 
     fn bound(&self) -> Duration {
-        let bound = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
-        if self.established { bound.max(SPREAD) } else { bound }
+        let bound = FIRST.saturating_mul(1 << self.failures.min(10)).min(MAX);
+        if self.was_connected { bound.max(SPREAD) } else { bound }
     }
 }
 
@@ -47,15 +50,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_lose_a_stream_together_come_back_spread_out() {
+    fn sidecars_that_lose_their_sessions_together_return_spread_out() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.bound(), FIRST);
         for _ in 0..20 {
-            assert!(backoff.next() <= LONGEST);
+            assert!(backoff.next() <= MAX);
         }
-        assert_eq!(backoff.bound(), LONGEST);
-        backoff.established();
-        assert_eq!(backoff.bound(), LONGEST, "a stream that says nothing is no success");
+        assert_eq!(backoff.bound(), MAX);
+        backoff.connected();
+        assert_eq!(backoff.bound(), MAX, "a session without events is no success");
         backoff.succeeded();
         assert_eq!(backoff.bound(), SPREAD);
         assert!((0..100).any(|_| {

@@ -1,4 +1,4 @@
-//! Reports to the operator: only the newest matters, and it is sent until it has arrived.
+//! Reports to the operator. Only the newest matters, and it is sent again until it has arrived.
 
 use std::time::Duration;
 
@@ -10,32 +10,34 @@ use sluice_config::message::{REPORTS_PATH, Report};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::backoff::Backoff;
-use super::operator::{Operator, Unreached};
+use crate::config::subscribe::backoff::Backoff;
+use crate::config::subscribe::operator::{Operator, OperatorError};
 
-/// Sends reports for one stream; ends with it.
+/// Sends the reports of one session. Dropping it stops sending.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     newest: watch::Sender<Option<Report>>,
     task: AbortHandle,
 }
 
+/// The reason why a report did not arrive.
 #[derive(Debug, thiserror::Error)]
-enum Unsent {
+enum ReportError {
     #[error(transparent)]
-    Unreached(#[from] Unreached),
-    #[error("the operator answered {0}")]
+    Unreachable(#[from] OperatorError),
+    #[error("the operator responded with status {0}")]
     Status(StatusCode),
 }
 
 impl Reporter {
+    /// Starts a task that sends reports to this operator.
     pub(crate) fn start(operator: Operator) -> Self {
         let (newest, reports) = watch::channel(None);
         let task = tokio::spawn(send_all(operator, reports)).abort_handle();
         Self { newest, task }
     }
 
-    /// Sends this one, unless it is the one that was sent last.
+    /// Sends a report, unless it equals the one before.
     pub(crate) fn report(&self, report: Report) {
         self.newest.send_if_modified(|newest| {
             let new = newest.as_ref() != Some(&report);
@@ -63,7 +65,7 @@ async fn send_all(operator: Operator, mut reports: watch::Receiver<Option<Report
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a report did not arrive");
+                    tracing::warn!(%error, "cannot send a report to the operator");
                     let wait: Duration = backoff.next();
                     tokio::time::sleep(wait).await;
                 }
@@ -72,13 +74,13 @@ async fn send_all(operator: Operator, mut reports: watch::Receiver<Option<Report
     }
 }
 
-async fn send(operator: &Operator, report: &Report) -> Result<(), Unsent> {
-    // Strings and maps of strings: there is nothing that could fail.
+async fn send(operator: &Operator, report: &Report) -> Result<(), ReportError> {
+    // Strings and maps with string keys always serialize.
     let body = serde_json::to_vec(report).unwrap_or_default();
     let mut request = Request::new(Full::new(Bytes::from(body)));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = http::Uri::from_static(REPORTS_PATH);
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let status = operator.send(request).await?.status();
-    if status.is_success() { Ok(()) } else { Err(Unsent::Status(status)) }
+    if status.is_success() { Ok(()) } else { Err(ReportError::Status(status)) }
 }

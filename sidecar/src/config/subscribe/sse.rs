@@ -1,57 +1,57 @@
-//! Server-sent events (WHATWG HTML, 9.2), as far as the stream uses them. A line and an event are bounded: an
-//! operator gone mad must not take the pod with it.
+//! Parser of server-sent events (WHATWG HTML, 9.2), as far as a session uses them. Lines and events are
+//! bounded, so that a faulty operator cannot exhaust the memory of the pod.
 
-/// The longest line, and the most data of one event, in bytes.
-const LONGEST: usize = 32 << 20;
+/// Maximum length of a line, and of the data of one event, in bytes.
+const MAX_LENGTH: usize = 32 << 20;
 
-/// An event.
+/// A complete event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// Its kind.
+    /// Value of the field `event`, or empty.
     pub(crate) kind: String,
-    /// Its data.
+    /// Values of the fields `data`, joined by line feeds.
     pub(crate) data: String,
-    /// The newest id so far.
+    /// The last value of the field `id` in this session.
     pub(crate) id: Option<String>,
 }
 
-/// Why a stream cannot be read on.
+/// The reason why a session cannot be parsed further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadStream {
-    #[error("an event of the stream is longer than {LONGEST} bytes")]
+pub(crate) enum SseError {
+    #[error("the session has an event of more than {MAX_LENGTH} bytes")]
     TooLong,
-    #[error("the stream is not UTF-8")]
-    NotText,
+    #[error("the session is not valid UTF-8")]
+    NotUtf8,
 }
 
-/// Reads a stream, in whatever pieces it comes.
+/// Parses a session whose bytes arrive in pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// A line that has not ended yet.
+    /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
-    /// Whether the last byte was a carriage return: a line feed after it ends no second line.
-    returned: bool,
+    /// Whether the last byte was a carriage return. A line feed after it belongs to the same line end.
+    after_return: bool,
     kind: String,
     data: Vec<u8>,
     id: Option<String>,
 }
 
 impl Parser {
-    /// Reads on, and appends the events that are complete.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), BadStream> {
+    /// Reads the next bytes, and appends the events that are complete.
+    pub(crate) fn read(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
         while let Some(&first) = bytes.first() {
-            if std::mem::take(&mut self.returned) && first == b'\n' {
+            if std::mem::take(&mut self.after_return) && first == b'\n' {
                 bytes = &bytes[1..];
                 continue;
             }
             let end = memchr::memchr2(b'\r', b'\n', bytes);
             let part = &bytes[..end.unwrap_or(bytes.len())];
-            if self.line.len() + part.len() > LONGEST {
-                return Err(BadStream::TooLong);
+            if self.line.len() + part.len() > MAX_LENGTH {
+                return Err(SseError::TooLong);
             }
             self.line.extend_from_slice(part);
             let Some(end) = end else { return Ok(()) };
-            self.returned = bytes[end] == b'\r';
+            self.after_return = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
             let line = std::mem::take(&mut self.line);
             self.line(&line, events)?;
@@ -61,7 +61,7 @@ impl Parser {
         Ok(())
     }
 
-    fn line(&mut self, line: &[u8], events: &mut Vec<Event>) -> Result<(), BadStream> {
+    fn line(&mut self, line: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
         if line.is_empty() {
             return self.dispatch(events);
         }
@@ -75,30 +75,30 @@ impl Parser {
             b"event" => self.kind = text(value)?,
             b"id" if !value.contains(&0) => self.id = Some(text(value)?),
             b"data" => {
-                if self.data.len() + value.len() > LONGEST {
-                    return Err(BadStream::TooLong);
+                if self.data.len() + value.len() > MAX_LENGTH {
+                    return Err(SseError::TooLong);
                 }
                 self.data.extend_from_slice(value);
                 self.data.push(b'\n');
             }
-            // Comments keep the connection alive; what else there is, is ignored.
+            // Comments keep the connection alive. Unknown fields are ignored.
             _ => {}
         }
         Ok(())
     }
 
-    fn dispatch(&mut self, events: &mut Vec<Event>) -> Result<(), BadStream> {
+    fn dispatch(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
         let (kind, mut data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
         if data.pop().is_some() {
-            let data = String::from_utf8(data).map_err(|_| BadStream::NotText)?;
+            let data = String::from_utf8(data).map_err(|_| SseError::NotUtf8)?;
             events.push(Event { kind, data, id: self.id.clone() });
         }
         Ok(())
     }
 }
 
-fn text(value: &[u8]) -> Result<String, BadStream> {
-    String::from_utf8(value.to_vec()).map_err(|_| BadStream::NotText)
+fn text(value: &[u8]) -> Result<String, SseError> {
+    String::from_utf8(value.to_vec()).map_err(|_| SseError::NotUtf8)
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    fn events(pieces: &[&[u8]]) -> Result<Vec<Event>, BadStream> {
+    fn events(pieces: &[&[u8]]) -> Result<Vec<Event>, SseError> {
         let (mut parser, mut events) = (Parser::default(), Vec::new());
         for piece in pieces {
             parser.read(piece, &mut events)?;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_as_the_standard_says() {
+    fn events_are_parsed_as_the_standard_defines() {
         let text = ": hello\n\nevent: policies\nid: 7\ndata: {\"a\":\ndata:1}\n\nid\n\nnonsense\nevent:credentials\r\n\
             data:  two spaces\r\n\r\ndata\r\revent: cut off\ndata: x\n";
         assert_eq!(
@@ -134,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_given_up() {
-        let piece = vec![b'x'; LONGEST / 2 + 1];
-        assert_eq!(events(&[b"data:", &piece, &piece]), Err(BadStream::TooLong));
-        assert_eq!(events(&[b"data:", &piece, b"\ndata:", &piece, b"\n"]), Err(BadStream::TooLong));
-        assert_eq!(events(&[b"data: \xff\n\n"]), Err(BadStream::NotText));
+    fn a_line_or_event_that_is_too_long_is_an_error() {
+        let piece = vec![b'x'; MAX_LENGTH / 2 + 1];
+        assert_eq!(events(&[b"data:", &piece, &piece]), Err(SseError::TooLong));
+        assert_eq!(events(&[b"data:", &piece, b"\ndata:", &piece, b"\n"]), Err(SseError::TooLong));
+        assert_eq!(events(&[b"data: \xff\n\n"]), Err(SseError::NotUtf8));
     }
 
     proptest! {
         /// Bytes may arrive in any pieces, and lines may end in any of the three ways.
         #[test]
-        fn pieces_make_no_difference(
+        fn events_do_not_depend_on_the_sizes_of_the_pieces(
             wanted in proptest::collection::vec(("[a-z]{1,6}", "[a-z{}: \u{e9}]{1,9}(\n[a-z: ]{1,9})?", "[0-9]{1,3}"), 0..6),
             ends in proptest::sample::select(vec!["\n", "\r", "\r\n"]),
             mut cuts in proptest::collection::vec(0usize..400, 0..12),

@@ -1,5 +1,5 @@
-//! Headers that are about one connection and not about the message (RFC 9110, 7.6.1): they stop here. And the one that
-//! says who was on the other side of it.
+//! Hop-by-hop headers, which concern one connection and not the message (RFC 9110, 7.6.1), and
+//! `X-Forwarded-For`, which records the peer of that connection.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue};
@@ -8,19 +8,19 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// What makes and frames a message: no `Connection` may take it away.
+/// Headers that identify and frame a message. `Connection` cannot remove them.
 const PROTECTED: [HeaderName; 5] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE, TRAILER];
 
-/// The protocol that a message asks to change to, or confirms.
+/// Returns the protocol that a request asks to change to. `None` for HTTP/2, which must not pass this way.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let wanted = headers.get(UPGRADE)?;
-    let named = tokens(headers).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let protocol = headers.get(UPGRADE)?;
+    let is_named = tokens(headers).any(|token| token.eq_ignore_ascii_case("upgrade"));
     // A tunnel of HTTP/2 would carry requests past the limits.
-    let http2 = wanted.as_bytes().windows(3).any(|w| w.eq_ignore_ascii_case(b"h2c"));
-    (named && !http2).then(|| wanted.clone())
+    let is_http2 = protocol.as_bytes().windows(3).any(|w| w.eq_ignore_ascii_case(b"h2c"));
+    (is_named && !is_http2).then(|| protocol.clone())
 }
 
-/// Takes a request's hop-by-hop headers away. The framing stays: it is chunked or sized, and the same on both sides.
+/// Removes the hop-by-hop headers of a request. The framing stays, because it is the same on both sides.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     let trailers = headers.get_all(TE).iter().any(|value| {
         value.to_str().is_ok_and(|te| te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers")))
@@ -34,8 +34,8 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes a response's hop-by-hop headers away. Of two lengths the coding counts (RFC 9112, 6.3): what goes out has
-/// the length of what came in, not of what was announced beside it.
+/// Removes the hop-by-hop headers of a response. A transfer coding overrides a `Content-Length` beside it
+/// (RFC 9112, 6.3), so that length is removed too.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -48,8 +48,8 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
     }
 }
 
-/// Adds a request's peer to those that it came by already.
-pub(crate) fn forwarded_for(headers: &mut HeaderMap, peer: &HeaderValue) {
+/// Appends the request's peer to `X-Forwarded-For`.
+pub(crate) fn append_forwarded_for(headers: &mut HeaderMap, peer: &HeaderValue) {
     let mut list = Vec::new();
     for before in headers.get_all(&FORWARDED_FOR).iter().filter(|before| !before.is_empty()) {
         list.extend_from_slice(before.as_bytes());
@@ -59,7 +59,7 @@ pub(crate) fn forwarded_for(headers: &mut HeaderMap, peer: &HeaderValue) {
         peer.clone()
     } else {
         list.extend_from_slice(peer.as_bytes());
-        // Made of values: there is nothing that could be refused.
+        // Valid values joined by commas are a valid value.
         HeaderValue::from_maybe_shared(bytes::Bytes::from(list)).unwrap_or_else(|_| peer.clone())
     };
     headers.insert(FORWARDED_FOR, value);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_connection_stops_here() {
+    fn hop_by_hop_headers_of_a_request_are_removed() {
         let mut request = headers(&[
             ("connection", "Keep-Alive, X-Mine, host, content-length"),
             ("keep-alive", "timeout=5"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_with_two_lengths_keeps_the_one_that_counts() {
+    fn a_transfer_coding_overrides_a_content_length() {
         let mut response = headers(&[("transfer-encoding", "chunked"), ("content-length", "3")]);
         strip_response(&mut response);
         assert!(response.is_empty());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_stands_behind_all_who_came_before() {
+    fn the_peer_is_appended_to_all_earlier_entries() {
         let peer = HeaderValue::from_static("10.0.0.1");
         let mut request = HeaderMap::new();
         for (add, seen) in [
@@ -137,17 +137,17 @@ mod tests {
             ("x, y", "10.0.0.1, ::1, 10.0.0.1, x, y, 10.0.0.1"),
         ] {
             request.append(FORWARDED_FOR, HeaderValue::from_static(add));
-            forwarded_for(&mut request, &peer);
+            append_forwarded_for(&mut request, &peer);
             let all: Vec<_> = request.get_all(FORWARDED_FOR).iter().collect();
             assert_eq!(all, [seen]);
         }
     }
 
     #[test]
-    fn http2_is_no_upgrade_that_passes() {
-        let ask = |protocol| upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", protocol)]));
-        assert_eq!(ask("websocket").unwrap(), "websocket");
-        assert_eq!(ask("websocket, H2C"), None);
+    fn an_upgrade_to_http2_does_not_pass() {
+        let upgrade_to = |protocol| upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", protocol)]));
+        assert_eq!(upgrade_to("websocket").unwrap(), "websocket");
+        assert_eq!(upgrade_to("websocket, H2C"), None);
         assert_eq!(upgrade(&headers(&[("upgrade", "websocket")])), None);
     }
 }

@@ -1,0 +1,81 @@
+//! Sizes that bound what the process holds: derived from the CPU quota and the memory limit of its cgroup, so
+//! that the sidecar survives when every client is at its worst.
+
+use std::num::NonZeroUsize;
+
+use crate::cgroup;
+
+/// Maximum size of an HTTP/1 head, and of each buffer of an HTTP/1 connection, in bytes. Larger buffers are
+/// no faster on a loopback.
+pub(crate) const MAX_BUFFER: usize = 32 * 1024;
+/// HTTP/2 window of a stream, in bytes: what the proxy holds when one side reads slowly.
+pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
+/// HTTP/2 window of a connection, in bytes.
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// Workers without a CPU quota: the sidecar is a guest on its node.
+const WORKERS_WITHOUT_QUOTA: usize = 2;
+
+/// Memory of one connection, in bytes: a buffer towards the client and one towards the application.
+const CONNECTION_BYTES: u64 = 2 * MAX_BUFFER as u64;
+/// Fewer connections would turn honest clients away.
+const MIN_CONNECTIONS: u64 = 512;
+/// Descriptors and ports run out beyond this.
+const MAX_CONNECTIONS: u64 = 10_000;
+
+/// Memory of one key counted in this process while the store does not respond, in bytes.
+const LOCAL_KEY_BYTES: u64 = 500;
+/// Fraction of the memory limit that such keys may use: one part in this many.
+const LOCAL_KEYS_FRACTION: u64 = 8;
+const MIN_LOCAL_KEYS: u64 = 4_096;
+const MAX_LOCAL_KEYS: u64 = 65_536;
+
+/// Returns the number of workers: the CPU quota, rounded up.
+pub(crate) fn workers() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    cgroup::cpu_quota().unwrap_or(WORKERS_WITHOUT_QUOTA).clamp(1, cpus.max(1))
+}
+
+/// Returns the number of client connections that the memory has room for.
+pub(crate) fn connections() -> usize {
+    connections_in(cgroup::memory_limit())
+}
+
+/// Returns the number of keys that may be counted in this process while the store does not respond.
+pub(crate) fn local_keys() -> usize {
+    local_keys_in(cgroup::memory_limit())
+}
+
+fn connections_in(memory: Option<u64>) -> usize {
+    let connections = |bytes: u64| (bytes / CONNECTION_BYTES).clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
+    memory.map_or(MAX_CONNECTIONS, connections) as usize
+}
+
+fn local_keys_in(memory: Option<u64>) -> usize {
+    let keys =
+        |bytes: u64| (bytes / LOCAL_KEYS_FRACTION / LOCAL_KEY_BYTES).clamp(MIN_LOCAL_KEYS, MAX_LOCAL_KEYS);
+    memory.map_or(MAX_LOCAL_KEYS, keys) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_follow_from_the_memory_limit() {
+        for (memory, connections) in [
+            (None, 10_000),
+            (Some(9_223_372_036_854_771_712), 10_000),
+            (Some(8 << 30), 10_000),
+            (Some(128 << 20), 2_048),
+            (Some(16 << 20), 512),
+        ] {
+            assert_eq!(connections_in(memory), connections, "{memory:?}");
+        }
+    }
+
+    #[test]
+    fn local_keys_follow_from_the_memory_limit() {
+        assert_eq!([None, Some(1 << 20), Some(64 << 20)].map(local_keys_in), [65_536, 4_096, 16_777]);
+    }
+}

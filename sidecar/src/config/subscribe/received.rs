@@ -1,0 +1,80 @@
+//! Everything received from the operator so far: policies, access to the store, and replica counts.
+
+use std::collections::BTreeMap;
+
+use sluice_config::Nack;
+use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
+
+use crate::config::publisher::Publisher;
+use crate::config::store_choice::StoreChoice;
+use crate::config::subscribe::active::{ActivePolicies, IdentifiedPolicy};
+
+/// Everything that was received. The policies become active with the first credentials.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    /// `None` before the first message about policies.
+    policies: Option<ActivePolicies>,
+    credentials: Option<Credentials>,
+    replicas: Option<LiveReplicas>,
+}
+
+impl Received {
+    /// Records policies, until [`Self::apply`] activates them.
+    pub(crate) fn policies(&mut self, message: Policies) {
+        self.policies.get_or_insert_default().receive(message);
+    }
+
+    /// Records access to the store, until [`Self::apply`] uses it.
+    pub(crate) fn credentials(&mut self, credentials: Credentials) {
+        self.credentials = Some(credentials);
+    }
+
+    /// Records replica counts and publishes them immediately. A policy that the message does not name keeps
+    /// its count.
+    pub(crate) fn replicas(&mut self, mut message: LiveReplicas, publisher: &Publisher) {
+        let is_received = |uid: &PolicyUid| self.policies.as_ref().is_some_and(|all| all.contains(uid));
+        for (uid, replica) in self.replicas.take().into_iter().flat_map(|before| before.policies) {
+            if is_received(&uid) {
+                message.policies.entry(uid).or_insert(replica);
+            }
+        }
+        publisher.set_replicas(&message.policies);
+        self.replicas = Some(message);
+    }
+
+    /// Publishes the policies that fit together, with their store. Returns `false` while policies or
+    /// credentials are missing.
+    pub(crate) fn apply(&mut self, publisher: &Publisher) -> bool {
+        let (Some(policies), Some(credentials)) = (&mut self.policies, &self.credentials) else {
+            return false;
+        };
+        policies.activate(check_fit);
+        publisher.publish(&StoreChoice::new(credentials.store.clone()), &policies.active());
+        true
+    }
+
+    /// Returns what became of each policy.
+    pub(crate) fn report(&self) -> BTreeMap<PolicyUid, PolicyReport> {
+        self.policies.as_ref().map(ActivePolicies::report).unwrap_or_default()
+    }
+
+    /// Returns the active configuration as messages that would lead to it. `None` before it is complete.
+    pub(crate) fn last_good(&self) -> Option<(Policies, Credentials, Option<&LiveReplicas>)> {
+        let policies = Policies {
+            version: VERSION,
+            full: true,
+            policies: self.policies.as_ref()?.published(),
+            removed: Vec::new(),
+            keep: Vec::new(),
+        };
+        Some((policies, self.credentials.clone()?, self.replicas.as_ref()))
+    }
+}
+
+/// Returns why the last of these policies does not fit beside the others.
+fn check_fit(policies: &[IdentifiedPolicy]) -> Result<(), Nack> {
+    match Publisher::misfits(policies).pop() {
+        None => Ok(()),
+        Some((_, nack)) => Err(nack),
+    }
+}

@@ -1,0 +1,204 @@
+//! Follows the operator: opens a session, applies its events, reports the results, and starts again when it
+//! ends.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderName};
+use http::{HeaderValue, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use sluice_config::message::{
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, STREAM_HEADER, STREAM_PATH, VERSION,
+};
+use tokio::time::Instant;
+
+use crate::config::last_good::LastGood;
+use crate::config::publisher::Publisher;
+use crate::config::subscribe::backoff::Backoff;
+use crate::config::subscribe::operator::{Operator, OperatorError};
+use crate::config::subscribe::received::Received;
+use crate::config::subscribe::report::Reporter;
+use crate::config::subscribe::sse::{Event, Parser, SseError};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// A session without any bytes for this long is dead: the operator sends comments more often.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which the health of the store is reported, if it has changed.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Keeps the sidecar's configuration up to date with the operator.
+#[derive(Debug)]
+pub struct Subscriber {
+    operator: Operator,
+    publisher: Publisher,
+    last_good: LastGood,
+    received: Received,
+    /// ID of the last event that was applied.
+    applied: Option<String>,
+}
+
+/// The reason why a session ended or was not opened.
+#[derive(Debug, thiserror::Error)]
+enum SessionEnd {
+    #[error(transparent)]
+    Unreachable(#[from] OperatorError),
+    #[error("the operator responded with status {0}")]
+    Status(StatusCode),
+    #[error("the operator's response does not name the session")]
+    Unnamed,
+    #[error("the operator closed the session")]
+    Closed,
+    #[error("no data received for {SILENCE_TIMEOUT:?}")]
+    Silent,
+    #[error("the connection failed: {0}")]
+    Connection(#[from] hyper::Error),
+    #[error(transparent)]
+    Format(#[from] SseError),
+    #[error("cannot parse an event of type {kind:?}: {error}")]
+    Event { kind: String, error: serde_json::Error },
+}
+
+impl Subscriber {
+    /// Creates a subscriber, and publishes the configuration that `state_dir` keeps from before a restart.
+    pub fn new(operator: Operator, publisher: Publisher, state_dir: Option<PathBuf>) -> Self {
+        let last_good = LastGood::new(state_dir);
+        let mut received = Received::default();
+        if let Some((policies, credentials, replicas)) = last_good.read() {
+            if let Some(replicas) = replicas {
+                received.replicas(replicas, &publisher);
+            }
+            received.policies(policies);
+            received.credentials(credentials);
+            received.apply(&publisher);
+            tracing::info!("applied the policies from before the restart");
+        }
+        Self { operator, publisher, last_good, received, applied: None }
+    }
+
+    /// Follows one session after another. Never returns.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let reason = self.follow_session(&mut backoff).await;
+            tracing::warn!(%reason, "the session with the operator ended");
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    async fn follow_session(&mut self, backoff: &mut Backoff) -> SessionEnd {
+        match self.open().await {
+            Ok((session, body)) => {
+                backoff.connected();
+                match self.receive(session, body, backoff).await {
+                    Ok(never) => match never {},
+                    Err(end) => end,
+                }
+            }
+            Err(end) => end,
+        }
+    }
+
+    /// Opens a session after the last event that was applied. Returns its name and its events.
+    async fn open(&self) -> Result<(String, Incoming), SessionEnd> {
+        let mut request = Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = Uri::from_static(STREAM_PATH);
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(id) = self.applied.as_ref().and_then(|id| HeaderValue::from_str(id).ok()) {
+            request.headers_mut().insert(LAST_EVENT_ID, id);
+        }
+        let response = self.operator.send(request).await?;
+        if response.status() != StatusCode::OK {
+            return Err(SessionEnd::Status(response.status()));
+        }
+        let name = response.headers().get(STREAM_HEADER).and_then(|name| name.to_str().ok());
+        let name = name.ok_or(SessionEnd::Unnamed)?.to_owned();
+        Ok((name, response.into_body()))
+    }
+
+    async fn receive(
+        &mut self,
+        session: String,
+        mut body: Incoming,
+        backoff: &mut Backoff,
+    ) -> Result<Infallible, SessionEnd> {
+        tracing::info!(session, "connected to the operator");
+        let reporter = Reporter::start(self.operator.clone());
+        let mut parser = Parser::default();
+        let mut report_interval = tokio::time::interval(REPORT_INTERVAL);
+        let mut last_received = Instant::now();
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                // The first tick is immediate: a session that continues another may have no events, but the
+                // operator needs a report for it.
+                _ = report_interval.tick() => {
+                    if last_received.elapsed() > SILENCE_TIMEOUT {
+                        return Err(SessionEnd::Silent);
+                    }
+                    if self.publisher.has_published() {
+                        reporter.report(self.report(&session));
+                    }
+                    continue;
+                }
+            };
+            last_received = Instant::now();
+            let Ok(bytes) = frame.ok_or(SessionEnd::Closed)??.into_data() else { continue };
+            let mut events = Vec::new();
+            parser.read(&bytes, &mut events)?;
+            for event in events {
+                if self.apply(event)? {
+                    backoff.succeeded();
+                    reporter.report(self.report(&session));
+                }
+            }
+        }
+    }
+
+    /// Applies an event. Returns whether there is anything to report.
+    fn apply(&mut self, event: Event) -> Result<bool, SessionEnd> {
+        let malformed = |error| SessionEnd::Event { kind: event.kind.clone(), error };
+        match event.kind.as_str() {
+            POLICIES_EVENT => self.received.policies(serde_json::from_str(&event.data).map_err(malformed)?),
+            CREDENTIALS_EVENT => {
+                self.received.credentials(serde_json::from_str(&event.data).map_err(malformed)?);
+            }
+            LIVE_EVENT => {
+                match serde_json::from_str(&event.data) {
+                    Ok(replicas) => {
+                        self.received.replicas(replicas, &self.publisher);
+                        if self.publisher.has_published() {
+                            self.keep();
+                        }
+                    }
+                    // Exact replica counts matter less than policies, so the session goes on.
+                    Err(error) => tracing::warn!(%error, "cannot parse replica counts"),
+                }
+                // Replica counts are not confirmed.
+                return Ok(false);
+            }
+            // An event of a later version.
+            _ => return Ok(false),
+        }
+        if !self.received.apply(&self.publisher) {
+            return Ok(false);
+        }
+        self.applied = event.id.filter(|id| !id.is_empty()).or_else(|| self.applied.take());
+        self.keep();
+        Ok(true)
+    }
+
+    /// Keeps the active configuration for a restart.
+    fn keep(&self) {
+        if let Some((policies, credentials, replicas)) = self.received.last_good() {
+            self.last_good.write(&policies, &credentials, replicas);
+        }
+    }
+
+    fn report(&self, session: &str) -> Report {
+        let store = self.publisher.store_state().report();
+        Report { version: VERSION, stream: session.to_owned(), policies: self.received.report(), store }
+    }
+}

@@ -1,0 +1,52 @@
+//! Serves an HTTP/1 connection.
+
+use std::convert::Infallible;
+use std::pin::pin;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::TokioIo;
+
+use crate::capacity::MAX_BUFFER;
+use crate::inbound::client_stream::ClientStream;
+use crate::inbound::drain::DrainWatch;
+use crate::inbound::head_timeout::{HeadTimeout, HeadTimeouts};
+use crate::upstream::response_body::ResponseBody;
+
+/// Serves a connection until it ends, is upgraded, is idle for too long, or the sidecar stops. While the
+/// sidecar drains, a header of the next response ends the connection.
+pub(super) async fn serve<S>(
+    stream: ClientStream,
+    service: S,
+    timeouts: HeadTimeouts,
+    drain: &mut DrainWatch,
+) -> hyper::Result<()>
+where
+    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Send,
+    S::Future: Send + 'static,
+{
+    let head_timeout = HeadTimeout::new(timeouts, stream.head_in_progress());
+    let connection = http1::Builder::new()
+        .timer(head_timeout.clone())
+        .header_read_timeout(timeouts.head)
+        .max_buf_size(MAX_BUFFER)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let mut stopping = pin!(drain.stopping_after_yield());
+    let mut shutting_down = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            // The connection waits for a head, so closing it loses no request.
+            () = head_timeout.expired() => return Ok(()),
+            () = &mut stopping, if !shutting_down => {
+                shutting_down = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}

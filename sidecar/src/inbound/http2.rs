@@ -1,0 +1,68 @@
+//! Serves an HTTP/2 connection.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+
+use crate::capacity::{CONNECTION_WINDOW, MAX_BUFFER, STREAM_WINDOW};
+use crate::inbound::client_stream::ClientStream;
+use crate::inbound::drain::DrainWatch;
+use crate::upstream::response_body::ResponseBody;
+
+/// Maximum number of concurrent streams of a connection.
+const MAX_STREAMS: u32 = 250;
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Serves a connection until it ends. Once the sidecar drains, GOAWAY ends it after its current requests.
+/// `first_request` completes when the connection has had one.
+pub(super) async fn serve<S>(
+    stream: ClientStream,
+    service: S,
+    first_request: impl Future<Output = ()> + Send,
+    drain: &mut DrainWatch,
+) -> hyper::Result<()>
+where
+    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Send,
+    S::Future: Send + 'static,
+{
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_WINDOW as usize)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_BUFFER as u32)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let mut leave = pin!(leave(drain, first_request));
+    let mut shutting_down = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = &mut leave, if !shutting_down => {
+                shutting_down = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Waits until the connection must take no more requests. While the sidecar drains but still accepts, a
+/// connection gets to send its first request: sent away without one, the client would come back with its next
+/// connection, and again.
+async fn leave(drain: &mut DrainWatch, first_request: impl Future<Output = ()>) {
+    drain.draining().await;
+    tokio::select! {
+        () = first_request => {}
+        () = drain.stopping_after_yield() => {}
+    }
+    tokio::task::yield_now().await;
+}

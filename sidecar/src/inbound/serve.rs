@@ -1,0 +1,72 @@
+//! Serves one client connection: detects its protocol and passes each request to the proxy.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use tokio::net::TcpStream;
+
+use crate::inbound::client_stream::ClientStream;
+use crate::inbound::connection::{Connection, ConnectionPermit};
+use crate::inbound::drain::DrainWatch;
+use crate::inbound::head_timeout::HeadTimeouts;
+use crate::inbound::protocol::{self, Protocol};
+use crate::inbound::{http1, http2};
+use crate::proxy::Proxy;
+
+/// Time after the sidecar stops in which a connection without any bytes may still send its first.
+const LAST_CHANCE: Duration = Duration::from_secs(1);
+
+/// A connection with the proxy that handles its requests.
+struct Handler {
+    proxy: Arc<Proxy>,
+    connection: Connection,
+}
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(
+    mut stream: TcpStream,
+    peer: IpAddr,
+    proxy: Arc<Proxy>,
+    permit: ConnectionPermit,
+    timeouts: HeadTimeouts,
+) {
+    let _ = stream.set_nodelay(true);
+    let mut drain = proxy.drain.clone();
+    let detected = tokio::select! {
+        detected = protocol::detect(&mut stream, timeouts) => detected,
+        () = last_chance(&mut drain) => None,
+    };
+    let Some((protocol, first_bytes)) = detected else { return };
+    let stream = ClientStream::new(stream, first_bytes, protocol);
+    let Some(connection) = Connection::new(peer, protocol, stream.ambiguity(), permit) else { return };
+    let handler = Arc::new(Handler { proxy, connection });
+    let first_request = handler.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let handler = handler.clone();
+        async move { Ok::<_, Infallible>(handler.proxy.respond(&handler.connection, request).await) }
+    });
+    let ended = match protocol {
+        Protocol::Http1 => {
+            // The permit must not outlive the service.
+            drop(first_request);
+            http1::serve(stream, service, timeouts, &mut drain).await
+        }
+        Protocol::Http2 => {
+            let first_request = async move { first_request.connection.first_request().await };
+            http2::serve(stream, service, first_request, &mut drain).await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a client connection failed");
+    }
+}
+
+async fn last_chance(drain: &mut DrainWatch) {
+    drain.stopping().await;
+    tokio::time::sleep(LAST_CHANCE).await;
+}

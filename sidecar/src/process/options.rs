@@ -1,0 +1,58 @@
+//! How to run a sidecar.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sluice_store::Clock;
+
+use crate::capacity;
+use crate::inbound::head_timeout::IDLE_TIMEOUT;
+use crate::upstream::address::Upstream;
+
+/// A listener and the application behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Address that clients connect to. The system chooses a port in place of 0.
+    pub listen: SocketAddr,
+    /// Address of the application.
+    pub upstream: Upstream,
+}
+
+/// Options of a sidecar.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Listeners with their applications.
+    pub routes: Vec<Route>,
+    /// Address of the admin port, if there is one.
+    pub admin: Option<SocketAddr>,
+    /// Number of workers; at least one is started.
+    pub workers: usize,
+    /// Maximum number of concurrent connections of all workers. More connections wait to be accepted.
+    pub max_connections: usize,
+    /// Time in which a client must send the head of a request, from its first byte.
+    pub header_timeout: Duration,
+    /// Time that an HTTP/1 connection may be idle before a request.
+    pub idle_timeout: Duration,
+    /// Time that `/startupz` waits for the first policies.
+    pub startup_wait: Duration,
+    /// Clock of a memory store.
+    pub clock: Clock,
+}
+
+impl Options {
+    /// Creates options with defaults: one worker, the system's clock, no admin port, as many connections as
+    /// the memory has room for, 10 s for a head and for the first policies, and an idle timeout of 75 s.
+    #[must_use]
+    pub fn new(routes: Vec<Route>) -> Self {
+        Self {
+            routes,
+            admin: None,
+            workers: 1,
+            max_connections: capacity::connections(),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: IDLE_TIMEOUT,
+            startup_wait: Duration::from_secs(10),
+            clock: Clock::system(),
+        }
+    }
+}

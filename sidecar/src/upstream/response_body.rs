@@ -1,0 +1,109 @@
+//! Bodies of responses on their way to the client. Nothing is buffered.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::limit::held::Held;
+use crate::upstream::in_flight::InFlightGuard;
+use crate::upstream::pool::Lease;
+use crate::upstream::request_body::RequestBody;
+
+/// The body of a response on its way to the client.
+#[derive(Debug)]
+pub(crate) enum ResponseBody {
+    /// Streamed from the application.
+    Upstream(Incoming, ReleasedAtEnd),
+    /// Written by the sidecar; `None` once it has been sent.
+    Own(Option<Bytes>),
+}
+
+/// Resources that a response occupies until its body ends or is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct ReleasedAtEnd {
+    /// Returned to the pool at the end of the body. Closed if the body is dropped before.
+    lease: Option<Lease<RequestBody>>,
+    in_flight: Option<InFlightGuard>,
+    held: Held,
+}
+
+impl ReleasedAtEnd {
+    fn release(&mut self) {
+        self.in_flight = None;
+        self.held = Held::default();
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+    }
+}
+
+impl ResponseBody {
+    /// Wraps the application's body. Its connection returns to the pool at the end of the body.
+    pub(crate) fn upstream(body: Incoming, lease: Option<Lease<RequestBody>>) -> Self {
+        Self::Upstream(body, ReleasedAtEnd { lease, ..ReleasedAtEnd::default() })
+    }
+
+    /// Keeps the request in flight, and what it holds, until the application's body has ended.
+    pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held) -> Self {
+        if let Self::Upstream(body, released_at_end) = &mut self
+            && !body.is_end_stream()
+        {
+            released_at_end.in_flight = Some(in_flight);
+            released_at_end.held = held;
+        }
+        self
+    }
+
+    /// Creates an empty body.
+    pub(crate) fn empty() -> Self {
+        Self::Own(None)
+    }
+
+    /// Creates a body of these bytes.
+    pub(crate) fn own(bytes: impl Into<Bytes>) -> Self {
+        Self::Own(Some(bytes.into()).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Upstream(body, released_at_end) => {
+                let frame = Pin::new(&mut *body).poll_frame(cx);
+                let ended = match &frame {
+                    Poll::Ready(None) => true,
+                    Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
+                    _ => false,
+                };
+                if ended {
+                    released_at_end.release();
+                }
+                frame
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(bytes) => bytes.is_none(),
+            Self::Upstream(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Upstream(body, _) => body.size_hint(),
+        }
+    }
+}
