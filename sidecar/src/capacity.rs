@@ -1,5 +1,6 @@
-//! Sizes that bound what the process holds: derived from the CPU quota and the memory limit of its cgroup, so
-//! that the sidecar survives when every client is at its worst.
+//! Upper bounds of the process: the number of workers, connections and keys, and the sizes of buffers. They
+//! follow from the CPU quota and the memory limit of the cgroup, so that the sidecar survives when every
+//! client is at its worst.
 
 use std::num::NonZeroUsize;
 
@@ -8,7 +9,7 @@ use crate::cgroup;
 /// Maximum size of an HTTP/1 head, and of each buffer of an HTTP/1 connection, in bytes. Larger buffers are
 /// no faster on a loopback.
 pub(crate) const MAX_BUFFER: usize = 32 * 1024;
-/// HTTP/2 window of a stream, in bytes: what the proxy holds when one side reads slowly.
+/// HTTP/2 window of a stream, in bytes. The proxy holds this much when one side reads slowly.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 /// HTTP/2 window of a connection, in bytes.
 pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;

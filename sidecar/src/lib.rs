@@ -1,5 +1,5 @@
 //! The data plane of Sluice: a proxy in front of one application that admits, delays or rejects each request
-//! according to the active policies. It knows nothing of Kubernetes.
+//! according to the active policies. It does not depend on Kubernetes.
 //!
 //! A request passes through these modules, from top to bottom:
 //! - [`inbound`]: accepts connections, detects their protocol and refuses requests that cannot be forwarded
@@ -8,7 +8,7 @@
 //! - [`limit`]: matches the request to limits, checks their counters and decides.
 //! - [`upstream`]: forwards the request to the application and streams the response back.
 //! - [`respond`]: rate-limit headers, and the responses that the sidecar writes itself.
-//! - [`metrics`]: what is counted along the way.
+//! - [`metrics`]: counters and gauges of everything above.
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!

@@ -1,5 +1,5 @@
-//! The path of one request, from top to bottom: validate, match, decide, delay, forward or reject. What the
-//! request holds is settled when its response body ends.
+//! The path of one request, from top to bottom: validate, match, decide, delay, forward or reject. Its slots
+//! and permits are settled when the response ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Proxy {
         }
     }
 
-    /// Forwards a request. What it holds is released when the response ends.
+    /// Forwards a request. Its slots and permits are released when the response ends.
     async fn forward(
         &self,
         client: &Connection,
@@ -177,7 +177,8 @@ fn reject(
 ) -> Response<ResponseBody> {
     if client.protocol == Protocol::Http1 && !request.body().is_end_stream() {
         if request.headers().contains_key(EXPECT) {
-            // A client that waits for 100 may or may not send its body now, which cannot be told apart.
+            // A client that waits for 100 may or may not send its body now, so the end of the request is
+            // unknown.
             close_connection(&mut response);
         } else {
             tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
@@ -201,14 +202,13 @@ fn close_connection(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Returns what a response tells an adaptive limit about the application's load. A server error tells
-/// nothing: counted as a success, a quick one would raise the limit of an application that cannot work at
-/// all.
+/// Returns the meaning of a response for an adaptive limit. A server error says nothing about the load:
+/// counted as a success, a quick one would raise the limit of an application that cannot work at all.
 fn response_outcome(status: StatusCode) -> SampleOutcome {
     if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
 }
 
-/// Returns what a missing response tells an adaptive limit about the application's load.
+/// Returns the meaning of a missing response for an adaptive limit.
 fn error_outcome(error: &ForwardError) -> SampleOutcome {
     match error {
         ForwardError::Unreachable(_) | ForwardError::NoResponse(_) => SampleOutcome::Dropped,
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_errors_tell_an_adaptive_limit_nothing() {
+    fn adaptive_limits_ignore_server_errors() {
         assert!(matches!(response_outcome(StatusCode::OK), SampleOutcome::Success));
         assert!(matches!(response_outcome(StatusCode::NOT_FOUND), SampleOutcome::Success));
         assert!(matches!(response_outcome(StatusCode::INTERNAL_SERVER_ERROR), SampleOutcome::Ignored));

@@ -1,5 +1,5 @@
-//! The sidecar as a process: from its arguments, by an operator's stream, to its end by a signal.
-#![allow(clippy::unwrap_used)]
+//! The sidecar as a process: from its arguments, through an operator's session, to its end by a signal.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod support;
 
@@ -56,48 +56,48 @@ impl Process {
 }
 
 #[tokio::test]
-async fn a_process_enforces_what_the_stream_says_and_ends_on_sigterm() {
+async fn a_process_enforces_received_policies_and_ends_on_sigterm() {
     let application = Application::start().await;
     let mut operator = Operator::start().await;
     let mut process = Process::start(&operator, application.address, &[]).await;
     assert_eq!(page(process.admin, "/startupz").await.status, 503);
-    let stream = operator.stream().await;
-    stream.credentials("1");
-    stream.policies("2", &[("uid-a", &policy_json("a", "Allow", &[limit("l", 1, "")]))]);
+    let session = operator.session().await;
+    session.credentials("1");
+    session.policies("2", &[("uid-a", &policy_json("a", "Allow", &[limit("l", 1, "")]))]);
     operator.report().await;
     assert_eq!(page(process.admin, "/startupz").await.status, 200);
     assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 200);
-    assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 429, "workers share what they count");
+    assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 429, "workers share counters");
     process.signal("TERM").await;
     process.logged("drained").await;
     assert!(process.child.wait().await.unwrap().success());
 
-    // The operator is gone; the next start enforces all the same.
-    drop(stream);
+    // A restart without the operator enforces the last good policies.
+    drop(session);
     let url = operator.url.clone();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     operator.url = format!("https://{gone}");
     let process = Process::start(&operator, application.address, &[]).await;
     operator.url = url;
-    let answer = get(process.address, "x-api-key: b\r\n").await;
-    assert_eq!(answer.header("x-ratelimit-limit"), "1");
+    let response = get(process.address, "x-api-key: b\r\n").await;
+    assert_eq!(response.header("x-ratelimit-limit"), "1");
 }
 
 #[tokio::test]
-async fn a_process_that_is_asked_to_drain_gives_up_connections_and_serves_until_a_signal() {
+async fn a_requested_drain_ends_connections_and_the_process_serves_until_a_signal() {
     let application = Application::start().await;
     let operator = Operator::start().await;
-    let asked = operator.files.path().join("draining");
-    std::fs::write(&asked, "by the process before").unwrap();
+    let request = operator.files.path().join("draining");
+    std::fs::write(&request, "left by an earlier process").unwrap();
     let mut process = Process::start(&operator, application.address, &[]).await;
-    assert!(!asked.exists());
+    assert!(!request.exists());
     let mut client = Client::connect(process.address).await;
     assert_eq!(client.get("").await.header("connection"), "");
     assert_eq!(page(process.admin, "/readyz").await.status, 200);
 
     let drain = async |directory: &std::path::Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
-        // As in a container, whose commands have the environment of its process.
+        // Commands in a container have the environment of its process.
         let command =
             command.arg("drain").arg("--state-dir").arg(directory).env("SLUICE_PROXY", "127.0.0.1:1=a:1");
         command.output().await.unwrap()
@@ -117,14 +117,14 @@ async fn a_process_that_is_asked_to_drain_gives_up_connections_and_serves_until_
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_a_process_that_still_waits() {
+async fn a_second_signal_ends_a_draining_process() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let operator = Operator::start().await;
     let arguments = ["--drain-timeout", "1h"];
     let mut process = Process::start(&operator, listener.local_addr().unwrap(), &arguments).await;
     let mut client = Client::connect(process.address).await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    let _never_answered = listener.accept().await.unwrap();
+    let _no_response = listener.accept().await.unwrap();
     process.signal("TERM").await;
     process.logged("draining").await;
     process.signal("INT").await;
@@ -134,8 +134,8 @@ async fn a_second_signal_ends_a_process_that_still_waits() {
 }
 
 #[tokio::test]
-async fn arguments_that_make_no_sense_are_named() {
-    for (arguments, said) in [
+async fn invalid_arguments_are_reported() {
+    for (arguments, expected) in [
         (&["--proxy", "127.0.0.1:0=a"][..], "HOST:PORT"),
         (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--operator", "http://a"], "https://HOST:PORT"),
         (&["--proxy", "127.0.0.1:0=127.0.0.1:1", "--drain-delay", "soon"], "invalid duration"),
@@ -145,6 +145,6 @@ async fn arguments_that_make_no_sense_are_named() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
         let output = command.args(arguments).output().await.unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+        assert!(!output.status.success() && error.contains(expected), "{arguments:?}: {error}");
     }
 }

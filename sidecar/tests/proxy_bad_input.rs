@@ -1,31 +1,31 @@
-//! Bytes that are no decent request, sent raw: refused, never a panic, never passed on in another shape.
+//! Invalid requests, sent as raw bytes: the proxy refuses them, does not panic, and forwards nothing of them.
 
 mod support;
 
 use support::*;
 
-/// What comes back for raw bytes, and how often the application was asked.
-async fn sent(bytes: &[u8]) -> (CheckResponse, Application) {
+/// Sends raw bytes to a new sidecar. Returns the response and the application.
+async fn sent(bytes: &[u8]) -> (HttpResponse, Application) {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send(bytes).await;
-    let answer = client.answer().await;
+    let response = client.response().await;
     client.closed().await;
-    // Still serving.
+    // The sidecar still serves.
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
-    (answer, application)
+    (response, application)
 }
 
-async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> CheckResponse {
-    let (answer, application) = sent(bytes.as_ref()).await;
-    assert_eq!(answer.status, status, "{answer:?}");
+async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> HttpResponse {
+    let (response, application) = sent(bytes.as_ref()).await;
+    assert_eq!(response.status, status, "{response:?}");
     assert_eq!(application.count(), 1, "only the request after it reached the application");
-    answer
+    response
 }
 
 #[tokio::test]
-async fn a_content_length_beside_a_transfer_encoding_is_refused_and_the_connection_ended() {
+async fn a_content_length_beside_a_transfer_encoding_is_refused_and_ends_the_connection() {
     for headers in [
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
@@ -33,40 +33,40 @@ async fn a_content_length_beside_a_transfer_encoding_is_refused_and_the_connecti
     ] {
         let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
         let request = format!("POST / HTTP/1.1\r\nhost: a\r\n{headers}\r\n{hidden}");
-        let answer = refused(request, 400).await;
-        assert_eq!(answer.header("connection"), "close");
-        assert!(answer.json()["detail"].as_str().unwrap().contains("ambiguous"));
+        let response = refused(request, 400).await;
+        assert_eq!(response.header("connection"), "close");
+        assert!(response.json()["detail"].as_str().unwrap().contains("ambiguous"));
     }
 }
 
 #[tokio::test]
-async fn ambiguity_is_found_behind_a_decent_request_on_the_same_connection() {
+async fn an_ambiguous_request_is_found_after_valid_ones_on_the_same_connection() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let body = "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n";
-    let decent = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    client.send(decent.repeat(3)).await;
+    let valid = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    client.send(valid.repeat(3)).await;
     for _ in 0..3 {
-        assert_eq!(client.answer().await.body, body, "a body is not a head");
+        assert_eq!(client.response().await.body, body, "a body is not read as a head");
     }
     client
         .send("POST / HTTP/1.1\r\nhost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
         .await;
-    assert_eq!(client.answer().await.status, 400);
+    assert_eq!(client.response().await.status, 400);
     client.closed().await;
     assert_eq!(application.count(), 3);
 }
 
 #[tokio::test]
-async fn lengths_that_contradict_each_other_or_are_none_are_refused() {
+async fn contradictory_or_malformed_lengths_are_refused() {
     for length in ["5\r\ncontent-length: 6", "-1", "5x", "5, 5", "99999999999999999999999", "+5"] {
         refused(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\nhello"), 400).await;
     }
 }
 
 #[tokio::test]
-async fn a_coding_that_would_be_lost_is_not_implemented() {
+async fn transfer_codings_other_than_chunked_are_not_implemented() {
     for coding in ["gzip, chunked", "chunked, chunked", "chunked\r\ntransfer-encoding: chunked"] {
         let request = format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
         refused(request, 501).await;
@@ -76,15 +76,15 @@ async fn a_coding_that_would_be_lost_is_not_implemented() {
 }
 
 #[tokio::test]
-async fn exactly_one_host_is_needed() {
+async fn a_request_without_exactly_one_valid_host_is_refused() {
     for hosts in ["", "host: a\r\nhost: a\r\n", "host: a\r\nHOST: b\r\n", "host: a b\r\n", "host: u@a\r\n"] {
-        let answer = refused(format!("GET / HTTP/1.1\r\n{hosts}\r\n"), 400).await;
-        assert!(answer.json()["detail"].as_str().unwrap().contains("Host"));
+        let response = refused(format!("GET / HTTP/1.1\r\n{hosts}\r\n"), 400).await;
+        assert!(response.json()["detail"].as_str().unwrap().contains("Host"));
     }
 }
 
 #[tokio::test]
-async fn tunnels_and_targets_without_a_path_are_refused() {
+async fn tunnels_and_invalid_targets_are_refused() {
     refused("CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501).await;
     for target in ["a:443", "*", "http://u@a/", "a"] {
         refused(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"), 400).await;
@@ -92,7 +92,7 @@ async fn tunnels_and_targets_without_a_path_are_refused() {
 }
 
 #[tokio::test]
-async fn heads_beyond_measure_are_refused() {
+async fn oversized_heads_are_refused() {
     let many: String = (0..101).map(|n| format!("x-{n}: y\r\n")).collect();
     refused(format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), 431).await;
     let huge = "x".repeat(100_000);
@@ -115,7 +115,7 @@ async fn garbage_is_refused() {
 }
 
 #[tokio::test]
-async fn a_broken_chunk_is_the_clients_fault_and_reaches_nobody_elses_counter() {
+async fn a_broken_chunk_counts_for_its_own_client_and_is_no_upstream_error() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 3, "")])]);
     let address = sidecar.addresses()[0];
@@ -125,9 +125,9 @@ async fn a_broken_chunk_is_the_clients_fault_and_reaches_nobody_elses_counter() 
         let mut client = Client::connect(address).await;
         let head = "POST / HTTP/1.1\r\nhost: a\r\nx-api-key: mallory\r\ntransfer-encoding: chunked\r\n\r\n";
         client.send(format!("{head}{broken}")).await;
-        let answer = client.answer().await;
-        // Each counts for the one who sent it, until there is no room.
-        assert!(answer.status == 400 || answer.status == 429, "{broken:?}: {answer:?}");
+        let response = client.response().await;
+        // Each counts for the client that sent it, until its limit is reached.
+        assert!(response.status == 400 || response.status == 429, "{broken:?}: {response:?}");
         client.closed().await;
     }
     let metrics = sidecar.metrics();
@@ -137,7 +137,7 @@ async fn a_broken_chunk_is_the_clients_fault_and_reaches_nobody_elses_counter() 
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_harms_nobody() {
+async fn a_client_that_disconnects_within_a_request_affects_no_other() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let address = sidecar.addresses()[0];

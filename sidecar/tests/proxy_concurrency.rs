@@ -1,5 +1,6 @@
-//! Limits of requests at a time in the proxy, with counters in memory: who is let in, and when a place is free again.
-#![allow(clippy::unwrap_used)]
+//! Concurrency limits in the proxy, with counters in memory: which requests are admitted, and when a slot is
+//! free again.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod support;
 
@@ -14,14 +15,15 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-/// A limit in JSON: so many at a time for each `x-api-key`.
-fn at_a_time(name: &str, max: u64, mode: &str) -> String {
+/// Returns a limit in JSON: `max` concurrent requests for each `x-api-key`.
+fn concurrent(name: &str, max: u64, mode: &str) -> String {
     format!(
         r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
         "rates":[{{"requests":{max},"periodMillis":30000,"algorithm":"concurrency"}}]}}"#
     )
 }
 
+/// Returns an adaptive limit in JSON.
 fn adaptive(initial: u32, mode: &str) -> String {
     format!(
         r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","rates":[{{"requests":9,"periodMillis":1,"algorithm":
@@ -30,23 +32,25 @@ fn adaptive(initial: u32, mode: &str) -> String {
     )
 }
 
-/// An application that answers when it is told to, by the path: `/body` sends its head at once, `/break` closes instead,
-/// `/upgrade` changes the protocol and goes on until either side closes.
-struct Slow {
+/// An application that holds each request until it is notified, and then responds according to the path:
+/// `/body` sends its head before it waits, `/break` closes the connection, `/upgrade` changes the protocol
+/// until either side closes.
+struct HoldingApplication {
     address: SocketAddr,
-    busy: Arc<AtomicUsize>,
-    go: Arc<Notify>,
+    /// Number of requests that it holds.
+    held: Arc<AtomicUsize>,
+    finish: Arc<Notify>,
 }
 
-impl Slow {
+impl HoldingApplication {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (busy, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let this = Self { address, busy: busy.clone(), go: go.clone() };
+        let (held, finish) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+        let this = Self { address, held: held.clone(), finish: finish.clone() };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (busy, go) = (busy.clone(), go.clone());
+                let (held, finish) = (held.clone(), finish.clone());
                 tokio::spawn(async move {
                     let mut stream = BufReader::new(stream);
                     loop {
@@ -70,13 +74,13 @@ impl Slow {
                             _ => b"",
                         };
                         stream.get_mut().write_all(head).await.unwrap();
-                        busy.fetch_add(1, Ordering::Relaxed);
-                        let mut gone = [0; 1];
+                        held.fetch_add(1, Ordering::Relaxed);
+                        let mut byte = [0; 1];
                         tokio::select! {
-                            () = go.notified() => {}
-                            _ = stream.read(&mut gone) => {}
+                            () = finish.notified() => {}
+                            _ = stream.read(&mut byte) => {}
                         }
-                        busy.fetch_sub(1, Ordering::Relaxed);
+                        held.fetch_sub(1, Ordering::Relaxed);
                         let rest: &[u8] = match path.as_str() {
                             "/body" => b"ok",
                             "/break" | "/upgrade" => return,
@@ -92,45 +96,51 @@ impl Slow {
         this
     }
 
-    async fn busy(&self, expected: usize) {
+    /// Waits until it holds this number of requests.
+    async fn until_held(&self, expected: usize) {
         let look = async {
-            while self.busy.load(Ordering::Relaxed) != expected {
+            while self.held.load(Ordering::Relaxed) != expected {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), look).await.expect("so many are at the application");
+        tokio::time::timeout(Duration::from_secs(60), look)
+            .await
+            .expect("the application never held this number");
     }
 }
 
-async fn ask(sidecar: &Sidecar, path: &str) -> Client {
+/// Sends a request without reading its response.
+async fn send_request(sidecar: &Sidecar, path: &str) -> Client {
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let upgrade = if path == "/upgrade" { "connection: upgrade\r\nupgrade: x\r\n" } else { "" };
     client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{upgrade}\r\n")).await;
     client
 }
 
+/// Returns the value of a metric. `rest` is the value of the label `limit` and all that follows it.
 fn value(sidecar: &Sidecar, name: &str, rest: &str) -> u64 {
     metric(&sidecar.metrics(), &format!("sluice_{name}{{policy=\"shop/checkout\",limit={rest}}}"))
 }
 
-/// Until nothing is held.
-async fn free(sidecar: &Sidecar) {
+/// Waits until no slot is held.
+async fn until_free(sidecar: &Sidecar) {
     let look = async {
         while value(sidecar, "concurrency_held", "\"l\"") > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), look).await.expect("every place is given back");
+    tokio::time::timeout(Duration::from_secs(60), look).await.expect("a slot is never returned");
 }
 
-/// Until a request is let in, and is at the application: what has ended is told to the store a moment later.
-async fn let_in(sidecar: &Sidecar, application: &Slow, path: &str) -> Client {
+/// Sends requests until one is admitted and held by the application: slots return to the store a moment after
+/// a request has ended.
+async fn until_admitted(sidecar: &Sidecar, application: &HoldingApplication, path: &str) -> Client {
     let look = async {
         let decided =
             |outcome: &str| value(sidecar, "decisions_total", &format!("\"l\",outcome=\"{outcome}\""));
         loop {
             let (admitted, denied) = (decided("admitted"), decided("denied"));
-            let client = ask(sidecar, path).await;
+            let client = send_request(sidecar, path).await;
             while denied == decided("denied") {
                 if decided("admitted") > admitted {
                     return client;
@@ -139,18 +149,18 @@ async fn let_in(sidecar: &Sidecar, application: &Slow, path: &str) -> Client {
             }
         }
     };
-    let client = tokio::time::timeout(Duration::from_secs(60), look).await.expect("a place is free");
-    application.busy(1).await;
+    let client = tokio::time::timeout(Duration::from_secs(60), look).await.expect("no slot becomes free");
+    application.until_held(1).await;
     client
 }
 
 #[tokio::test]
-async fn a_place_is_free_again_however_a_request_ends() {
-    let application = Slow::start().await;
-    let sidecar = sidecar_with(application.address, &[policy(&[at_a_time("l", 1, "Enforce")])]);
+async fn a_slot_is_free_again_however_a_request_ends() {
+    let application = HoldingApplication::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[concurrent("l", 1, "Enforce")])]);
     for path in ["/", "/body", "/break"] {
         for client_leaves in [false, true] {
-            let mut client = let_in(&sidecar, &application, path).await;
+            let mut client = until_admitted(&sidecar, &application, path).await;
             let denied = get(sidecar.addresses()[0], "").await;
             assert_eq!((denied.status, denied.header("retry-after")), (429, "1"), "{path}: {}", denied.body);
             assert_eq!(denied.header("ratelimit-policy"), "\"l\";q=1;qu=\"concurrent-requests\"");
@@ -160,58 +170,58 @@ async fn a_place_is_free_again_however_a_request_ends() {
             if client_leaves {
                 drop(client);
             } else {
-                // What broke off is asked for once more where it may be.
-                let go = async {
+                // The sidecar repeats a request whose connection broke, so each attempt is finished.
+                let finish = async {
                     loop {
-                        application.go.notify_waiters();
+                        application.finish.notify_waiters();
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 };
                 tokio::select! {
-                    answer = client.answer() => {
-                        assert_eq!(answer.status, if path == "/break" { 502 } else { 200 });
+                    response = client.response() => {
+                        assert_eq!(response.status, if path == "/break" { 502 } else { 200 });
                     }
-                    () = go => {}
+                    () = finish => {}
                 }
             }
-            free(&sidecar).await;
-            application.busy(0).await;
+            until_free(&sidecar).await;
+            application.until_held(0).await;
         }
     }
     let other = tokio::spawn(get(sidecar.addresses()[0], "x-api-key: b\r\n"));
-    application.busy(1).await;
-    let mine = let_in_beside(&sidecar, &application).await;
-    application.go.notify_waiters();
-    assert_eq!(other.await.unwrap().status, 200, "another client has places of its own");
-    drop(mine);
+    application.until_held(1).await;
+    let concurrent = until_admitted_beside(&sidecar, &application).await;
+    application.finish.notify_waiters();
+    assert_eq!(other.await.unwrap().status, 200, "another client has slots of its own");
+    drop(concurrent);
 }
 
-/// As [`let_in`], while another request is at the application.
-async fn let_in_beside(sidecar: &Sidecar, application: &Slow) -> Client {
-    let client = ask(sidecar, "/").await;
-    application.busy(2).await;
+/// Sends a request that is admitted while the application holds another one.
+async fn until_admitted_beside(sidecar: &Sidecar, application: &HoldingApplication) -> Client {
+    let client = send_request(sidecar, "/").await;
+    application.until_held(2).await;
     client
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_holds_its_place_until_it_ends() {
-    let application = Slow::start().await;
-    let sidecar = sidecar_with(application.address, &[policy(&[at_a_time("l", 1, "Enforce")])]);
-    let mut client = let_in(&sidecar, &application, "/upgrade").await;
+async fn an_upgraded_connection_holds_its_slot_until_it_ends() {
+    let application = HoldingApplication::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[concurrent("l", 1, "Enforce")])]);
+    let mut client = until_admitted(&sidecar, &application, "/upgrade").await;
     assert_eq!(client.line().await, "HTTP/1.1 101 Switching Protocols");
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 429);
     assert_eq!(value(&sidecar, "concurrency_held", "\"l\""), 1);
     drop(client);
-    free(&sidecar).await;
-    drop(let_in(&sidecar, &application, "/").await);
+    until_free(&sidecar).await;
+    drop(until_admitted(&sidecar, &application, "/").await);
 }
 
 #[tokio::test]
-async fn a_rate_that_denies_takes_no_place_and_a_place_that_is_not_there_no_quota() {
-    let application = Slow::start().await;
-    let limits = [limit("rate", 2, ""), at_a_time("l", 1, "Enforce")];
+async fn a_request_denied_by_a_rate_takes_no_slot_and_one_without_a_slot_no_quota() {
+    let application = HoldingApplication::start().await;
+    let limits = [limit("rate", 2, ""), concurrent("l", 1, "Enforce")];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
-    let first = let_in(&sidecar, &application, "/").await;
+    let first = until_admitted(&sidecar, &application, "/").await;
     for _ in 0..3 {
         let denied = get(sidecar.addresses()[0], "").await;
         assert_eq!(
@@ -220,10 +230,10 @@ async fn a_rate_that_denies_takes_no_place_and_a_place_that_is_not_there_no_quot
         );
     }
     drop(first);
-    free(&sidecar).await;
-    drop(let_in(&sidecar, &application, "/").await);
-    free(&sidecar).await;
-    application.busy(0).await;
+    until_free(&sidecar).await;
+    drop(until_admitted(&sidecar, &application, "/").await);
+    until_free(&sidecar).await;
+    application.until_held(0).await;
     for _ in 0..3 {
         let denied = get(sidecar.addresses()[0], "").await;
         assert_eq!(denied.json()["violated-policies"].to_string(), "[\"rate\"]", "two of two are used");
@@ -232,14 +242,14 @@ async fn a_rate_that_denies_takes_no_place_and_a_place_that_is_not_there_no_quot
 }
 
 #[tokio::test]
-async fn a_shadow_limit_counts_and_lets_everybody_in() {
-    let application = Slow::start().await;
-    let limits = [at_a_time("l", 1, "Shadow"), adaptive(1, "Shadow")];
+async fn a_shadow_limit_counts_and_denies_nothing() {
+    let application = HoldingApplication::start().await;
+    let limits = [concurrent("l", 1, "Shadow"), adaptive(1, "Shadow")];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
     let mut clients = Vec::new();
     for n in 1..=3 {
-        clients.push(ask(&sidecar, "/").await);
-        application.busy(n).await;
+        clients.push(send_request(&sidecar, "/").await);
+        application.until_held(n).await;
     }
     for limit in ["\"l\"", "\"a\""] {
         let outcome = |outcome: &str| format!("{limit},outcome=\"{outcome}\"");
@@ -247,22 +257,22 @@ async fn a_shadow_limit_counts_and_lets_everybody_in() {
         assert_eq!(value(&sidecar, "decisions_total", &outcome("admitted")), 1);
     }
     assert_eq!(value(&sidecar, "concurrency_held", "\"l\""), 1);
-    application.go.notify_waiters();
+    application.finish.notify_waiters();
     for client in &mut clients {
-        assert_eq!(client.answer().await.status, 200);
+        assert_eq!(client.response().await.status, 200);
     }
-    free(&sidecar).await;
+    until_free(&sidecar).await;
 }
 
 #[tokio::test]
-async fn what_an_adaptive_limit_sheds_is_charged_nothing() {
-    let application = Slow::start().await;
+async fn a_shed_request_is_charged_nothing() {
+    let application = HoldingApplication::start().await;
     let limits = [limit("rate", 3, ""), adaptive(2, "Enforce")];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
     let mut clients = Vec::new();
     for n in 1..=2 {
-        clients.push(ask(&sidecar, "/").await);
-        application.busy(n).await;
+        clients.push(send_request(&sidecar, "/").await);
+        application.until_held(n).await;
     }
     for _ in 0..5 {
         let shed = get(sidecar.addresses()[0], "").await;
@@ -274,89 +284,92 @@ async fn what_an_adaptive_limit_sheds_is_charged_nothing() {
     assert_eq!(value(&sidecar, "decisions_total", "\"a\",outcome=\"shed\""), 10);
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 2);
     assert_eq!(value(&sidecar, "adaptive_limit", "\"a\""), 2);
-    application.go.notify_waiters();
+    application.finish.notify_waiters();
     for client in &mut clients {
-        assert_eq!(client.answer().await.header("x-ratelimit-limit"), "3");
+        assert_eq!(client.response().await.header("x-ratelimit-limit"), "3");
     }
-    let last = let_one(&sidecar, &application).await;
+    let last = finish_one(&sidecar, &application).await;
     assert_eq!((last.status, last.header("x-ratelimit-remaining")), (200, "0"));
     let denied = get(sidecar.addresses()[0], "").await;
     assert_eq!(denied.status, 429, "three were charged");
-    assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0, "a denial gives the permit back");
+    assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0, "a denial returns the permit");
 }
 
-async fn let_one(sidecar: &Sidecar, application: &Slow) -> CheckResponse {
-    let answer = tokio::spawn(get(sidecar.addresses()[0], ""));
-    application.busy(1).await;
-    application.go.notify_one();
-    answer.await.unwrap()
+/// Sends a request and lets the application respond to it.
+async fn finish_one(sidecar: &Sidecar, application: &HoldingApplication) -> HttpResponse {
+    let response = tokio::spawn(get(sidecar.addresses()[0], ""));
+    application.until_held(1).await;
+    application.finish.notify_one();
+    response.await.unwrap()
 }
 
 #[tokio::test]
-async fn an_edit_keeps_who_is_in_flight() {
-    let application = Slow::start().await;
-    let sidecar =
-        sidecar_with(application.address, &[policy(&[at_a_time("l", 1, "Enforce"), adaptive(9, "Enforce")])]);
-    let first = let_in(&sidecar, &application, "/").await;
+async fn an_edit_keeps_the_counts_of_requests_in_flight() {
+    let application = HoldingApplication::start().await;
+    let sidecar = sidecar_with(
+        application.address,
+        &[policy(&[concurrent("l", 1, "Enforce"), adaptive(9, "Enforce")])],
+    );
+    let first = until_admitted(&sidecar, &application, "/").await;
     publish(
         &sidecar,
         &StoreChoice::Memory,
-        &[policy(&[at_a_time("l", 2, "Enforce"), adaptive(2, "Enforce")])],
+        &[policy(&[concurrent("l", 2, "Enforce"), adaptive(2, "Enforce")])],
     );
-    let second = let_in_beside(&sidecar, &application).await;
+    let second = until_admitted_beside(&sidecar, &application).await;
     assert_eq!(value(&sidecar, "concurrency_held", "\"l\""), 2);
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 2);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 503, "the permit comes first");
     drop((first, second));
-    free(&sidecar).await;
-    application.busy(0).await;
+    until_free(&sidecar).await;
+    application.until_held(0).await;
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0);
 }
 
 #[tokio::test]
-async fn who_is_rejected_because_too_many_wait_gives_back_one_place_and_not_two() {
+async fn a_request_rejected_by_a_full_delay_queue_returns_its_slot_once() {
     const WAITING: u64 = 1000;
     let application = Application::start().await;
     let leaky = r#"{"name":"leaky","mode":"Enforce","onMissing":"Shared","rates":[{"requests":1,"periodMillis":1000,
         "algorithm":{"leakyBucket":{"maxWaitMillis":3600000}}}]}"#;
-    let at_a_time = at_a_time("l", WAITING + 1, "Enforce");
-    let sidecar = sidecar_with(application.address, &[policy(&[leaky.to_owned(), at_a_time.clone()])]);
+    let concurrent = concurrent("l", WAITING + 1, "Enforce");
+    let sidecar = sidecar_with(application.address, &[policy(&[leaky.to_owned(), concurrent.clone()])]);
     let address = sidecar.addresses()[0];
     assert_eq!(get(address, "").await.status, 200);
-    free(&sidecar).await;
+    until_free(&sidecar).await;
     let request = || http::Request::get("http://a/").body(http_body_util::Full::default()).unwrap();
     let mut senders = Vec::new();
     for _ in 0..5 {
         senders.push(http2(address).await.0);
     }
-    let asked: Vec<_> =
+    let requests: Vec<_> =
         (0..WAITING as usize).map(|n| tokio::spawn(senders[n % 5].clone().send_request(request()))).collect();
     let all_wait = async {
         while value(&sidecar, "concurrency_held", "\"l\"") < WAITING {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), all_wait).await.expect("all of them wait");
-    let crowd = async {
+    tokio::time::timeout(Duration::from_secs(60), all_wait).await.expect("not all of them are delayed");
+    let queue_full = async {
         for _ in 0..5 {
-            // Until the place of the one before is given back there is none.
+            // Until the slot of the request before is returned, none is free.
             while !get(address, "").await.body.contains("are already waiting in its delay queue") {}
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), crowd).await.expect("too many wait");
-    publish(&sidecar, &StoreChoice::Memory, &[policy(&[at_a_time])]);
+    tokio::time::timeout(Duration::from_secs(60), queue_full).await.expect("the queue is never full");
+    publish(&sidecar, &StoreChoice::Memory, &[policy(&[concurrent])]);
     let last = async {
         loop {
-            let answer = get(address, "").await;
-            if answer.status == 200 {
-                return answer;
+            let response = get(address, "").await;
+            if response.status == 200 {
+                return response;
             }
         }
     };
-    let last = tokio::time::timeout(Duration::from_secs(60), last).await.expect("a place is free");
-    // Some who waited may have had their turn meanwhile, and no longer hold a place.
+    let last = tokio::time::timeout(Duration::from_secs(60), last).await.expect("no slot becomes free");
+    // The delay of some requests may have ended meanwhile, so they no longer hold slots.
     let ended = application.count() as u64 - 2;
     let remaining: u64 = last.header("x-ratelimit-remaining").parse().unwrap();
-    assert!(remaining <= ended, "{remaining} places are free, and {ended} have ended");
-    asked.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(remaining <= ended, "{remaining} slots are free, and {ended} requests have ended");
+    requests.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -1,5 +1,5 @@
-//! Connections: how long they live, how many there are, where they come from, and that one harms no other.
-#![allow(clippy::unwrap_used)]
+//! Connections: timeouts, the maximum number, addresses, and isolation of clients from each other.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod support;
 
@@ -22,7 +22,7 @@ fn request(path: &str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn an_idle_connection_outlives_the_time_for_a_head() {
+async fn an_idle_connection_outlives_the_head_timeout() {
     let application = Application::start().await;
     let sidecar =
         sidecar_tuned(application.address, |options| options.header_timeout = Duration::from_millis(50));
@@ -30,10 +30,10 @@ async fn an_idle_connection_outlives_the_time_for_a_head() {
     let silent = Client::connect(address).await;
     let mut idle = Client::connect(address).await;
     assert_eq!(idle.get("").await.status, 200);
-    for begun in ["G", "GET / HTTP/1.1\r\nhost"] {
-        // When this one has been cut, the others have been idle for longer than a head may take.
+    for head in ["G", "GET / HTTP/1.1\r\nhost"] {
+        // When this connection is closed, the others have been idle for longer than the head timeout.
         let mut slow = Client::connect(address).await;
-        slow.send(begun).await;
+        slow.send(head).await;
         slow.closed().await;
     }
     assert_eq!(idle.get("").await.status, 200);
@@ -44,7 +44,7 @@ async fn an_idle_connection_outlives_the_time_for_a_head() {
 }
 
 #[tokio::test]
-async fn a_connection_is_idle_only_between_requests_and_not_for_ever() {
+async fn the_idle_timeout_applies_only_between_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_tuned(listener.local_addr().unwrap(), |options| {
         options.idle_timeout = Duration::from_secs(1);
@@ -57,12 +57,12 @@ async fn a_connection_is_idle_only_between_requests_and_not_for_ever() {
     while !application.line().await.is_empty() {}
     Client::connect(address).await.closed().await;
     application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-    assert_eq!(waiting.answer().await.status, 200, "it waited for the application, not for its client");
+    assert_eq!(waiting.response().await.status, 200, "a request in flight is not idle");
     waiting.closed().await;
 }
 
 #[tokio::test]
-async fn connections_are_counted_over_all_workers() {
+async fn the_maximum_of_connections_applies_to_all_workers_together() {
     let application = Application::start().await;
     let sidecar = sidecar_tuned(application.address, |options| {
         (options.workers, options.max_connections) = (4, 1);
@@ -80,12 +80,12 @@ async fn connections_are_counted_over_all_workers() {
     assert_eq!(application.count(), 2, "the others wait");
     drop(first);
     for mut other in others {
-        assert_eq!(other.answer().await.status, 200);
+        assert_eq!(other.response().await.status, 200);
     }
 }
 
 #[tokio::test]
-async fn every_address_is_listened_on_with_one_listener() {
+async fn the_unspecified_ipv6_address_accepts_ipv4_too() {
     let application = Application::start().await;
     let sidecar = sidecar_tuned(application.address, |options| {
         options.routes[0].listen = "[::]:0".parse().unwrap();
@@ -103,7 +103,7 @@ async fn every_address_is_listened_on_with_one_listener() {
 }
 
 #[tokio::test]
-async fn an_application_on_the_loopback_is_not_asked_from_an_address_that_it_may_trust() {
+async fn connections_to_a_loopback_application_do_not_come_from_127_0_0_1() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     let address = sidecar.addresses()[0];
@@ -112,11 +112,11 @@ async fn an_application_on_the_loopback_is_not_asked_from_an_address_that_it_may
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(listener.accept().await.unwrap().1.ip(), IpAddr::from(source));
     let (mut sender, _connection) = http2(address).await;
-    let _asking = tokio::spawn(async move { sender.send_request(request("/")).await });
+    let _request = tokio::spawn(async move { sender.send_request(request("/")).await });
     assert_eq!(listener.accept().await.unwrap().1.ip(), IpAddr::from(source));
 }
 
-/// An HTTP/2 application that takes one stream at a time on a connection; `/hold` is never answered.
+/// An HTTP/2 application that allows one concurrent stream for each connection. It never responds to `/hold`.
 async fn narrow() -> (SocketAddr, Arc<Notify>, mpsc::UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -147,7 +147,7 @@ async fn narrow() -> (SocketAddr, Arc<Notify>, mpsc::UnboundedReceiver<()>) {
 }
 
 #[tokio::test]
-async fn an_http_2_client_that_takes_up_its_connection_stops_no_other() {
+async fn an_http_2_client_that_uses_up_its_connection_blocks_no_other() {
     let (application, held, mut accepted) = narrow().await;
     let sidecar = sidecar_with(application, &[]);
     let address = sidecar.addresses()[0];
@@ -160,7 +160,7 @@ async fn an_http_2_client_that_takes_up_its_connection_stops_no_other() {
     }
     accepted.recv().await.unwrap();
     accepted.recv().await.unwrap();
-    assert!(accepted.try_recv().is_err(), "a client's requests share a connection");
+    assert!(accepted.try_recv().is_err(), "the requests of a client share a connection");
 }
 
 #[tokio::test]

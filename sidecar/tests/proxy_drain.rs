@@ -1,4 +1,4 @@
-//! How a sidecar begins and ends, and what its admin port says meanwhile.
+//! The start and the end of a sidecar, and what its admin port reports meanwhile.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::*;
 use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
-async fn the_admin_port_says_how_it_is_and_nothing_else() {
+async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     let application = Application::start().await;
     let (sidecar, _) = sidecar(application.address);
     let admin = sidecar.admin().unwrap();
@@ -18,7 +18,7 @@ async fn the_admin_port_says_how_it_is_and_nothing_else() {
     assert_eq!(page(admin, "/readyz").await.status, 200);
     assert_eq!(page(admin, "/startupz").await.status, 503);
     assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
-    assert_eq!(get(sidecar.addresses()[0], "").await.status, 200, "everything passes");
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 200, "no limits before the first policies");
     publish(&sidecar, &sluice_sidecar::StoreChoice::Memory, &[policy(&[limit("l", 1, "")])]);
     assert_eq!(page(admin, "/startupz").await.status, 200);
     let metrics = page(admin, "/metrics").await;
@@ -30,14 +30,14 @@ async fn the_admin_port_says_how_it_is_and_nothing_else() {
     assert_eq!(page(admin, "/config").await.status, 404);
     let mut client = Client::connect(admin).await;
     client.send("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
-    assert_eq!(client.answer().await.status, 405);
+    assert_eq!(client.response().await.status, 405);
     sidecar.drain();
     assert_eq!(page(admin, "/readyz").await.status, 503);
     assert_eq!(page(admin, "/livez").await.status, 200);
 }
 
 #[tokio::test]
-async fn without_any_policies_the_start_is_waited_for_and_then_not() {
+async fn startup_succeeds_without_policies_after_the_startup_wait() {
     let application = Application::start().await;
     let route = sluice_sidecar::Route {
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -52,7 +52,7 @@ async fn without_any_policies_the_start_is_waited_for_and_then_not() {
 }
 
 #[tokio::test]
-async fn a_closing_sidecar_still_accepts_and_asks_clients_to_leave() {
+async fn a_draining_sidecar_accepts_connections_and_ends_them_after_a_request() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let address = sidecar.addresses()[0];
@@ -65,7 +65,7 @@ async fn a_closing_sidecar_still_accepts_and_asks_clients_to_leave() {
 }
 
 #[tokio::test]
-async fn a_closing_sidecar_sends_http_2_clients_away_and_serves_those_who_come() {
+async fn a_draining_sidecar_ends_http_2_connections_after_their_first_request() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let address = sidecar.addresses()[0];
@@ -87,7 +87,7 @@ async fn a_closing_sidecar_sends_http_2_clients_away_and_serves_those_who_come()
 }
 
 #[tokio::test]
-async fn what_is_in_flight_ends_before_the_sidecar_does() {
+async fn requests_in_flight_end_before_the_sidecar_does() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     let address = sidecar.addresses()[0];
@@ -98,28 +98,28 @@ async fn what_is_in_flight_ends_before_the_sidecar_does() {
     let mut application = Client(tokio::io::BufReader::new(stream));
     while !application.line().await.is_empty() {}
     idle.send("GET / HTTP/1.1\r\nhost: a\r\n").await;
-    // The request is with the application: now the sidecar is told to end.
+    // The request has reached the application: now the sidecar shuts down.
     let ending = tokio::spawn(sidecar.shutdown(Duration::ZERO, Duration::from_secs(600)));
     while TcpStream::connect(address).await.is_ok() {}
     application.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe").await;
     assert_eq!(client.line().await, "HTTP/1.1 200 OK");
     application.send("llo").await;
     client.closed().await;
-    // Half a request was under way: it, too, may come to its end.
+    // A request whose head had begun before the shutdown is served too.
     idle.send("\r\n").await;
     while !application.line().await.is_empty() {}
     application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-    assert_eq!(idle.answer().await.status, 200);
+    assert_eq!(idle.response().await.status, 200);
     ending.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_grace_period_that_is_over_is_over() {
+async fn requests_in_flight_are_cut_off_after_the_grace_period() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    let _never_answered = listener.accept().await.unwrap();
+    let _no_response = listener.accept().await.unwrap();
     sidecar.shutdown(Duration::ZERO, Duration::ZERO).await;
     client.closed().await;
 }
@@ -134,16 +134,16 @@ async fn a_drain_under_load_loses_no_request() {
         .map(|n| {
             let (leaving, answered) = (leaving.clone(), answered.clone());
             tokio::spawn(async move {
-                // As behind a Service: no new connections once the endpoint has gone; those there are may be used
-                // until the server says otherwise.
+                // Like a client of a Service: it opens no new connections once the endpoint is gone, and uses
+                // open connections until the server closes them.
                 while !leaving.load(Ordering::SeqCst) {
                     let mut client = Client::connect(address).await;
                     loop {
                         let connection = if n % 4 == 0 { "connection: close\r\n" } else { "" };
-                        let answer = client.get(connection).await;
-                        assert_eq!(answer.status, 200);
+                        let response = client.get(connection).await;
+                        assert_eq!(response.status, 200);
                         answered.fetch_add(1, Ordering::SeqCst);
-                        if answer.header("connection") == "close" {
+                        if response.header("connection") == "close" {
                             break;
                         }
                     }

@@ -1,4 +1,4 @@
-//! What limits do to requests, and what clients are told.
+//! Effects of limits on requests, and the responses that clients get.
 
 mod support;
 
@@ -7,7 +7,7 @@ use sluice_sidecar::StoreChoice;
 use support::*;
 
 #[tokio::test]
-async fn the_next_request_after_the_last_is_denied_and_told_why_and_until_when() {
+async fn a_request_beyond_the_limit_is_denied_with_the_reason_and_the_time_to_wait() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("per-client", 2, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
@@ -37,10 +37,10 @@ async fn the_next_request_after_the_last_is_denied_and_told_why_and_until_when()
         })
     );
     assert_eq!(application.count(), 2);
-    assert_eq!(client.get("x-api-key: bob\r\n").await.status, 200, "another client is not touched");
+    assert_eq!(client.get("x-api-key: bob\r\n").await.status, 200, "another client is not affected");
     client.send("HEAD / HTTP/1.1\r\nhost: a\r\nx-api-key: alice\r\n\r\n").await;
-    assert_eq!(client.answer_to("HEAD").await.status, 429);
-    assert_eq!(client.get("x-api-key: bob\r\n").await.status, 200, "HEAD got no body");
+    assert_eq!(client.response_to("HEAD").await.status, 429);
+    assert_eq!(client.get("x-api-key: bob\r\n").await.status, 200, "the response to HEAD had no body");
     let metrics = sidecar.metrics();
     let decisions = "sluice_decisions_total{policy=\"shop/checkout\",limit=\"per-client\",outcome=";
     assert_eq!(metric(&metrics, &format!("{decisions}\"admitted\"")), 4);
@@ -56,17 +56,17 @@ async fn a_denied_request_with_a_body_leaves_the_connection_usable() {
     for _ in 0..3 {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n").await;
         client.send(vec![b'x'; 100_000]).await;
-        assert_eq!(client.answer().await.status, 429);
+        assert_eq!(client.response().await.status, 429);
     }
     client.send("POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n").await;
-    let denied = client.answer().await;
+    let denied = client.response().await;
     assert_eq!((denied.status, denied.header("connection")), (429, "close"), "no 100 before the 429");
     client.closed().await;
     assert_eq!(application.count(), 0);
 }
 
 #[tokio::test]
-async fn no_wait_is_promised_where_none_helps() {
+async fn no_retry_after_is_sent_when_waiting_does_not_help() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("never", 0, "")])]);
     let denied = get(sidecar.addresses()[0], "x-api-key: a\r\n").await;
@@ -75,7 +75,7 @@ async fn no_wait_is_promised_where_none_helps() {
 }
 
 #[tokio::test]
-async fn all_limits_of_all_policies_hold_together_or_nothing_is_charged() {
+async fn a_request_denied_by_one_policy_is_not_charged_by_another() {
     let application = Application::start().await;
     let wide = prepare(&policy_json("wide", "Allow", &[limit("l", 10, "")]));
     let narrow = prepare(&policy_json("narrow", "Allow", &[limit("l", 1, "")]));
@@ -83,7 +83,7 @@ async fn all_limits_of_all_policies_hold_together_or_nothing_is_charged() {
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let first = client.get("x-api-key: a\r\n").await;
     assert_eq!(first.header("ratelimit"), "\"wide/l\";r=9;t=60, \"narrow/l\";r=0;t=60");
-    assert_eq!(first.header("x-ratelimit-limit"), "1", "the tightest");
+    assert_eq!(first.header("x-ratelimit-limit"), "1", "the tightest limit");
     for _ in 0..3 {
         let denied = client.get("x-api-key: a\r\n").await;
         assert_eq!(denied.status, 429);
@@ -94,7 +94,7 @@ async fn all_limits_of_all_policies_hold_together_or_nothing_is_charged() {
 }
 
 #[tokio::test]
-async fn several_rates_of_one_limit_have_names_of_their_own() {
+async fn several_rates_of_one_limit_have_different_names() {
     let application = Application::start().await;
     let rates = r#"[{"requests":5,"periodMillis":1500,"algorithm":"slidingWindowCounter"},
         {"requests":9,"periodMillis":3600000,"algorithm":"fixedWindow"}]"#;
@@ -102,21 +102,21 @@ async fn several_rates_of_one_limit_have_names_of_their_own() {
     let (before, after) = json.split_once(r#""rates":["#).unwrap();
     let json = format!("{before}\"rates\":{rates}{}", after.split_once(']').unwrap().1);
     let sidecar = sidecar_with(application.address, &[prepare(&json)]);
-    let answer = get(sidecar.addresses()[0], "").await;
-    assert_eq!(answer.header("ratelimit-policy"), "\"l/1500ms\";q=5, \"l/1h\";q=9;w=3600");
+    let response = get(sidecar.addresses()[0], "").await;
+    assert_eq!(response.header("ratelimit-policy"), "\"l/1500ms\";q=5, \"l/1h\";q=9;w=3600");
 }
 
 #[tokio::test]
-async fn a_shadow_limit_never_rejects_and_never_stops_another_from_counting() {
+async fn a_shadow_limit_denies_nothing_and_enforced_limits_still_count() {
     let application = Application::start().await;
     let limits = [limit("real", 3, ""), limit("shadow", 1, r#","mode":"Shadow""#)];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let mut statuses = Vec::new();
     for _ in 0..5 {
-        let answer = client.get("x-api-key: a\r\n").await;
-        assert!(!answer.header("ratelimit").contains("shadow"));
-        statuses.push(answer.status);
+        let response = client.get("x-api-key: a\r\n").await;
+        assert!(!response.header("ratelimit").contains("shadow"));
+        statuses.push(response.status);
     }
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     let metrics = sidecar.metrics();
@@ -131,22 +131,22 @@ async fn a_shadow_limit_never_rejects_and_never_stops_another_from_counting() {
 }
 
 #[tokio::test]
-async fn without_a_store_the_policy_decides_and_the_response_says_so() {
+async fn on_store_failure_decides_without_a_store_and_the_response_names_the_fault() {
     let application = Application::start().await;
     let (sidecar, _) = sidecar(application.address);
     let address = sidecar.addresses()[0];
     let with = |on_failure| prepare(&policy_json("checkout", on_failure, &[limit("l", 1, "")]));
     publish(&sidecar, &StoreChoice::Unconfigured, &[with("Allow")]);
     for _ in 0..3 {
-        let answer = get(address, "x-api-key: a\r\n").await;
-        assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (200, "unconfigured"));
-        assert_eq!(answer.header("ratelimit"), "");
+        let response = get(address, "x-api-key: a\r\n").await;
+        assert_eq!((response.status, response.header("x-sluice-store-failure")), (200, "unconfigured"));
+        assert_eq!(response.header("ratelimit"), "");
     }
     publish(&sidecar, &StoreChoice::Unconfigured, &[with("Deny")]);
-    let answer = get(address, "x-api-key: a\r\n").await;
-    assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (429, "unconfigured"));
-    assert_eq!(answer.header("retry-after"), "1");
-    assert!(answer.json()["detail"].as_str().unwrap().contains("cannot be checked"));
+    let response = get(address, "x-api-key: a\r\n").await;
+    assert_eq!((response.status, response.header("x-sluice-store-failure")), (429, "unconfigured"));
+    assert_eq!(response.header("retry-after"), "1");
+    assert!(response.json()["detail"].as_str().unwrap().contains("cannot be checked"));
     let name = |outcome| {
         format!("sluice_fallback_total{{policy=\"shop/checkout\",limit=\"l\",outcome=\"{outcome}\"}}")
     };
@@ -157,18 +157,18 @@ async fn without_a_store_the_policy_decides_and_the_response_says_so() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_gone_is_named() {
+async fn the_response_names_an_unreachable_store() {
     let application = Application::start().await;
     let (sidecar, _) = sidecar(application.address);
-    // A port that was free a moment ago and that nobody listens on.
+    // A free port, without a listener.
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let access = serde_json::json!({
         "url": format!("redis://{gone}"), "latencyBudgetMillis": 5000, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "t:",
     });
     let choice = StoreChoice::new(serde_json::from_value(access).unwrap());
     publish(&sidecar, &choice, &[prepare(&policy_json("checkout", "Deny", &[limit("l", 1, "")]))]);
-    let answer = get(sidecar.addresses()[0], "x-api-key: a\r\n").await;
-    assert_eq!((answer.status, answer.header("x-sluice-store-failure")), (429, "unreachable"));
+    let response = get(sidecar.addresses()[0], "x-api-key: a\r\n").await;
+    assert_eq!((response.status, response.header("x-sluice-store-failure")), (429, "unreachable"));
     assert_eq!(metric(&sidecar.metrics(), "sluice_store_circuit_open"), 1);
 }
 
@@ -178,7 +178,7 @@ async fn a_request_without_its_key_never_reaches_another_clients_counter() {
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 1, "")])]);
     let address = sidecar.addresses()[0];
     let long = format!("x-api-key: {}\r\n", "k".repeat(20_000));
-    let odd: [&[u8]; 6] = [
+    let unusual: [&[u8]; 6] = [
         b"",
         b"x-api-key: \xff\xfe\x80\r\n",
         long.as_bytes(),
@@ -186,36 +186,36 @@ async fn a_request_without_its_key_never_reaches_another_clients_counter() {
         b"x-api-key:  alice \t\r\n",
         b"x-api-key: Alice\r\n",
     ];
-    let mut send = Vec::new();
-    for headers in odd {
+    let mut statuses = Vec::new();
+    for headers in unusual {
         let mut client = Client::connect(address).await;
         client.send(b"GET / HTTP/1.1\r\nhost: a\r\n").await;
         client.send(headers).await;
         client.send(b"\r\n").await;
-        send.push(client.answer().await.status);
+        statuses.push(client.response().await.status);
     }
-    assert_eq!(send, [200; 6], "six clients, one request each");
+    assert_eq!(statuses, [200; 6], "six clients, one request each");
     assert_eq!(
         get(address, "x-api-key: alice\r\n").await.status,
         429,
-        "white space around a value is none of it"
+        "white space around a value is ignored"
     );
-    assert_eq!(get(address, "x-api-key:\r\n").await.status, 429, "an empty key is the one of those without");
+    assert_eq!(get(address, "x-api-key:\r\n").await.status, 429, "an empty key counts as a missing one");
     let twice = get(address, "x-api-key: bob\r\nx-api-key: carol\r\n").await;
-    assert_eq!(twice.status, 429, "and so are two");
+    assert_eq!(twice.status, 429, "and so do two keys");
     assert_eq!(get(address, "x-api-key: bob\r\n").await.status, 200);
 }
 
 #[tokio::test]
-async fn a_limit_may_deny_those_without_a_key_and_does_not_repeat_what_they_sent() {
+async fn a_denial_of_a_request_without_a_key_does_not_repeat_its_headers() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 5, r#","onMissing":"Deny""#)])]);
-    let answer = get(sidecar.addresses()[0], "x-api-key: s3cret\r\nx-api-key: s3cret2\r\n").await;
-    assert_eq!((answer.status, answer.header("retry-after")), (429, ""));
+    let response = get(sidecar.addresses()[0], "x-api-key: s3cret\r\nx-api-key: s3cret2\r\n").await;
+    assert_eq!((response.status, response.header("retry-after")), (429, ""));
     assert!(
-        answer.body.contains("who their client is") && !answer.body.contains("s3cret"),
+        response.body.contains("identify their client") && !response.body.contains("s3cret"),
         "{}",
-        answer.body
+        response.body
     );
     assert_eq!(application.count(), 0);
 }
@@ -236,32 +236,32 @@ async fn a_new_snapshot_keeps_counters_and_connections() {
 }
 
 #[tokio::test]
-async fn policies_that_do_not_fit_together_are_refused_and_the_others_hold() {
+async fn policies_that_do_not_fit_together_are_nacked_and_the_others_apply() {
     let application = Application::start().await;
     let (sidecar, _) = sidecar(application.address);
     let many = |name: &str, count: usize| {
         let limits: Vec<_> = (0..count).map(|n| limit(&format!("{name}-{n}"), 100, "")).collect();
         ("uid-".to_owned() + name, prepare(&policy_json(name, "Allow", &limits)))
     };
-    let refused = sidecar
+    let nacked = sidecar
         .publisher()
         .publish(&StoreChoice::Memory, &[many("a", 30), many("b", 3), many("c", 2), many("a", 1)]);
-    let names: Vec<_> = refused.iter().map(|(uid, reason)| (uid.as_str(), reason.0.as_str())).collect();
+    let names: Vec<_> = nacked.iter().map(|(uid, reason)| (uid.as_str(), reason.0.as_str())).collect();
     assert_eq!(names.len(), 2);
     assert!(names[0].0 == "uid-b" && names[0].1.contains("more than 32 limits"), "{names:?}");
     assert!(names[1].0 == "uid-a", "{names:?}");
-    let answer = get(sidecar.addresses()[0], "").await;
-    assert_eq!(answer.header("ratelimit").split(", ").count(), 32);
+    let response = get(sidecar.addresses()[0], "").await;
+    assert_eq!(response.header("ratelimit").split(", ").count(), 32);
 }
 
 #[tokio::test]
-async fn a_denied_grpc_call_gets_a_status_in_its_headers() {
+async fn a_denied_grpc_call_gets_its_status_in_the_headers() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("POST /s/M HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc+proto\r\n\r\n").await;
-    let answer = client.answer().await;
-    assert_eq!((answer.status, answer.header("grpc-status")), (200, "8"));
-    assert!(answer.header("grpc-message").starts_with("Limit l admits 0 requests per 1m."));
-    assert_eq!((answer.header("content-type"), answer.body.as_str()), ("application/grpc", ""));
+    let response = client.response().await;
+    assert_eq!((response.status, response.header("grpc-status")), (200, "8"));
+    assert!(response.header("grpc-message").starts_with("Limit l admits 0 requests per 1m."));
+    assert_eq!((response.header("content-type"), response.body.as_str()), ("application/grpc", ""));
 }

@@ -1,5 +1,6 @@
-//! What passes through, and in what shape.
-#![allow(clippy::unwrap_used)]
+//! Requests and responses that pass through: headers, bodies, connections to the application, upgrades,
+//! HTTP/2.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod support;
 
@@ -13,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 #[tokio::test]
-async fn the_application_sees_what_the_client_sent_without_what_was_about_the_connection() {
+async fn the_application_receives_the_request_without_hop_by_hop_headers() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
@@ -27,8 +28,8 @@ async fn the_application_sees_what_the_client_sent_without_what_was_about_the_co
     assert_eq!(client.line().await, "HTTP/1.1 100 Continue");
     assert_eq!(client.line().await, "");
     client.send("hello").await;
-    let answer = client.answer().await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "hello"));
+    let response = client.response().await;
+    assert_eq!((response.status, response.body.as_str()), (200, "hello"));
     let seen = application.last();
     assert_eq!(seen.uri, "/a%2Fb/../c//d?x=%20y");
     let mut names: Vec<_> =
@@ -53,36 +54,34 @@ async fn an_absolute_target_replaces_the_host() {
     let sidecar = sidecar_with(application.address, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("GET http://other.example:81/x?y HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(client.answer().await.status, 200);
+    assert_eq!(client.response().await.status, 200);
     assert_eq!(application.last().uri, "/x?y");
     assert_eq!(application.last().headers["host"], "other.example:81");
     client.send("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(client.answer().await.status, 200);
+    assert_eq!(client.response().await.status, 200);
     assert_eq!(application.last().uri, "*");
 }
 
 #[tokio::test]
-async fn http_1_0_is_served_and_its_connection_ends() {
+async fn an_http_1_0_request_is_served_and_ends_its_connection() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("GET / HTTP/1.0\r\n\r\n").await;
-    assert_eq!(client.answer().await.status, 200);
+    assert_eq!(client.response().await.status, 200);
     client.closed().await;
     assert_eq!(application.last().version, Version::HTTP_11);
     assert_eq!(application.last().headers["host"], application.address.to_string());
 }
 
 #[tokio::test]
-async fn bodies_stream_both_ways_at_once() {
+async fn bodies_stream_both_ways_concurrently() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
-    // Each chunk comes back before the next is sent: nobody waits for the end of a body.
-    for line in ["HTTP/1.1 200 OK"] {
-        assert_eq!(client.line().await, line);
-    }
+    // Each chunk is echoed before the next is sent, so nothing waits for the end of a body.
+    assert_eq!(client.line().await, "HTTP/1.1 200 OK");
     while !client.line().await.is_empty() {}
     for word in ["one", "two", "three"] {
         client.send(format!("{:x}\r\n{word}\r\n", word.len())).await;
@@ -96,7 +95,7 @@ async fn bodies_stream_both_ways_at_once() {
 }
 
 #[tokio::test]
-async fn large_bodies_arrive_whole_and_the_connection_goes_on() {
+async fn large_bodies_arrive_whole_and_the_connection_stays_usable() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let body: String = (0..300_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
@@ -127,31 +126,31 @@ async fn large_bodies_arrive_whole_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn trailers_come_through_for_those_who_ask() {
+async fn trailers_pass_to_a_client_that_accepts_them() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("POST /trailers HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n").await;
-    assert_eq!(client.answer().await.header("trailer x-sum"), "42");
+    assert_eq!(client.response().await.header("trailer x-sum"), "42");
 }
 
 #[tokio::test]
-async fn pipelined_requests_are_answered_in_order() {
+async fn pipelined_requests_get_their_responses_in_order() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 2, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let one = |n| format!("POST /{n} HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n{n}");
     client.send((0..4).map(one).collect::<String>()).await;
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..4 {
-        let answer = client.answer().await;
-        answers.push((answer.status, answer.body.chars().next().unwrap()));
+        let response = client.response().await;
+        responses.push((response.status, response.body.chars().next().unwrap()));
     }
-    assert_eq!(answers, [(200, '0'), (200, '1'), (429, '{'), (429, '{')]);
+    assert_eq!(responses, [(200, '0'), (200, '1'), (429, '{'), (429, '{')]);
 }
 
 #[tokio::test]
-async fn connections_to_the_application_are_used_again() {
+async fn connections_to_the_application_are_reused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     let (count, mut accepted) = mpsc::unbounded_channel();
@@ -169,22 +168,22 @@ async fn connections_to_the_application_are_used_again() {
         }
     });
     for _ in 0..5 {
-        // Each client on its own connection, one after the other.
+        // Each request has a client connection of its own.
         assert_eq!(get(sidecar.addresses()[0], "").await.body, "ok");
     }
     accepted.recv().await.unwrap();
-    assert!(accepted.try_recv().is_err(), "one connection served all");
+    assert!(accepted.try_recv().is_err(), "one connection served all requests");
 }
 
-/// An application that answers one request on each connection and then behaves as told.
-async fn one_shot(after: &'static str) -> (std::net::SocketAddr, mpsc::UnboundedReceiver<String>) {
+/// An application that closes its connections as `after` says, and sends the request lines to the receiver.
+async fn closing_application(after: &'static str) -> (std::net::SocketAddr, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (send_line, lines) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let tell = tell.clone();
+            let send_line = send_line.clone();
             tokio::spawn(async move {
                 let mut client = Client(tokio::io::BufReader::new(stream));
                 let mut first = true;
@@ -193,7 +192,7 @@ async fn one_shot(after: &'static str) -> (std::net::SocketAddr, mpsc::Unbounded
                     if line.is_empty() {
                         return;
                     }
-                    tell.send(line).unwrap();
+                    send_line.send(line).unwrap();
                     while !client.line().await.is_empty() {}
                     if !first && after == "close on the second request" {
                         return;
@@ -207,13 +206,13 @@ async fn one_shot(after: &'static str) -> (std::net::SocketAddr, mpsc::Unbounded
             });
         }
     });
-    (address, told)
+    (address, lines)
 }
 
 #[tokio::test]
-async fn a_connection_that_the_application_closed_while_idle_costs_no_request() {
+async fn a_connection_that_the_application_closed_while_idle_loses_no_request() {
     for after in ["close", "close on the second request"] {
-        let (application, _told) = one_shot(after).await;
+        let (application, _lines) = closing_application(after).await;
         let sidecar = sidecar_with(application, &[]);
         let mut client = Client::connect(sidecar.addresses()[0]).await;
         for n in 0..20 {
@@ -224,32 +223,32 @@ async fn a_connection_that_the_application_closed_while_idle_costs_no_request() 
 }
 
 #[tokio::test]
-async fn what_may_not_be_repeated_is_not_repeated() {
-    let (application, mut told) = one_shot("close on the second request").await;
+async fn a_request_that_is_not_idempotent_is_not_repeated() {
+    let (application, mut lines) = closing_application("close on the second request").await;
     let sidecar = sidecar_with(application, &[]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     assert_eq!(client.get("").await.status, 200);
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
-    let answer = client.answer().await;
-    assert_eq!(answer.status, 502);
-    assert!(answer.json()["detail"].as_str().unwrap().contains(&application.to_string()));
-    assert_eq!(client.get("").await.status, 200, "the client's own connection is none the worse");
+    let response = client.response().await;
+    assert_eq!(response.status, 502);
+    assert!(response.json()["detail"].as_str().unwrap().contains(&application.to_string()));
+    assert_eq!(client.get("").await.status, 200, "the client's connection stays usable");
     let mut requests = Vec::new();
-    while let Ok(line) = told.try_recv() {
+    while let Ok(line) = lines.try_recv() {
         requests.push(line);
     }
     assert_eq!(requests, ["GET / HTTP/1.1", "POST / HTTP/1.1", "GET / HTTP/1.1"]);
 }
 
 #[tokio::test]
-async fn an_application_that_is_down_or_speaks_no_http_is_a_clear_502() {
+async fn an_application_that_is_down_or_does_not_speak_http_causes_a_502_with_the_reason() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let sidecar = sidecar_with(gone, &[]);
-    let answer = get(sidecar.addresses()[0], "").await;
-    assert_eq!((answer.status, answer.header("content-type")), (502, "application/problem+json"));
-    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    let response = get(sidecar.addresses()[0], "").await;
+    assert_eq!((response.status, response.header("content-type")), (502, "application/problem+json"));
+    let detail = response.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains(&gone.to_string()) && detail.contains("refused"), "{detail}");
-    assert_eq!(answer.header("connection"), "close", "the client shall find another one");
+    assert_eq!(response.header("connection"), "close", "a new connection may reach another pod");
     assert_eq!(metric(&sidecar.metrics(), "sluice_upstream_errors_total{reason=\"connect\"}"), 1);
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -263,7 +262,7 @@ async fn an_application_that_is_down_or_speaks_no_http_is_a_clear_502() {
 }
 
 #[tokio::test]
-async fn a_response_with_two_lengths_is_not_cut() {
+async fn a_response_with_two_lengths_arrives_whole() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     tokio::spawn(async move {
@@ -276,12 +275,12 @@ async fn a_response_with_two_lengths_is_not_cut() {
             application.send(response).await;
         }
     });
-    let answer = get(sidecar.addresses()[0], "").await;
-    assert_eq!((answer.body.as_str(), answer.header("x-hop")), ("hello", ""));
+    let response = get(sidecar.addresses()[0], "").await;
+    assert_eq!((response.body.as_str(), response.header("x-hop")), ("hello", ""));
 }
 
 #[tokio::test]
-async fn a_head_keeps_the_length_that_a_get_would_have() {
+async fn the_response_to_head_keeps_its_content_length() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[]);
     tokio::spawn(async move {
@@ -295,12 +294,12 @@ async fn a_head_keeps_the_length_that_a_get_would_have() {
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     for _ in 0..2 {
         client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        assert_eq!(client.answer_to("HEAD").await.header("content-length"), "1234");
+        assert_eq!(client.response_to("HEAD").await.header("content-length"), "1234");
     }
 }
 
 #[tokio::test]
-async fn websockets_pass_and_http_2_does_not_sneak_through_an_upgrade() {
+async fn websockets_pass_and_an_upgrade_to_http_2_does_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let sidecar = sidecar_with(listener.local_addr().unwrap(), &[policy(&[limit("l", 3, "")])]);
     tokio::spawn(async move {
@@ -330,9 +329,9 @@ async fn websockets_pass_and_http_2_does_not_sneak_through_an_upgrade() {
     let h2c =
         client.get("connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n").await;
     assert_eq!(h2c.status, 200);
-    let answer = client.get("connection: Upgrade\r\nupgrade: websocket\r\n").await;
-    assert_eq!((answer.status, answer.header("upgrade")), (101, "websocket"));
-    assert_eq!(answer.header("x-ratelimit-remaining"), "1");
+    let response = client.get("connection: Upgrade\r\nupgrade: websocket\r\n").await;
+    assert_eq!((response.status, response.header("upgrade")), (101, "websocket"));
+    assert_eq!(response.header("x-ratelimit-remaining"), "1");
     for message in
         ["GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", "\u{1}binary\n"]
     {

@@ -1,5 +1,5 @@
-//! A client's bytes as hyper reads them: first those that protocol detection consumed. On an HTTP/1
-//! connection they are watched for ambiguous requests and for the start of a head.
+//! The bytes of a client, as hyper reads them. They begin with the bytes that protocol detection has read. On
+//! an HTTP/1 connection they are watched for ambiguous requests and for the start of a head.
 
 use std::io;
 use std::pin::Pin;

@@ -67,8 +67,8 @@ impl DrainWatch {
         }
     }
 
-    /// Waits until no new connections may be accepted, and then until the connection has read what had
-    /// arrived by then: a request that has arrived is served, an idle connection is closed.
+    /// Waits until no new connections may be accepted, and lets the connection read its input once more: a
+    /// request that has arrived is served, an idle connection is closed.
     pub(crate) async fn stopping_after_yield(&mut self) {
         self.stopping().await;
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Listeners: binds addresses and accepts connections, up to a number that all workers share.
+//! Listeners: binds addresses, and accepts connections up to a maximum of all workers together.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

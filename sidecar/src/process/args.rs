@@ -47,8 +47,8 @@ pub struct Args {
     /// Time that /startupz waits for the first policies
     #[arg(long, env = "SLUICE_STARTUP_WAIT", default_value = "10s", value_parser = duration)]
     pub startup_wait: Duration,
-    /// Time after SIGTERM in which connections are still accepted, until all others know that the pod is not
-    /// ready
+    /// Time after SIGTERM in which connections are still accepted, until the pod is removed from its
+    /// endpoints
     #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "5s", value_parser = duration)]
     pub drain_delay: Duration,
     /// Time after that in which requests in flight can end

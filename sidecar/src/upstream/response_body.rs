@@ -46,7 +46,7 @@ impl ResponseBody {
         Self::Upstream(body, ReleasedAtEnd { lease, ..ReleasedAtEnd::default() })
     }
 
-    /// Keeps the request in flight, and what it holds, until the application's body has ended.
+    /// Keeps the request in flight, with its slots and permits, until the application's body has ended.
     pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held) -> Self {
         if let Self::Upstream(body, released_at_end) = &mut self
             && !body.is_end_stream()

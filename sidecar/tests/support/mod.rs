@@ -1,5 +1,13 @@
-//! What the proxy's tests share: an application that says what it saw, a client that speaks raw bytes, and policies.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+//! Helpers of the sidecar's tests: an application that records its requests, a client of raw bytes, and
+//! policies.
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "each test uses a part"
+)]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,10 +31,10 @@ use tokio::task::JoinHandle;
 
 pub mod operator;
 
-/// Only ends a test that hangs; nothing is measured against it.
-const HANG: Duration = Duration::from_secs(60);
+/// Fails a test that hangs. Nothing is measured against it.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An application: echoes bodies, and remembers what it was asked.
+/// An application that echoes bodies and records its requests.
 pub struct Application {
     pub address: SocketAddr,
     pub seen: Arc<Mutex<Vec<http::request::Parts>>>,
@@ -37,15 +45,15 @@ impl Application {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let remember = seen.clone();
+        let record = seen.clone();
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let remember = remember.clone();
+                let record = record.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (parts, body) = request.into_parts();
                     let trailers = parts.uri.path() == "/trailers";
-                    remember.lock().unwrap().push(parts);
+                    record.lock().unwrap().push(parts);
                     let body: BoxBody<Bytes, hyper::Error> = if trailers {
                         let mut trailers = http::HeaderMap::new();
                         trailers.insert("x-sum", "42".parse().unwrap());
@@ -78,7 +86,8 @@ impl Application {
     }
 }
 
-/// A limit in JSON: so many a minute by the header `x-api-key`; `extra` is further members, with a leading comma.
+/// Returns a limit in JSON: `requests` per minute, with the header `x-api-key` as key. `extra` holds further
+/// members, with a leading comma.
 pub fn limit(name: &str, requests: u64, extra: &str) -> String {
     let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
     let missing = if extra.contains("onMissing") { "" } else { r#""onMissing":"Shared","# };
@@ -88,7 +97,7 @@ pub fn limit(name: &str, requests: u64, extra: &str) -> String {
     )
 }
 
-/// A policy in JSON.
+/// Returns a policy in JSON.
 pub fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
     format!(
         r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","limits":[{}]}}"#,
@@ -102,12 +111,12 @@ pub fn prepare(json: &str) -> Arc<PreparedPolicy> {
     Arc::new(prepared)
 }
 
-/// A policy with these limits, `onStoreFailure: Allow`.
+/// Returns a policy with these limits and `onStoreFailure: Allow`.
 pub fn policy(limits: &[String]) -> Arc<PreparedPolicy> {
     prepare(&policy_json("checkout", "Allow", limits))
 }
 
-/// A sidecar before an address, with a clock that stands still.
+/// Starts a sidecar before this application. Its clock does not move.
 pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
     let clock = Clock::manual(1_700_000_000_000 / 60_000 * 60_000);
     let route =
@@ -118,7 +127,7 @@ pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
     (Sidecar::start(options).unwrap(), clock)
 }
 
-/// A sidecar with options of a test's own and no policies.
+/// Starts a sidecar with options of the test and no policies.
 pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> Sidecar {
     let route =
         Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
@@ -129,14 +138,14 @@ pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> S
     sidecar
 }
 
-/// A client's HTTP/2 connection, and its end.
+/// Opens an HTTP/2 connection. The handle completes when the connection ends.
 pub async fn http2(address: SocketAddr) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
     let stream = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
 }
 
-/// The same with policies in force.
+/// Starts a sidecar with these policies and a memory store. Its clock does not move.
 pub fn sidecar_with(upstream: SocketAddr, policies: &[Arc<PreparedPolicy>]) -> Sidecar {
     let (sidecar, _) = sidecar(upstream);
     publish(&sidecar, &StoreChoice::Memory, policies);
@@ -148,15 +157,15 @@ pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedP
     assert_eq!(sidecar.publisher().publish(store, &named), []);
 }
 
-/// A response as it came.
+/// A response as it was received. Trailers are headers with the prefix `trailer `.
 #[derive(Debug)]
-pub struct CheckResponse {
+pub struct HttpResponse {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
 
-impl CheckResponse {
+impl HttpResponse {
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -166,7 +175,7 @@ impl CheckResponse {
     }
 }
 
-/// A client that sends bytes and reads responses.
+/// A client that sends raw bytes and reads responses.
 pub struct Client(pub BufReader<TcpStream>);
 
 impl Client {
@@ -180,27 +189,30 @@ impl Client {
         self.0.get_mut().write_all(bytes.as_ref()).await.unwrap();
     }
 
-    pub async fn get(&mut self, headers: &str) -> CheckResponse {
+    pub async fn get(&mut self, headers: &str) -> HttpResponse {
         self.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n")).await;
-        self.answer().await
+        self.response().await
     }
 
-    pub async fn answer(&mut self) -> CheckResponse {
-        self.answer_to("GET").await
+    pub async fn response(&mut self) -> HttpResponse {
+        self.response_to("GET").await
     }
 
     /// Reads the response to a request of this method.
-    pub async fn answer_to(&mut self, method: &str) -> CheckResponse {
-        tokio::time::timeout(HANG, self.read_answer(method)).await.expect("no answer")
+    pub async fn response_to(&mut self, method: &str) -> HttpResponse {
+        tokio::time::timeout(TEST_TIMEOUT, self.read_response(method)).await.expect("no response in time")
     }
 
     pub async fn line(&mut self) -> String {
         let mut line = Vec::new();
-        tokio::time::timeout(HANG, self.0.read_until(b'\n', &mut line)).await.expect("no line").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, self.0.read_until(b'\n', &mut line))
+            .await
+            .expect("no line in time")
+            .unwrap();
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
-    async fn read_answer(&mut self, method: &str) -> CheckResponse {
+    async fn read_response(&mut self, method: &str) -> HttpResponse {
         let status_line = self.line().await;
         let status =
             status_line.split(' ').nth(1).unwrap_or_else(|| panic!("{status_line:?}")).parse().unwrap();
@@ -234,31 +246,33 @@ impl Client {
             body.resize(length.parse().unwrap(), 0);
             self.0.read_exact(&mut body).await.unwrap();
         }
-        CheckResponse { status, headers, body: String::from_utf8(body).unwrap() }
+        HttpResponse { status, headers, body: String::from_utf8(body).unwrap() }
     }
 
-    /// Waits for the end of the connection; what came before it is not looked at.
+    /// Waits for the end of the connection, and discards what is received before.
     pub async fn closed(mut self) {
         let mut rest = Vec::new();
-        let end = tokio::time::timeout(HANG, self.0.read_to_end(&mut rest)).await.expect("still open");
-        // A reset is an end, too.
+        let end = tokio::time::timeout(TEST_TIMEOUT, self.0.read_to_end(&mut rest))
+            .await
+            .expect("the connection is still open");
+        // A reset ends the connection too.
         let _ = end;
     }
 }
 
-/// One request on a connection of its own.
-pub async fn get(address: SocketAddr, headers: &str) -> CheckResponse {
+/// Sends a request on a new connection.
+pub async fn get(address: SocketAddr, headers: &str) -> HttpResponse {
     Client::connect(address).await.get(headers).await
 }
 
-/// One page of an admin port.
-pub async fn page(address: SocketAddr, path: &str) -> CheckResponse {
+/// Requests a page of an admin port.
+pub async fn page(address: SocketAddr, path: &str) -> HttpResponse {
     let mut client = Client::connect(address).await;
     client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
-    client.answer().await
+    client.response().await
 }
 
-/// The value of a metric, by the beginning of its line.
+/// Returns the value of a metric, found by the beginning of its line.
 pub fn metric(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name));
     line.and_then(|line| line.rsplit(' ').next()).map_or(0, |value| value.parse().unwrap())

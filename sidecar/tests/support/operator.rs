@@ -1,4 +1,4 @@
-//! An operator that says what a test tells it to say, over TLS.
+//! An operator that sends the events of a test, over TLS.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -24,19 +24,19 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 pub struct Operator {
     pub url: String,
     pub files: tempfile::TempDir,
-    pub streams: UnboundedReceiver<Stream>,
+    pub sessions: UnboundedReceiver<Session>,
     pub reports: UnboundedReceiver<Report>,
 }
 
-/// A stream that a sidecar opened; dropped, it ends.
-pub struct Stream {
+/// A session that a sidecar opened. Dropping it ends the session.
+pub struct Session {
     pub name: String,
     pub last_event_id: Option<String>,
     pub authorization: String,
     events: UnboundedSender<String>,
 }
 
-impl Stream {
+impl Session {
     pub fn raw(&self, text: impl Into<String>) {
         self.events.send(text.into()).unwrap();
     }
@@ -49,13 +49,13 @@ impl Stream {
         self.event("credentials", id, &credentials());
     }
 
-    /// The whole map.
+    /// Sends the whole map of policies.
     pub fn policies(&self, id: &str, policies: &[(&str, &str)]) {
         self.event("policies", id, &message(true, policies));
     }
 }
 
-/// Access to a store in the sidecar's memory.
+/// Returns access to a store in the sidecar's memory.
 pub fn credentials() -> serde_json::Value {
     serde_json::json!({"version": 1, "store": {
         "url": "memory:", "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
@@ -64,7 +64,7 @@ pub fn credentials() -> serde_json::Value {
 
 pub fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {
     let published = policies.iter().map(|&(uid, json)| {
-        // As it would travel: without the test's line breaks, which an event could not carry.
+        // The JSON of an event has no line breaks, which the test's JSON may have.
         let policy: serde_json::Value = serde_json::from_str(json).unwrap();
         let hash = PolicyHash::of(&policy.to_string());
         (uid.to_owned(), serde_json::json!({"hash": hash, "policy": policy}))
@@ -99,7 +99,7 @@ impl Operator {
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
-        let (open, streams) = mpsc::unbounded_channel();
+        let (open, sessions) = mpsc::unbounded_channel();
         let (report, reports) = mpsc::unbounded_channel();
         let names = Arc::new(AtomicUsize::new(0));
         let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -111,7 +111,7 @@ impl Operator {
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = service_fn(move |request| {
-                        answer(request, open.clone(), report.clone(), names.clone())
+                        respond(request, open.clone(), report.clone(), names.clone())
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -119,7 +119,7 @@ impl Operator {
                 });
             }
         });
-        Self { url, files, streams, reports }
+        Self { url, files, sessions, reports }
     }
 
     pub fn client(&self) -> Client {
@@ -127,8 +127,8 @@ impl Operator {
         Client::new(&self.url, file("ca.crt"), file("token")).unwrap()
     }
 
-    pub async fn stream(&mut self) -> Stream {
-        self.streams.recv().await.unwrap()
+    pub async fn session(&mut self) -> Session {
+        self.sessions.recv().await.unwrap()
     }
 
     pub async fn report(&mut self) -> Report {
@@ -138,9 +138,9 @@ impl Operator {
 
 type Body = BoxBody<Bytes, Infallible>;
 
-async fn answer(
+async fn respond(
     request: Request<Incoming>,
-    open: UnboundedSender<Stream>,
+    open: UnboundedSender<Session>,
     report: UnboundedSender<Report>,
     names: Arc<AtomicUsize>,
 ) -> Result<Response<Body>, Infallible> {
@@ -158,7 +158,8 @@ async fn answer(
             });
             *response.body_mut() = StreamBody::new(frames).boxed();
             let authorization = header("authorization").unwrap();
-            let _ = open.send(Stream { name, last_event_id: header("last-event-id"), authorization, events });
+            let _ =
+                open.send(Session { name, last_event_id: header("last-event-id"), authorization, events });
         }
         (Method::POST, "/v1/reports") => {
             assert_eq!(header("authorization").unwrap(), "Bearer secret-token");

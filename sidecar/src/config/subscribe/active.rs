@@ -82,8 +82,8 @@ impl ActivePolicies {
         (uids(edits), uids(new))
     }
 
-    /// Tries the candidates of these policies in turn, each beside what is active by then. Reports whether
-    /// any was activated.
+    /// Tries the candidates of these policies in turn, each beside the policies that are active by then.
+    /// Reports whether any was activated.
     fn try_each(
         &mut self,
         uids: &[PolicyUid],
@@ -126,7 +126,7 @@ impl ActivePolicies {
         self.0.contains_key(uid)
     }
 
-    /// Returns what became of each policy. A policy that was not tried yet is missing, or reported with its
+    /// Returns the result for each policy. A policy that was not tried yet is missing, or reported with its
     /// active version.
     pub(crate) fn report(&self) -> BTreeMap<PolicyUid, PolicyReport> {
         let reports = self.0.iter().filter_map(|(uid, versions)| {
@@ -185,7 +185,7 @@ fn prepare(published: &Published) -> Result<PreparedPolicy, Nack> {
     let json = published.policy.get();
     let hash = PolicyHash::of(json);
     if hash != published.hash {
-        return Err(Nack(format!("the policy was changed on its way: it arrived with the hash {hash}")));
+        return Err(Nack(format!("the policy was changed in transit: it arrived with the hash {hash}")));
     }
     PreparedPolicy::from_json(json)
 }

@@ -1,10 +1,10 @@
-//! The sidecar's session with the operator: events come in as one long response, and reports of what became
-//! of them go out.
+//! The sidecar's session with the operator: events come in as one long response, and reports of the results
+//! go out.
 //!
 //! - [`subscriber`]: follows the session, and opens another one whenever it ends.
 //! - [`operator`]: how the operator is reached. [`backoff`]: how long to wait before another attempt.
 //! - [`sse`]: parses the bytes of a session into events.
-//! - [`received`]: what was received so far. [`active`]: which versions of the policies are active.
+//! - [`received`]: everything received so far. [`active`]: which versions of the policies are active.
 //! - [`report`]: sends reports.
 //!
 //! Without the operator the sidecar keeps its configuration; [`crate::config::last_good`] keeps it for a

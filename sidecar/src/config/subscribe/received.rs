@@ -53,7 +53,7 @@ impl Received {
         true
     }
 
-    /// Returns what became of each policy.
+    /// Returns the result for each policy.
     pub(crate) fn report(&self) -> BTreeMap<PolicyUid, PolicyReport> {
         self.policies.as_ref().map(ActivePolicies::report).unwrap_or_default()
     }

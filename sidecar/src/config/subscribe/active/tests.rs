@@ -51,7 +51,7 @@ fn check_fit(policies: &[IdentifiedPolicy]) -> Result<(), Nack> {
     Ok(())
 }
 
-/// Receives a message and activates what fits.
+/// Receives a message and activates the candidates that fit.
 fn apply(policies: &mut ActivePolicies, message: Policies) {
     policies.receive(message);
     policies.activate(check_fit);
@@ -123,7 +123,7 @@ fn an_invalid_version_leaves_the_active_one_until_the_next_edit() {
     let mut changed = changes(&[("a", &json("a", 2))]);
     changed.policies.get_mut("a").unwrap().policy = published(&json("a", 3)).policy;
     apply(&mut policies, changed);
-    assert!(state(&policies)[1].contains("changed on its way"));
+    assert!(state(&policies)[1].contains("changed in transit"));
     assert_eq!(state(&policies)[0], "a=1");
     apply(&mut policies, changes(&[("a", &good)]));
     assert_eq!(state(&policies), ["a=1"]);

@@ -1,4 +1,5 @@
-//! Leaky buckets in the proxy: who waits, for how long, and what becomes of those who go away.
+//! Delays of leaky buckets in the proxy: how long requests wait, and what happens when their clients
+//! disconnect.
 
 mod support;
 
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 use sluice_sidecar::{Sidecar, StoreChoice};
 use support::*;
 
-/// A limit in JSON: one in so many milliseconds for each `x-api-key`, after a wait of at most so many.
+/// Returns a limit in JSON: one request per `period` for each `x-api-key`, after a delay of at most
+/// `max_wait`, both in milliseconds.
 fn leaky(name: &str, period: u64, max_wait: u64, mode: &str) -> String {
     format!(
         r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
@@ -19,18 +21,18 @@ fn waiting(sidecar: &Sidecar) -> u64 {
     metric(&sidecar.metrics(), "sluice_waiting_requests{policy=\"shop/checkout\",limit=\"l\"}")
 }
 
-/// Until so many wait.
-async fn wait_for(sidecar: &Sidecar, expected: u64) {
+/// Waits until this number of requests is delayed.
+async fn until_waiting(sidecar: &Sidecar, expected: u64) {
     let look = async {
         while waiting(sidecar) != expected {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), look).await.expect("the gauge says so");
+    tokio::time::timeout(Duration::from_secs(60), look).await.expect("the gauge never reached the value");
 }
 
-/// A request that waits: its head is sent, and nobody reads the answer yet.
-async fn ask(sidecar: &Sidecar) -> Client {
+/// Sends a request without reading its response.
+async fn send_request(sidecar: &Sidecar) -> Client {
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     client
@@ -38,29 +40,29 @@ async fn ask(sidecar: &Sidecar) -> Client {
 
 const HOUR: u64 = 3_600_000;
 
-/// The store's clock stands still: the turns are one after another, and the waits are real.
+/// The store's clock does not move, so the requests are 100 ms apart. The delays pass in real time.
 #[tokio::test]
-async fn each_request_waits_for_its_turn_and_nobody_longer_than_allowed() {
+async fn requests_are_delayed_one_after_another_up_to_the_maximum_wait() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", 100, 300, "Enforce")])]);
     let begin = Instant::now();
     let mut clients = Vec::new();
     for _ in 0..6 {
-        clients.push(ask(&sidecar).await);
+        clients.push(send_request(&sidecar).await);
     }
-    let answers = futures::future::join_all(clients.iter_mut().map(async |client| {
-        let answer = client.answer().await;
-        (answer, begin.elapsed())
+    let responses = futures::future::join_all(clients.iter_mut().map(async |client| {
+        let response = client.response().await;
+        (response, begin.elapsed())
     }))
     .await;
     let mut admitted: Vec<Duration> =
-        answers.iter().filter(|(answer, _)| answer.status == 200).map(|(_, after)| *after).collect();
+        responses.iter().filter(|(response, _)| response.status == 200).map(|(_, after)| *after).collect();
     admitted.sort_unstable();
-    assert_eq!(admitted.len(), 4, "at once, after 100, 200 and 300 ms");
+    assert_eq!(admitted.len(), 4, "immediately, and after 100, 200 and 300 ms");
     for (n, after) in admitted.iter().enumerate() {
         assert!(*after >= Duration::from_millis(100 * n as u64), "{admitted:?}");
     }
-    for (denied, _) in answers.iter().filter(|(answer, _)| answer.status != 200) {
+    for (denied, _) in responses.iter().filter(|(response, _)| response.status != 200) {
         assert_eq!((denied.status, denied.header("retry-after")), (429, "1"));
         let detail = &denied.json()["detail"];
         assert_eq!(
@@ -74,7 +76,7 @@ async fn each_request_waits_for_its_turn_and_nobody_longer_than_allowed() {
 }
 
 #[tokio::test]
-async fn the_longest_wait_of_several_limits_counts() {
+async fn the_longest_delay_of_several_limits_applies() {
     let application = Application::start().await;
     let limits = [leaky("short", 20, HOUR, "Enforce"), leaky("long", 200, HOUR, "Enforce")];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
@@ -86,7 +88,7 @@ async fn the_longest_wait_of_several_limits_counts() {
 }
 
 #[tokio::test]
-async fn a_shadow_limit_never_makes_anybody_wait() {
+async fn a_shadow_limit_delays_no_request() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Shadow")])]);
     for _ in 0..3 {
@@ -98,43 +100,43 @@ async fn a_shadow_limit_never_makes_anybody_wait() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_gives_its_place_back() {
+async fn a_client_that_disconnects_leaves_the_delay_queue() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Enforce")])]);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
     for request in
         ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello"]
     {
-        let mut gone = Client::connect(sidecar.addresses()[0]).await;
-        gone.send(request).await;
-        wait_for(&sidecar, 1).await;
-        // Its place is the last one that may be waited for.
+        let mut leaving = Client::connect(sidecar.addresses()[0]).await;
+        leaving.send(request).await;
+        until_waiting(&sidecar, 1).await;
+        // The delay after this one would exceed the maximum.
         assert_eq!(get(sidecar.addresses()[0], "").await.status, 429);
-        drop(gone);
-        wait_for(&sidecar, 0).await;
+        drop(leaving);
+        until_waiting(&sidecar, 0).await;
     }
-    assert_eq!(application.count(), 1, "nobody whose client has gone");
+    assert_eq!(application.count(), 1, "no request of a client that disconnected");
 }
 
 #[tokio::test]
-async fn an_http2_stream_that_is_reset_gives_its_place_back() {
+async fn an_http2_stream_that_is_reset_leaves_the_delay_queue() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", HOUR, HOUR, "Enforce")])]);
     let (mut sender, _connection) = http2(sidecar.addresses()[0]).await;
     let request = || http::Request::get("http://a/").body(http_body_util::Full::default()).unwrap();
     assert_eq!(sender.send_request(request()).await.unwrap().status(), 200);
     for _ in 0..2 {
-        let waits = tokio::spawn(sender.send_request(request()));
-        wait_for(&sidecar, 1).await;
-        waits.abort();
-        wait_for(&sidecar, 0).await;
+        let delayed = tokio::spawn(sender.send_request(request()));
+        until_waiting(&sidecar, 1).await;
+        delayed.abort();
+        until_waiting(&sidecar, 0).await;
     }
     assert_eq!(application.count(), 1);
 }
 
 #[tokio::test]
-async fn beyond_a_thousand_who_wait_others_are_rejected_and_charged_nothing() {
-    const MOST: u64 = 1000;
+async fn a_full_delay_queue_rejects_requests_and_charges_nothing() {
+    const MAX_WAITING: u64 = 1000;
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", 1000, HOUR, "Enforce")])]);
     let address = sidecar.addresses()[0];
@@ -144,9 +146,10 @@ async fn beyond_a_thousand_who_wait_others_are_rejected_and_charged_nothing() {
     for _ in 0..5 {
         senders.push(http2(address).await.0);
     }
-    let asked: Vec<_> =
-        (0..MOST as usize).map(|n| tokio::spawn(senders[n % 5].clone().send_request(request()))).collect();
-    wait_for(&sidecar, MOST).await;
+    let requests: Vec<_> = (0..MAX_WAITING as usize)
+        .map(|n| tokio::spawn(senders[n % 5].clone().send_request(request())))
+        .collect();
+    until_waiting(&sidecar, MAX_WAITING).await;
     for _ in 0..2 {
         let denied = get(address, "").await;
         assert_eq!((denied.status, denied.header("retry-after")), (429, "1001"), "{}", denied.body);
@@ -157,31 +160,31 @@ async fn beyond_a_thousand_who_wait_others_are_rejected_and_charged_nothing() {
         );
         assert!(denied.body.contains("temporary-reduced-capacity"), "{}", denied.body);
     }
-    asked.iter().for_each(tokio::task::JoinHandle::abort);
-    wait_for(&sidecar, 0).await;
+    requests.iter().for_each(tokio::task::JoinHandle::abort);
+    until_waiting(&sidecar, 0).await;
 }
 
 #[tokio::test]
-async fn who_waits_is_served_while_a_sidecar_ends() {
+async fn delayed_requests_are_served_while_the_sidecar_ends() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", 300, HOUR, "Enforce")])]);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
-    let mut waits = ask(&sidecar).await;
-    wait_for(&sidecar, 1).await;
+    let mut delayed = send_request(&sidecar).await;
+    until_waiting(&sidecar, 1).await;
     let end = tokio::spawn(sidecar.shutdown(Duration::ZERO, Duration::from_secs(60)));
-    assert_eq!(waits.answer().await.status, 200);
+    assert_eq!(delayed.response().await.status, 200);
     end.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_new_policy_does_not_forget_who_waits() {
+async fn an_edit_keeps_delayed_requests() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[leaky("l", 500, HOUR, "Enforce")])]);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
-    let mut waits = ask(&sidecar).await;
-    wait_for(&sidecar, 1).await;
+    let mut delayed = send_request(&sidecar).await;
+    until_waiting(&sidecar, 1).await;
     publish(&sidecar, &StoreChoice::Memory, &[policy(&[leaky("l", 400, HOUR, "Enforce")])]);
     assert_eq!(waiting(&sidecar), 1);
-    assert_eq!(waits.answer().await.status, 200);
-    wait_for(&sidecar, 0).await;
+    assert_eq!(delayed.response().await.status, 200);
+    until_waiting(&sidecar, 0).await;
 }
