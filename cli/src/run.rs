@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail};
 use sluice_config::Nack;
 use sluice_sidecar::process::args::duration;
 use sluice_sidecar::process::logging::{self, LogFormat};
-use sluice_sidecar::process::run::{Signals, end};
+use sluice_sidecar::process::run::{Signals, shut_down};
 use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState, Upstream};
 use tokio::runtime;
 
@@ -132,6 +132,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         () = signals.next() => {}
         () = watch => {}
     }
-    end(sidecar, &mut signals, drain_delay, drain_timeout).await;
+    shut_down(sidecar, &mut signals, drain_delay, drain_timeout).await;
     Ok(())
 }
