@@ -1,88 +1,97 @@
-//! A map of bounded size: entries side by side, so that a hand can walk them and drop what is idle.
+//! A map of bounded size that evicts only idle values.
 
 use std::collections::HashMap;
 
-/// How many entries are looked at for an idle one when the table is full.
-const LOOKED_AT: usize = 16;
+/// Number of values that [`BoundedTable::make_room`] inspects when the table is full.
+const INSPECTED: usize = 16;
 
-/// At most `max` entries by 128-bit identity.
+/// A map from 128-bit ids to values. The values lie side by side, so that eviction can walk them.
 #[derive(Debug)]
 pub(crate) struct BoundedTable<V> {
-    entries: Vec<(u128, V)>,
-    index: HashMap<u128, u32, foldhash::fast::RandomState>,
+    values: Vec<(u128, V)>,
+    positions: HashMap<u128, u32, foldhash::fast::RandomState>,
+    /// Position of the value that eviction inspected last.
     hand: usize,
     max: usize,
 }
 
+/// Result of [`BoundedTable::make_room`].
+#[derive(Debug)]
+pub(crate) enum Room<V> {
+    /// The table was not full.
+    Free,
+    /// The table was full, and this idle value was evicted.
+    Evicted(V),
+    /// The table is full, and none of the inspected values was idle.
+    Full,
+}
+
 impl<V> BoundedTable<V> {
     pub(crate) fn new(max: usize) -> Self {
-        Self { entries: Vec::new(), index: HashMap::default(), hand: 0, max }
+        Self { values: Vec::new(), positions: HashMap::default(), hand: 0, max }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.values.len()
     }
 
     pub(crate) fn get_mut(&mut self, id: u128) -> Option<&mut V> {
-        let at = *self.index.get(&id)?;
-        self.entries.get_mut(at as usize).map(|(_, value)| value)
+        let position = *self.positions.get(&id)?;
+        self.values.get_mut(position as usize).map(|(_, value)| value)
     }
 
-    /// The entry of this identity, made if there is room: see [`BoundedTable::make_room`].
-    pub(crate) fn entry(
+    /// Returns the value of this id. Inserts it if there is room, see [`BoundedTable::make_room`].
+    pub(crate) fn get_or_try_insert(
         &mut self,
         id: u128,
-        idle: impl Fn(&V) -> bool,
+        is_idle: impl Fn(&V) -> bool,
         make: impl FnOnce() -> V,
     ) -> Option<&mut V> {
-        if self.index.contains_key(&id) || self.make_room(idle).0 {
-            Some(self.get_or_insert(id, make))
-        } else {
-            None
+        if !self.positions.contains_key(&id) && matches!(self.make_room(is_idle), Room::Full) {
+            return None;
         }
+        Some(self.get_or_insert(id, make))
     }
 
-    /// The entry of this identity, made in any case.
+    /// Returns the value of this id. Inserts it if it is missing, even into a full table.
     pub(crate) fn get_or_insert(&mut self, id: u128, make: impl FnOnce() -> V) -> &mut V {
-        let at = match self.index.get(&id) {
-            Some(&at) => at as usize,
+        let position = match self.positions.get(&id) {
+            Some(&position) => position as usize,
             None => {
-                self.index.insert(id, self.entries.len() as u32);
-                self.entries.push((id, make()));
-                self.entries.len() - 1
+                self.positions.insert(id, self.values.len() as u32);
+                self.values.push((id, make()));
+                self.values.len() - 1
             }
         };
-        &mut self.entries[at].1
+        &mut self.values[position].1
     }
 
-    /// Whether there is room for one more: when the table is full, a few entries are looked at, and the first idle one
-    /// gives way and is returned.
-    pub(crate) fn make_room(&mut self, idle: impl Fn(&V) -> bool) -> (bool, Option<V>) {
-        if self.entries.len() < self.max {
-            return (true, None);
+    /// Makes room for one more value. In a full table it inspects a few values and evicts the first idle one.
+    pub(crate) fn make_room(&mut self, is_idle: impl Fn(&V) -> bool) -> Room<V> {
+        if self.values.len() < self.max {
+            return Room::Free;
         }
-        for _ in 0..LOOKED_AT.min(self.entries.len()) {
-            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
-            if let Some((id, _)) = self.entries.get(self.hand).filter(|(_, value)| idle(value)) {
+        for _ in 0..INSPECTED.min(self.values.len()) {
+            self.hand = if self.hand + 1 < self.values.len() { self.hand + 1 } else { 0 };
+            if let Some((id, _)) = self.values.get(self.hand).filter(|(_, value)| is_idle(value)) {
                 let id = *id;
-                return (true, self.remove(id));
+                return self.remove(id).map_or(Room::Full, Room::Evicted);
             }
         }
-        (false, None)
+        Room::Full
     }
 
     pub(crate) fn remove(&mut self, id: u128) -> Option<V> {
-        let at = self.index.remove(&id)? as usize;
-        let (_, value) = self.entries.swap_remove(at);
-        if let Some(&(moved, _)) = self.entries.get(at) {
-            self.index.insert(moved, at as u32);
+        let position = self.positions.remove(&id)? as usize;
+        let (_, value) = self.values.swap_remove(position);
+        if let Some(&(moved, _)) = self.values.get(position) {
+            self.positions.insert(moved, position as u32);
         }
         Some(value)
     }
 
-    /// Every entry.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u128, &mut V)> {
-        self.entries.iter_mut().map(|(id, value)| (*id, value))
+        self.values.iter_mut().map(|(id, value)| (*id, value))
     }
 }
 
@@ -95,24 +104,26 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As a map, of which only idle entries (here: odd values) ever go, and only when it is full.
+        /// Compares the table with a `HashMap`. Odd values count as idle.
         #[test]
-        fn it_is_a_map_that_only_idle_entries_leave(steps in proptest::collection::vec((0u128..40, 0u32..9, 0..4), 0..300)) {
+        fn the_table_is_a_map_that_evicts_only_idle_values_and_only_when_full(
+            steps in proptest::collection::vec((0u128..40, 0u32..9, 0..4), 0..300),
+        ) {
             let (mut table, mut model) = (BoundedTable::new(10), HashMap::new());
-            for (id, value, what) in steps {
-                match what {
+            for (id, value, operation) in steps {
+                match operation {
                     0 => prop_assert_eq!(table.remove(id), model.remove(&id)),
                     1 => prop_assert_eq!(table.get_mut(id).copied(), model.get(&id).copied()),
                     _ => {
-                        let found = table.entry(id, |value| value % 2 == 1, || value).copied();
-                        let known = model.get(&id).copied();
-                        match (found, known) {
-                            (Some(found), Some(known)) => prop_assert_eq!(found, known),
+                        let found = table.get_or_try_insert(id, |value| value % 2 == 1, || value).copied();
+                        let expected = model.get(&id).copied();
+                        match (found, expected) {
+                            (Some(found), Some(expected)) => prop_assert_eq!(found, expected),
                             (Some(found), None) => {
                                 prop_assert_eq!(found, value);
                                 model.insert(id, value);
                             }
-                            (None, Some(_)) => prop_assert!(false, "a known entry is found"),
+                            (None, Some(_)) => prop_assert!(false, "the table lost a value"),
                             (None, None) => prop_assert!(model.len() == 10 && model.values().all(|v| v % 2 == 0)),
                         }
                     }

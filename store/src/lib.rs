@@ -1,5 +1,5 @@
-//! Counters and where they live. A [`Limiter`] checks up to [`MAX_COUNTERS`] counters of one request: all of them are
-//! charged, or none.
+//! Counters and where they live. A [`Limiter`] checks up to [`MAX_COUNTERS`] counters of one request: all of
+//! them are charged, or none.
 //!
 //! In the order in which a check meets them:
 //! - [`limiter`]: the one public door, in front of everything below.
@@ -7,9 +7,13 @@
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
+//! - [`usage`]: estimates of a counter's usage from the store's responses.
 //! - [`clock`], [`failure`]: the time of the memory store; errors and health.
+//! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
+//!   for.
 //!
-//! This crate knows neither Kubernetes nor HTTP: it is given names of limits, hashes of keys, rates and costs.
+//! This crate depends neither on Kubernetes nor on HTTP. Its input is names of limits, hashes of keys, rates
+//! and costs.
 
 mod bounded_table;
 pub mod check;
@@ -21,6 +25,7 @@ mod local;
 pub mod memory;
 mod pending_call;
 pub mod redis;
+mod usage;
 
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;

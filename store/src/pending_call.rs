@@ -1,4 +1,5 @@
-//! A call to the store that several wait for. It goes on if they leave, so that what it brings is not lost.
+//! A call to the store that several requests wait for. The call continues when they leave, so its result is
+//! not lost.
 
 use std::sync::OnceLock;
 
@@ -6,31 +7,31 @@ use tokio::sync::Notify;
 
 use crate::failure::{StoreError, StoreFault};
 
-/// See the module.
+/// Result of a call whose task ended early because its runtime shut down.
+pub(crate) const ABANDONED: Result<(), StoreError> = Err(StoreError::Unavailable(StoreFault::Unreachable));
+
+/// A call to the store and its future result.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCall {
     result: OnceLock<Result<(), StoreError>>,
-    landed: Notify,
+    completed: Notify,
 }
 
 impl PendingCall {
-    /// Tells everybody, now and later. Only the first result counts.
+    /// Sets the result and wakes all waiters. Later results are ignored.
     pub(crate) fn complete(&self, result: Result<(), StoreError>) {
         let _ = self.result.set(result);
-        self.landed.notify_waiters();
+        self.completed.notify_waiters();
     }
 
-    /// The result, as soon as there is one.
-    pub(crate) async fn completed(&self) -> Result<(), StoreError> {
-        // Made before looking: it misses no landing from here on.
-        let landed = self.landed.notified();
+    /// Waits for the result.
+    pub(crate) async fn wait(&self) -> Result<(), StoreError> {
+        // Created before the result is read, so that a completion in between wakes it.
+        let completed = self.completed.notified();
         if let Some(result) = self.result.get() {
             return result.clone();
         }
-        landed.await;
-        self.result.get().cloned().unwrap_or(LOST)
+        completed.await;
+        self.result.get().cloned().unwrap_or(ABANDONED)
     }
 }
-
-/// What becomes of a call whose task ended without a result: its runtime is ending.
-pub(crate) const LOST: Result<(), StoreError> = Err(StoreError::Unavailable(StoreFault::Unreachable));

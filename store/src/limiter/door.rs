@@ -6,15 +6,15 @@ use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
 use super::plan::PlannedCounter;
-use super::remote::{LocalState, RemoteLimiter};
-use super::unconfigured::Unconfigured;
+use super::remote::{LocalState, RemoteLimiter, Unconfigured};
 use crate::check::{CheckRequest, CheckResponse, Counter, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::memory::MemoryStore;
 use crate::redis::RedisStore;
 
-/// Counts requests and decides them: in the memory of this process, or in Redis with leases, remembered denials and
-/// local quota in front of it. Call [`Limiter::close`] before dropping it, or leased quota is lost until its window ends.
+/// Counts requests and decides them: in the memory of this process, or in Redis with leases, remembered
+/// denials and local quota in front of it. Call [`Limiter::close`] before dropping it, or leased quota is
+/// lost until its window ends.
 #[derive(Debug)]
 pub struct Limiter(Kind);
 
@@ -34,16 +34,17 @@ impl Limiter {
 
     /// Counts in Redis. Must be called within a tokio runtime, which runs the background work.
     ///
-    /// With a `predecessor` whose keys mean the same counters, this limiter continues with its local counts and flushes
-    /// them to the new store. The predecessor still answers checks that hold it, and must be closed.
+    /// If it has a `predecessor` whose keys identify the same counters, this limiter continues with the
+    /// predecessor's local usage and flushes it to the new store. The predecessor still answers checks that
+    /// hold it, and must be closed.
     #[must_use]
     pub fn in_redis(store: Arc<RedisStore>, options: &LimiterOptions, predecessor: Option<&Self>) -> Self {
         let local = predecessor.and_then(Self::hand_over);
         Self(Kind::Redis(RemoteLimiter::new(store, options, local)))
     }
 
-    /// Has no store: local quota or `onStoreFailure` decides every check. The arguments are those of
-    /// [`Limiter::in_redis`].
+    /// Counts without a store: local quota or `onStoreFailure` decides every check. The arguments are those
+    /// of [`Limiter::in_redis`].
     #[must_use]
     pub fn unconfigured(options: &LimiterOptions, predecessor: Option<&Self>) -> Self {
         let local = predecessor.and_then(Self::hand_over);
@@ -138,7 +139,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the counts of leases, remembered denials and local quota. A limiter in memory has none.
+    /// Returns the metrics of leases, remembered denials and local quota. A limiter in memory has none.
     #[must_use]
     pub fn metrics(&self) -> Option<LimiterMetrics> {
         match &self.0 {
@@ -166,8 +167,8 @@ impl Limiter {
         }
     }
 
-    /// Returns leased quota to the store and flushes local counts to it. No check may follow. Each call to the store
-    /// takes at most the latency budget. Concurrent callers all return when the work is done.
+    /// Returns leased quota to the store and flushes local usage to it. No check may follow. Each call to the
+    /// store takes at most the latency budget. Concurrent callers all return when the work is done.
     pub async fn close(&self) {
         match &self.0 {
             Kind::Memory(_) => {}

@@ -1,4 +1,4 @@
-//! What a limiter is given and what it answers.
+//! The options of a limiter, the result of a check, and the metrics.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::failure::StoreError;
 use crate::lease::LeaseMetrics;
 use crate::local::LocalQuotaMetrics;
 
-/// How much the layers may hold.
+/// Bounds of a limiter's waiting time and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimiterOptions {
-    /// How long a request may wait for another one's call to the store, as it may for its own.
+    /// Longest time that a request waits for the store.
     pub latency_budget: Duration,
-    /// Keys that are leased; others are asked for with a call a request. About 500 bytes each.
+    /// Number of keys with quota leases, of about 500 bytes each. Other keys cost a call per request.
     pub leased_keys: usize,
-    /// Denials that are remembered. About 350 bytes each.
-    pub denials: usize,
-    /// Keys that are counted locally while the store does not answer; others share a counter a limit. About 500 bytes
-    /// each.
-    pub shared_keys: usize,
-    /// Keys of which it is known how they stood in the store. 80 bytes each.
-    pub known_keys: usize,
+    /// Number of remembered denials, of about 350 bytes each.
+    pub remembered_denials: usize,
+    /// Number of keys that are counted locally while the store does not answer, of about 500 bytes each.
+    /// Beyond it, the new keys of a limit share one counter.
+    pub local_quota_keys: usize,
+    /// Number of keys whose last usage in the store is kept, of 80 bytes each.
+    pub last_known_keys: usize,
 }
 
 impl Default for LimiterOptions {
@@ -30,59 +30,59 @@ impl Default for LimiterOptions {
         Self {
             latency_budget: Duration::from_millis(50),
             leased_keys: 8_192,
-            denials: 2_048,
-            shared_keys: 65_536,
-            known_keys: 16_384,
+            remembered_denials: 2_048,
+            local_quota_keys: 65_536,
+            last_known_keys: 16_384,
         }
     }
 }
 
-/// Who answered.
+/// The part of a limiter that decided a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The store, at least in part.
     Store,
-    /// Blocks taken from the store before.
+    /// Blocks of leased quota.
     Lease,
-    /// A denial of the store that is still valid.
+    /// A remembered denial of the store.
     DenialCache,
-    /// This process's own counters, at least in part.
-    Share,
-    /// Nobody: the store failed, and the limits say to admit then.
-    Nobody,
+    /// Local quota, at least in part.
+    LocalQuota,
+    /// `onStoreFailure: Allow`: the store did not answer, and the limits admit in that case.
+    FailOpen,
 }
 
-/// What was charged for one counter of a request, to be named when it is settled.
+/// The charge to one counter of a request. It is passed back to settle the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reservation {
-    /// In the store, at this instant of its clock.
+    /// Charged in the store at this instant of its clock, in microseconds.
     Store(u64),
-    /// In this process, at this instant of the store's clock as far as it is known here.
+    /// Charged to local quota at this instant of the store's clock as estimated here, in microseconds.
     Local(u64),
-    /// Nothing.
+    /// Not charged.
     Nothing,
 }
 
-/// The answer to a request.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOutcome {
-    /// The answer, of one form wherever it comes from. What did not come from the store is an estimate in its numbers.
+    /// The decisions. Numbers that do not come from the store are estimates.
     pub response: CheckResponse,
-    /// What was charged for each counter; all nothing if it is denied.
+    /// The charge to each counter. All are `Nothing` if the request is denied.
     pub reservations: SmallVec<[Reservation; 2]>,
-    /// Who answered.
+    /// The part of the limiter that decided the check.
     pub source: Source,
-    /// Why the store did not, if it was asked and did not.
+    /// Error of the store, if it should have decided and did not answer.
     pub failure: Option<StoreError>,
 }
 
-/// What the layers have done since the start.
+/// Counts since the start of a limiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimiterMetrics {
-    /// Leases.
-    pub lease: LeaseMetrics,
-    /// Local counting.
-    pub share: LocalQuotaMetrics,
-    /// Denied by the denial cache.
-    pub denials_remembered: u64,
+    /// Quota leases.
+    pub leases: LeaseMetrics,
+    /// Local quota.
+    pub local_quota: LocalQuotaMetrics,
+    /// Checks denied by a remembered denial.
+    pub remembered_denials: u64,
 }

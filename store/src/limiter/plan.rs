@@ -1,60 +1,63 @@
-//! A limit, and how it is to be kept: made once a snapshot, so that nothing is worked out a request.
+//! A limit together with where and how it is counted. It is built once per snapshot, so that a check computes
+//! nothing about the limit.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
+use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
-use crate::lease::Terms;
+use crate::lease::LeaseTerms;
 use crate::local::Replicas;
 
 /// Where a limit is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
-    /// In the store, a call a request.
+    /// In the store, with a call per request.
     #[default]
     Strict,
-    /// In the store, in blocks taken in advance, where the limit allows it.
+    /// In the store, with quota acquired in blocks where the limit allows it.
     Leased,
-    /// In this process alone, by its share of the limit.
+    /// Only in this process, by its share of the limit.
     Local,
 }
 
-/// What becomes of a limit when the store does not answer.
+/// How a limit is decided when the store does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
-    /// It is counted in this process by its share.
+    /// By local quota: each replica enforces its share of the limit.
     #[default]
     Share,
-    /// It admits.
+    /// All requests are admitted.
     Allow,
-    /// It denies.
+    /// All requests are denied.
     Deny,
 }
 
-/// A limit and how it is to be kept.
+/// A limit together with where and how it is counted.
 #[derive(Debug)]
 pub struct LimitPlan {
     /// The limit.
     pub spec: Arc<LimitSpec>,
     /// Where it is counted.
     pub consistency: Consistency,
-    /// What becomes of it when the store does not answer.
+    /// How it is decided when the store does not answer.
     pub on_failure: OnStoreFailure,
-    /// Who shares it.
+    /// The replicas that share it.
     pub(crate) replicas: Arc<Replicas>,
-    /// What the lease of it keeps to; `None`: a call a request.
-    pub(crate) terms: Option<Terms>,
-    /// Whether nothing but time makes room for whoever was denied, so that a denial can be remembered.
-    pub(crate) final_denials: bool,
-    /// The limit with one of its rates alone, for each: the same counter, of which only one record is touched.
-    pub(crate) singles: SmallVec<[Arc<LimitSpec>; 1]>,
-    /// Of scope and rates: equal plans are the same limit, of whatever snapshot.
-    id: u64,
-    /// Of the scope alone: an edited limit has the counters that it had, but for one that the store comes to know or is not
-    /// to know any more.
-    scope: u64,
+    /// Terms of its leases, or `None` for a call per request.
+    pub(crate) lease_terms: Option<LeaseTerms>,
+    /// Whether only time makes room after a denial, so that the denial can be remembered.
+    pub(crate) denials_can_be_remembered: bool,
+    /// For each rate, the limit with that rate alone. It names the same counter, of which only one record is
+    /// changed.
+    pub(crate) single_rate_specs: SmallVec<[Arc<LimitSpec>; 1]>,
+    /// Hash of scope and rates. Equal limits of different snapshots have equal hashes.
+    limit_hash: u64,
+    /// Hash of the scope. Editing a limit's rates keeps this value, so its counters survive the edit. Limits
+    /// that are only counted locally have a value of their own.
+    scope_hash: u64,
 }
 
 /// One counter of a request.
@@ -64,17 +67,20 @@ pub struct PlannedCounter {
     pub limit: Arc<LimitPlan>,
     /// The key.
     pub key: KeyHash,
-    /// How much the request costs; 0 asks without taking.
+    /// Cost of the request. A cost of 0 checks without a charge.
     pub cost: u64,
 }
 
+/// One hasher with random keys, so that ids are comparable within the process only.
 static HASHES: LazyLock<foldhash::quality::RandomState> =
     LazyLock::new(foldhash::quality::RandomState::default);
 
 impl LimitPlan {
-    /// A plan of a limit that these share. `corrected` says that reservations of this limit are settled later, by which a counter may fall before its
-    /// time, or that other numbers hold for the same counter at times (an elastic limit): its denials are not
-    /// remembered and nothing is taken in advance.
+    /// Plans a limit that these replicas share.
+    ///
+    /// `corrected` means that a counter can gain room other than by time: because reservations are settled
+    /// later, or because different numbers apply to it at times (an elastic limit). Denials of such a limit
+    /// are not remembered, and it is not leased.
     #[must_use]
     pub fn new(
         spec: Arc<LimitSpec>,
@@ -83,18 +89,22 @@ impl LimitPlan {
         corrected: bool,
         replicas: Arc<Replicas>,
     ) -> Self {
-        let single = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
-        let singles = match &spec.rates[..] {
+        let with_one_rate = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
+        let single_rate_specs = match &spec.rates[..] {
             [_] => std::iter::once(spec.clone()).collect(),
-            rates => rates.iter().copied().map(single).collect(),
+            rates => rates.iter().copied().map(with_one_rate).collect(),
         };
-        let soft = spec.rates.iter().any(|rate| rate.soft.is_some());
+        let is_soft = spec.rates.iter().any(|rate| rate.soft.is_some());
+        let can_be_leased = consistency == Consistency::Leased && !corrected;
         Self {
-            terms: if corrected || consistency != Consistency::Leased { None } else { Terms::of(&spec) },
-            final_denials: !corrected && consistency == Consistency::Strict && !soft && !spec.counts_denied(),
-            id: HASHES.hash_one(&*spec),
-            scope: HASHES.hash_one((&spec.scope, consistency == Consistency::Local)),
-            singles,
+            lease_terms: if can_be_leased { LeaseTerms::of(&spec) } else { None },
+            denials_can_be_remembered: consistency == Consistency::Strict
+                && !corrected
+                && !is_soft
+                && !spec.counts_denied(),
+            limit_hash: HASHES.hash_one(&*spec),
+            scope_hash: HASHES.hash_one((&spec.scope, consistency == Consistency::Local)),
+            single_rate_specs,
             consistency,
             on_failure,
             replicas,
@@ -102,15 +112,17 @@ impl LimitPlan {
         }
     }
 
-    /// Whether it is leased: asked for, and possible.
+    /// Reports whether the limit is leased: its consistency is `Leased`, and its rates allow it.
     #[must_use]
     pub fn is_leased(&self) -> bool {
-        self.terms.is_some()
+        self.lease_terms.is_some()
     }
 
-    /// How many decisions an answer holds about it.
-    pub(crate) fn rates(&self) -> usize {
-        self.spec.rates.len()
+    /// Splits this limit's decisions off the front of a response's decisions.
+    pub(crate) fn split_decisions<'a>(&self, decisions: &mut &'a [Decision]) -> &'a [Decision] {
+        let (own, rest) = decisions.split_at(self.spec.rates.len().min(decisions.len()));
+        *decisions = rest;
+        own
     }
 }
 
@@ -119,31 +131,32 @@ impl PlannedCounter {
         Counter { limit: self.limit.spec.clone(), key: self.key, cost: self.cost }
     }
 
-    /// Of these very numbers for this key.
+    /// Returns the id of the key under a limit with these very rates.
     pub(crate) fn id(&self) -> u128 {
-        mixed(self.limit.id, self.key)
+        combine(self.limit.limit_hash, self.key)
     }
 
-    /// Of the counter, whatever its numbers.
+    /// Returns the id of the counter, which does not depend on the rates.
     pub(crate) fn counter_id(&self) -> u128 {
-        mixed(self.limit.scope, self.key)
+        combine(self.limit.scope_hash, self.key)
     }
 }
 
-/// Keys are hashes with a secret already; a limit only has to move them apart.
-fn mixed(limit: u64, key: KeyHash) -> u128 {
-    key.0 ^ (u128::from(limit) << 64 | u128::from(limit.rotate_left(29)))
-}
-
-/// Of a whole check: counters and costs, in their order.
-pub(crate) fn check_id(asked: &[PlannedCounter]) -> u128 {
+/// Returns the id of a whole check: its counters and costs, in their order.
+pub(crate) fn check_id(counters: &[PlannedCounter]) -> u128 {
     let mut id = 0u128;
-    for one in asked {
+    for counter in counters {
         let half = |seed: u64| {
-            let part = (seed, id as u64, (id >> 64) as u64, one.limit.id, one.key, one.cost);
-            HASHES.hash_one(part)
+            let key =
+                (seed, id as u64, (id >> 64) as u64, counter.limit.limit_hash, counter.key, counter.cost);
+            HASHES.hash_one(key)
         };
         id = u128::from(half(1)) << 64 | u128::from(half(2));
     }
     id
+}
+
+/// Keys are hashes with a secret already, so the limit's hash only has to separate the limits.
+fn combine(limit: u64, key: KeyHash) -> u128 {
+    key.0 ^ (u128::from(limit) << 64 | u128::from(limit.rotate_left(29)))
 }

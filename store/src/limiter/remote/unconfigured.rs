@@ -1,4 +1,4 @@
-//! The store of an installation that has none: every call fails, so local quota or `onStoreFailure` decides.
+//! The store of an installation without one: every call fails, so local quota or `onStoreFailure` decides.
 
 use super::backend::Backend;
 use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
@@ -6,9 +6,9 @@ use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
 
-/// A store that does not exist.
+/// A store that answers every call with [`StoreFault::Unconfigured`].
 #[derive(Debug)]
-pub(super) struct Unconfigured;
+pub(in crate::limiter) struct Unconfigured;
 
 impl Backend for Unconfigured {
     async fn check(&self, _: CheckRequest) -> Result<CheckResponse, StoreError> {

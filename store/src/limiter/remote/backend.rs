@@ -7,16 +7,13 @@ use crate::failure::{StoreError, StoreHealth};
 use crate::redis::RedisStore;
 
 /// A store behind a network.
-pub(crate) trait Backend: Send + Sync + 'static {
+pub(in crate::limiter) trait Backend: Send + Sync + 'static {
     /// Decides a check.
     fn check(&self, check: CheckRequest) -> impl Future<Output = Result<CheckResponse, StoreError>> + Send;
 
-    /// Acquires up to `wanted` times a counter's cost, as that many checks in a row would.
-    fn acquire(
-        &self,
-        counter: Counter,
-        wanted: u64,
-    ) -> impl Future<Output = Result<Grant, StoreError>> + Send;
+    /// Acquires a counter's cost up to `times` times, like consecutive checks that stop at the first denial.
+    fn acquire(&self, counter: Counter, times: u64)
+    -> impl Future<Output = Result<Grant, StoreError>> + Send;
 
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -30,8 +27,8 @@ impl Backend for RedisStore {
         Self::check(self, check).await
     }
 
-    async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
-        Self::take(self, counter, wanted).await
+    async fn acquire(&self, counter: Counter, times: u64) -> Result<Grant, StoreError> {
+        Self::take(self, counter, times).await
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {

@@ -1,0 +1,287 @@
+//! The lease of one key by this process. Pure: instants are microseconds of a clock of this process that
+//! never goes back. Instants of the store's clock are only subtracted from each other.
+
+use super::block::Block;
+use super::demand::Demand;
+use super::denial_pause::DenialPause;
+use super::estimate::CounterEstimate;
+use super::sizing::{
+    BlockInputs, LEAST_GRADUAL_BLOCK, LEAST_WINDOW_BLOCK, block_size, is_worth_leasing, likely_most,
+};
+use super::terms::{ChargedWindow, LeaseTerms};
+use crate::check::{CheckResponse, KeyHash, LimitSpec};
+use crate::usage::Decisions;
+
+/// Interval at which an unused block is reviewed, in microseconds.
+const REVIEW_INTERVAL: u64 = 1_000_000;
+
+/// Time before the expiry of a block, in microseconds, after which a return would arrive too late.
+const TOO_LATE_TO_RETURN: u64 = 2_000;
+
+/// Next step for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeaseStep {
+    /// Admit it from the block. If `acquire` is not 0, acquire that much in the background.
+    Admit {
+        /// Size of the next block.
+        acquire: u64,
+    },
+    /// Deny it: the counter in the store is believed to be exhausted.
+    Deny,
+    /// Acquire a block of this size; the request waits for it.
+    Acquire(u64),
+    /// Wait for the block that is being acquired.
+    Wait,
+    /// Check this request alone in the store: a block is not worth it.
+    CallStore,
+}
+
+/// Unused quota to return to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockReturn {
+    pub(super) amount: u64,
+    /// Instant of the store's clock that identifies the charge.
+    pub(super) charged_at: u64,
+}
+
+/// A block of quota and all that is known about its counter.
+#[derive(Debug)]
+pub(super) struct QuotaLease {
+    block: Block,
+    /// Largest size of the next block.
+    largest_next: u64,
+    /// Whether a block is being acquired.
+    acquiring: bool,
+    demand: Demand,
+    estimate: CounterEstimate,
+    pause: DenialPause,
+    /// Quota that expired unused and has not been added to the metrics yet.
+    pub(super) expired: u64,
+}
+
+impl QuotaLease {
+    /// Returns a lease without quota. `holders` is the number of holders to assume until the store's
+    /// responses show it.
+    pub(super) fn new(now: u64, holders: u64) -> Self {
+        Self {
+            block: Block::default(),
+            largest_next: 1,
+            acquiring: false,
+            demand: Demand::new(now),
+            estimate: CounterEstimate::new(holders),
+            pause: DenialPause::default(),
+            expired: 0,
+        }
+    }
+
+    /// Reports whether dropping the lease loses no quota.
+    pub(super) fn is_idle(&self) -> bool {
+        self.block.left() == 0 && !self.acquiring
+    }
+
+    pub(super) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// Decides the next step for a request.
+    pub(super) fn request(&mut self, spec: &LimitSpec, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseStep {
+        self.demand.record(now, cost.max(1));
+        self.retry(spec, terms, now, cost)
+    }
+
+    /// Decides the next step for a request that has waited for a block.
+    pub(super) fn retry(&mut self, spec: &LimitSpec, terms: &LeaseTerms, now: u64, cost: u64) -> LeaseStep {
+        self.expire_block(now);
+        if self.block.left() >= cost.max(1) {
+            self.block.remove(cost);
+            let acquire = self.refill(spec, terms, now);
+            self.acquiring |= acquire > 0;
+            return LeaseStep::Admit { acquire };
+        }
+        if self.pause.covers(cost, now) {
+            return match self.pause.probe_is_due(now) {
+                false => LeaseStep::Deny,
+                true if self.acquiring => LeaseStep::Wait,
+                true => LeaseStep::CallStore,
+            };
+        }
+        if self.acquiring {
+            return LeaseStep::Wait;
+        }
+        let size = self.next_block(spec, terms, now);
+        let least = if terms.refills_gradually { LEAST_GRADUAL_BLOCK } else { LEAST_WINDOW_BLOCK };
+        if size < least || size < cost || cost == 0 {
+            return LeaseStep::CallStore;
+        }
+        self.acquiring = true;
+        LeaseStep::Acquire(size)
+    }
+
+    /// Returns to the block what a request reserved that was not admitted after all.
+    pub(super) fn put_back(&mut self, now: u64, cost: u64, window_end: u64) {
+        self.expire_block(now);
+        self.block.put_back(cost, window_end, now);
+    }
+
+    /// Records the response to [`LeaseStep::Acquire`]: `granted` of `wanted`. The call was sent at `sent`.
+    #[expect(clippy::too_many_arguments, reason = "a grant and its time")]
+    pub(super) fn acquired(
+        &mut self,
+        spec: &LimitSpec,
+        key: KeyHash,
+        terms: &LeaseTerms,
+        wanted: u64,
+        granted: u64,
+        response: &CheckResponse,
+        sent: u64,
+        now: u64,
+    ) {
+        self.acquiring = false;
+        self.expire_block(now);
+        self.record_response(spec, terms, granted, response, now);
+        if granted > 0 {
+            let window = ChargedWindow::of(spec, key, response.at, &response.decisions);
+            self.expired += self.block.add(granted, response.at, window, sent);
+            self.expire_block(now);
+        }
+        if granted < wanted {
+            self.pause.begin(terms, self.estimate.share(), response, 1, granted == 0, now);
+        } else {
+            self.pause.end();
+        }
+    }
+
+    /// Records the response to [`LeaseStep::CallStore`]. `decisions` are those of this limit in the response.
+    pub(super) fn called(
+        &mut self,
+        spec: &LimitSpec,
+        terms: &LeaseTerms,
+        cost: u64,
+        response: &CheckResponse,
+        decisions: &[sluice_limiter::Decision],
+        now: u64,
+    ) {
+        let own = CheckResponse { admitted: response.admitted, at: response.at, decisions: decisions.into() };
+        self.record_response(spec, terms, if own.admitted { cost } else { 0 }, &own, now);
+        if decisions.iter().any(|decision| !decision.admitted) {
+            self.pause.begin(terms, self.estimate.share(), &own, cost.max(1), true, now);
+        } else if own.admitted {
+            self.pause.end();
+        }
+    }
+
+    /// Records that a block could not be acquired.
+    pub(super) fn acquisition_failed(&mut self) {
+        self.acquiring = false;
+    }
+
+    /// Removes quota that this holder will not use before the block expires. Returns it, and the time of the
+    /// next review.
+    pub(super) fn review(&mut self, terms: &LeaseTerms, now: u64) -> (Option<BlockReturn>, Option<u64>) {
+        self.expire_block(now);
+        if self.block.left() == 0 {
+            return (None, None);
+        }
+        let usable_for = self.block.expires().saturating_sub(now);
+        if usable_for < TOO_LATE_TO_RETURN {
+            return (None, Some(self.block.expires()));
+        }
+        let demand = self.demand.per_microsecond(now, terms.demand_memory());
+        let needed = likely_most(demand * usable_for as f64).ceil() as u64;
+        let spare = self.block.left().saturating_sub(needed);
+        let expires_soon = usable_for <= terms.longest_block / 8;
+        let amount = if self.demand.is_quiet() {
+            self.block.left()
+        } else if spare > self.block.size() / 4 || (expires_soon && spare > 1) {
+            spare
+        } else {
+            0
+        };
+        let next =
+            now + if expires_soon { usable_for } else { (usable_for / 2).clamp(2_000, REVIEW_INTERVAL) };
+        if amount == 0 {
+            return (None, Some(next));
+        }
+        (Some(self.return_quota(amount)), (self.block.left() > 0).then_some(next))
+    }
+
+    /// Removes the whole block and returns it.
+    pub(super) fn return_all(&mut self, now: u64) -> Option<BlockReturn> {
+        self.expire_block(now);
+        (self.block.left() > 0).then(|| self.return_quota(self.block.left()))
+    }
+
+    /// Estimates the decisions of a request that was decided without a call.
+    pub(super) fn decisions(&self, spec: &LimitSpec, now: u64, admitted: bool) -> Decisions {
+        let retry_after = self.pause.retry_after(now);
+        self.estimate.decisions(spec, admitted, self.block.left(), retry_after, now)
+    }
+
+    fn return_quota(&mut self, amount: u64) -> BlockReturn {
+        self.block.remove(amount);
+        self.shrink_next_block();
+        self.estimate.record_return(amount);
+        BlockReturn { amount, charged_at: self.block.charged_at() }
+    }
+
+    fn expire_block(&mut self, now: u64) {
+        if let Some(unused) = self.block.expire(now) {
+            self.expired += unused;
+            if unused * 2 > self.block.size() {
+                self.shrink_next_block();
+            }
+        }
+    }
+
+    fn shrink_next_block(&mut self) {
+        self.largest_next = (self.largest_next / 2).max(1);
+    }
+
+    fn record_response(
+        &mut self,
+        spec: &LimitSpec,
+        terms: &LeaseTerms,
+        charged: u64,
+        response: &CheckResponse,
+        now: u64,
+    ) {
+        self.estimate.record(spec, terms, charged, response, now);
+        self.largest_next = self.largest_next.saturating_mul(2).min(terms.capacity);
+    }
+
+    /// Returns the size of the block to acquire in the background, or 0.
+    fn refill(&mut self, spec: &LimitSpec, terms: &LeaseTerms, now: u64) -> u64 {
+        let is_low = self.block.left() <= self.low_water_mark(terms, now);
+        if !is_low || self.acquiring || self.pause.is_active(now) {
+            return 0;
+        }
+        let size = self.next_block(spec, terms, now);
+        let lasts = now + terms.longest_block / 32 < self.block.expires();
+        if size >= LEAST_GRADUAL_BLOCK && lasts { size } else { 0 }
+    }
+
+    /// Returns the amount at which the block is renewed: enough for the next 4 ms, and a quarter of the
+    /// block.
+    fn low_water_mark(&mut self, terms: &LeaseTerms, now: u64) -> u64 {
+        let soon = self.demand.per_microsecond(now, terms.demand_memory()) * 4_000.0;
+        (self.block.size() / 4).max(soon as u64)
+    }
+
+    /// Returns the size of the block to acquire now.
+    fn next_block(&mut self, spec: &LimitSpec, terms: &LeaseTerms, now: u64) -> u64 {
+        let share = self.estimate.share();
+        if !is_worth_leasing(terms, share) {
+            return 0;
+        }
+        let expires = self.block.expires();
+        let inputs = BlockInputs {
+            share,
+            available: self.estimate.available(spec, now),
+            demand: self.demand.per_microsecond(now, terms.demand_memory()),
+            usable_for: if expires > now { expires - now } else { terms.longest_block },
+            in_hand: self.block.left(),
+            largest: self.largest_next,
+        };
+        block_size(terms, &inputs)
+    }
+}

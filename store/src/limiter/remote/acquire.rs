@@ -1,0 +1,48 @@
+//! Acquires a block of leased quota. The call is a task of its own, so the block is not lost when the request
+//! that wanted it ends.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::remote_core::RemoteCore;
+use crate::lease::BlockAcquisition;
+use crate::pending_call::ABANDONED;
+
+impl<S: Backend> RemoteCore<S> {
+    /// Starts the acquisition of a block.
+    pub(super) fn acquire(self: &Arc<Self>, acquisition: BlockAcquisition) {
+        // Created before the task, so that the acquisition also ends if the task never starts.
+        let running = RunningAcquisition { core: self.clone(), acquisition };
+        self.runtime.spawn(async move { running.run().await });
+    }
+}
+
+/// An acquisition that completes its call however its task ends.
+struct RunningAcquisition<S: Backend> {
+    core: Arc<RemoteCore<S>>,
+    acquisition: BlockAcquisition,
+}
+
+impl<S: Backend> RunningAcquisition<S> {
+    async fn run(self) {
+        let Self { core, acquisition } = &self;
+        let sent = core.time.now();
+        let grant = core.store.acquire(acquisition.counter.clone(), acquisition.units).await;
+        if let Ok(grant) = &grant {
+            let now = core.time.now();
+            core.time.record(grant.answer.at, now);
+            if let Some(counter) = core.leases.acquired(acquisition, grant, sent, now) {
+                core.local_quota.record_usage(&counter, &grant.answer.decisions, grant.answer.at);
+            }
+        }
+        acquisition.call.complete(grant.map(|_| ()));
+    }
+}
+
+impl<S: Backend> Drop for RunningAcquisition<S> {
+    fn drop(&mut self) {
+        // Both do nothing after a success.
+        self.core.leases.acquisition_failed(&self.acquisition);
+        self.acquisition.call.complete(ABANDONED);
+    }
+}

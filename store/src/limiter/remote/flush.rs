@@ -1,0 +1,122 @@
+//! Adds local usage to the store. Each flush is a task of its own, because its progress must be recorded even
+//! if the request that needs it ends.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::backend::Backend;
+use super::remote_core::RemoteCore;
+use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::failure::StoreError;
+use crate::limiter::plan::PlannedCounter;
+use crate::local::{UnflushedUsage, UsageFlush};
+use crate::pending_call::{ABANDONED, PendingCall};
+use crate::usage::used;
+
+/// Number of counters that are flushed concurrently in the background.
+const CONCURRENT_FLUSHES: usize = 64;
+
+/// Usage is acquired in units of about this fraction of it, which keeps both the calls and the rounding
+/// small.
+const UNITS: u64 = 1024;
+
+impl<S: Backend> RemoteCore<S> {
+    /// Flushes the local usage of these counters and waits for it.
+    pub(super) async fn flush_before_check(
+        self: &Arc<Self>,
+        counters: &[PlannedCounter],
+    ) -> Result<(), StoreError> {
+        for counter in counters {
+            if let Some(call) = self.flush(counter.counter_id()) {
+                call.wait().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes some of the counters with local usage and waits for it.
+    pub(super) async fn flush_some(self: &Arc<Self>) {
+        let pending = self.local_quota.some_pending(CONCURRENT_FLUSHES);
+        let calls: Vec<_> = pending.into_iter().filter_map(|id| self.flush(id)).collect();
+        for call in calls {
+            let _ = call.wait().await;
+        }
+    }
+
+    /// Starts to flush a counter, or joins the running flush. Returns `None` if there is nothing to flush.
+    fn flush(self: &Arc<Self>, counter_id: u128) -> Option<Arc<PendingCall>> {
+        let (call, flush) = self.local_quota.begin_flush(counter_id, self.time.store_now())?;
+        if let Some(flush) = flush {
+            let running =
+                RunningFlush { core: self.clone(), flush, flushed_rates: SmallVec::new(), result: ABANDONED };
+            self.runtime.spawn(async move { running.run().await });
+        }
+        Some(call)
+    }
+
+    /// Adds the usage of one rate to the store. `limit` has only this rate.
+    async fn add_usage(
+        &self,
+        limit: &Arc<LimitSpec>,
+        key: KeyHash,
+        usage: UnflushedUsage,
+    ) -> Result<(), StoreError> {
+        let counter = |cost| Counter { limit: limit.clone(), key, cost };
+        let mut lost = 0;
+        if usage.least_in_store > 0 {
+            let response = self.store.check(smallvec![counter(0)]).await?;
+            let in_store = limit.rates.first().zip(response.decisions.first());
+            let in_store = in_store.map(|(rate, decision)| used(rate, decision));
+            lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
+        }
+        self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await
+    }
+
+    /// Acquires `amount`, or as much as the limit has room for, in few calls: first in large units, then in
+    /// small ones.
+    async fn acquire_usage(&self, counter: impl Fn(u64) -> Counter, amount: u64) -> Result<(), StoreError> {
+        let mut left = amount;
+        while left > 0 {
+            let unit = left.div_ceil(UNITS).max(1);
+            let units = left / unit;
+            let granted = self.store.acquire(counter(unit), units).await?.granted.min(units);
+            left -= granted * unit;
+            if granted < units {
+                // There is no room for another unit of this size.
+                left = left.min(unit - 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A flush that reports its progress and completes its call however its task ends.
+struct RunningFlush<S: Backend> {
+    core: Arc<RemoteCore<S>>,
+    flush: UsageFlush,
+    flushed_rates: SmallVec<[usize; 1]>,
+    result: Result<(), StoreError>,
+}
+
+impl<S: Backend> RunningFlush<S> {
+    async fn run(mut self) {
+        let UsageFlush { plan, key, usages, .. } = &self.flush;
+        for usage in usages {
+            let Some(limit) = plan.single_rate_specs.get(usage.rate) else { continue };
+            if let Err(error) = self.core.add_usage(limit, *key, *usage).await {
+                self.result = Err(error);
+                return;
+            }
+            self.flushed_rates.push(usage.rate);
+        }
+        self.result = Ok(());
+    }
+}
+
+impl<S: Backend> Drop for RunningFlush<S> {
+    fn drop(&mut self) {
+        self.core.local_quota.finish_flush(&self.flush, &self.flushed_rates, self.core.time.store_now());
+        self.flush.call.complete(self.result.clone());
+    }
+}

@@ -1,0 +1,155 @@
+//! One counter of this process. Pure but for its state; instants are microseconds of the store's clock.
+
+use std::sync::Arc;
+
+use sluice_limiter::{Rate, Record};
+use smallvec::SmallVec;
+
+use super::last_known_usage::{KnownUsage, MAX_KNOWN_RATES, least_still_used};
+use super::local_limit::local_limit;
+use super::replica::Replica;
+use super::replicas::RateReplicas;
+use crate::check::{KeyHash, LimitSpec, Records};
+use crate::limiter::plan::LimitPlan;
+
+/// The counter of one key, limited by this replica's share.
+#[derive(Debug)]
+pub(super) struct LocalCounter {
+    pub(super) plan: Arc<LimitPlan>,
+    pub(super) key: KeyHash,
+    /// For each rate, the replicas that share it.
+    replicas: RateReplicas,
+    /// The limit, scaled to this replica's share.
+    pub(super) limit: Arc<LimitSpec>,
+    /// Records that decide checks: this replica's share of the last known usage, and what was admitted since.
+    pub(super) records: Records,
+    /// Records of what was admitted here and is not flushed to the store.
+    unflushed: Records,
+    last_known: Option<KnownUsage>,
+}
+
+/// Usage of one rate to flush to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnflushedUsage {
+    /// Index of the rate in the limit.
+    pub(crate) rate: usize,
+    /// Usage admitted here that still counts.
+    pub(crate) admitted: u64,
+    /// Usage that the store must already have, unless it has lost it.
+    pub(crate) least_in_store: u64,
+}
+
+impl LocalCounter {
+    /// Creates a counter that starts with this replica's share of the last known usage.
+    pub(super) fn new(
+        plan: &Arc<LimitPlan>,
+        key: KeyHash,
+        replicas: &[Replica],
+        last_known: Option<KnownUsage>,
+    ) -> Self {
+        let limit = local_limit(&plan.spec, replicas, key);
+        let mut records = Records::new();
+        if let Some(usage) = last_known {
+            for ((rate, local), used) in plan.spec.rates.iter().zip(&limit.rates).zip(usage.used) {
+                let (record, at) = local.roll(None, usage.at + local.phase(key.0));
+                let used = share_of_usage(used, local.requests.get(), rate.requests.get());
+                records.push(local.charge(record, at, used));
+            }
+        }
+        let unflushed = Records::new();
+        Self { plan: plan.clone(), key, replicas: replicas.into(), limit, records, unflushed, last_known }
+    }
+
+    /// Adopts the numbers of `plan` and the shares of `replicas`. The records are kept.
+    pub(super) fn update(&mut self, plan: &Arc<LimitPlan>, replicas: &[Replica]) {
+        if self.replicas[..] != *replicas || !Arc::ptr_eq(&self.plan, plan) {
+            if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
+                self.last_known = None;
+            }
+            (self.plan, self.replicas) = (plan.clone(), replicas.into());
+            self.limit = local_limit(&plan.spec, replicas, self.key);
+        }
+    }
+
+    /// Records an admission, to be flushed.
+    pub(super) fn admitted(&mut self, now: u64, cost: u64) {
+        let before = std::mem::take(&mut self.unflushed);
+        for rate in &self.limit.rates {
+            let (record, at) = rate.roll(record_of(rate, &before, now), now + rate.phase(self.key.0));
+            self.unflushed.push(rate.charge(record, at, cost));
+        }
+    }
+
+    /// Corrects what was admitted here at `charged`.
+    pub(super) fn correct(&mut self, charged: u64, delta: i64, now: u64) {
+        for records in [&mut self.records, &mut self.unflushed] {
+            for (rate, stored) in self.limit.rates.iter().zip(records.iter_mut()) {
+                let phase = rate.phase(self.key.0);
+                if stored.tag == rate.tag() {
+                    let (record, _) = rate.roll(Some(stored.clone()), now + phase);
+                    *stored = rate.settle(record, now + phase, charged + phase, delta);
+                }
+            }
+        }
+    }
+
+    /// Removes the usage to flush. Rates without local and without last known usage are left out.
+    pub(super) fn take_unflushed(&mut self, now: u64) -> SmallVec<[UnflushedUsage; 1]> {
+        let (unflushed, last_known) = (std::mem::take(&mut self.unflushed), self.last_known.take());
+        let mut usages = SmallVec::new();
+        for (n, rate) in self.limit.rates.iter().enumerate() {
+            let phase = rate.phase(self.key.0);
+            let admitted = record_of(rate, &unflushed, now).map_or(0, |record| {
+                let (record, at) = rate.roll(Some(record), now + phase);
+                rate.used(&record, at)
+            });
+            let least_in_store = match (&last_known, self.plan.spec.rates.get(n)) {
+                (Some(usage), Some(rate)) if n < MAX_KNOWN_RATES => {
+                    least_still_used(rate, phase, usage.used[n], usage.at, now)
+                }
+                _ => 0,
+            };
+            if admitted > 0 || least_in_store > 0 {
+                usages.push(UnflushedUsage { rate: n, admitted, least_in_store });
+            }
+        }
+        usages
+    }
+
+    /// Puts back usage that could not be flushed. It counts from `now`, which is too late for what was
+    /// admitted in an earlier window.
+    pub(super) fn put_back(&mut self, usage: UnflushedUsage, now: u64) {
+        let Some(rate) = self.limit.rates.get(usage.rate) else { return };
+        let found = self.unflushed.iter().position(|record| record.tag == rate.tag());
+        let stored = found.map(|n| self.unflushed.swap_remove(n));
+        let (record, at) = rate.roll(stored, now + rate.phase(self.key.0));
+        self.unflushed.push(rate.charge(record, at, usage.admitted));
+        if usage.least_in_store > 0 && usage.rate < MAX_KNOWN_RATES {
+            let last_known =
+                self.last_known.get_or_insert(KnownUsage { at: now, used: [0; MAX_KNOWN_RATES] });
+            last_known.used[usage.rate] = usage.least_in_store;
+        }
+    }
+
+    /// Reports whether all admissions have been flushed.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.unflushed.is_empty()
+    }
+
+    /// Reports whether none of the records counts any more.
+    pub(super) fn is_expired(&self, now: u64) -> bool {
+        self.records.iter().chain(&self.unflushed).all(|record| record.expires_at() <= now / 1000)
+    }
+}
+
+/// Returns the record of a rate. The record of a new rate is derived from the others, as far as they prove
+/// usage.
+fn record_of(rate: &Rate, records: &[Record], now: u64) -> Option<Record> {
+    records.iter().find(|record| record.tag == rate.tag()).cloned().or_else(|| rate.seeded(records, now))
+}
+
+/// Returns ceil(used * share / number), at most the share.
+fn share_of_usage(used: u64, share: u64, number: u64) -> u64 {
+    let product = u128::from(used) * u128::from(share);
+    u64::try_from(product.div_ceil(u128::from(number.max(1)))).unwrap_or(u64::MAX).min(share)
+}

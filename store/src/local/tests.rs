@@ -1,0 +1,42 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_limiter::{Algorithm, Period, Rate, Requests};
+
+use super::local_quota::LocalQuota;
+use super::replica::Replica;
+use super::replicas::Replicas;
+use crate::check::{KeyHash, LimitSpec};
+use crate::limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
+
+const DAY: u64 = 86_400_000;
+
+#[tokio::test(start_paused = true)]
+async fn each_rate_is_shared_by_the_replicas_of_its_own_last_period() {
+    let rate = |requests, millis| {
+        let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(millis).unwrap());
+        Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap()
+    };
+    let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate(100, 1_000), rate(10_000, DAY)]));
+    let replicas = Replicas::new(Replica::new(0, 100));
+    let plan = LimitPlan::new(spec, Consistency::Local, OnStoreFailure::Share, false, replicas.clone());
+    let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+    let quota = LocalQuota::new(10, 10);
+    let second = |n: u64| 1_700_000_000_000_000 + n * 1_000_000;
+    let admitted = |at| {
+        std::iter::repeat_with(|| quota.check(&[&counter], at))
+            .take_while(|response| response.admitted)
+            .count()
+    };
+    assert_eq!(admitted(second(0)), 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    replicas.set(Replica::new(0, 10));
+    assert_eq!(admitted(second(1)), 1, "the replicas that left have used their shares of the last second");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(admitted(second(3)), 10);
+    // The day is still shared by 100 replicas.
+    assert_eq!((4..30).map(|n| admitted(second(n))).sum::<usize>(), 100 - 12);
+    tokio::time::advance(Duration::from_millis(DAY)).await;
+    let tomorrow = second(2 * DAY / 1_000);
+    assert_eq!((0..110).map(|n| admitted(tomorrow + n * 1_000_000)).sum::<usize>(), 1_000);
+}
