@@ -166,7 +166,7 @@ impl Stores {
         let _runtime = self.runtime.enter();
         let options = |millis| LimiterOptions {
             latency_budget: Duration::from_millis(millis),
-            shared_keys: capacity::local_keys(),
+            local_quota_keys: capacity::local_keys(),
             ..LimiterOptions::default()
         };
         Arc::new(match (choice, redis) {

@@ -34,7 +34,7 @@ impl Checked {
 
     /// Reports whether local quota decided in place of a store that failed.
     pub(crate) fn by_local_quota(&self) -> bool {
-        self.outcome.failure.is_some() && self.outcome.source == Source::Share
+        self.outcome.failure.is_some() && self.outcome.source == Source::LocalQuota
     }
 }
 

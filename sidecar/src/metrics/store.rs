@@ -90,38 +90,42 @@ fn redis(encoder: &mut DescriptorEncoder<'_>, metrics: &RedisMetrics) -> Result<
 
 /// Encodes what the limiter did without a call to the store.
 fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Result<(), Error> {
-    let LimiterMetrics { lease, share, denials_remembered } = metrics;
+    let LimiterMetrics { leases, local_quota, remembered_denials } = metrics;
     counters(
         encoder,
         [
             (
                 "denials_remembered",
                 "Requests denied by a remembered denial, without a call to the store",
-                *denials_remembered,
+                *remembered_denials,
             ),
-            ("lease_requests", "Requests that matched a leased limit, once for each limit", lease.requests),
+            ("lease_requests", "Requests that matched a leased limit, once for each limit", leases.requests),
             (
                 "lease_denied",
                 "Requests denied by a leased limit without a call to the store, once for each limit",
-                lease.denied_locally,
+                leases.denied_locally,
             ),
             (
                 "lease_calls",
                 "Requests under a leased limit that needed a call of their own, once for each limit",
-                lease.single_calls,
+                leases.single_calls,
             ),
             (
                 "lease_takes",
                 "Calls that acquired quota of a leased limit, including those that granted none",
-                lease.takes,
+                leases.acquisitions,
             ),
-            ("lease_returns", "Calls that returned unused quota of a leased limit", lease.returns),
-            ("lease_quota_taken", "Quota of leased limits acquired from the store, in requests", lease.taken),
-            ("lease_quota_returned", "Quota of leased limits returned unused, in requests", lease.returned),
-            ("lease_quota_lost", "Quota of leased limits that expired unused, in requests", lease.lost),
-            ("share_admitted", "Checks admitted by local quota in place of the store", share.admitted),
-            ("share_denied", "Checks denied by local quota in place of the store", share.denied),
-            ("share_handed_over", "Counters whose local usage was flushed to the store", share.handed_over),
+            ("lease_returns", "Calls that returned unused quota of a leased limit", leases.returns),
+            (
+                "lease_quota_taken",
+                "Quota of leased limits acquired from the store, in requests",
+                leases.acquired,
+            ),
+            ("lease_quota_returned", "Quota of leased limits returned unused, in requests", leases.returned),
+            ("lease_quota_lost", "Quota of leased limits that expired unused, in requests", leases.expired),
+            ("share_admitted", "Checks admitted by local quota in place of the store", local_quota.admitted),
+            ("share_denied", "Checks denied by local quota in place of the store", local_quota.denied),
+            ("share_handed_over", "Counters whose local usage was flushed to the store", local_quota.flushed),
         ],
     )?;
     gauges(
@@ -130,12 +134,12 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
             (
                 "lease_keys",
                 "Counters of leased limits that this sidecar holds, one for each limit and key",
-                lease.keys,
+                leases.keys,
             ),
             (
                 "share_pending",
                 "Counters whose local usage is waiting to be flushed to the store",
-                share.pending,
+                local_quota.pending,
             ),
         ],
     )
