@@ -1,4 +1,4 @@
-//! What the operator is told on its command line, by flags or by the environment.
+//! The command line of the operator. Every flag can also be set by an environment variable.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,46 +8,46 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser, Debug, Clone)]
 #[command(name = "sluice-operator", version)]
 pub struct Args {
-    /// The namespace that the operator runs in.
+    /// Namespace of the operator.
     #[arg(long, env = "POD_NAMESPACE", default_value = "sluice-system")]
     pub namespace: String,
-    /// The name of this replica's pod: the holder of the lease.
+    /// Name of this replica's pod, used as the holder of the lease.
     #[arg(long, env = "POD_NAME", default_value = "sluice-operator")]
     pub pod_name: String,
-    /// The address of this replica's pod, where sidecars reach the leader.
+    /// Address of this replica's pod, on which sidecars reach the leader.
     #[arg(long, env = "POD_IP", default_value = "127.0.0.1")]
     pub pod_ip: IpAddr,
 
-    /// Where admission listens (TLS). Called by the API server only.
+    /// Listen address of the admission webhook (TLS). Only the API server calls it.
     #[arg(long, env = "SLUICE_WEBHOOK_LISTEN", default_value = "0.0.0.0:9443")]
     pub webhook_listen: SocketAddr,
-    /// Where sidecars get their stream (TLS, a reviewed token).
+    /// Listen address of the control port (TLS), to which sidecars connect with a service-account token.
     #[arg(long, env = "SLUICE_CONTROL_LISTEN", default_value = "0.0.0.0:8443")]
     pub control_listen: SocketAddr,
-    /// Where probes and metrics are served (plain, no secrets).
+    /// Listen address of probes and metrics (plain HTTP; serves no secrets).
     #[arg(long, env = "SLUICE_ADMIN_LISTEN", default_value = "0.0.0.0:8080")]
     pub admin_listen: SocketAddr,
 
-    /// The selectorless Service of the control port; its EndpointSlice is the leader's.
+    /// Service of the control port. It has no selector; the leader writes its EndpointSlice.
     #[arg(long, env = "SLUICE_CONTROL_SERVICE", default_value = "sluice-control")]
     pub control_service: String,
-    /// The Service of the webhook.
+    /// Service of the admission webhook.
     #[arg(long, env = "SLUICE_WEBHOOK_SERVICE", default_value = "sluice-webhook")]
     pub webhook_service: String,
-    /// The name of both webhook configurations, whose `caBundle` the operator keeps.
+    /// Name of both webhook configurations. The operator keeps their `caBundle` up to date.
     #[arg(long, env = "SLUICE_WEBHOOK_CONFIGURATION", default_value = "sluice")]
     pub webhook_configuration: String,
-    /// Further names or addresses in the serving certificate, for whoever reaches the operator by those.
+    /// Further DNS names or IP addresses to include in the serving certificate.
     #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
     pub certificate_name: Vec<String>,
 
-    /// The image of the sidecar.
+    /// Image of the sidecar.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE", default_value = "sluice-sidecar:0.1.0")]
     pub sidecar_image: String,
-    /// The pull policy of the sidecar's image.
+    /// Pull policy of the sidecar's image.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     pub sidecar_image_pull_policy: String,
-    /// The sidecar's resources, as JSON of a container's `resources`.
+    /// Resource requests and limits of the sidecar, as the JSON of a container's `resources`.
     #[arg(
         long,
         env = "SLUICE_SIDECAR_RESOURCES",
@@ -55,50 +55,57 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
-    /// The store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
-    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`, with `rediss` for TLS, and without a password.
+    /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
+    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.
     #[arg(long, env = "SLUICE_STORE_URL", default_value = "redis://sluice-redis.sluice-system.svc:6379")]
     pub store_url: String,
-    /// The Secret of the store in the operator's namespace: `password`, and optionally `username`, `ca.crt` (the
-    /// authority of its certificate), `tls.crt` and `tls.key` (what to show to it), `sentinel-username` and
-    /// `sentinel-password`. Absent: the store asks for nothing.
+    /// Secret with the credentials of the store, in the operator's namespace. Fields: `password`, and
+    /// optionally `username`, `ca.crt` (authority of the store's certificate), `tls.crt` and `tls.key`
+    /// (client certificate), `sentinel-username` and `sentinel-password`. Not needed if the store requires no
+    /// authentication.
     #[arg(long, env = "SLUICE_STORE_SECRET")]
     pub store_secret: Option<String>,
-    /// Make that Secret if it is not there, with a random password and an ACL file: for the embedded Redis.
+    /// Create the Secret of the store if it does not exist, with a random password and an ACL file. Used for
+    /// the embedded Redis.
     #[arg(long, env = "SLUICE_STORE_EMBEDDED")]
     pub store_embedded: bool,
-    /// How long a check may take, in milliseconds.
-    #[arg(long, env = "SLUICE_STORE_LATENCY_BUDGET_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    /// Maximum duration of a check in the store, in milliseconds.
+    #[arg(
+        long,
+        env = "SLUICE_STORE_LATENCY_BUDGET_MS",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(1..=10_000)
+    )]
     pub store_latency_budget_ms: u64,
-    /// What every key in the store begins with.
+    /// Prefix of every key in the store.
     #[arg(long, env = "SLUICE_STORE_PREFIX", default_value = "sluice:")]
     pub store_prefix: String,
 
-    /// Do not use a lease: this replica leads. For a single process outside of a cluster.
+    /// Lead without a lease. Only for a single process outside a cluster.
     #[arg(long, env = "SLUICE_NO_LEASE")]
     pub no_lease: bool,
-    /// How logs are written.
+    /// Format of the logs.
     #[arg(long, env = "SLUICE_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged: `info`, or `warn,sluice_operator=debug`.
+    /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
 }
 
-/// How logs are written.
+/// Format of the logs.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A line of text each.
+    /// One line of text for each event.
     Text,
-    /// A JSON object each.
+    /// One JSON object for each event.
     Json,
 }
 
 impl Args {
-    /// Starts logging to the standard error.
+    /// Starts logging to standard error.
     pub fn init_logging(&self) {
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log).unwrap_or_else(|error| {
-            eprintln!("--log {:?}: {error}; using `info`", self.log);
+            eprintln!("--log {:?} is not a valid filter, using `info`: {error}", self.log);
             tracing_subscriber::EnvFilter::new("info")
         });
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -108,7 +115,7 @@ impl Args {
         };
     }
 
-    /// The names that certificates of the operator are for.
+    /// Returns the names in the serving certificate.
     #[must_use]
     pub fn dns_names(&self) -> Vec<String> {
         [&self.control_service, &self.webhook_service]
@@ -121,7 +128,7 @@ impl Args {
             .collect()
     }
 
-    /// Where sidecars reach the control port.
+    /// Returns the URL on which sidecars reach the control port.
     #[must_use]
     pub fn control_url(&self) -> String {
         format!("https://{}.{}.svc:{}", self.control_service, self.namespace, self.control_listen.port())

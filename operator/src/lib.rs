@@ -1,28 +1,34 @@
-//! The operator of Sluice: from `RateLimitPolicy` objects to sidecars that enforce them, and back to status.
+//! The operator of Sluice: distributes `RateLimitPolicy` objects to the sidecars that enforce them, and
+//! reports in their status whether all sidecars do.
 //!
-//! - [`args`], [`context`], [`mod@run`]: what it is told, what its parts share, how they start and stop.
-//! - [`policy`]: a policy's way: watch, dereference, validate, publish, report.
-//! - [`cluster`]: what is known of pods, Services and namespaces, from watches.
-//! - [`admission`]: the webhook: pods get their sidecar, bad policies are refused.
-//! - [`distribution`]: the stream to sidecars and their reports.
-//! - [`store`]: access to Redis, and the embedded Redis's password.
-//! - [`certificates`], [`trust`]: the operator's own authority, and who is told of it.
-//! - [`leadership`]: one replica serves streams and writes status.
-//! - [`admin`], [`metrics`]: `/livez /readyz /metrics`.
+//! - [`args`], [`metrics`]: the command line, and all metrics.
+//! - [`process`]: starts, connects and stops the parts.
+//! - [`leadership`]: one replica leads; it serves sidecars and writes status.
+//! - [`certificates`]: the operator's own certificates and their trust.
+//! - [`store`]: access to the store that the sidecars use.
+//! - [`admission`]: the webhook, which adds sidecars to pods and rejects invalid policies.
+//! - [`capture`]: the ports of a pod that its sidecar captures.
+//!
+//! A policy passes through these, in this order:
+//!
+//! - [`cluster`]: tables of policies, pods, Services and namespaces, kept up to date by watches.
+//! - [`policy_key`], [`queue`]: the policies to reconcile.
+//! - [`reconcile`]: compiles and publishes a policy, then writes its status.
+//! - [`distribution`]: sends published policies to the sidecars and takes their reports.
 
-pub mod admin;
 pub mod admission;
 pub mod args;
+pub mod capture;
 pub mod certificates;
 pub mod cluster;
-pub mod context;
 pub mod distribution;
 pub mod leadership;
 pub mod metrics;
-pub mod policy;
-pub mod run;
+pub mod policy_key;
+pub mod process;
+pub mod queue;
+pub mod reconcile;
 pub mod store;
-pub mod trust;
 
 pub use args::Args;
-pub use run::run;
+pub use process::run::run;

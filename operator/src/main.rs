@@ -1,4 +1,4 @@
-//! The binary of the operator: parses and runs.
+//! The binary of the operator. It parses the command line and runs.
 
 use clap::Parser as _;
 

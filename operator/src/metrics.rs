@@ -1,6 +1,4 @@
-//! The operator's metrics, all of them named here.
-
-use std::sync::atomic::AtomicU64;
+//! The operator's metrics. Every metric is named here.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -9,72 +7,74 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Admission {
+struct AdmissionLabels {
     webhook: &'static str,
     outcome: &'static str,
 }
 
-/// The metrics.
+/// The operator's metrics.
 pub struct Metrics {
     registry: Registry,
-    admission: Family<Admission, Counter>,
+    admission: Family<AdmissionLabels, Counter>,
     events: Counter,
     denied: Counter,
     reconciles: Counter,
     failures: Counter,
-    streams: Gauge<i64>,
+    sessions: Gauge<i64>,
     leader: Gauge<i64>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("sluice_operator");
-        let metrics = (
-            Family::<Admission, Counter>::default(),
-            Counter::<u64, AtomicU64>::default(),
-            Counter::<u64, AtomicU64>::default(),
-            Counter::<u64, AtomicU64>::default(),
-            Counter::<u64, AtomicU64>::default(),
-            Gauge::<i64>::default(),
-            Gauge::<i64>::default(),
+        let admission = Family::default();
+        let (events, denied) = (Counter::default(), Counter::default());
+        let (reconciles, failures) = (Counter::default(), Counter::default());
+        let (sessions, leader) = (Gauge::default(), Gauge::default());
+        registry.register(
+            "admission_reviews",
+            "Admission reviews answered, by webhook and outcome",
+            admission.clone(),
         );
-        let (admission, events, denied, reconciles, failures, streams, leader) = metrics;
-        registry.register("admission_reviews", "Admission reviews by webhook and outcome", admission.clone());
         registry.register("stream_events", "Events sent to sidecars", events.clone());
-        registry.register("streams_denied", "Streams denied: token or pod not accepted", denied.clone());
-        registry.register("reconciles", "Policies reconciled", reconciles.clone());
+        registry.register(
+            "streams_denied",
+            "Connections of sidecars denied because their token or pod was not accepted",
+            denied.clone(),
+        );
+        registry.register("reconciles", "Reconciles of policies, including failed ones", reconciles.clone());
         registry.register(
             "reconcile_failures",
-            "Reconciles that failed and will be tried again",
+            "Reconciles of policies that failed and will be retried",
             failures.clone(),
         );
         registry.register(
             "streams",
-            "Sidecars with a stream, or with one that has just ended",
-            streams.clone(),
+            "Sidecars that are connected, or were connected during the last 30 seconds",
+            sessions.clone(),
         );
-        registry.register("leader", "1 if this replica leads", leader.clone());
-        Self { registry, admission, events, denied, reconciles, failures, streams, leader }
+        registry.register("leader", "1 if this replica is the leader", leader.clone());
+        Self { registry, admission, events, denied, reconciles, failures, sessions, leader }
     }
 }
 
 impl Metrics {
-    /// An admission review was answered.
+    /// Counts an admission review.
     pub fn admission(&self, webhook: &'static str, outcome: &'static str) {
-        self.admission.get_or_create(&Admission { webhook, outcome }).inc();
+        self.admission.get_or_create(&AdmissionLabels { webhook, outcome }).inc();
     }
 
-    /// An event was sent to a sidecar.
+    /// Counts an event sent to a sidecar.
     pub fn event_sent(&self) {
         self.events.inc();
     }
 
-    /// A stream was denied.
-    pub fn stream_denied(&self) {
+    /// Counts a denied session.
+    pub fn session_denied(&self) {
         self.denied.inc();
     }
 
-    /// A policy was reconciled, or could not be.
+    /// Counts a reconcile and its failure.
     pub fn reconciled(&self, ok: bool) {
         self.reconciles.inc();
         if !ok {
@@ -82,15 +82,15 @@ impl Metrics {
         }
     }
 
-    /// This replica leads.
-    pub fn leads(&self) {
+    /// Records that this replica is the leader.
+    pub fn set_leader(&self) {
         self.leader.set(1);
     }
 
-    /// All metrics as text.
+    /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
-    pub fn text(&self, streams: usize) -> String {
-        self.streams.set(i64::try_from(streams).unwrap_or(i64::MAX));
+    pub fn text(&self, sessions: usize) -> String {
+        self.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);

@@ -1,4 +1,4 @@
-//! The webhook as the API server calls it, in-process: JSON in, JSON out.
+//! The webhook as the API server calls it, in the same process: JSON requests and JSON responses.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
-use sluice_operator::admission::inject::{InjectConfig, resources};
+use sluice_operator::admission::config::{InjectConfig, resources};
 use sluice_operator::admission::serve::router;
 use tower::ServiceExt as _;
 
@@ -40,17 +40,17 @@ fn review(object: &Value) -> String {
     .to_string()
 }
 
-/// Applies the answer's patch.
-fn patched(object: &Value, answer: &Value) -> Value {
-    // Bytes as a list of numbers: the API server takes that as well as base64.
-    let patch: Vec<u8> = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
+/// Applies the patch of a response.
+fn patched(object: &Value, response: &Value) -> Value {
+    // The patch is a list of bytes. The API server accepts that as well as base64.
+    let patch: Vec<u8> = serde_json::from_value(response["response"]["patch"].clone()).unwrap();
     let mut object = object.clone();
     json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap()).unwrap();
     object
 }
 
 #[tokio::test]
-async fn admit_injects_once_and_keeps_what_it_does_not_know() {
+async fn admit_injects_once_and_keeps_unknown_fields() {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"containers": [
@@ -58,13 +58,16 @@ async fn admit_injects_once_and_keeps_what_it_does_not_know() {
             {"name": "app", "image": "a", "ports": [{"name": "http", "containerPort": 8080}], "readinessProbe": {"httpGet": {"port": "http"}}},
         ]},
     });
-    let (status, answer) = call("/inject", review(&pod)).await;
+    let (status, response) = call("/inject", review(&pod)).await;
     assert!(
-        status.is_success() && answer["response"]["allowed"] == true && answer["response"]["uid"] == "42",
-        "{answer}"
+        status.is_success() && response["response"]["allowed"] == true && response["response"]["uid"] == "42",
+        "{response}"
     );
-    let after = patched(&pod, &answer);
-    assert_eq!(after["spec"]["containers"][0], pod["spec"]["containers"][0], "a field of a newer API stays");
+    let after = patched(&pod, &response);
+    assert_eq!(
+        after["spec"]["containers"][0], pod["spec"]["containers"][0],
+        "a field of a newer API is kept"
+    );
     assert_eq!(after["spec"]["containers"][1]["readinessProbe"]["httpGet"]["port"], 8080);
     assert_eq!(after["spec"]["containers"][1]["ports"], json!([{"containerPort": 8080}]));
     let sidecar = &after["spec"]["initContainers"][0];
@@ -82,48 +85,51 @@ async fn admit_never_blocks_a_pod() {
         json!({"metadata": {"name": "p"}}),
         Value::Null,
     ] {
-        let (status, answer) = call("/inject", review(&pod)).await;
-        let response = &answer["response"];
+        let (status, response) = call("/inject", review(&pod)).await;
+        let response = &response["response"];
         assert!(
             status.is_success() && response["allowed"] == true && response["patch"].is_null(),
-            "{pod}: {answer}"
+            "{pod}: {response}"
         );
     }
     let bare = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "db", "ports": [{"name": "postgres", "containerPort": 5432}]}]}});
-    let (_, answer) = call("/inject", review(&bare)).await;
-    assert!(answer["response"]["warnings"][0].as_str().unwrap().contains("does not say HTTP"), "{answer}");
+    let (_, response) = call("/inject", review(&bare)).await;
+    assert!(
+        response["response"]["warnings"][0].as_str().unwrap().contains("does not indicate HTTP"),
+        "{response}"
+    );
 }
 
 #[tokio::test]
-async fn admit_refuses_a_bad_policy_with_every_path_and_warns_of_a_doubtful_one() {
+async fn admit_rejects_an_invalid_policy_with_every_path_and_warns_about_a_doubtful_one() {
     let policy = |limits: Value| json!({"metadata": {"name": "p"}, "spec": {"limits": limits}});
     let bad =
         policy(json!([{"name": "a", "rates": [{"requests": 1, "per": "9999h"}], "key": {"parts": [{}]}}]));
-    let (_, answer) = call("/validate", review(&bad)).await;
-    let text = answer["response"]["status"]["message"].as_str().unwrap();
+    let (_, response) = call("/validate", review(&bad)).await;
+    let text = response["response"]["status"]["message"].as_str().unwrap();
     assert!(
-        answer["response"]["allowed"] == false
+        response["response"]["allowed"] == false
             && text.contains("spec.limits[0].rates[0].per: ")
             && text.contains("spec.limits[0].key.parts[0]: "),
-        "{answer}"
+        "{response}"
     );
     let doubtful =
         policy(json!([{"name": "a", "rates": [{"requests": 9, "per": "1m"}, {"requests": 9, "per": "1h"}]}]));
-    let (_, answer) = call("/validate", review(&doubtful)).await;
+    let (_, response) = call("/validate", review(&doubtful)).await;
     assert!(
-        answer["response"]["allowed"] == true
-            && answer["response"]["warnings"][0].as_str().unwrap().contains("can never bind"),
-        "{answer}"
+        response["response"]["allowed"] == true
+            && response["response"]["warnings"][0].as_str().unwrap().contains("can never bind"),
+        "{response}"
     );
 }
 
 #[tokio::test]
-async fn admit_survives_bodies_that_are_no_reviews() {
+async fn admit_rejects_bodies_that_are_not_reviews() {
     for body in ["", "[]", "{}", "\u{0}", r#"{"request":null}"#] {
-        let (status, answer) = call("/inject", body.to_owned()).await;
+        let (status, response) = call("/inject", body.to_owned()).await;
         assert!(
-            status.is_client_error() || answer["response"]["allowed"] == false,
-            "{body:?}: {status} {answer}"
+            status.is_client_error() || response["response"]["allowed"] == false,
+            "{body:?}: {status} {response}"
         );
     }
     let (status, _) = call("/inject", "x".repeat(9 << 20)).await;

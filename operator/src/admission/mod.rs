@@ -1,11 +1,13 @@
-//! The webhook: pods get their sidecar, bad policies are refused with the field's path.
+//! The admission webhook: adds the sidecar to pods and rejects invalid policies.
 //!
 //! - [`serve`]: the two endpoints, called by the API server.
-//! - [`capture`]: which ports of a pod the sidecar takes over.
-//! - [`inject`]: the pod with its sidecar. Pure.
-//! - [`validate`]: a policy's verdict. Pure.
+//! - [`inject`]: adds the sidecar to a pod. Pure.
+//! - [`sidecar`]: the sidecar's container and volumes. Pure.
+//! - [`config`]: the configuration of all sidecars, from the arguments.
+//! - [`review`]: reviews a policy. Pure.
 
-pub mod capture;
+pub mod config;
 pub mod inject;
+pub mod review;
 pub mod serve;
-pub mod validate;
+pub mod sidecar;

@@ -1,5 +1,6 @@
-//! The webhook's two endpoints. Only the API server calls them; whoever else does learns nothing: an answer depends
-//! on the request alone. An error never blocks a pod: what cannot be read is let through as it is.
+//! The two endpoints of the webhook. They are meant for the API server and do not authenticate callers: a
+//! response depends on the request alone, so it reveals nothing. An error never blocks a pod; a pod that
+//! cannot be read is admitted unchanged.
 
 use std::sync::Arc;
 
@@ -12,21 +13,21 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
 
-use crate::admission::inject::{InjectConfig, Skip, inject};
-use crate::admission::validate::judge;
+use crate::admission::config::InjectConfig;
+use crate::admission::inject::{Skip, inject};
+use crate::admission::review::review;
 use crate::metrics::Metrics;
 
-/// The API server sends objects of up to 3 MiB, old and new.
+/// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 
-/// What the endpoints need.
 #[derive(Clone)]
 struct Admission {
     config: Arc<InjectConfig>,
     metrics: Arc<Metrics>,
 }
 
-/// `POST /inject` and `POST /validate`.
+/// Returns the routes `POST /inject` and `POST /validate`.
 pub fn router(config: InjectConfig, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
@@ -35,10 +36,15 @@ pub fn router(config: InjectConfig, metrics: Arc<Metrics>) -> Router {
         .with_state(Admission { config: Arc::new(config), metrics })
 }
 
-type Review = Json<AdmissionReview<DynamicObject>>;
+/// The body of requests and responses.
+type ReviewBody = Json<AdmissionReview<DynamicObject>>;
 
-/// Reads a review, lets `decide` answer it with what is allowed until it says otherwise, and writes it.
-fn answer(review: Review, decide: impl FnOnce(&Value, AdmissionResponse) -> AdmissionResponse) -> Review {
+/// Reads a review and returns it with the response that `decide` makes from the object and a response that
+/// allows it.
+fn respond(
+    review: ReviewBody,
+    decide: impl FnOnce(&Value, AdmissionResponse) -> AdmissionResponse,
+) -> ReviewBody {
     let request: AdmissionRequest<DynamicObject> = match review.0.try_into() {
         Ok(request) => request,
         Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
@@ -48,26 +54,26 @@ fn answer(review: Review, decide: impl FnOnce(&Value, AdmissionResponse) -> Admi
     Json(decide(&object, AdmissionResponse::from(&request)).into_review())
 }
 
-async fn inject_pod(State(admission): State<Admission>, review: Review) -> Review {
-    answer(review, |object, mut response| {
-        let outcome = match with_sidecar(object, &admission.config) {
+async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> ReviewBody {
+    respond(review, |object, mut response| {
+        let outcome = match patch(object, &admission.config) {
             Ok(patch) => {
                 response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
                 "injected"
             }
-            Err(Without::Unreadable(error)) => {
-                tracing::warn!("a pod gets no sidecar: {error}");
+            Err(NoPatch::Unreadable(error)) => {
+                tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
                 "unreadable"
             }
-            Err(Without::Skip(skip)) => {
+            Err(NoPatch::Skip(skip)) => {
                 if let Skip::Capture(error) = &skip {
                     let named = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
                     tracing::info!(
                         namespace = named("namespace"),
                         pod = named("name") + &named("generateName"),
-                        "no sidecar for this pod: {error}"
+                        "the pod gets no sidecar: {error}"
                     );
-                    response.warnings = Some(vec![format!("sluice: no sidecar for this pod: {error}")]);
+                    response.warnings = Some(vec![format!("sluice: the pod gets no sidecar: {error}")]);
                 }
                 skip.as_str()
             }
@@ -77,36 +83,36 @@ async fn inject_pod(State(admission): State<Admission>, review: Review) -> Revie
     })
 }
 
-/// Why a pod stays as it is.
-enum Without {
+/// The reason why a pod is left unchanged.
+enum NoPatch {
     Unreadable(serde_json::Error),
     Skip(Skip),
 }
 
-impl From<serde_json::Error> for Without {
+impl From<serde_json::Error> for NoPatch {
     fn from(error: serde_json::Error) -> Self {
         Self::Unreadable(error)
     }
 }
 
-/// What changes with a sidecar. Both sides go through the same types, so that a field that these do not know is not
-/// in the patch, and stays.
-fn with_sidecar(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, Without> {
+/// Returns the patch that adds the sidecar to a pod. Both versions of the pod pass through the same types, so
+/// fields that these types do not have are not in the patch and stay as they are.
+fn patch(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, NoPatch> {
     let before: Pod = serde_json::from_value(object.clone())?;
-    let after = inject(&before, config).map_err(Without::Skip)?;
+    let after = inject(&before, config).map_err(NoPatch::Skip)?;
     Ok(json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after)?))
 }
 
-async fn validate_policy(State(admission): State<Admission>, review: Review) -> Review {
-    answer(review, |object, mut response| {
-        let verdict = judge(object);
-        let outcome = if verdict.refused.is_some() { "refused" } else { "allowed" };
+async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -> ReviewBody {
+    respond(body, |object, mut response| {
+        let review = review(object);
+        let outcome = if review.rejection.is_some() { "refused" } else { "allowed" };
         admission.metrics.admission("validate", outcome);
-        if let Some(why) = verdict.refused {
-            response = response.deny(why);
+        if let Some(reason) = review.rejection {
+            response = response.deny(reason);
         }
-        if !verdict.warnings.is_empty() {
-            response.warnings = Some(verdict.warnings);
+        if !review.warnings.is_empty() {
+            response.warnings = Some(review.warnings);
         }
         response
     })

@@ -1,8 +1,9 @@
-//! What the Secret holds, and when which part of it is renewed.
+//! The contents of the certificates' Secret, and their renewal.
 //!
-//! A serving certificate lives 30 days and is renewed when a third of that is left. An authority lives a year. When
-//! 120 days of it are left its successor is made and trusted, but signs only from the next renewal on: by then every
-//! sidecar has long read of it. The old one stays trusted until it ends, far longer than twice a certificate's life.
+//! A serving certificate is valid for 30 days and is renewed when a third of that is left. An authority is
+//! valid for a year. When 120 days of it are left, a successor is created and trusted. The successor signs
+//! from the next renewal of the serving certificate, when every sidecar has received it. The old authority
+//! stays trusted until it expires, which is much longer than twice the life of a serving certificate.
 
 use std::collections::BTreeMap;
 
@@ -15,57 +16,61 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
+#[cfg(test)]
+mod tests;
+
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 const SERVING_DAYS: i32 = 30;
 const AUTHORITY_DAYS: i32 = 365;
 const SUCCESSOR_DAYS: i32 = 120;
 
-/// Everything that the Secret holds.
+/// The contents of the Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bundle {
-    /// All trusted authorities, PEM.
+    /// All trusted authorities, in PEM.
     pub trusted: String,
-    /// The authority that signs, PEM.
+    /// The authority that signs, in PEM.
     signer: String,
+    /// Private key of the signer, in PEM.
     signer_key: String,
-    /// The authority that will sign after the next renewal.
+    /// The authority that signs from the next renewal, with its private key, both in PEM.
     successor: Option<(String, String)>,
-    /// The serving certificate, PEM.
+    /// The serving certificate, in PEM.
     pub certificate: String,
-    /// Its key, PEM.
+    /// Private key of the serving certificate, in PEM.
     pub key: String,
 }
 
 impl Bundle {
-    /// A new authority and a certificate for `names`.
+    /// Creates an authority and a serving certificate for `names`.
     pub fn new(names: &[String], now: Timestamp) -> anyhow::Result<Self> {
-        let (signer, signer_key) = authority(now)?;
-        let (certificate, key) = serving(&signer, &signer_key, names, now)?;
+        let (signer, signer_key) = new_authority(now)?;
+        let (certificate, key) = new_serving(&signer, &signer_key, names, now)?;
         Ok(Self { trusted: signer.clone(), signer, signer_key, successor: None, certificate, key })
     }
 
-    /// The bundle that should take this one's place, if any should.
+    /// Returns the bundle that replaces this one, or `None` if nothing is due for renewal.
     pub fn renewed(&self, names: &[String], now: Timestamp) -> anyhow::Result<Option<Self>> {
         let mut next = self.clone();
         if next.successor.is_none() && expiry(&next.signer)? < now + DAY * SUCCESSOR_DAYS {
-            next.successor = Some(authority(now)?);
+            next.successor = Some(new_authority(now)?);
         }
         let serving_ends = expiry(&next.certificate)?;
         if serving_ends < now + DAY * (SERVING_DAYS / 3) {
             if let Some((signer, signer_key)) = next.successor.take() {
                 (next.signer, next.signer_key) = (signer, signer_key);
             }
-            (next.certificate, next.key) = serving(&next.signer, &next.signer_key, names, now)?;
+            (next.certificate, next.key) = new_serving(&next.signer, &next.signer_key, names, now)?;
         }
         next.trusted = next.trusted_at(now)?;
         Ok((next != *self).then_some(next))
     }
 
-    /// The signer, its successor, and every older authority that has not ended.
+    /// Returns the signer, its successor and every older authority that has not expired.
     fn trusted_at(&self, now: Timestamp) -> anyhow::Result<String> {
         let mut trusted = vec![self.signer.clone()];
         trusted.extend(self.successor.iter().map(|(certificate, _)| certificate.clone()));
-        for old in split(&self.trusted) {
+        for old in split_pem(&self.trusted) {
             if !trusted.contains(&old) && expiry(&old)? > now {
                 trusted.push(old);
             }
@@ -73,7 +78,7 @@ impl Bundle {
         Ok(trusted.concat())
     }
 
-    /// As the data of a Secret.
+    /// Returns the data of the Secret.
     #[must_use]
     pub fn to_data(&self) -> BTreeMap<String, String> {
         let (successor, successor_key) = self.successor.clone().unwrap_or_default();
@@ -91,9 +96,10 @@ impl Bundle {
         .collect()
     }
 
-    /// From the data of a Secret.
+    /// Reads the data of the Secret. The error names the damaged field.
     pub fn from_data(data: &BTreeMap<String, String>) -> anyhow::Result<Self> {
-        let get = |name: &str| data.get(name).cloned().with_context(|| format!("the Secret has no {name}"));
+        let get =
+            |name: &str| data.get(name).cloned().with_context(|| format!("the field {name} is missing"));
         let (successor, successor_key) = (get("successor.crt")?, get("successor.key")?);
         let bundle = Self {
             trusted: get("ca.crt")?,
@@ -111,26 +117,26 @@ impl Bundle {
     }
 }
 
-fn split(pem: &str) -> Vec<String> {
+fn split_pem(pem: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     pem.split_inclusive(END).filter(|part| part.ends_with(END)).map(str::to_owned).collect()
 }
 
 fn expiry(pem: &str) -> anyhow::Result<Timestamp> {
-    let der = CertificateDer::from_pem_slice(pem.as_bytes()).context("no certificate in PEM")?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(&der).context("no X.509 certificate")?;
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).context("not a certificate in PEM")?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).context("not an X.509 certificate")?;
     Ok(Timestamp::from_second(certificate.validity().not_after.timestamp())?)
 }
 
-fn valid(params: &mut CertificateParams, now: Timestamp, days: i32) -> anyhow::Result<()> {
-    // An hour back: clocks of other machines may be slow.
+fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) -> anyhow::Result<()> {
+    // Valid since an hour ago: the clocks of other machines may be behind.
     let at = |instant: Timestamp| std::time::SystemTime::from(instant);
     params.not_before = at(now - SignedDuration::from_hours(1)).into();
     params.not_after = at(now + DAY * days).into();
     Ok(())
 }
 
-fn authority(now: Timestamp) -> anyhow::Result<(String, String)> {
+fn new_authority(now: Timestamp) -> anyhow::Result<(String, String)> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params
@@ -138,17 +144,17 @@ fn authority(now: Timestamp) -> anyhow::Result<(String, String)> {
         .push(DnType::CommonName, format!("sluice {}", now.strftime("%Y-%m-%dT%H:%M:%SZ")));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    valid(&mut params, now, AUTHORITY_DAYS)?;
+    set_validity(&mut params, now, AUTHORITY_DAYS)?;
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-fn serving(
+fn new_serving(
     signer: &str,
     signer_key: &str,
     names: &[String],
     now: Timestamp,
 ) -> anyhow::Result<(String, String)> {
-    ensure!(!names.is_empty(), "a certificate needs a name");
+    ensure!(!names.is_empty(), "the serving certificate needs at least one name");
     let issuer = Issuer::from_ca_cert_pem(signer, KeyPair::from_pem(signer_key)?)?;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(names.to_vec())?;
@@ -156,51 +162,6 @@ fn serving(
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    valid(&mut params, now, SERVING_DAYS)?;
+    set_validity(&mut params, now, SERVING_DAYS)?;
     Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_is_renewed_in_time_and_an_authority_before_it_is_needed() {
-        let names = ["sluice-control.sluice-system.svc".to_owned()];
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let mut bundle = Bundle::new(&names, start).unwrap();
-        let first = bundle.signer.clone();
-        let mut serving = 0;
-        let mut overlap = 0;
-        for day in 0..800 {
-            let now = start + DAY * day;
-            if let Some(next) = bundle.renewed(&names, now).unwrap() {
-                if next.certificate != bundle.certificate {
-                    serving += 1;
-                    assert!(
-                        split(&bundle.trusted).contains(&next.signer),
-                        "a signer is trusted before it signs"
-                    );
-                }
-                bundle = next;
-            }
-            assert!(expiry(&bundle.certificate).unwrap() > now + DAY * 9);
-            assert!(split(&bundle.trusted).contains(&bundle.signer));
-            let old = split(&bundle.trusted).contains(&first);
-            overlap += i32::from(old && bundle.signer != first);
-            assert!(split(&bundle.trusted).len() <= 3);
-        }
-        assert!((35..=42).contains(&serving), "{serving} renewals");
-        assert!(overlap >= 2 * SERVING_DAYS, "{overlap} days of overlap");
-        assert_eq!(Bundle::from_data(&bundle.to_data()).unwrap().to_data(), bundle.to_data());
-    }
-
-    #[test]
-    fn a_damaged_secret_is_an_error_that_names_the_field() {
-        let mut data = Bundle::new(&["a".into()], Timestamp::UNIX_EPOCH).unwrap().to_data();
-        data.insert("tls.key".into(), "nonsense".into());
-        assert!(format!("{:#}", Bundle::from_data(&data).err().unwrap()).contains("tls.key"));
-        data.remove("ca.crt");
-        assert!(format!("{:#}", Bundle::from_data(&data).err().unwrap()).contains("ca.crt"));
-    }
 }

@@ -1,10 +1,10 @@
-//! The operator's own certificates: one authority in a Secret that all replicas share, and a serving certificate.
+//! The operator's own certificates: an authority in a Secret that all replicas share, and a serving
+//! certificate that it signs.
 //!
-//! - [`bundle`]: what the Secret holds, and when which part of it is renewed. Pure but for randomness.
-//! - [`keep`]: reads and writes the Secret, and gives the certificate to the servers.
+//! - [`bundle`]: the contents of the Secret and their renewal. Pure except for randomness.
+//! - [`secret`]: reads and writes the Secret, and gives the serving certificate to the servers.
+//! - [`trust`]: publishes the authority to the API server and to the namespaces of sidecars.
 
 pub mod bundle;
-pub mod keep;
-
-pub use bundle::Bundle;
-pub use keep::Certificates;
+pub mod secret;
+pub mod trust;

@@ -1,15 +1,16 @@
-//! What is known of the cluster, from watches: pods by their metadata only, Services, and which namespaces get
-//! sidecars. Reads are from memory; a pod's containers are fetched once, when they matter.
+//! Tables of what the cluster holds, kept up to date by watches. Reading them needs no request to the API
+//! server, except for a pod's containers, which are fetched once. The tables know nothing of the rest of the
+//! operator: each watch passes its changes to a closure.
 //!
-//! - [`pods`]: pods, and what a single one is made of.
-//! - [`services`]: where Services lead.
-//! - [`namespaces`]: namespaces with sidecars.
-//! - [`follow`]: one loop for all watches.
+//! - [`watch`]: the loop that all watches share.
+//! - [`policies`]: policies as the API server has them, and which of them are not published yet.
+//! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
+//! - [`services`]: Services and the ports that they target.
+//! - [`namespaces`]: namespaces whose pods get sidecars.
 
-pub mod follow;
 pub mod namespaces;
+pub mod pod;
 pub mod pods;
+pub mod policies;
 pub mod services;
-
-pub use pods::{Pod, PodFacts, Pods};
-pub use services::{Service, ServicePort, Services};
+pub mod watch;

@@ -1,4 +1,5 @@
-//! Namespaces with sidecars: those with the label, and those with a pod that asks for one itself.
+//! Namespaces whose pods get sidecars: labelled namespaces, and namespaces with a pod that is labelled for
+//! injection.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,76 +11,79 @@ use kube::runtime::watcher;
 use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
 use tokio::sync::Notify;
 
-use crate::cluster::follow::{Change, follow};
+use crate::cluster::watch::{Change, NamespaceChange, follow};
 
-/// Which namespaces get sidecars.
+/// The namespaces whose pods get sidecars.
 #[derive(Clone, Default)]
 pub struct Namespaces {
+    /// Namespaces in which every pod gets a sidecar.
     labelled: Arc<RwLock<BTreeSet<String>>>,
-    asked: Arc<RwLock<BTreeSet<String>>>,
+    /// Namespaces with a pod that is labelled for injection.
+    with_labelled_pods: Arc<RwLock<BTreeSet<String>>>,
     changed: Arc<Notify>,
 }
 
 impl Namespaces {
-    /// Follows the watch of all namespaces' metadata; says the name of each whose label has changed, and nothing when
-    /// all have been listed.
-    pub async fn watch(&self, client: kube::Client, mut changed: impl FnMut(Option<&str>) + Send) {
+    /// Watches the metadata of all namespaces and passes on the name of each namespace whose label changes.
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
         follow(watcher::watcher(api, watcher::Config::default()), |change| {
             let (name, labelled) = match change {
-                Change::Applied(object) => (
-                    object.name_any(),
-                    object.labels().get(INJECTION_LABEL).is_some_and(|value| value == "enabled"),
-                ),
-                Change::Gone { name, .. } => {
-                    self.asked.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
+                Change::Applied(object) => {
+                    let label = object.labels().get(INJECTION_LABEL);
+                    (object.name_any(), label.is_some_and(|value| value == "enabled"))
+                }
+                Change::Deleted { name, .. } => {
+                    self.with_labelled_pods.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
                     (name, false)
                 }
-                Change::Synced => return changed(None),
+                Change::Listed => return on_change(NamespaceChange::Listed),
             };
             let mut set = self.labelled.write().unwrap_or_else(PoisonError::into_inner);
-            let other = if labelled { set.insert(name.clone()) } else { set.remove(&name) };
+            let changed = if labelled { set.insert(name.clone()) } else { set.remove(&name) };
             drop(set);
-            if other {
+            if changed {
                 self.changed.notify_one();
-                changed(Some(&name));
+                on_change(NamespaceChange::Changed(&name));
             }
         })
         .await;
     }
 
-    /// Follows the watch of pods that ask for a sidecar themselves. Their phase does not matter: the first of a
-    /// namespace waits for its authority before it runs.
+    /// Watches pods that are labelled for injection, in any phase: the first such pod of a namespace cannot
+    /// run before the namespace has the ConfigMap with the operator's authority.
     pub async fn watch_pods(&self, client: kube::Client) {
         let api: Api<PartialObjectMeta<Pod>> = Api::all(client);
         let config = watcher::Config::default().labels(&format!("{INJECT_LABEL}=true"));
         follow(watcher::watcher(api, config), |change| {
             if let Change::Applied(pod) = change {
-                self.asked(&pod.namespace().unwrap_or_default());
+                self.add_with_labelled_pod(&pod.namespace().unwrap_or_default());
             }
         })
         .await;
     }
 
-    fn asked(&self, namespace: &str) {
-        if self.asked.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
+    fn add_with_labelled_pod(&self, namespace: &str) {
+        if self.with_labelled_pods.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
             return;
         }
-        self.asked.write().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
+        let mut set = self.with_labelled_pods.write().unwrap_or_else(PoisonError::into_inner);
+        set.insert(namespace.to_owned());
+        drop(set);
         self.changed.notify_one();
     }
 
-    /// Whether every pod of this namespace gets one.
+    /// Reports whether every new pod of this namespace gets a sidecar.
     #[must_use]
     pub fn is_labelled(&self, namespace: &str) -> bool {
         self.labelled.read().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }
 
-    /// All namespaces that may have sidecars.
+    /// Returns all namespaces that may have sidecars.
     #[must_use]
     pub fn all(&self) -> BTreeSet<String> {
         let mut all = self.labelled.read().unwrap_or_else(PoisonError::into_inner).clone();
-        all.extend(self.asked.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        all.extend(self.with_labelled_pods.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         all
     }
 

@@ -1,71 +1,16 @@
-//! Pods: which there are, from a watch of their metadata; and what a single one is made of, fetched once and kept for
-//! as long as the pod lives, because containers of a pod do not change.
+//! The table of running pods. A watch of their metadata fills it; the containers of a single pod are fetched
+//! when they are needed and kept while the pod lives.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use k8s_openapi::api::core::v1 as core;
+use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
-use kube::{Resource as _, ResourceExt as _};
-use sluice_crds::PORTS_ANNOTATION;
 
-use crate::admission::capture::{self, CaptureError, CapturedPort};
-use crate::cluster::follow::{Change, follow};
-
-/// A running pod, as its metadata says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pod {
-    /// Its UID.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Whether it is being deleted.
-    pub deleting: bool,
-    /// What made it, as kubectl names it: `deployment/checkout`.
-    pub owner: Option<String>,
-}
-
-/// What a pod is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodFacts {
-    /// Whether it has a sidecar.
-    pub injected: bool,
-    /// Whether it is on the host's network: then it is none of ours.
-    pub host_network: bool,
-    /// The ports that its sidecar captures, or would.
-    pub captured: Result<Vec<CapturedPort>, CaptureError>,
-    /// Whether its annotation says which ports serve requests: then the others do not by somebody's choice.
-    pub chosen: bool,
-    /// Ports of containers that are ports of the node too.
-    pub host_ports: Vec<u16>,
-}
-
-impl PodFacts {
-    /// Reads a pod's containers.
-    #[must_use]
-    pub fn of(pod: &core::Pod) -> Self {
-        let spec = pod.spec.clone().unwrap_or_default();
-        let of_sidecar = capture::of_sidecar(&spec);
-        Self {
-            injected: of_sidecar.is_some(),
-            host_network: spec.host_network.unwrap_or(false),
-            captured: of_sidecar.map_or_else(|| capture::plan(pod), Ok),
-            chosen: pod.annotations().contains_key(PORTS_ANNOTATION),
-            host_ports: spec
-                .containers
-                .iter()
-                .flat_map(|container| container.ports.iter().flatten())
-                .filter(|port| port.host_port.is_some())
-                .filter_map(|port| u16::try_from(port.container_port).ok())
-                .collect(),
-        }
-    }
-}
+use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::watch::{Change, follow};
 
 /// All running pods.
 #[derive(Clone)]
@@ -76,54 +21,60 @@ pub struct Pods {
 
 #[derive(Default)]
 struct Table {
+    /// Pods by namespace and UID.
     by_namespace: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
+    /// Facts by the UID of the pod.
     facts: HashMap<String, Arc<PodFacts>>,
 }
 
 impl Pods {
-    /// Knows of none yet.
+    /// Returns an empty table.
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
         Self { client, table: Arc::default() }
     }
 
-    /// Follows the watch; says every change.
-    pub async fn watch(&self, mut changed: impl FnMut(Change<Arc<Pod>>) + Send) {
+    /// Keeps the table up to date and passes on every change.
+    pub async fn watch(&self, mut on_change: impl FnMut(Change<Arc<Pod>>) + Send) {
         let api: Api<PartialObjectMeta<core::Pod>> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields("status.phase=Running");
-        follow(watcher::watcher(api, config), |change| match change {
-            Change::Applied(object) => {
-                let pod = Arc::new(read(&object));
-                let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-                table
-                    .by_namespace
-                    .entry(pod.namespace.clone())
-                    .or_default()
-                    .insert(pod.uid.clone(), pod.clone());
-                drop(table);
-                changed(Change::Applied(pod));
-            }
-            Change::Gone { namespace, name, uid } => {
-                let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(pods) = table.by_namespace.get_mut(&namespace) {
-                    pods.remove(&uid);
-                    if pods.is_empty() {
-                        table.by_namespace.remove(&namespace);
-                    }
+        follow(watcher::watcher(api, config), |change| {
+            on_change(match change {
+                Change::Applied(object) => {
+                    let pod = Arc::new(Pod::read(&object));
+                    self.insert(pod.clone());
+                    Change::Applied(pod)
                 }
-                table.facts.remove(&uid);
-                drop(table);
-                changed(Change::Gone { namespace, name, uid });
-            }
-            Change::Synced => changed(Change::Synced),
+                Change::Deleted { namespace, name, uid } => {
+                    self.remove(&namespace, &uid);
+                    Change::Deleted { namespace, name, uid }
+                }
+                Change::Listed => Change::Listed,
+            });
         })
         .await;
     }
 
-    /// The running pods of a namespace that `wanted` wants, by name.
+    pub(crate) fn insert(&self, pod: Arc<Pod>) {
+        let mut table = self.write();
+        table.by_namespace.entry(pod.namespace.clone()).or_default().insert(pod.uid.clone(), pod);
+    }
+
+    fn remove(&self, namespace: &str, uid: &str) {
+        let mut table = self.write();
+        if let Some(pods) = table.by_namespace.get_mut(namespace) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                table.by_namespace.remove(namespace);
+            }
+        }
+        table.facts.remove(uid);
+    }
+
+    /// Returns the running pods of a namespace that satisfy `wanted`, ordered by name.
     #[must_use]
     pub fn select(&self, namespace: &str, wanted: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.read();
         let mut pods: Vec<_> = table
             .by_namespace
             .get(namespace)
@@ -136,9 +87,10 @@ impl Pods {
         pods
     }
 
-    /// What a pod is made of; nothing if it is gone.
+    /// Returns the facts about a pod's containers, or `None` if the pod no longer exists. The first call for
+    /// a pod sends a request to the API server.
     pub async fn facts(&self, pod: &Pod) -> kube::Result<Option<Arc<PodFacts>>> {
-        if let Some(facts) = self.table.read().unwrap_or_else(PoisonError::into_inner).facts.get(&pod.uid) {
+        if let Some(facts) = self.read().facts.get(&pod.uid) {
             return Ok(Some(facts.clone()));
         }
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
@@ -146,32 +98,20 @@ impl Pods {
         if object.uid().as_deref() != Some(&pod.uid) {
             return Ok(None);
         }
-        let facts = Arc::new(PodFacts::of(&object));
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let facts = Arc::new(PodFacts::read(&object));
+        let mut table = self.write();
         if table.by_namespace.get(&pod.namespace).is_some_and(|pods| pods.contains_key(&pod.uid)) {
             table.facts.insert(pod.uid.clone(), facts.clone());
         }
         Ok(Some(facts))
     }
-}
 
-fn read(object: &PartialObjectMeta<core::Pod>) -> Pod {
-    let labels = object.labels().clone();
-    let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| {
-        // A Deployment's pods are owned by a ReplicaSet whose name is the Deployment's and the template's hash.
-        let deployment =
-            labels.get("pod-template-hash").and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
-        match (owner.kind.as_str(), deployment) {
-            ("ReplicaSet", Some(deployment)) => format!("deployment/{deployment}"),
-            (kind, _) => format!("{}/{}", kind.to_lowercase(), owner.name),
-        }
-    });
-    Pod {
-        uid: object.uid().unwrap_or_default(),
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
-        labels,
-        deleting: object.meta().deletion_timestamp.is_some(),
-        owner,
+    // The table is consistent even if a holder of the lock panicked: each change is a single statement.
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Services: whether one leads traffic past the sidecars is theirs to say.
+//! The table of Services. Their targets decide whether traffic bypasses the sidecars.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,27 +9,25 @@ use kube::ResourceExt as _;
 use kube::api::Api;
 use kube::runtime::watcher;
 
-use crate::cluster::follow::{Change, follow};
+use crate::cluster::watch::{Change, NamespaceChange, follow};
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// Name of the Service.
     pub name: String,
-    /// The labels of its pods; without any it selects none.
+    /// Labels of the pods that the Service selects. A Service without a selector selects no pods.
     pub selector: BTreeMap<String, String>,
-    /// Its ports.
+    /// Ports of the Service.
     pub ports: Vec<ServicePort>,
 }
 
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name, if it has one.
-    pub name: Option<String>,
-    /// Its number.
+    /// Number of the port.
     pub port: i32,
-    /// Where it leads: the name or the number of a pod's port.
+    /// Name or number of the targeted port in the pods.
     pub target: IntOrString,
 }
 
@@ -43,37 +41,37 @@ pub struct Services {
 }
 
 impl Services {
-    /// Follows the watch; says the namespace of every change.
-    pub async fn watch(&self, client: kube::Client, mut changed: impl FnMut(Option<&str>) + Send) {
+    /// Keeps the table up to date and passes on the namespace of every change.
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
         let api: Api<core::Service> = Api::all(client);
         follow(watcher::watcher(api, watcher::Config::default()), |change| match change {
             Change::Applied(object) => {
                 let namespace = object.namespace().unwrap_or_default();
                 let service = Arc::new(read(&object));
                 let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-                let old =
-                    table.entry(namespace.clone()).or_default().insert(service.name.clone(), service.clone());
+                let services = table.entry(namespace.clone()).or_default();
+                let old = services.insert(service.name.clone(), service.clone());
                 drop(table);
                 if old.as_ref() != Some(&service) {
-                    changed(Some(&namespace));
+                    on_change(NamespaceChange::Changed(&namespace));
                 }
             }
-            Change::Gone { namespace, name, .. } => {
+            Change::Deleted { namespace, name, .. } => {
                 let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
                 if let Some(services) = table.get_mut(&namespace) {
                     services.remove(&name);
                 }
                 drop(table);
-                changed(Some(&namespace));
+                on_change(NamespaceChange::Changed(&namespace));
             }
-            Change::Synced => changed(None),
+            Change::Listed => on_change(NamespaceChange::Listed),
         })
         .await;
     }
 
-    /// The Services of a namespace, by name.
+    /// Returns the Services of a namespace, ordered by name.
     #[must_use]
-    pub fn of(&self, namespace: &str) -> Vec<Arc<Service>> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<Service>> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
@@ -89,9 +87,8 @@ fn read(object: &core::Service) -> Service {
             .unwrap_or_default()
             .into_iter()
             .map(|port| ServicePort {
-                target: port.target_port.unwrap_or(IntOrString::Int(port.port)),
-                name: port.name,
                 port: port.port,
+                target: port.target_port.unwrap_or(IntOrString::Int(port.port)),
             })
             .collect(),
     }

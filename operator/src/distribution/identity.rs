@@ -1,5 +1,6 @@
-//! Who asks for a stream: a projected service-account token with Sluice's audience, reviewed by the API server, tied
-//! to a pod by its UID. A token without the audience, of another pod, or of a pod that is gone, gets nothing.
+//! The identity of a sidecar: a projected service-account token with Sluice's audience, which the API server
+//! reviews and which is tied to a pod by its UID. A token without the audience, or of a pod that no longer
+//! exists, is denied.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +12,36 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
 
-/// A sidecar, known by its pod.
+/// The pod of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// The pod's UID.
+    /// UID of the pod.
     pub pod_uid: String,
-    /// The pod's labels.
+    /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// When the token ends, in seconds since the Unix epoch.
+    /// Time at which the token expires, in seconds since the Unix epoch.
     pub expires: Option<i64>,
 }
 
-/// Why somebody gets no stream.
+/// The reason why a sidecar is denied a session.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
-    /// The token is not good.
-    #[error("the token is not accepted: {0}")]
+    /// The token is not valid.
+    #[error("the token was not accepted: {0}")]
     Token(String),
-    /// The pod is not there.
-    #[error("the token is of the pod {0}, which is not there")]
+    /// The pod does not exist.
+    #[error("the token belongs to the pod {0}, which does not exist")]
     Pod(String),
-    /// The API server cannot say.
-    #[error("the API server cannot review the token: {0}")]
+    /// The API server could not review the token.
+    #[error("the API server could not review the token: {0}")]
     Api(#[from] kube::Error),
 }
 
-/// Reviews a token.
+/// Reviews a token and returns the pod that it belongs to.
 pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Denied> {
     let review = TokenReview {
         metadata: ObjectMeta::default(),
@@ -50,11 +51,13 @@ pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Deni
     let api: Api<TokenReview> = Api::all(client.clone());
     let status = api.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
     if status.authenticated != Some(true) {
-        return Err(Denied::Token(status.error.unwrap_or_else(|| "it is not valid for sluice.dev".into())));
+        return Err(Denied::Token(
+            status.error.unwrap_or_else(|| format!("it is not valid for the audience {TOKEN_AUDIENCE}")),
+        ));
     }
-    // An API server that knows no audiences would leave them out: then the token proves nothing here.
+    // An API server without support for audiences omits them. The token then proves nothing here.
     if !status.audiences.unwrap_or_default().iter().any(|audience| audience == TOKEN_AUDIENCE) {
-        return Err(Denied::Token(format!("it is not for the audience {TOKEN_AUDIENCE}")));
+        return Err(Denied::Token(format!("it was reviewed without the audience {TOKEN_AUDIENCE}")));
     }
     let user = status.user.unwrap_or_default();
     let extra = |name: &str| {
@@ -62,13 +65,13 @@ pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Deni
         values.first().cloned()
     };
     let (Some(pod), Some(pod_uid)) = (extra("pod-name"), extra("pod-uid")) else {
-        return Err(Denied::Token("it is bound to no pod".into()));
+        return Err(Denied::Token("it is not bound to a pod".into()));
     };
-    let name = user.username.unwrap_or_default();
+    let username = user.username.unwrap_or_default();
     let Some((namespace, _)) =
-        name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'))
+        username.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'))
     else {
-        return Err(Denied::Token(format!("{name} is no service account")));
+        return Err(Denied::Token(format!("{username} is not a service account")));
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     match pods.get_metadata_opt(&pod).await? {
@@ -83,7 +86,7 @@ pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Deni
     }
 }
 
-/// When a token ends. It was reviewed, so that its claims are the API server's own.
+/// Returns the expiry of a token. The token has been reviewed, so its claims can be trusted.
 fn expiry(token: &str) -> Option<i64> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice::<serde_json::Value>(&claims).ok()?.get("exp")?.as_i64()
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_s_end_is_read_and_nonsense_has_none() {
+    fn the_expiry_of_a_token_is_read_and_an_unreadable_token_has_none() {
         let token = format!("h.{}.s", URL_SAFE_NO_PAD.encode(r#"{"exp":1700000000}"#));
         assert_eq!(expiry(&token), Some(1_700_000_000));
         for nonsense in ["", "a.b", "a.!.c", "a.e30.c"] {

@@ -1,17 +1,21 @@
-//! The stream to sidecars and their reports.
+//! Distribution of policies to sidecars, and their reports. A sidecar opens a session, receives what concerns
+//! its pod as server-sent events, and reports what it has applied.
 //!
-//! - [`identity`]: who asks: a token, reviewed, and the pod that it belongs to.
-//! - [`hub`]: what is published, who listens, and what they have said.
-//! - [`sharing`]: who shares a policy, and how long it waits for that.
-//! - [`listener`]: one pod that has a stream, and for how long its word counts.
-//! - [`stream`]: one sidecar's stream: debounced changes, one pending at most.
-//! - [`serve`]: the two endpoints.
+//! - [`publication`]: a valid policy in the form in which it is distributed.
+//! - [`hub`]: published policies, sessions and reports, in memory.
+//! - [`replicas`]: the replicas of a policy, and how long the policy is held back until they are known.
+//! - [`session`]: one session, its reports and their expiry.
+//! - [`identity`]: reviews the token of a sidecar and finds its pod.
+//! - [`stream`]: sends the changes to one session, debounced.
+//! - [`serve`]: the endpoints of the control port.
 
 pub mod hub;
 pub mod identity;
-pub mod listener;
+pub mod publication;
+mod replicas;
 pub mod serve;
-mod sharing;
+pub mod session;
 pub mod stream;
 
-pub use hub::{Confirmation, Hub, StoreVoice};
+#[cfg(test)]
+mod fixtures;

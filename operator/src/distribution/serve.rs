@@ -1,5 +1,5 @@
-//! The control port: `GET /v1/stream` and `POST /v1/reports`, over TLS. A stream needs a token of a pod. A report
-//! needs the name of a stream, 128 random bits that only its sidecar was told.
+//! The control port: `GET /v1/stream` and `POST /v1/reports`, over TLS. A session requires the token of a
+//! pod. A report requires the name of a session, which is 128 random bits that only its sidecar has received.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,20 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::distribution::Hub;
+use crate::distribution::hub::Hub;
 use crate::distribution::identity::{self, Denied};
-use crate::distribution::stream::feed;
+use crate::distribution::stream::send_changes;
 use crate::metrics::Metrics;
 
-/// Reports are short: hashes and reasons.
+/// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
 const MAX_REPORT: usize = 1 << 20;
-/// How many tokens are under review at once; more callers wait. The API server must not suffer from strangers.
-const REVIEWS: usize = 16;
-/// How many streams one replica serves.
-const MAX_STREAMS: usize = 20_000;
-/// How long a caller waits for the first list of policies, or for its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent token reviews, so that callers cannot overload the API server. Further
+/// callers wait.
+const MAX_REVIEWS: usize = 16;
+/// Maximum number of sessions of one replica.
+const MAX_SESSIONS: usize = 20_000;
+/// Longest time that a caller waits until sessions may begin and its token can be reviewed.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 struct Control {
@@ -38,35 +39,37 @@ struct Control {
     reviews: Arc<Semaphore>,
 }
 
-/// The endpoints of the control port.
+/// Returns the routes of the control port.
 pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Router {
     Router::new()
-        .route(STREAM_PATH, get(stream))
+        .route(STREAM_PATH, get(begin_session))
         .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
-        .with_state(Control { client, hub, metrics, reviews: Arc::new(Semaphore::new(REVIEWS)) })
+        .with_state(Control { client, hub, metrics, reviews: Arc::new(Semaphore::new(MAX_REVIEWS)) })
 }
 
-async fn stream(State(control): State<Control>, headers: HeaderMap) -> Response {
+async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Response {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = bearer.and_then(|value| value.strip_prefix("Bearer ")) else {
-        return (StatusCode::UNAUTHORIZED, "a bearer token of a pod's service account is needed\n")
+        return (StatusCode::UNAUTHORIZED, "send the token of the pod's service account as a bearer token\n")
             .into_response();
     };
     let ready = async {
         control.hub.opened().await;
         control.reviews.acquire().await.ok()
     };
-    let Ok(Some(permit)) = tokio::time::timeout(PATIENCE, ready).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "not ready yet, come again\n").into_response();
+    let Ok(Some(permit)) = tokio::time::timeout(MAX_WAIT, ready).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the operator is not ready yet, try again later\n")
+            .into_response();
     };
-    if control.hub.streams() >= MAX_STREAMS {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many streams\n").into_response();
+    if control.hub.session_count() >= MAX_SESSIONS {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the operator has too many sessions, try again later\n")
+            .into_response();
     }
     let identity = match identity::review(&control.client, token).await {
         Ok(identity) => identity,
         Err(denied) => {
-            control.metrics.stream_denied();
-            tracing::debug!("stream denied: {denied}");
+            control.metrics.session_denied();
+            tracing::debug!("session denied: {denied}");
             let status = match denied {
                 Denied::Token(_) => StatusCode::UNAUTHORIZED,
                 Denied::Pod(_) => StatusCode::FORBIDDEN,
@@ -76,18 +79,18 @@ async fn stream(State(control): State<Control>, headers: HeaderMap) -> Response 
         }
     };
     drop(permit);
-    tracing::debug!(namespace = identity.namespace, pod = identity.pod, "stream");
+    tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = format!("{:032x}", rand::random::<u128>());
-    let left = identity.expires.map(|at| (at - Timestamp::now().as_second()).max(0).unsigned_abs());
-    let ends = left.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let time_left = identity.expires.map(|at| (at - Timestamp::now().as_second()).max(0).unsigned_abs());
+    let ends = time_left.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let pod_uid = identity.pod_uid.clone();
     let closed = control.hub.connect(identity, &name);
     let (sender, receiver) = mpsc::channel(1);
-    let (hub, metrics, stream) = (control.hub.clone(), control.metrics.clone(), name.clone());
+    let (hub, metrics, session) = (control.hub.clone(), control.metrics.clone(), name.clone());
     tokio::spawn(async move {
-        feed(hub.clone(), metrics, pod_uid.clone(), last_applied, ends, closed, sender).await;
-        hub.disconnect(&pod_uid, &stream);
+        send_changes(hub.clone(), metrics, pod_uid.clone(), last_applied, ends, closed, sender).await;
+        hub.disconnect(&pod_uid, &session);
     });
     let headers = [
         (header::CONTENT_TYPE.as_str(), "text/event-stream"),
@@ -99,12 +102,13 @@ async fn stream(State(control): State<Control>, headers: HeaderMap) -> Response 
 
 async fn report(State(control): State<Control>, Json(report): Json<Report>) -> Response {
     if report.version != VERSION {
-        let text = format!("reports of version {} are not known here, only {VERSION}\n", report.version);
+        let text =
+            format!("reports of version {} are not supported, only version {VERSION}\n", report.version);
         return (StatusCode::BAD_REQUEST, text).into_response();
     }
     if control.hub.report(report) {
         StatusCode::NO_CONTENT.into_response()
     } else {
-        (StatusCode::GONE, "there is no such stream: connect again\n").into_response()
+        (StatusCode::GONE, "the session has ended: connect again\n").into_response()
     }
 }

@@ -1,0 +1,65 @@
+use serde_json::json;
+
+use super::*;
+use crate::admission::config::resources;
+
+fn config(native: bool) -> InjectConfig {
+    InjectConfig {
+        image: "sidecar:1".into(),
+        pull_policy: "IfNotPresent".into(),
+        resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
+        control_url: "https://sluice-control.sluice-system.svc:8443".into(),
+        native,
+        pre_stop_sleep: true,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
+fn pod(ports: serde_json::Value, extra: serde_json::Value) -> Pod {
+    let mut pod =
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app", "ports": ports}]}});
+    json_patch::merge(&mut pod, &extra);
+    serde_json::from_value(pod).unwrap()
+}
+
+fn http() -> serde_json::Value {
+    json!([{"name": "http", "containerPort": 8080}])
+}
+
+#[test]
+fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application() {
+    let mut before = pod(http(), json!({}));
+    let spec = before.spec.as_mut().unwrap();
+    spec.containers[0].readiness_probe =
+        serde_json::from_value(json!({"httpGet": {"path": "/", "port": "http"}})).unwrap();
+    let after = inject(&before, &config(true)).unwrap();
+    let spec = after.spec.clone().unwrap();
+    let app = &spec.containers[0];
+    assert_eq!(app.ports.as_ref().unwrap()[0].name, None);
+    assert_eq!(app.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap().port, IntOrString::Int(8080));
+    assert_eq!(app.lifecycle.as_ref().unwrap().pre_stop.as_ref().unwrap().sleep.as_ref().unwrap().seconds, 5);
+    let sidecar = &spec.init_containers.as_ref().unwrap()[0];
+    assert_eq!(sidecar.restart_policy.as_deref(), Some("Always"));
+    assert_eq!(sidecar.ports.as_ref().unwrap()[0].name.as_deref(), Some("http"));
+    let captured = CapturedPort { name: "http".into(), sidecar: 8790, application: 8080 };
+    assert_eq!(capture::captured_by_sidecar(&spec), Some(vec![captured]));
+    assert_eq!(inject(&after, &config(true)), Err(Skip::Present));
+}
+
+#[test]
+fn an_older_kubernetes_gets_an_ordinary_container() {
+    let spec = inject(&pod(http(), json!({})), &config(false)).unwrap().spec.unwrap();
+    assert_eq!(spec.containers.len(), 2);
+    assert!(spec.init_containers.is_none() && spec.containers[1].restart_policy.is_none());
+}
+
+#[test]
+fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
+    let out = pod(http(), json!({"metadata": {"labels": {"sluice.dev/inject": "false"}}}));
+    assert_eq!(inject(&out, &config(true)), Err(Skip::OptedOut));
+    assert_eq!(
+        inject(&pod(http(), json!({"spec": {"hostNetwork": true}})), &config(true)),
+        Err(Skip::HostNetwork)
+    );
+    assert!(matches!(inject(&Pod::default(), &config(true)), Err(Skip::Capture(_))));
+}

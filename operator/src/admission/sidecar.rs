@@ -1,0 +1,165 @@
+//! The sidecar as it is added to a pod: its container and its volumes.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, ExecAction,
+    HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, Probe, ProjectedVolumeSource, SeccompProfile,
+    SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use sluice_config::{ADMIN_PORT, TOKEN_AUDIENCE};
+use sluice_crds::SIDECAR_CONTAINER;
+
+use crate::admission::config::InjectConfig;
+use crate::capture::CapturedPort;
+use crate::certificates::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
+
+/// Time that a captured container keeps running after the deletion of its pod began, in seconds, so that no
+/// request meets a closed port while the change of endpoints propagates.
+pub(super) const PRE_STOP_SECONDS: i64 = 5;
+/// Volume of the service-account token and the operator's authority.
+const IDENTITY_VOLUME: &str = "sluice-identity";
+const IDENTITY_PATH: &str = "/var/run/sluice/identity";
+/// Volume of the last good snapshot.
+const STATE_VOLUME: &str = "sluice-state";
+const STATE_PATH: &str = "/var/run/sluice/state";
+/// Path of the program in the sidecar's image.
+const BINARY: &str = "/sluice-sidecar";
+/// User and group of the sidecar.
+const NON_ROOT_USER: i64 = 65532;
+
+/// Reports whether a volume has a name that the sidecar's volumes use.
+pub(super) fn is_sidecar_volume(volume: &Volume) -> bool {
+    [IDENTITY_VOLUME, STATE_VOLUME].contains(&volume.name.as_str())
+}
+
+/// Returns the sidecar's container.
+pub(super) fn container(captured: &[CapturedPort], config: &InjectConfig) -> Container {
+    Container {
+        name: SIDECAR_CONTAINER.into(),
+        image: Some(config.image.clone()),
+        image_pull_policy: Some(config.pull_policy.clone()),
+        restart_policy: config.native.then(|| "Always".into()),
+        args: Some(args(captured, config)),
+        ports: Some(ports(captured)),
+        resources: Some(config.resources.clone()),
+        // Runs when the deletion of the pod begins: connections are closed while the application still
+        // listens.
+        lifecycle: config.native.then(|| Lifecycle {
+            pre_stop: Some(LifecycleHandler {
+                exec: Some(ExecAction {
+                    command: Some(vec![BINARY.into(), "drain".into(), format!("--state-dir={STATE_PATH}")]),
+                }),
+                ..LifecycleHandler::default()
+            }),
+            ..Lifecycle::default()
+        }),
+        // Succeeds after the first snapshot, so that the application is not reachable without its limits.
+        startup_probe: Some(probe("/startupz", 1, 120)),
+        readiness_probe: Some(probe("/readyz", 2, 1)),
+        liveness_probe: Some(probe("/livez", 10, 3)),
+        security_context: Some(security_context()),
+        volume_mounts: Some(vec![
+            mount(IDENTITY_VOLUME, IDENTITY_PATH, true),
+            mount(STATE_VOLUME, STATE_PATH, false),
+            // Hides the application's token for the API server, which the sidecar does not need.
+            mount(IDENTITY_VOLUME, "/var/run/secrets/kubernetes.io/serviceaccount", true),
+        ]),
+        ..Container::default()
+    }
+}
+
+fn args(captured: &[CapturedPort], config: &InjectConfig) -> Vec<String> {
+    let mut args: Vec<String> =
+        captured.iter().map(|c| format!("--proxy=[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
+    args.extend([
+        format!("--admin=[::]:{ADMIN_PORT}"),
+        format!("--operator={}", config.control_url),
+        format!("--ca-file={IDENTITY_PATH}/{CONFIG_MAP_KEY}"),
+        format!("--token-file={IDENTITY_PATH}/token"),
+        format!("--state-dir={STATE_PATH}"),
+        // A native sidecar is stopped after the application, when the change of endpoints has propagated. An
+        // ordinary container is stopped together with the application.
+        format!("--drain-delay={}s", if config.native { 0 } else { 2 * PRE_STOP_SECONDS }),
+        "--drain-timeout=15s".to_owned(),
+    ]);
+    args
+}
+
+fn ports(captured: &[CapturedPort]) -> Vec<ContainerPort> {
+    let port = |name: &str, number: u16| ContainerPort {
+        name: Some(name.into()),
+        container_port: i32::from(number),
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    };
+    let captured = captured.iter().map(|c| port(&c.name, c.sidecar));
+    captured.chain([port("sluice-admin", ADMIN_PORT)]).collect()
+}
+
+fn probe(path: &str, period_seconds: i32, failure_threshold: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.into()),
+            port: IntOrString::Int(i32::from(ADMIN_PORT)),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period_seconds),
+        timeout_seconds: Some(2),
+        failure_threshold: Some(failure_threshold),
+        ..Probe::default()
+    }
+}
+
+fn security_context() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
+        privileged: Some(false),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        run_as_user: Some(NON_ROOT_USER),
+        run_as_group: Some(NON_ROOT_USER),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
+        ..SecurityContext::default()
+    }
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: volume.into(),
+        mount_path: path.into(),
+        read_only: Some(read_only),
+        ..VolumeMount::default()
+    }
+}
+
+/// Returns the sidecar's volumes.
+pub(super) fn volumes() -> [Volume; 2] {
+    let token = ServiceAccountTokenProjection {
+        audience: Some(TOKEN_AUDIENCE.into()),
+        expiration_seconds: Some(3600),
+        path: "token".into(),
+    };
+    // Optional, so that a pod also starts before its namespace has the ConfigMap. The sidecar reads the file
+    // again at every connection attempt.
+    let authority = ConfigMapProjection {
+        name: CONFIG_MAP.into(),
+        items: Some(vec![KeyToPath { key: CONFIG_MAP_KEY.into(), path: CONFIG_MAP_KEY.into(), mode: None }]),
+        optional: Some(true),
+    };
+    let identity = ProjectedVolumeSource {
+        sources: Some(vec![
+            VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() },
+            VolumeProjection { config_map: Some(authority), ..VolumeProjection::default() },
+        ]),
+        ..ProjectedVolumeSource::default()
+    };
+    // In memory, because the last good snapshot contains the store's password.
+    let state =
+        EmptyDirVolumeSource { medium: Some("Memory".into()), size_limit: Some(Quantity("64Mi".into())) };
+    [
+        Volume { name: IDENTITY_VOLUME.into(), projected: Some(identity), ..Volume::default() },
+        Volume { name: STATE_VOLUME.into(), empty_dir: Some(state), ..Volume::default() },
+    ]
+}

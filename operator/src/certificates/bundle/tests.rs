@@ -1,0 +1,41 @@
+use super::*;
+
+#[test]
+fn a_certificate_is_renewed_in_time_and_an_authority_before_it_is_needed() {
+    let names = ["sluice-control.sluice-system.svc".to_owned()];
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut bundle = Bundle::new(&names, start).unwrap();
+    let first = bundle.signer.clone();
+    let mut serving = 0;
+    let mut overlap = 0;
+    for day in 0..800 {
+        let now = start + DAY * day;
+        if let Some(next) = bundle.renewed(&names, now).unwrap() {
+            if next.certificate != bundle.certificate {
+                serving += 1;
+                assert!(
+                    split_pem(&bundle.trusted).contains(&next.signer),
+                    "a signer is trusted before it signs"
+                );
+            }
+            bundle = next;
+        }
+        assert!(expiry(&bundle.certificate).unwrap() > now + DAY * 9);
+        assert!(split_pem(&bundle.trusted).contains(&bundle.signer));
+        let old = split_pem(&bundle.trusted).contains(&first);
+        overlap += i32::from(old && bundle.signer != first);
+        assert!(split_pem(&bundle.trusted).len() <= 3);
+    }
+    assert!((35..=42).contains(&serving), "{serving} renewals");
+    assert!(overlap >= 2 * SERVING_DAYS, "{overlap} days of overlap");
+    assert_eq!(Bundle::from_data(&bundle.to_data()).unwrap().to_data(), bundle.to_data());
+}
+
+#[test]
+fn a_damaged_secret_is_an_error_that_names_the_field() {
+    let mut data = Bundle::new(&["a".into()], Timestamp::UNIX_EPOCH).unwrap().to_data();
+    data.insert("tls.key".into(), "nonsense".into());
+    assert!(format!("{:#}", Bundle::from_data(&data).err().unwrap()).contains("tls.key"));
+    data.remove("ca.crt");
+    assert!(format!("{:#}", Bundle::from_data(&data).err().unwrap()).contains("ca.crt"));
+}

@@ -1,0 +1,89 @@
+//! A pod: its metadata, and the facts about its containers that matter here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::PartialObjectMeta;
+use kube::{Resource as _, ResourceExt as _};
+use sluice_crds::PORTS_ANNOTATION;
+
+use crate::capture::{self, CaptureError, CapturedPort};
+
+/// The metadata of a running pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// UID of the pod.
+    pub uid: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Labels of the pod.
+    pub labels: BTreeMap<String, String>,
+    /// Whether the pod is being deleted.
+    pub deleting: bool,
+    /// The workload that created the pod, as kubectl names it: `deployment/checkout`.
+    pub owner: Option<String>,
+}
+
+impl Pod {
+    pub(super) fn read(object: &PartialObjectMeta<core::Pod>) -> Self {
+        let labels = object.labels().clone();
+        let owner =
+            object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| {
+                // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
+                let deployment = labels
+                    .get("pod-template-hash")
+                    .and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
+                match (owner.kind.as_str(), deployment) {
+                    ("ReplicaSet", Some(deployment)) => format!("deployment/{deployment}"),
+                    (kind, _) => format!("{}/{}", kind.to_lowercase(), owner.name),
+                }
+            });
+        Self {
+            uid: object.uid().unwrap_or_default(),
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+            labels,
+            deleting: object.meta().deletion_timestamp.is_some(),
+            owner,
+        }
+    }
+}
+
+/// Facts about the containers of a pod. They do not change while the pod lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Whether the pod has a sidecar.
+    pub injected: bool,
+    /// Whether the pod uses the host's network. Such pods get no sidecar and are not counted.
+    pub host_network: bool,
+    /// The ports that the sidecar captures, or would capture if the pod had one.
+    pub captured: Result<Vec<CapturedPort>, CaptureError>,
+    /// Whether the annotation lists the ports that serve requests. Other ports are then bypassed on purpose.
+    pub has_ports_annotation: bool,
+    /// Container ports that are also ports of the node.
+    pub host_ports: Vec<u16>,
+}
+
+impl PodFacts {
+    /// Reads the facts from a pod.
+    #[must_use]
+    pub fn read(pod: &core::Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let by_sidecar = capture::captured_by_sidecar(&spec);
+        Self {
+            injected: by_sidecar.is_some(),
+            host_network: spec.host_network.unwrap_or(false),
+            captured: by_sidecar.map_or_else(|| capture::plan(pod), Ok),
+            has_ports_annotation: pod.annotations().contains_key(PORTS_ANNOTATION),
+            host_ports: spec
+                .containers
+                .iter()
+                .flat_map(|container| container.ports.iter().flatten())
+                .filter(|port| port.host_port.is_some())
+                .filter_map(|port| u16::try_from(port.container_port).ok())
+                .collect(),
+        }
+    }
+}

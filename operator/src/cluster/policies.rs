@@ -1,0 +1,150 @@
+//! The table of policies as the API server has them. They are watched as untyped objects, so that one
+//! unreadable object does not stop the watch of the others.
+//!
+//! The table also tracks which policies of the first list have not been published yet: sidecars may connect
+//! only when all of them have been, because a sidecar drops the policies that it does not receive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::watcher;
+use kube::{Resource as _, ResourceExt as _};
+use sluice_crds::RateLimitPolicy;
+use tokio::sync::watch;
+
+use crate::cluster::watch::{Change, follow};
+use crate::policy_key::PolicyKey;
+
+#[cfg(test)]
+mod tests;
+
+/// Returns the API of policies as untyped objects, in one namespace or in all.
+#[must_use]
+pub fn api(client: kube::Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<RateLimitPolicy>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    }
+}
+
+/// All policies.
+#[derive(Default)]
+pub struct Policies {
+    table: watch::Sender<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    objects: BTreeMap<PolicyKey, Arc<DynamicObject>>,
+    /// Whether the first list is complete.
+    listed: bool,
+    /// Policies of the first list that have not been published.
+    unpublished: BTreeSet<PolicyKey>,
+}
+
+impl Table {
+    /// Reports whether `edit` is still the newest edit of the policy. Changes of status and labels are not
+    /// edits.
+    fn is_current(&self, key: &PolicyKey, edit: &DynamicObject) -> bool {
+        self.objects.get(key).is_some_and(|newest| {
+            newest.metadata.uid == edit.metadata.uid && newest.metadata.generation == edit.metadata.generation
+        })
+    }
+}
+
+impl Policies {
+    /// Keeps the table up to date and passes on every change after the table has it.
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(Change<PolicyKey>) + Send) {
+        let stream = watcher::watcher(api(client, None), watcher::Config::default());
+        follow(stream, |change| {
+            on_change(match change {
+                Change::Applied(object) => Change::Applied(self.apply(object)),
+                Change::Deleted { namespace, name, uid } => {
+                    self.delete(&PolicyKey { namespace: namespace.clone(), name: name.clone() }, &uid);
+                    Change::Deleted { namespace, name, uid }
+                }
+                Change::Listed => {
+                    self.list_is_complete();
+                    Change::Listed
+                }
+            });
+        })
+        .await;
+    }
+
+    pub(crate) fn apply(&self, object: DynamicObject) -> PolicyKey {
+        let key = PolicyKey {
+            namespace: object.meta().namespace.clone().unwrap_or_default(),
+            name: object.name_any(),
+        };
+        self.table.send_modify(|table| {
+            if !table.listed {
+                table.unpublished.insert(key.clone());
+            }
+            table.objects.insert(key.clone(), Arc::new(object));
+        });
+        key
+    }
+
+    pub(crate) fn delete(&self, key: &PolicyKey, uid: &str) {
+        self.table.send_if_modified(|table| {
+            let found = table.objects.get(key).is_some_and(|object| object.uid().as_deref() == Some(uid));
+            if found {
+                table.objects.remove(key);
+                table.unpublished.remove(key);
+            }
+            found
+        });
+    }
+
+    pub(crate) fn list_is_complete(&self) {
+        self.table.send_modify(|table| table.listed = true);
+    }
+
+    /// Returns a policy.
+    #[must_use]
+    pub fn get(&self, key: &PolicyKey) -> Option<Arc<DynamicObject>> {
+        self.table.borrow().objects.get(key).cloned()
+    }
+
+    /// Returns the keys of all policies of a namespace.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &str) -> Vec<PolicyKey> {
+        let table = self.table.borrow();
+        table.objects.keys().filter(|key| key.namespace == namespace).cloned().collect()
+    }
+
+    /// Calls `publish` and returns its result, unless the policy has been edited or deleted since `edit` was
+    /// read. The table is locked during the call: the watch removes a deleted policy from the table before
+    /// anything else, so no policy is published after its deletion has been processed.
+    pub fn publish_if_current<T>(
+        &self,
+        key: &PolicyKey,
+        edit: &DynamicObject,
+        publish: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let mut published = None;
+        self.table.send_if_modified(|table| {
+            if !table.is_current(key, edit) {
+                return false;
+            }
+            published = Some(publish());
+            table.unpublished.remove(key)
+        });
+        published
+    }
+
+    /// Waits until the policy is deleted, or edited since `edit` was read.
+    pub async fn superseded(&self, key: &PolicyKey, edit: &DynamicObject) {
+        // The sender lives as long as `self`, so the wait cannot fail.
+        let _ = self.table.subscribe().wait_for(|table| !table.is_current(key, edit)).await;
+    }
+
+    /// Waits until every policy of the first list has been published or deleted.
+    pub async fn all_published(&self) {
+        let mut table = self.table.subscribe();
+        let _ = table.wait_for(|table| table.listed && table.unpublished.is_empty()).await;
+    }
+}

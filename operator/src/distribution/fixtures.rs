@@ -1,0 +1,67 @@
+//! Values that the tests of this folder share.
+
+use std::sync::Arc;
+
+use kube::core::Selector;
+use sluice_config::CompiledPolicy;
+use sluice_config::message::Policies;
+use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
+
+use crate::distribution::hub::Hub;
+use crate::distribution::identity::Identity;
+use crate::distribution::publication::Publication;
+use crate::policy_key::PolicyKey;
+
+/// UID of the pod of [`identity`].
+pub(super) const POD_UID: &str = "uid";
+
+pub(super) fn hub() -> Arc<Hub> {
+    Arc::new(Hub::new(Arc::default()))
+}
+
+/// Returns a policy that does not need its replicas.
+pub(super) fn strict() -> CompiledPolicy {
+    CompiledPolicy {
+        namespace: "n".into(),
+        name: "p".into(),
+        mode: Mode::Enforce,
+        on_store_failure: OnStoreFailure::Allow,
+        consistency: Consistency::Strict,
+        client_address: None,
+        limits: Vec::new(),
+    }
+}
+
+/// Returns a policy that needs its replicas.
+pub(super) fn shared() -> CompiledPolicy {
+    CompiledPolicy { on_store_failure: OnStoreFailure::Share, ..strict() }
+}
+
+pub(super) fn key(namespace: &str) -> PolicyKey {
+    PolicyKey { namespace: namespace.into(), name: "p".into() }
+}
+
+pub(super) fn selector(app: &str) -> Selector {
+    [("app".to_owned(), app.to_owned())].into_iter().collect()
+}
+
+/// Publishes a policy in the namespace `n`.
+pub(super) fn publish(hub: &Hub, uid: &str, selector: Selector, policy: &CompiledPolicy) {
+    hub.publish(uid, &key("n"), Publication::new(selector, policy).unwrap());
+}
+
+/// Returns the identity of a pod in the namespace `n`.
+pub(super) fn identity(labels: &[(&str, &str)]) -> Identity {
+    Identity {
+        namespace: "n".into(),
+        pod: "pod".into(),
+        pod_uid: POD_UID.into(),
+        labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+        expires: None,
+    }
+}
+
+/// Returns the policies that the pod should have, or `None` without a session.
+pub(super) fn policies(hub: &Hub) -> Option<Policies> {
+    hub.desired(POD_UID, true)?.policies
+}

@@ -1,0 +1,94 @@
+//! Policies in the hub.
+
+use kube::core::Selector;
+use tokio::time::Instant;
+
+use super::{DistributedPolicy, Hub, State};
+use crate::distribution::publication::Publication;
+use crate::distribution::replicas::Replicas;
+use crate::policy_key::PolicyKey;
+
+impl Hub {
+    /// Publishes a valid edit of a policy and returns the time since which it is published. Publishing the
+    /// same edit again changes nothing.
+    pub fn publish(&self, uid: &str, key: &PolicyKey, edit: Publication) -> Instant {
+        let mut state = self.lock();
+        let old = state.policies.get(uid);
+        let is_same = |old: &&DistributedPolicy| {
+            old.published.as_ref().is_some_and(|published| published.hash == edit.published.hash)
+        };
+        let same = old.filter(is_same);
+        let same_selector = old.is_some_and(|old| old.has_selector(&edit.selector));
+        let published_at = same.map_or_else(Instant::now, |same| same.published_at);
+        if same_selector && same.is_some_and(|same| !same.newest_is_invalid) {
+            return published_at;
+        }
+        let replicas = Replicas::after_edit(edit.needs_replicas, old.map(|old| &old.replicas), same_selector);
+        let policy = DistributedPolicy {
+            key: key.clone(),
+            selector: edit.selector,
+            published: Some(edit.published),
+            newest_is_invalid: false,
+            published_at,
+            replicas,
+        };
+        state.policies.insert(uid.to_owned(), policy);
+        drop(state);
+        self.changed();
+        published_at
+    }
+
+    /// Records that the newest edit of a policy is invalid. Sidecars keep the last valid edit.
+    pub fn publish_invalid(&self, uid: &str, key: &PolicyKey) {
+        let mut state = self.lock();
+        if let Some(old) = state.policies.get_mut(uid) {
+            old.newest_is_invalid = true;
+            return;
+        }
+        // It selects every pod of the namespace, because any of them may have a valid edit from a former
+        // leader.
+        let policy = DistributedPolicy {
+            key: key.clone(),
+            selector: Selector::default(),
+            published: None,
+            newest_is_invalid: true,
+            published_at: Instant::now(),
+            replicas: Replicas::default(),
+        };
+        state.policies.insert(uid.to_owned(), policy);
+        drop(state);
+        self.changed();
+    }
+
+    /// Removes a deleted policy.
+    pub fn remove(&self, uid: &str) {
+        if self.lock().policies.remove(uid).is_some() {
+            self.changed();
+        }
+    }
+
+    /// Returns the selector of the last valid edit of a policy.
+    #[must_use]
+    pub fn selector(&self, uid: &str) -> Option<Selector> {
+        let state = self.lock();
+        let policy = state.policies.get(uid).filter(|policy| policy.published.is_some())?;
+        Some(policy.selector.clone())
+    }
+
+    /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they
+    /// were counted. If the replicas have changed, wakes the sessions of all selected pods.
+    pub fn set_replicas(&self, uid: &str, selector: &Selector, pods: Vec<String>) {
+        let mut state = self.lock();
+        let State { policies, sessions, .. } = &mut *state;
+        let Some(policy) = policies.get_mut(uid).filter(|policy| policy.has_selector(selector)) else {
+            return;
+        };
+        if !policy.replicas.set(pods) {
+            return;
+        }
+        // A selected pod that is not among the replicas is counted in addition, so its count has changed too.
+        for session in sessions.values().filter(|session| policy.selects(&session.identity)) {
+            session.replicas_changed.notify_one();
+        }
+    }
+}

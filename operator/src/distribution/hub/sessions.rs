@@ -1,0 +1,143 @@
+//! Sessions in the hub.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_config::PolicyHash;
+use sluice_config::message::{Report, StoreReport};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::Hub;
+use crate::distribution::identity::Identity;
+use crate::distribution::session::{Confirmation, EXPIRY, Session, sanitized};
+
+impl Hub {
+    /// Begins a session. An older session of the same pod ends, and its reports count until they expire or
+    /// the new session reports. The session must end when the returned receiver closes.
+    pub fn connect(self: &Arc<Self>, identity: Identity, name: &str) -> mpsc::Receiver<()> {
+        let (close, closed) = mpsc::channel(1);
+        let mut state = self.lock();
+        let old = state.sessions.remove(&identity.pod_uid);
+        let (reports, store) =
+            old.map_or((BTreeMap::new(), StoreReport::Unknown), |old| (old.reports, old.store));
+        let session = Session {
+            name: name.to_owned(),
+            reports,
+            store,
+            expires: Some(Instant::now() + EXPIRY),
+            ended: false,
+            replicas_changed: Arc::default(),
+            _close: close,
+            identity,
+        };
+        let pod_uid = session.identity.pod_uid.clone();
+        state.sessions.insert(pod_uid.clone(), session);
+        drop(state);
+        // The sidecar may never report in the new session.
+        self.expire_later(&pod_uid, name);
+        closed
+    }
+
+    /// Ends a session.
+    pub fn disconnect(self: &Arc<Self>, pod_uid: &str, name: &str) {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get_mut(pod_uid).filter(|session| session.name == name) else {
+            return;
+        };
+        session.expires = Some(Instant::now() + EXPIRY);
+        session.ended = true;
+        drop(state);
+        self.expire_later(pod_uid, name);
+    }
+
+    /// Waits for the expiry of a session's reports. If they have expired then, queues the pod's policies and,
+    /// if the session has ended, removes it.
+    fn expire_later(self: &Arc<Self>, pod_uid: &str, name: &str) {
+        let (hub, pod_uid, name) = (self.clone(), pod_uid.to_owned(), name.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(EXPIRY).await;
+            let mut state = hub.lock();
+            let session = state.sessions.get(&pod_uid).filter(|session| session.name == name);
+            let Some(ended) = session.filter(|session| !session.counts()).map(|session| session.ended) else {
+                return;
+            };
+            let keys = state.policies_of(&pod_uid);
+            if ended {
+                state.sessions.remove(&pod_uid);
+            }
+            drop(state);
+            hub.queue.add_all(keys);
+        });
+    }
+
+    /// Ends the session of a deleted pod and discards its reports.
+    pub fn remove_pod(&self, pod_uid: &str) {
+        self.lock().sessions.remove(pod_uid);
+    }
+
+    /// Updates the labels of a pod.
+    pub fn set_pod_labels(&self, pod_uid: &str, labels: &BTreeMap<String, String>) {
+        let mut state = self.lock();
+        let session = state.sessions.get_mut(pod_uid).filter(|session| session.identity.labels != *labels);
+        if let Some(session) = session {
+            session.identity.labels.clone_from(labels);
+            drop(state);
+            self.changed();
+        }
+    }
+
+    /// Takes a report. Returns false if the session does not exist.
+    pub fn report(&self, report: Report) -> bool {
+        let mut state = self.lock();
+        let found = state.sessions.iter().find(|(_, session)| session.name == report.stream);
+        let Some(pod_uid) = found.map(|(uid, _)| uid.clone()) else { return false };
+        let keys = state.policies_of(&pod_uid);
+        let reports: BTreeMap<_, _> = report
+            .policies
+            .into_iter()
+            .filter(|(uid, _)| state.policies.contains_key(uid))
+            .map(|(uid, report)| (uid, sanitized(report)))
+            .collect();
+        let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
+        let changed =
+            session.reports != reports || session.store != report.store || session.expires.is_some();
+        session.reports = reports;
+        session.store = report.store;
+        session.expires = None;
+        drop(state);
+        if changed {
+            self.queue.add_all(keys);
+        }
+        true
+    }
+
+    /// Returns what a pod's sidecar has reported about this edit of a policy.
+    #[must_use]
+    pub fn confirmation(&self, pod_uid: &str, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
+        let state = self.lock();
+        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
+        session.map_or(Confirmation::NotConnected, |session| session.confirmation(policy_uid, hash))
+    }
+
+    /// Returns what a pod's sidecar has reported about the store, or `None` if it is not connected.
+    #[must_use]
+    pub fn store_report(&self, pod_uid: &str) -> Option<StoreReport> {
+        let state = self.lock();
+        let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
+        Some(session.store.clone())
+    }
+
+    /// Returns the number of sessions, including recently ended ones.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.lock().sessions.len()
+    }
+
+    /// Returns what is notified when the replicas of one of the pod's policies change, or `None` if the pod
+    /// has no session.
+    #[must_use]
+    pub fn replica_changes(&self, pod_uid: &str) -> Option<Arc<Notify>> {
+        self.lock().sessions.get(pod_uid).map(|session| session.replicas_changed.clone())
+    }
+}

@@ -1,0 +1,117 @@
+use std::time::Duration;
+
+use sluice_config::PolicyHash;
+use sluice_config::message::{PolicyReport, Report, StoreReport};
+
+use super::*;
+use crate::distribution::fixtures::{POD_UID, hub, identity, key, policies, publish, selector, strict};
+use crate::distribution::publication::Publication;
+use crate::distribution::session::{Confirmation, EXPIRY};
+
+/// Publishes a policy for pods labelled `app: a` and returns its hash.
+fn publish_one(hub: &Hub) -> PolicyHash {
+    publish(hub, "1", selector("a"), &strict());
+    PolicyHash::of(&strict().to_json())
+}
+
+fn applied(session: &str, hash: &PolicyHash) -> Report {
+    Report {
+        version: 1,
+        stream: session.into(),
+        policies: [("1".into(), PolicyReport::Applied { hash: hash.clone() })].into(),
+        store: StoreReport::Healthy,
+    }
+}
+
+#[tokio::test]
+async fn a_pod_receives_only_the_policies_that_select_it() {
+    let hub = hub();
+    publish(&hub, "1", selector("a"), &strict());
+    publish(&hub, "2", selector("b"), &strict());
+    hub.publish("3", &key("other"), Publication::new(selector("a"), &strict()).unwrap());
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let uids = || policies(&hub).map(|all| all.policies.into_keys().collect::<Vec<_>>());
+    assert_eq!(uids(), Some(vec!["1".to_owned()]));
+    hub.set_pod_labels(POD_UID, &[("app".to_owned(), "b".to_owned())].into());
+    assert_eq!(uids(), Some(vec!["2".to_owned()]));
+    hub.remove("2");
+    assert_eq!(uids(), Some(vec![]));
+    hub.remove_pod(POD_UID);
+    assert_eq!(uids(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn publishing_the_same_edit_again_changes_nothing() {
+    let hub = hub();
+    let edit = || Publication::new(selector("a"), &strict()).unwrap();
+    let published_at = hub.publish("1", &key("n"), edit());
+    let mut version = hub.version();
+    version.mark_unchanged();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(hub.publish("1", &key("n"), edit()), published_at);
+    hub.publish_invalid("1", &key("n"));
+    hub.publish_invalid("1", &key("n"));
+    assert!(!version.has_changed().unwrap());
+    assert_eq!(hub.publish("1", &key("n"), edit()), published_at, "the edit before the invalid one is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_counts_for_its_hash_and_expires_after_its_session() {
+    let hub = hub();
+    let hash = publish_one(&hub);
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Unconfirmed);
+    assert!(!hub.report(applied("guess", &hash)));
+    assert!(hub.report(applied("s", &hash)));
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    assert_eq!(hub.confirmation(POD_UID, "1", &PolicyHash::of("another")), Confirmation::Unconfirmed);
+    hub.disconnect(POD_UID, "s");
+    tokio::time::advance(EXPIRY - Duration::from_secs(1)).await;
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_session_must_report_before_the_reports_of_the_old_one_expire() {
+    let hub = hub();
+    let hash = publish_one(&hub);
+    let _first = hub.connect(identity(&[("app", "a")]), "s");
+    hub.report(applied("s", &hash));
+    drop(hub.queue.next().await);
+    let mut first = hub.connect(identity(&[("app", "a")]), "t");
+    hub.disconnect(POD_UID, "s");
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    // The policy is queued when the reports expire, so that its status is written again.
+    assert_eq!(hub.queue.next().await.key(), &key("n"));
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+    assert!(first.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_invalid_edit_keeps_the_last_valid_one() {
+    let hub = hub();
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    publish_one(&hub);
+    hub.publish_invalid("1", &key("n"));
+    assert!(policies(&hub).unwrap().policies.contains_key("1"));
+    hub.publish_invalid("2", &key("n"));
+    assert_eq!(policies(&hub).unwrap().keep, ["2"]);
+}
+
+#[tokio::test]
+async fn sessions_wait_for_all_policies_and_for_access_to_the_store() {
+    let hub = hub();
+    let access: StoreAccess = serde_json::from_value(serde_json::json!({
+        "url": "memory:", "prefix": "sluice:",
+        "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }))
+    .unwrap();
+    let is_open = async || tokio::time::timeout(Duration::ZERO, hub.opened()).await.is_ok();
+    assert!(!is_open().await);
+    hub.open();
+    assert!(!is_open().await);
+    hub.set_store_access(access);
+    assert!(is_open().await);
+}

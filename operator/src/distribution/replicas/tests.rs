@@ -1,0 +1,103 @@
+use kube::core::Selector;
+use sluice_config::CompiledPolicy;
+use sluice_config::policy::Consistency;
+
+use super::*;
+use crate::distribution::fixtures::{
+    POD_UID, hub, identity, key, policies, publish, selector, shared, strict,
+};
+use crate::distribution::hub::Hub;
+
+fn set(hub: &Hub, uid: &str, selector: &Selector, pods: &[&str]) {
+    hub.set_replicas(uid, selector, pods.iter().map(|&pod| pod.to_owned()).collect());
+}
+
+#[tokio::test]
+async fn a_pod_receives_its_index_and_the_count_for_each_of_its_policies() {
+    let hub = hub();
+    publish(&hub, "1", selector("a"), &strict());
+    publish(&hub, "2", selector("b"), &strict());
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let replicas = || hub.desired(POD_UID, false).unwrap().replicas.into_iter().collect::<Vec<_>>();
+    let replica = |uid: &str, index, count| (uid.to_owned(), Replica { index, count });
+    assert_eq!(replicas(), [], "the replicas have not been counted yet");
+    set(&hub, "1", &selector("a"), &["z", POD_UID, "a"]);
+    set(&hub, "2", &selector("b"), &["a", "b", "c"]);
+    set(&hub, "gone", &selector("a"), &[POD_UID]);
+    assert_eq!(replicas(), [replica("1", 1, 3)]);
+    // The pod has a session, so it admits requests and counts, even if the watch does not show it as running.
+    set(&hub, "1", &selector("a"), &["z", "a", "b"]);
+    assert_eq!(replicas(), [replica("1", 2, 4)]);
+    // An edit, valid or not, keeps the replicas until they are counted again.
+    hub.publish_invalid("1", &key("n"));
+    assert_eq!((replicas(), hub.selector("1").is_some()), (vec![replica("1", 2, 4)], true));
+    publish(&hub, "1", Selector::default(), &strict());
+    assert_eq!(replicas(), [replica("1", 2, 4)]);
+    assert_eq!((hub.desired("other", true).is_some(), hub.selector("other").is_some()), (false, false));
+}
+
+#[tokio::test]
+async fn only_the_sessions_of_selected_pods_are_woken_and_only_by_a_change() {
+    let hub = hub();
+    publish(&hub, "1", selector("a"), &strict());
+    publish(&hub, "2", selector("b"), &strict());
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let changes = hub.replica_changes(POD_UID).unwrap();
+    let is_woken = async || tokio::time::timeout(Duration::ZERO, changes.notified()).await.is_ok();
+    let version = hub.version();
+    set(&hub, "2", &selector("b"), &["other"]);
+    assert!(!is_woken().await);
+    set(&hub, "1", &selector("b"), &["another", "other"]);
+    assert!(!is_woken().await, "the pods were counted with a selector that is not the policy's");
+    set(&hub, "1", &selector("a"), &["other"]);
+    assert!(is_woken().await, "the pod is counted in addition");
+    set(&hub, "1", &selector("a"), &[POD_UID, "other"]);
+    assert!(is_woken().await);
+    set(&hub, "1", &selector("a"), &["other", POD_UID]);
+    assert!(!is_woken().await);
+    set(&hub, "1", &selector("a"), &["other"]);
+    assert!(is_woken().await, "the pod is no longer among the replicas");
+    set(&hub, "1", &selector("a"), &["another", "other"]);
+    assert!(is_woken().await, "the pod is counted in addition to two others");
+    assert!(!version.has_changed().unwrap(), "no policy has changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_needs_its_replicas_is_held_back_until_they_are_known() {
+    let hub = hub();
+    let local = CompiledPolicy { consistency: Consistency::Local, ..strict() };
+    let leased = CompiledPolicy { consistency: Consistency::Leased, ..strict() };
+    let share = shared();
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let held = || hub.desired(POD_UID, false).unwrap().held.into_iter().collect::<String>();
+    let count = |uid: &str| set(&hub, uid, &selector("a"), &[POD_UID]);
+    publish(&hub, "0", selector("a"), &strict());
+    for (uid, policy) in [("1", &local), ("2", &leased), ("3", &share)] {
+        publish(&hub, uid, selector("a"), policy);
+    }
+    // The hold begins when the hub opens, and opening it again does not extend it.
+    tokio::time::advance(MAX_HOLD).await;
+    hub.open();
+    tokio::time::advance(MAX_HOLD / 2).await;
+    hub.open();
+    assert_eq!(held(), "123");
+    assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0");
+    count("1");
+    assert_eq!(held(), "23");
+    // An edit of a counted policy is not held back, and edits do not extend the hold of the others.
+    publish(&hub, "1", selector("a"), &share);
+    publish(&hub, "2", selector("a"), &share);
+    hub.publish_invalid("3", &key("n"));
+    assert_eq!(held(), "23");
+    tokio::time::advance(MAX_HOLD / 2).await;
+    assert_eq!(held(), "");
+    assert_eq!(policies(&hub).unwrap().policies.into_keys().collect::<String>(), "0123");
+    // With another selector, the replicas have to be counted again.
+    publish(&hub, "1", selector("b"), &local);
+    publish(&hub, "1", selector("a"), &local);
+    assert_eq!(held(), "1");
+    set(&hub, "1", &selector("b"), &[]);
+    assert_eq!(held(), "1");
+    count("1");
+    assert_eq!(held(), "");
+}

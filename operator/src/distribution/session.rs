@@ -1,0 +1,82 @@
+//! One session of a sidecar: its reports, and how long they count after it has ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_config::PolicyHash;
+use sluice_config::message::{PolicyReport, StoreReport};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::distribution::identity::Identity;
+
+/// Time for which the reports of a session count after it has ended.
+pub const EXPIRY: Duration = Duration::from_secs(30);
+/// Maximum number of characters of a nack's reason that are kept.
+const MAX_REASON: usize = 500;
+
+/// What a pod's sidecar has reported about one edit of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Confirmation {
+    /// The sidecar has applied this edit.
+    Applied,
+    /// The sidecar has rejected this edit, with a reason.
+    Nacked(String),
+    /// The sidecar is connected, but has reported nothing about the policy or has reported another edit.
+    Unconfirmed,
+    /// The sidecar is not connected.
+    NotConnected,
+}
+
+/// A session, current or recently ended, of one pod.
+pub(super) struct Session {
+    pub(super) identity: Identity,
+    /// Random name of the session, which only its sidecar has received.
+    pub(super) name: String,
+    /// The last report about each policy, by its UID.
+    pub(super) reports: BTreeMap<String, PolicyReport>,
+    /// The last report about the store.
+    pub(super) store: StoreReport,
+    /// Time at which the reports expire, or `None` while the session lasts and has reported.
+    pub(super) expires: Option<Instant>,
+    /// Whether the session has ended.
+    pub(super) ended: bool,
+    /// Notified when the replicas of one of the pod's policies change.
+    pub(super) replicas_changed: Arc<Notify>,
+    /// Dropped to end the session.
+    pub(super) _close: mpsc::Sender<()>,
+}
+
+impl Session {
+    /// Reports whether the session's reports still count.
+    pub(super) fn counts(&self) -> bool {
+        self.expires.is_none_or(|expires| Instant::now() < expires)
+    }
+
+    /// Returns what the sidecar has reported about this edit of a policy.
+    pub(super) fn confirmation(&self, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
+        match self.reports.get(policy_uid) {
+            Some(PolicyReport::Applied { hash: applied }) if applied == hash => Confirmation::Applied,
+            Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
+                Confirmation::Nacked(reason.clone())
+            }
+            _ => Confirmation::Unconfirmed,
+        }
+    }
+}
+
+/// Makes a report fit for a status message: the reason of a nack becomes one short line without control
+/// characters, which a terminal would interpret.
+pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
+    match report {
+        PolicyReport::Nacked { hash, mut reason } => {
+            if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
+                reason.truncate(end);
+            }
+            reason.retain(|c| !c.is_control());
+            PolicyReport::Nacked { hash, reason }
+        }
+        applied @ PolicyReport::Applied { .. } => applied,
+    }
+}

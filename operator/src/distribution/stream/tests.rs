@@ -1,0 +1,144 @@
+use kube::core::{Expression, Selector};
+use serde_json::{Value, json};
+use sluice_config::CompiledPolicy;
+use sluice_config::policy::Mode;
+
+use super::*;
+use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
+
+/// The events of a session, without comments.
+struct Reader(mpsc::Receiver<Result<Bytes, std::convert::Infallible>>);
+
+impl Reader {
+    /// Returns the name and the message of the next event.
+    async fn next(&mut self) -> (String, Value) {
+        // Time is paused, so it advances only while every task waits.
+        let late = Instant::now() + Duration::from_secs(600);
+        loop {
+            assert!(Instant::now() < late, "no event");
+            let Some(Ok(bytes)) = self.0.recv().await else { panic!("the session has ended") };
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+            if let (Some(kind), Some(data)) = (field("event: "), field("data: ")) {
+                return (kind.to_owned(), serde_json::from_str(data).unwrap());
+            }
+        }
+    }
+}
+
+/// Begins the session of a pod.
+fn begin(hub: &Arc<Hub>) -> Reader {
+    let closed = hub.connect(identity(&[]), "s");
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(send_changes(hub.clone(), Arc::default(), POD_UID.into(), None, None, closed, sender));
+    Reader(receiver)
+}
+
+fn publish_to_all(hub: &Hub, uid: &str, policy: &CompiledPolicy) {
+    publish(hub, uid, Selector::default(), policy);
+}
+
+/// Sets the replicas of a policy: the pod itself and others, `count` in all.
+fn set_replicas(hub: &Hub, uid: &str, selector: &Selector, count: usize) {
+    let others = (1..count).map(|n| format!("zz-{n:04}"));
+    hub.set_replicas(uid, selector, others.chain([POD_UID.to_owned()]).collect());
+}
+
+fn uids(message: &Value) -> String {
+    message["policies"].as_object().unwrap().keys().cloned().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_sent_before_policies_and_once_for_many_changes() {
+    let hub = hub();
+    publish_to_all(&hub, "1", &shared());
+    let set = |count| set_replicas(&hub, "1", &Selector::default(), count);
+    set(2);
+    let mut reader = begin(&hub);
+    let live = |index: u32, count: u32| {
+        ("live".to_owned(), json!({"version": 1, "policies": {"1": {"index": index, "count": count}}}))
+    };
+    assert_eq!(reader.next().await, live(0, 2));
+    assert_eq!(reader.next().await.0, "credentials");
+    assert_eq!(reader.next().await.0, "policies");
+    // A rollout of hundreds of pods, one after another.
+    for count in 3..400 {
+        set(count);
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    assert_eq!(reader.next().await, live(0, 399));
+    // The policies are not sent again for that, and an edit does not send the replicas again.
+    publish_to_all(&hub, "1", &CompiledPolicy { mode: Mode::Shadow, ..shared() });
+    assert_eq!(reader.next().await.0, "policies");
+    hub.set_replicas("1", &Selector::default(), vec!["another".into()]);
+    assert_eq!(reader.next().await, live(1, 2), "the pod has a session and is counted in addition");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_sent_when_its_replicas_are_known() {
+    let hub = hub();
+    publish_to_all(&hub, "1", &shared());
+    publish_to_all(&hub, "2", &strict());
+    // As after a start of the operator: the session begins before the replicas have been counted.
+    let mut reader = begin(&hub);
+    assert_eq!(reader.next().await.0, "credentials");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    set_replicas(&hub, "1", &Selector::default(), 2);
+    assert_eq!(reader.next().await.0, "live");
+    let (kind, all) = reader.next().await;
+    assert_eq!((kind.as_str(), &all["full"], uids(&all)), ("policies", &true.into(), "12".into()));
+    // A new policy is held back alone, and its replicas are sent before it.
+    publish_to_all(&hub, "3", &shared());
+    publish_to_all(&hub, "2", &CompiledPolicy { mode: Mode::Shadow, ..strict() });
+    let (kind, delta) = reader.next().await;
+    assert_eq!((kind.as_str(), &delta["full"], uids(&delta)), ("policies", &false.into(), "2".into()));
+    set_replicas(&hub, "3", &Selector::default(), 2);
+    assert_eq!(reader.next().await.0, "live");
+    let (kind, delta) = reader.next().await;
+    assert_eq!((kind.as_str(), uids(&delta)), ("policies", "3".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_policies_are_not_held_back_by_one_new_policy_after_another() {
+    let hub = hub();
+    publish_to_all(&hub, "0", &shared());
+    let publishing = hub.clone();
+    tokio::spawn(async move {
+        for uid in 1..60 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            publish_to_all(&publishing, &uid.to_string(), &shared());
+        }
+    });
+    let (start, mut reader) = (Instant::now(), begin(&hub));
+    assert_eq!(reader.next().await.0, "credentials");
+    let (kind, all) = reader.next().await;
+    assert_eq!((kind.as_str(), &all["full"]), ("policies", &true.into()));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(all["policies"].get("0").is_some(), "{all}");
+    assert!(all["keep"].as_array().is_some_and(|keep| keep.contains(&"4".into())), "{all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_without_replicas_and_a_held_edit_removes_nothing() {
+    let hub = hub();
+    let start = Instant::now();
+    publish_to_all(&hub, "1", &shared());
+    let mut reader = begin(&hub);
+    assert_eq!(reader.next().await.0, "credentials");
+    assert_eq!(reader.next().await.0, "policies");
+    // The replicas were never counted. The hold ended before a sidecar would forward requests without limits.
+    let held = start.elapsed();
+    assert!(held >= Duration::from_secs(2) && held < Duration::from_secs(10), "{held:?}");
+    set_replicas(&hub, "1", &Selector::default(), 2);
+    assert_eq!(reader.next().await.0, "live");
+    // With another selector, the replicas are unknown. The sidecar keeps its version until they are counted.
+    let other: Selector = [Expression::DoesNotExist("app".into())].into_iter().collect();
+    publish(&hub, "1", other.clone(), &CompiledPolicy { mode: Mode::Shadow, ..shared() });
+    // Time is paused, so the session has processed the edit when this ends.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    set_replicas(&hub, "1", &other, 3);
+    assert_eq!(reader.next().await.0, "live", "neither a policy nor a removal is sent before");
+    let (kind, delta) = reader.next().await;
+    assert_eq!((kind.as_str(), &delta["removed"]), ("policies", &json!([])));
+    assert_eq!(delta["policies"]["1"]["policy"]["mode"], "Shadow");
+}

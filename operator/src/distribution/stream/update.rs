@@ -1,0 +1,155 @@
+//! Computes the events that bring a sidecar up to date.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use sluice_config::PolicyHash;
+use sluice_config::message::{
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, Replica, VERSION,
+};
+use tokio::time::Instant;
+
+use crate::distribution::hub::Hub;
+use crate::distribution::replicas::MAX_HOLD;
+
+/// Everything that a session has been sent.
+pub(super) struct Sent {
+    /// ID of the last event that the sidecar had applied when it connected.
+    last_applied: Option<String>,
+    /// The policies that the sidecar has, or `None` before the first event with policies.
+    policies: Option<SentPolicies>,
+    credentials: Option<Credentials>,
+    replicas: BTreeMap<String, Replica>,
+    /// Time at which the first held policy may be sent.
+    held_until: Option<Instant>,
+    /// Time at which the first event with policies is sent even if some are still held.
+    first_held_until: Option<Instant>,
+}
+
+/// The policies that a sidecar has.
+#[derive(PartialEq, Eq)]
+struct SentPolicies {
+    /// Hashes of the policies by UID.
+    hashes: BTreeMap<String, PolicyHash>,
+    /// UIDs of the policies of which the sidecar keeps its version.
+    keep: Vec<String>,
+}
+
+impl Sent {
+    pub(super) fn new(last_applied: Option<String>) -> Self {
+        Self {
+            last_applied,
+            policies: None,
+            credentials: None,
+            replicas: BTreeMap::new(),
+            held_until: None,
+            first_held_until: None,
+        }
+    }
+
+    /// Returns the time at which the first held policy may be sent.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Returns the events that bring the sidecar up to date, or `None` if its session has ended. If
+    /// `policies_changed` is false, only replicas can have changed.
+    ///
+    /// Replicas are sent before policies. A policy is held back for some seconds while it needs its replicas
+    /// and they are not known. Afterwards it is sent anyway, and a sidecar that has never received the
+    /// replicas assumes that it is alone. The first event with policies is held back as a whole, because a
+    /// new pod must not start with only some of its policies.
+    pub(super) fn update(&mut self, hub: &Hub, pod_uid: &str, policies_changed: bool) -> Option<Vec<Bytes>> {
+        let mut events = Vec::new();
+        let desired = hub.desired(pod_uid, policies_changed || self.held_until.is_some())?;
+        if self.replicas != desired.replicas {
+            self.replicas.clone_from(&desired.replicas);
+            let message = LiveReplicas { version: VERSION, policies: desired.replicas };
+            events.push(event(LIVE_EVENT, None, &message));
+        }
+        let Some(policies) = desired.policies else { return Some(events) };
+        self.held_until = desired.held_until;
+        let credentials = Credentials { version: VERSION, store: hub.store_access() };
+        if self.credentials.as_ref() != Some(&credentials) {
+            events.push(event(CREDENTIALS_EVENT, None, &credentials));
+            self.credentials = Some(credentials);
+        }
+        if self.policies.is_none() && self.holds_first(&desired.held) {
+            return Some(events);
+        }
+        events.extend(self.policies_event(policies, desired.held));
+        Some(events)
+    }
+
+    /// Reports whether the first event with policies is held back because of these policies. If policies are
+    /// held one after another, the others are sent after [`MAX_HOLD`].
+    fn holds_first(&mut self, held: &BTreeSet<String>) -> bool {
+        if held.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        let until = *self.first_held_until.get_or_insert(now + MAX_HOLD);
+        let holds = now < until;
+        if holds {
+            self.held_until = self.held_until.map(|held_until| held_until.min(until));
+        }
+        holds
+    }
+
+    /// Returns the event with all policies, or with those that have changed, or `None` if the sidecar has
+    /// them.
+    fn policies_event(&mut self, mut policies: Policies, held: BTreeSet<String>) -> Option<Bytes> {
+        let mut hashes: BTreeMap<_, _> =
+            policies.policies.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone())).collect();
+        match &self.policies {
+            // The sidecar keeps its version of a held policy.
+            Some(old) => hashes.extend(
+                held.iter()
+                    .filter_map(|uid| old.hashes.get_key_value(uid))
+                    .map(|(uid, hash)| (uid.clone(), hash.clone())),
+            ),
+            None => policies.keep.extend(held),
+        }
+        let new = SentPolicies { hashes, keep: policies.keep.clone() };
+        let id = new.id();
+        let is_up_to_date = match &self.policies {
+            Some(old) => *old == new,
+            None => self.last_applied.as_deref() == Some(&id),
+        };
+        if let Some(old) = &self.policies {
+            policies.full = false;
+            policies.policies.retain(|uid, policy| old.hashes.get(uid) != Some(&policy.hash));
+            policies.removed = old
+                .hashes
+                .keys()
+                .filter(|uid| !new.hashes.contains_key(*uid) && !new.keep.contains(uid))
+                .cloned()
+                .collect();
+        }
+        self.policies = Some(new);
+        (!is_up_to_date).then(|| event(POLICIES_EVENT, Some(&id), &policies))
+    }
+}
+
+impl SentPolicies {
+    /// Returns the ID of the event with these policies. Equal policies have equal IDs, whichever replica of
+    /// the operator sends them.
+    fn id(&self) -> String {
+        let mut text = String::new();
+        for (uid, hash) in &self.hashes {
+            let _ = writeln!(text, "{uid} {hash}");
+        }
+        for uid in &self.keep {
+            let _ = writeln!(text, "{uid} keep");
+        }
+        PolicyHash::of(&text).to_string()
+    }
+}
+
+/// Encodes a server-sent event. JSON contains no line breaks, so one data line holds the message.
+fn event<T: serde::Serialize>(name: &str, id: Option<&str>, message: &T) -> Bytes {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    let data = serde_json::to_string(message).unwrap_or_default();
+    Bytes::from(format!("event: {name}\n{id}data: {data}\n\n"))
+}

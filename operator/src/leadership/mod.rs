@@ -1,0 +1,8 @@
+//! Leadership: one replica holds the Lease and owns the endpoint of the control Service. It alone serves
+//! sessions and writes status. A replica that loses the Lease must end its process.
+//!
+//! - [`lease`]: acquires, renews and releases the Lease.
+//! - [`endpoint`]: points the control Service at the leader.
+
+pub mod endpoint;
+pub mod lease;

@@ -1,0 +1,185 @@
+//! The leader: serves sidecars, watches the cluster and reconciles policies while this replica holds the
+//! lease.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum_server::Handle;
+
+use crate::args::Args;
+use crate::certificates::secret::Certificates;
+use crate::certificates::trust;
+use crate::cluster::watch::{Change, NamespaceChange};
+use crate::distribution::hub::Hub;
+use crate::distribution::serve as distribution;
+use crate::leadership::endpoint;
+use crate::leadership::lease::Leadership;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+use crate::reconcile::context::{Context, Listed};
+use crate::reconcile::controller;
+use crate::store::access;
+
+/// Interval between reads of Secrets, and between writes of objects that somebody may have changed.
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Interval between reads of the store's Secret while there is no access to the store.
+const RETRY_ACCESS_EVERY: Duration = Duration::from_secs(5);
+
+/// The parts that the leader runs.
+pub struct Leader {
+    /// Arguments of the operator.
+    pub args: Args,
+    /// Client of the API server.
+    pub client: kube::Client,
+    /// Certificates of the control port.
+    pub certificates: Certificates,
+    /// Metrics of the operator.
+    pub metrics: Arc<Metrics>,
+    /// Policies to reconcile.
+    pub queue: Arc<Queue>,
+    /// Published policies and sessions.
+    pub hub: Arc<Hub>,
+    /// Handle that stops the servers.
+    pub handle: Handle<SocketAddr>,
+    /// The lease.
+    pub leadership: Arc<Leadership>,
+}
+
+impl Leader {
+    /// Waits for the lease and leads until it is lost or a part fails.
+    pub async fn lead(self) -> anyhow::Result<()> {
+        if !self.args.no_lease {
+            self.leadership.acquire().await;
+        }
+        // In a task of its own, so that nothing else delays a renewal.
+        let (leadership, no_lease) = (self.leadership.clone(), self.args.no_lease);
+        let lease_lost = tokio::spawn(async move {
+            if no_lease { std::future::pending().await } else { leadership.hold().await }
+        });
+        tracing::info!("this replica is the leader");
+        self.metrics.set_leader();
+        self.certificates.refresh(true).await?;
+        let context = Arc::new(Context::new(
+            self.client.clone(),
+            self.hub.clone(),
+            self.queue.clone(),
+            self.metrics.clone(),
+        ));
+        let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
+        let control_port = axum_server::bind_rustls(self.args.control_listen, self.certificates.tls.clone())
+            .handle(self.handle.clone())
+            .serve(router.into_make_service());
+        self.take_endpoint().await?;
+        tokio::select! {
+            error = lease_lost => Err(error.unwrap_or_else(anyhow::Error::from)),
+            ended = control_port => ended.context("the control port could not be served"),
+            () = watch_cluster(&context) => Ok(()),
+            () = controller::run(context.clone()) => Ok(()),
+            () = self.refresh_certificates() => Ok(()),
+            () = self.refresh_store_access() => Ok(()),
+            () = self.publish_authority(&context) => Ok(()),
+        }
+    }
+
+    /// Points the control Service at this replica, unless it leads without a lease.
+    async fn take_endpoint(&self) -> anyhow::Result<()> {
+        let args = &self.args;
+        if args.no_lease {
+            return Ok(());
+        }
+        let (ip, port) = (args.pod_ip, args.control_listen.port());
+        endpoint::take_over(self.client.clone(), &args.namespace, &args.control_service, ip, port).await
+    }
+
+    /// Renews the certificates when they are due, and keeps the control Service pointed at this replica.
+    async fn refresh_certificates(&self) {
+        loop {
+            tokio::time::sleep(REFRESH_EVERY).await;
+            if let Err(error) = self.certificates.refresh(true).await {
+                tracing::warn!("the certificates could not be refreshed: {error:#}");
+            }
+            // A late write of a former leader may have changed it.
+            if let Err(error) = self.take_endpoint().await {
+                tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
+            }
+        }
+    }
+
+    /// Reads the Secrets of the store at intervals. The hub accepts no sessions until that first succeeds.
+    /// Until then sidecars keep their policies, while this replica leads and serves admission.
+    async fn refresh_store_access(&self) {
+        loop {
+            let delay = match access::read(self.client.clone(), &self.args).await {
+                Ok(access) => {
+                    self.hub.set_store_access(access);
+                    REFRESH_EVERY
+                }
+                Err(error) if self.hub.store_access().is_some() => {
+                    tracing::warn!("keeping the access to the store as it was: {error:#}");
+                    REFRESH_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!("sidecars receive no policies until this error is fixed: {error:#}");
+                    RETRY_ACCESS_EVERY
+                }
+            };
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Publishes the operator's authority to the API server and to the namespaces of sidecars, whenever one
+    /// of them changes.
+    async fn publish_authority(&self, context: &Context) {
+        let mut trusted = self.certificates.trusted();
+        loop {
+            let current = trusted.borrow_and_update().clone();
+            let configuration = &self.args.webhook_configuration;
+            if let Err(error) = trust::publish_to_api_server(&self.client, configuration, &current).await {
+                tracing::warn!("the webhook configurations could not be updated: {error:#}");
+            }
+            trust::publish_to_namespaces(&self.client, &context.namespaces.all(), &current).await;
+            tokio::select! {
+                _ = trusted.changed() => {}
+                () = context.namespaces.changed() => {}
+                // Somebody may have changed what was written.
+                () = tokio::time::sleep(REFRESH_EVERY) => {}
+            }
+        }
+    }
+}
+
+/// Keeps the tables up to date and queues the policies that a change may affect.
+async fn watch_cluster(context: &Context) {
+    let queue_namespace = |namespace: &str| context.queue.add_all(context.policies.in_namespace(namespace));
+    let set_listed = |set: fn(&mut Listed)| context.listed.send_modify(set);
+    let policies = context.policies.watch(context.client.clone(), |change| match change {
+        Change::Applied(key) => context.queue.add(key),
+        // At once, without a reconcile: sidecars must not enforce a policy that does not exist.
+        Change::Deleted { uid, .. } => context.hub.remove(&uid),
+        // The controller opens the hub when all listed policies have been published.
+        Change::Listed => {}
+    });
+    let pods = context.pods.watch(|change| match change {
+        Change::Applied(pod) => {
+            context.hub.set_pod_labels(&pod.uid, &pod.labels);
+            queue_namespace(&pod.namespace);
+        }
+        Change::Deleted { namespace, uid, .. } => {
+            context.hub.remove_pod(&uid);
+            queue_namespace(&namespace);
+        }
+        Change::Listed => set_listed(|listed| listed.pods = true),
+    });
+    let services = context.services.watch(context.client.clone(), |change| match change {
+        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
+        NamespaceChange::Listed => set_listed(|listed| listed.services = true),
+    });
+    let namespaces = context.namespaces.watch(context.client.clone(), |change| match change {
+        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
+        NamespaceChange::Listed => set_listed(|listed| listed.namespaces = true),
+    });
+    let labelled_pods = context.namespaces.watch_pods(context.client.clone());
+    tokio::join!(policies, pods, services, namespaces, labelled_pods);
+}

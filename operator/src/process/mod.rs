@@ -1,0 +1,9 @@
+//! The process: starts the parts of the operator, connects them and stops them.
+//!
+//! - [`mod@run`]: serves admission and waits for the lease.
+//! - [`leader`]: serves sidecars and reconciles policies while the lease is held.
+//! - [`admin`]: probes and metrics.
+
+pub mod admin;
+pub mod leader;
+pub mod run;

@@ -1,0 +1,150 @@
+//! Starts and stops the operator. Every replica serves admission; the replica with the lease also serves
+//! sidecars and writes status. SIGTERM releases the lease and finishes the requests in flight. A lost lease
+//! ends the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum_server::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admission::config::{InjectConfig, resources};
+use crate::admission::serve as admission;
+use crate::args::Args;
+use crate::certificates::secret::Certificates;
+use crate::certificates::trust;
+use crate::distribution::hub::Hub;
+use crate::leadership::lease::Leadership;
+use crate::metrics::Metrics;
+use crate::process::admin::{self, Readiness};
+use crate::process::leader::Leader;
+use crate::queue::Queue;
+use crate::store::{access, secrets};
+
+/// Interval between reads of the certificates' Secret.
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Interval between checks whether the API server can call the webhook.
+const CHECK_TRUST_EVERY: Duration = Duration::from_secs(1);
+/// Longest time that requests in flight may take after SIGTERM.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// First version of Kubernetes whose Services see the named ports of native sidecars.
+const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 32);
+/// First version of Kubernetes that enables `preStop.sleep` by default.
+const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
+
+/// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    access::check_url(&args)?;
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
+    let version = client.apiserver_version().await.context("the API server does not respond")?;
+    let number = version_number(&version.major, &version.minor);
+    let inject_config = InjectConfig {
+        image: args.sidecar_image.clone(),
+        pull_policy: args.sidecar_image_pull_policy.clone(),
+        resources: resources(&args.sidecar_resources)?,
+        control_url: args.control_url(),
+        native: number >= NATIVE_SIDECARS_SINCE,
+        pre_stop_sleep: number >= PRE_STOP_SLEEP_SINCE,
+    };
+    tracing::info!(
+        version = version.git_version,
+        native_sidecars = inject_config.native,
+        "connected to the API server"
+    );
+
+    secrets::create_missing(client.clone(), &args).await?;
+    let certificates = Certificates::load(client.clone(), &args.namespace, args.dns_names()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let queue = Arc::new(Queue::default());
+    let hub = Arc::new(Hub::new(queue.clone()));
+    let readiness = Arc::new(Readiness::default());
+    let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
+    let handle = Handle::new();
+
+    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
+        .handle(handle.clone())
+        .serve(admission::router(inject_config, metrics.clone()).into_make_service());
+    let admin = axum_server::bind(args.admin_listen)
+        .handle(handle.clone())
+        .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
+    let mut servers = tokio::task::JoinSet::new();
+    servers.spawn(webhook);
+    servers.spawn(admin);
+
+    let leader = Leader {
+        args: args.clone(),
+        client: client.clone(),
+        certificates: certificates.clone(),
+        metrics,
+        queue,
+        hub,
+        handle: handle.clone(),
+        leadership: leadership.clone(),
+    };
+    let outcome = tokio::select! {
+        outcome = leader.lead() => outcome,
+        () = serve_admission(&args, &client, &certificates, &readiness) => Ok(()),
+        ended = servers.join_next() => match ended {
+            Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
+            _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
+        },
+        () = stop_signal() => Ok(()),
+    };
+    readiness.set(false);
+    // Without the lease, another replica may be the leader already, so nothing is finished.
+    handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));
+    if !args.no_lease {
+        leadership.release().await;
+    }
+    while servers.join_next().await.is_some() {}
+    outcome
+}
+
+/// Reports ready when the API server trusts the webhook, so that every pod created from then on gets its
+/// sidecar. Then keeps the serving certificate up to date.
+async fn serve_admission(
+    args: &Args,
+    client: &kube::Client,
+    certificates: &Certificates,
+    readiness: &Readiness,
+) {
+    while !is_trusted(client, args, certificates).await {
+        tokio::time::sleep(CHECK_TRUST_EVERY).await;
+    }
+    readiness.set(true);
+    loop {
+        tokio::time::sleep(REFRESH_EVERY).await;
+        if let Err(error) = certificates.refresh(false).await {
+            tracing::warn!("the certificates could not be refreshed: {error:#}");
+        }
+    }
+}
+
+async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certificates) -> bool {
+    let trusted = certificates.trusted().borrow().clone();
+    let published = trust::is_published_to_api_server(client, &args.webhook_configuration, &trusted).await;
+    published.unwrap_or_else(|error| {
+        tracing::warn!("the webhook configurations could not be read: {error:#}");
+        false
+    })
+}
+
+/// Parses the version of Kubernetes. Some vendors write the minor version as `34+`.
+fn version_number(major: &str, minor: &str) -> (u32, u32) {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+    (number(major), number(minor))
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn stop_signal() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        }
+        _ => std::future::pending().await,
+    }
+    tracing::info!("stopping after a signal");
+}

@@ -1,0 +1,39 @@
+use super::*;
+
+fn key(name: &str) -> PolicyKey {
+    PolicyKey { namespace: "n".into(), name: name.into() }
+}
+
+/// Reports whether the queue has nothing to hand out now.
+async fn is_idle(queue: &Arc<Queue>) -> bool {
+    tokio::time::timeout(Duration::ZERO, queue.next()).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_queued_once_and_a_delayed_one_comes_when_it_is_due() {
+    let queue = Arc::new(Queue::default());
+    queue.add(key("a"));
+    queue.add(key("a"));
+    queue.add_after(key("b"), Duration::from_secs(60));
+    queue.add_after(key("b"), Duration::from_secs(30));
+    assert_eq!(queue.next().await.key(), &key("a"));
+    let start = Instant::now();
+    assert_eq!(queue.next().await.key(), &key("b"));
+    assert!(start.elapsed() >= Duration::from_secs(30) && start.elapsed() < Duration::from_secs(31));
+    assert!(is_idle(&queue).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claimed_policy_is_not_handed_out_again_until_the_claim_is_dropped() {
+    let queue = Arc::new(Queue::default());
+    queue.add(key("a"));
+    let claim = queue.next().await;
+    queue.add(key("a"));
+    queue.add(key("a"));
+    queue.add(key("b"));
+    assert_eq!(queue.next().await.key(), &key("b"), "other policies do not wait for it");
+    assert!(is_idle(&queue).await);
+    drop(claim);
+    assert_eq!(queue.next().await.key(), &key("a"));
+    assert!(is_idle(&queue).await, "what was added twice meanwhile is one");
+}

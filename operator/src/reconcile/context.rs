@@ -1,0 +1,81 @@
+//! The parts of the operator that reconciles use.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::cluster::namespaces::Namespaces;
+use crate::cluster::pods::Pods;
+use crate::cluster::policies::Policies;
+use crate::cluster::services::Services;
+use crate::distribution::hub::Hub;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+
+/// Maximum number of reconciles that send requests to the API server at the same time.
+const MAX_CONCURRENT: usize = 8;
+
+/// The parts of the operator that reconciles use.
+pub struct Context {
+    /// Client of the API server.
+    pub client: kube::Client,
+    /// Policies as the API server has them.
+    pub policies: Policies,
+    /// Running pods.
+    pub pods: Pods,
+    /// Services.
+    pub services: Services,
+    /// Namespaces whose pods get sidecars.
+    pub namespaces: Namespaces,
+    /// Progress of the first lists of pods, Services and namespaces.
+    pub listed: watch::Sender<Listed>,
+    /// Published policies and their confirmations.
+    pub hub: Arc<Hub>,
+    /// Policies to reconcile.
+    pub queue: Arc<Queue>,
+    /// Metrics of the operator.
+    pub metrics: Arc<Metrics>,
+    /// Time at which this replica became the leader.
+    pub leader_since: Instant,
+    /// Permits for reconciles to send requests to the API server.
+    pub api_permits: Semaphore,
+}
+
+/// The tables whose first list is complete.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// The table of pods.
+    pub pods: bool,
+    /// The table of Services.
+    pub services: bool,
+    /// The table of namespaces.
+    pub namespaces: bool,
+}
+
+impl Context {
+    /// Returns a context with empty tables.
+    #[must_use]
+    pub fn new(client: kube::Client, hub: Arc<Hub>, queue: Arc<Queue>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            policies: Policies::default(),
+            pods: Pods::new(client.clone()),
+            services: Services::default(),
+            namespaces: Namespaces::default(),
+            listed: watch::Sender::default(),
+            leader_since: Instant::now(),
+            api_permits: Semaphore::new(MAX_CONCURRENT),
+            client,
+            hub,
+            queue,
+            metrics,
+        }
+    }
+
+    /// Waits until the first lists of pods, Services and namespaces are complete. A status made from a part
+    /// of a list would be wrong.
+    pub async fn all_listed(&self) {
+        let mut listed = self.listed.subscribe();
+        let _ = listed.wait_for(|listed| listed.pods && listed.services && listed.namespaces).await;
+    }
+}

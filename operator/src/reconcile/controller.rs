@@ -1,0 +1,122 @@
+//! Takes policies from the queue and runs the steps of a reconcile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+
+use crate::policy_key::PolicyKey;
+use crate::queue::Claim;
+use crate::reconcile::compile::compile;
+use crate::reconcile::context::Context;
+use crate::reconcile::dereference::{count_pods, dereference, replicas};
+use crate::reconcile::facts::{Facts, Outcome};
+use crate::reconcile::publish::publish;
+use crate::reconcile::report;
+use crate::reconcile::status::observed::Observed;
+use crate::reconcile::status::status;
+
+#[cfg(test)]
+mod tests;
+
+/// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_JITTER: Duration = Duration::from_secs(2);
+
+/// Reconciles policies for as long as the process lives, and opens the hub when all policies of the first
+/// list have been published.
+pub async fn run(context: Arc<Context>) {
+    let open_hub = async {
+        context.policies.all_published().await;
+        context.hub.open();
+    };
+    tokio::join!(open_hub, reconcile_queued(&context));
+}
+
+/// Reconciles every policy as soon as it is queued, so that publishing never waits for another policy's
+/// status.
+async fn reconcile_queued(context: &Context) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            claim = context.queue.next() => running.push(reconcile_claimed(context, claim)),
+            Some(()) = running.next() => {}
+        }
+    }
+}
+
+/// Reconciles a policy and queues it again if that fails.
+async fn reconcile_claimed(context: &Context, claim: Claim) {
+    let key = claim.key();
+    let result = reconcile(context, key).await;
+    context.metrics.reconciled(result.is_ok());
+    if let Err(error) = result {
+        tracing::warn!(policy = %key, "reconcile failed and will be retried: {error:#}");
+        let jitter = RETRY_JITTER.mul_f64(rand::random());
+        context.queue.add_after(key.clone(), RETRY + jitter);
+    }
+}
+
+/// Compiles and publishes the policy, then writes its status. The status takes requests to the API server; it
+/// is abandoned when the policy is edited or deleted meanwhile, and the next reconcile, which is queued
+/// already, starts at once.
+async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
+    let Some(object) = context.policies.get(key) else { return Ok(()) };
+    let compiled = compile(&object);
+    let Some(outcome) = publish(context, key, &object, compiled) else { return Ok(()) };
+    tokio::select! {
+        () = context.policies.superseded(key, &object) => Ok(()),
+        result = update_status(context, key, &object, outcome) => result,
+    }
+}
+
+async fn update_status(
+    context: &Context,
+    key: &PolicyKey,
+    object: &DynamicObject,
+    outcome: Outcome,
+) -> anyhow::Result<()> {
+    context.all_listed().await;
+    let _permit = context.api_permits.acquire().await?;
+    let uid = object.uid().unwrap_or_default();
+
+    // After an invalid edit these are the pods of the last valid one, which is still enforced.
+    let (facts, replicas_counted) = match context.hub.selector(&uid) {
+        None => (Facts::default(), Ok(())),
+        Some(selector) => {
+            let pods = count_pods(context, &key.namespace, &selector).await;
+            if let Ok(pods) = &pods {
+                context.hub.set_replicas(&uid, &selector, replicas(pods));
+            }
+            match &outcome {
+                Outcome::Published { hash, .. } => {
+                    (dereference(context, key, &uid, hash, &selector, pods?).await?, Ok(()))
+                }
+                // The status of an invalid edit does not depend on pods, so it is written even if they are
+                // unknown.
+                Outcome::Invalid(_) => (Facts::default(), pods.map(|_| ())),
+            }
+        }
+    };
+
+    let previous = report::previous(object);
+    let observed = Observed {
+        key,
+        generation: object.metadata.generation.unwrap_or_default(),
+        outcome: &outcome,
+        facts: &facts,
+        leader_for: context.leader_since.elapsed(),
+        previous: previous.as_ref(),
+    };
+    let (status, check_again_after) = status(&observed, Timestamp::now());
+    if let Some(delay) = check_again_after {
+        context.queue.add_after(key.clone(), delay);
+    }
+    report::write(context, key, object, previous.as_ref(), &status).await?;
+    replicas_counted.context("the replicas of the policy could not be counted")
+}

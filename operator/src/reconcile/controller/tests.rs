@@ -1,0 +1,274 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use axum::http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::*;
+use crate::cluster::pod::Pod;
+use crate::distribution::hub::Hub;
+use crate::distribution::identity::Identity;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+use crate::reconcile::compile::tests::COUNT;
+
+/// How the API server responds to every request, except that it always accepts a status unless it hangs.
+#[derive(Clone, Copy, PartialEq)]
+enum ApiServer {
+    Hangs,
+    Fails,
+    ListsNothing,
+}
+
+/// A running controller, with an API server played by the test.
+struct Controller {
+    context: Arc<Context>,
+    /// Statuses that were written.
+    written: Arc<Mutex<Vec<Value>>>,
+    running: AbortHandle,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Controller {
+    /// Starts a controller whose tables of pods, Services and namespaces are not listed yet.
+    fn start(api_server: ApiServer) -> Self {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let statuses = written.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let statuses = statuses.clone();
+            async move {
+                let response = respond(api_server, request, &statuses).await;
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        let queue = Arc::new(Queue::default());
+        let hub = Arc::new(Hub::new(queue.clone()));
+        let context = Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default())));
+        let access = json!({
+            "url": "memory:", "prefix": "sluice:",
+            "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==",
+        });
+        context.hub.set_store_access(serde_json::from_value(access).unwrap());
+        let running = tokio::spawn(run(context.clone())).abort_handle();
+        Self { context, written, running }
+    }
+
+    fn listed(self) -> Self {
+        self.context.listed.send_modify(|listed| {
+            (listed.pods, listed.services, listed.namespaces) = (true, true, true);
+        });
+        self
+    }
+
+    /// Does what the watch of policies does for an edit, and waits until the controller is idle.
+    async fn apply(&self, name: &str, uid: &str, generation: i64, spec: Value) {
+        let key = self.context.policies.apply(object(name, uid, generation, &spec));
+        self.context.queue.add(key);
+        idle().await;
+    }
+
+    /// Does what the watch of policies does for a deletion, and waits until the controller is idle.
+    async fn delete(&self, name: &str, uid: &str) {
+        self.context.policies.delete(&key(name), uid);
+        self.context.hub.remove(uid);
+        idle().await;
+    }
+
+    async fn is_open(&self) -> bool {
+        tokio::time::timeout(Duration::ZERO, self.context.hub.opened()).await.is_ok()
+    }
+
+    /// Returns the UIDs and requests per hour of the policies that a pod of the namespace would receive.
+    fn published(&self) -> Vec<(String, i64)> {
+        let identity = Identity {
+            namespace: "n".into(),
+            pod: "p".into(),
+            pod_uid: "pod".into(),
+            labels: [("app".to_owned(), "a".to_owned())].into(),
+            expires: None,
+        };
+        let _closed = self.context.hub.connect(identity, "s");
+        let policies = self.context.hub.desired("pod", true).unwrap().policies.unwrap().policies;
+        let requests = |policy: &str| {
+            let policy: Value = serde_json::from_str(policy).unwrap();
+            policy["limits"][0]["rates"][0]["requests"].as_i64().unwrap()
+        };
+        policies.into_iter().map(|(uid, policy)| (uid, requests(policy.policy.get()))).collect()
+    }
+
+    /// Returns the reason of a condition in the last status that was written.
+    fn reason(&self, kind: &str) -> Option<String> {
+        let written = self.written.lock().unwrap();
+        let conditions = written.last()?["status"]["conditions"].as_array()?;
+        let found = conditions.iter().find(|condition| condition["type"] == kind)?;
+        Some(found["reason"].as_str()?.to_owned())
+    }
+}
+
+async fn respond(api: ApiServer, request: Request<Body>, written: &Mutex<Vec<Value>>) -> Response<Body> {
+    if api == ApiServer::Hangs {
+        std::future::pending::<()>().await;
+    }
+    let is_patch = request.method() == Method::PATCH;
+    let (code, body) = if is_patch {
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let status: Value = serde_json::from_slice(&body).unwrap();
+        written.lock().unwrap().push(status.clone());
+        (StatusCode::OK, status)
+    } else if api == ApiServer::Fails {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500});
+        (StatusCode::INTERNAL_SERVER_ERROR, status)
+    } else {
+        (StatusCode::OK, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}))
+    };
+    Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
+}
+
+/// Waits until no task can make progress. Time is paused, so it advances only then.
+async fn idle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+fn key(name: &str) -> PolicyKey {
+    PolicyKey { namespace: "n".into(), name: name.into() }
+}
+
+fn object(name: &str, uid: &str, generation: i64, spec: &Value) -> DynamicObject {
+    let object = json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
+        "metadata": {
+            "namespace": "n", "name": name, "uid": uid, "generation": generation, "resourceVersion": "1",
+        },
+        "spec": spec,
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn spec(requests: i64) -> Value {
+    let limit = json!({
+        "name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": requests, "per": "1h"}],
+    });
+    json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [limit]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_begin_when_every_policy_of_the_first_list_is_published() {
+    let controller = Controller::start(ApiServer::Hangs);
+    let policies = &controller.context.policies;
+    controller.apply("a", "1", 1, spec(1)).await;
+    // The watch has put this one into the table, but the controller has not reconciled it.
+    let waiting = policies.apply(object("b", "2", 1, &spec(2)));
+    assert!(!controller.is_open().await, "the list is not complete");
+    policies.list_is_complete();
+    idle().await;
+    assert!(!controller.is_open().await, "a listed policy is not published");
+    assert_eq!(controller.published(), [("1".to_owned(), 1)]);
+    controller.context.queue.add(waiting);
+    idle().await;
+    // Neither pods were listed nor has the API server responded.
+    assert!(controller.is_open().await);
+    assert_eq!(controller.published(), [("1".to_owned(), 1), ("2".to_owned(), 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_or_deleted_policy_of_the_first_list_does_not_keep_the_hub_closed() {
+    let controller = Controller::start(ApiServer::Hangs);
+    controller.apply("invalid", "1", 1, json!({"limits": "none"})).await;
+    controller.context.policies.apply(object("deleted", "2", 1, &spec(2)));
+    controller.context.policies.list_is_complete();
+    idle().await;
+    assert!(!controller.is_open().await);
+    controller.delete("deleted", "2").await;
+    assert!(controller.is_open().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_compiled_and_its_status_written_once_for_each_event() {
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    for edit in 1..=3 {
+        controller.apply("a", "1", edit, spec(edit)).await;
+        let written = controller.written.lock().unwrap().len();
+        assert_eq!((COUNT.get(), written), (edit as usize, edit as usize));
+    }
+    assert_eq!(controller.reason("Programmed").as_deref(), Some("NoPods"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_during_a_reconcile_lead_to_one_more_reconcile() {
+    let controller = Controller::start(ApiServer::ListsNothing);
+    controller.apply("a", "1", 1, spec(1)).await;
+    assert_eq!(COUNT.get(), 1);
+    for _ in 0..100 {
+        controller.context.queue.add(key("a"));
+        idle().await;
+    }
+    assert_eq!(COUNT.get(), 1, "the first reconcile waits until pods are listed");
+    let _controller = controller.listed();
+    idle().await;
+    assert_eq!(COUNT.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_published_while_the_status_before_it_waits_for_the_api_server() {
+    let controller = Controller::start(ApiServer::Hangs).listed();
+    for edit in 1..=3 {
+        controller.apply("a", "1", edit, spec(edit)).await;
+        assert_eq!(controller.published(), [("1".to_owned(), edit)]);
+    }
+    controller.apply("b", "2", 1, spec(7)).await;
+    assert_eq!(controller.published(), [("1".to_owned(), 3), ("2".to_owned(), 7)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
+    let controller = Controller::start(ApiServer::Hangs).listed();
+    controller.apply("a", "1", 1, spec(1)).await;
+    let before = controller.context.policies.get(&key("a")).unwrap();
+    controller.delete("a", "1").await;
+    assert_eq!(controller.published(), []);
+    controller.apply("a", "2", 1, spec(2)).await;
+    assert_eq!(controller.published(), [("2".to_owned(), 2)]);
+    // A reconcile that had read the deleted object publishes nothing.
+    let late = publish(&controller.context, &key("a"), &before, compile(&before));
+    assert!(late.is_none());
+    assert_eq!(controller.published(), [("2".to_owned(), 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_reconcile_is_retried_and_publishing_again_changes_nothing() {
+    let controller = Controller::start(ApiServer::Fails).listed();
+    controller.apply("a", "1", 1, spec(1)).await;
+    let mut version = controller.context.hub.version();
+    version.mark_unchanged();
+    assert_eq!(COUNT.get(), 1);
+    tokio::time::sleep(RETRY + RETRY_JITTER).await;
+    assert_eq!(COUNT.get(), 2);
+    assert!(!version.has_changed().unwrap());
+    assert!(controller.context.metrics.text(0).contains("reconcile_failures_total 2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
+    let controller = Controller::start(ApiServer::Fails).listed();
+    controller.context.pods.insert(Arc::new(Pod {
+        uid: "pod".into(),
+        namespace: "n".into(),
+        name: "pod".into(),
+        labels: [("app".to_owned(), "a".to_owned())].into(),
+        deleting: false,
+        owner: None,
+    }));
+    controller.apply("a", "1", 1, spec(1)).await;
+    assert_eq!(controller.reason("Accepted"), None, "the status of a valid policy needs its pods");
+    controller.apply("a", "1", 2, json!({"limits": "none"})).await;
+    assert_eq!(controller.reason("Accepted").as_deref(), Some("Invalid"));
+    assert_eq!(controller.published(), [("1".to_owned(), 1)], "the last valid edit is kept");
+}

@@ -1,0 +1,62 @@
+//! The values that pass between the steps of a reconcile.
+
+use std::sync::Arc;
+
+use sluice_config::message::StoreReport;
+use sluice_config::{CompiledPolicy, PolicyHash};
+use sluice_crds::Violation;
+use tokio::time::Instant;
+
+use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::services::Service;
+use crate::distribution::publication::Publication;
+use crate::distribution::session::Confirmation;
+
+/// A policy that was compiled successfully.
+pub struct Compiled {
+    /// The compiled policy.
+    pub policy: CompiledPolicy,
+    /// The form in which the policy is distributed.
+    pub publication: Publication,
+}
+
+/// The result of publishing an edit of a policy.
+pub enum Outcome {
+    /// The edit is valid and was published.
+    Published {
+        /// The compiled policy.
+        policy: Box<CompiledPolicy>,
+        /// Hash of the compiled policy.
+        hash: PolicyHash,
+        /// Time at which the edit was first published.
+        published_at: Instant,
+    },
+    /// The edit is invalid. Sidecars keep the last valid one.
+    Invalid(Vec<Violation>),
+}
+
+/// A counted pod: it runs, is not being deleted, has not opted out and does not use the host's network.
+#[derive(Debug, Clone)]
+pub struct CountedPod {
+    /// Metadata of the pod.
+    pub pod: Arc<Pod>,
+    /// Facts about its containers.
+    pub facts: Arc<PodFacts>,
+    /// The last report of its sidecar about the policy.
+    pub confirmation: Confirmation,
+    /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
+    pub store: Option<StoreReport>,
+}
+
+/// The objects in the cluster that a policy refers to.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The counted pods that the policy selects, ordered by name.
+    pub pods: Vec<CountedPod>,
+    /// The Services of the namespace.
+    pub services: Vec<Arc<Service>>,
+    /// A selected workload that is scaled to zero. Only looked up if there are no pods.
+    pub scaled_to_zero: Option<String>,
+    /// Whether every new pod of the namespace gets a sidecar.
+    pub namespace_is_labelled: bool,
+}

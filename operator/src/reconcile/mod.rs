@@ -1,0 +1,25 @@
+//! Reconciles policies. The watch of policies only updates a table and queues the policy's key; everything
+//! else happens here, each step once in a reconcile:
+//!
+//! - [`controller`]: takes keys from the queue and runs the steps in their order.
+//! - [`mod@compile`]: validates, compiles and hashes the policy. Pure.
+//! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
+//! - [`mod@dereference`]: finds the pods, confirmations and Services of the policy. May send requests to the
+//!   API server.
+//! - [`mod@status`]: computes the status from these facts. Pure.
+//! - [`report`]: writes the status if it has changed.
+//!
+//! Compiling and publishing come first, so that an edit reaches the sidecars even while the API server is
+//! slow or fails.
+//!
+//! - [`context`]: the parts of the operator that the steps use.
+//! - [`facts`]: the values that pass between the steps.
+
+pub mod compile;
+pub mod context;
+pub mod controller;
+pub mod dereference;
+pub mod facts;
+pub mod publish;
+pub mod report;
+pub mod status;

@@ -1,0 +1,31 @@
+//! Publishes a compiled policy to the sidecars. Publishing the same edit again changes nothing.
+
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use sluice_crds::Violation;
+
+use crate::policy_key::PolicyKey;
+use crate::reconcile::context::Context;
+use crate::reconcile::facts::{Compiled, Outcome};
+
+/// Publishes the result of compiling `object`. Returns `None`, and publishes nothing, if the policy has been
+/// edited or deleted meanwhile.
+pub fn publish(
+    context: &Context,
+    key: &PolicyKey,
+    object: &DynamicObject,
+    compiled: Result<Compiled, Vec<Violation>>,
+) -> Option<Outcome> {
+    let uid = object.uid().unwrap_or_default();
+    context.policies.publish_if_current(key, object, || match compiled {
+        Ok(Compiled { policy, publication }) => {
+            let hash = publication.published.hash.clone();
+            let published_at = context.hub.publish(&uid, key, publication);
+            Outcome::Published { policy: Box::new(policy), hash, published_at }
+        }
+        Err(violations) => {
+            context.hub.publish_invalid(&uid, key);
+            Outcome::Invalid(violations)
+        }
+    })
+}

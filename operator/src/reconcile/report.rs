@@ -1,0 +1,64 @@
+//! Writes the status of a policy by server-side apply, if it has changed. The write names the resource
+//! version from which the status was computed, so it never overwrites the status of a newer edit.
+
+use anyhow::Context as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use serde_json::json;
+use sluice_crds::RateLimitPolicyStatus;
+
+use crate::cluster::policies::api;
+use crate::policy_key::PolicyKey;
+use crate::reconcile::context::Context;
+
+/// Returns the status that an object has.
+#[must_use]
+pub fn previous(object: &DynamicObject) -> Option<RateLimitPolicyStatus> {
+    serde_json::from_value(object.data.get("status")?.clone()).ok()
+}
+
+/// Writes a status that differs from the previous one, and logs what has changed.
+pub async fn write(
+    context: &Context,
+    key: &PolicyKey,
+    object: &DynamicObject,
+    previous: Option<&RateLimitPolicyStatus>,
+    status: &RateLimitPolicyStatus,
+) -> anyhow::Result<()> {
+    if previous == Some(status) {
+        return Ok(());
+    }
+    let patch = json!({
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "RateLimitPolicy",
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "resourceVersion": object.metadata.resource_version,
+        },
+        "status": status,
+    });
+    let params = PatchParams::apply("sluice-operator").force();
+    let api = api(context.client.clone(), Some(&key.namespace));
+    log_changes(key, previous, status);
+    match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
+        Ok(_) => Ok(()),
+        // The policy was changed or deleted meanwhile, and the watch will queue it again.
+        Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
+        Err(error) => Err(error).context("the status could not be written"),
+    }
+}
+
+/// Logs every condition whose status or reason has changed.
+fn log_changes(key: &PolicyKey, previous: Option<&RateLimitPolicyStatus>, status: &RateLimitPolicyStatus) {
+    let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
+    for condition in &status.conditions {
+        let same = before.iter().any(|b| {
+            b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason
+        });
+        if !same {
+            let Condition { type_, status, reason, message, .. } = condition;
+            tracing::info!(policy = %key, "{type_} is {status}, {reason}: {message}");
+        }
+    }
+}

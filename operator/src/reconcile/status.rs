@@ -1,0 +1,77 @@
+//! Computes the status of a policy from the facts about it. Pure. A condition is True when the pods have
+//! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
+//!
+//! - [`observed`]: everything that the status is computed from.
+//! - [`accepted`], [`programmed`], [`captured`], [`store_healthy`], [`ready`]: one condition each.
+//! - [`finding`]: the result of one condition, and how it becomes part of the status.
+//! - [`text`]: helpers for messages.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sluice_crds::RateLimitPolicyStatus;
+use sluice_crds::compile::summary;
+use sluice_crds::conditions::types;
+use sluice_crds::rate_limit_policy::PodCounts;
+
+use crate::distribution::session::Confirmation;
+use crate::reconcile::facts::{CountedPod, Outcome};
+use accepted::accepted;
+use captured::captured;
+use finding::condition;
+use observed::Observed;
+use programmed::programmed;
+use ready::ready;
+use store_healthy::store_healthy;
+
+mod accepted;
+mod captured;
+mod finding;
+pub mod observed;
+mod programmed;
+mod ready;
+mod store_healthy;
+mod text;
+
+/// Returns the status, and the delay after which it must be computed again even if nothing changes.
+#[must_use]
+pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
+    let accepted = accepted(observed.outcome);
+    let programmed = programmed(observed);
+    let captured = captured(observed.facts);
+    let store_healthy = store_healthy(&observed.facts.pods);
+    let ready = ready(&accepted, &programmed.finding, &captured, &store_healthy);
+    let pods = match observed.outcome {
+        Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
+        _ => observed.previous.and_then(|previous| previous.pods.clone()),
+    };
+    let limits = match observed.outcome {
+        Outcome::Published { policy, .. } => Some(summary(policy)),
+        Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
+    };
+    let conditions = [
+        (types::ACCEPTED, accepted),
+        (types::PROGRAMMED, programmed.finding),
+        (types::CAPTURED, captured),
+        (types::STORE_HEALTHY, store_healthy),
+        (types::READY, ready),
+    ];
+    let conditions =
+        conditions.into_iter().map(|(kind, finding)| condition(observed, kind, finding, now)).collect();
+    let status =
+        RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
+    (status, programmed.check_again_after)
+}
+
+fn count(pods: &[CountedPod]) -> PodCounts {
+    let count = |wanted: &dyn Fn(&&CountedPod) -> bool| {
+        i32::try_from(pods.iter().filter(wanted).count()).unwrap_or(i32::MAX)
+    };
+    let programmed = count(&|pod| pod.confirmation == Confirmation::Applied);
+    PodCounts {
+        selected: count(&|_| true),
+        injected: count(&|pod| pod.facts.injected),
+        programmed,
+        summary: format!("{programmed}/{}", pods.len()),
+    }
+}

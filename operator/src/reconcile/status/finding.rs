@@ -1,0 +1,45 @@
+//! The result of one condition, and how it becomes part of the status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::observed::Observed;
+
+/// Maximum number of characters of a message.
+const MAX_MESSAGE: usize = 2_000;
+
+/// The result of one condition.
+#[derive(Debug)]
+pub(super) struct Finding {
+    /// `True`, `False` or `Unknown`.
+    pub(super) status: &'static str,
+    /// One of [`sluice_crds::conditions::reasons`].
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Finding {
+    pub(super) fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
+}
+
+/// Returns the condition for a finding. The transition time stays the same while the condition's status does.
+pub(super) fn condition(observed: &Observed<'_>, kind: &str, finding: Finding, now: Timestamp) -> Condition {
+    let message = match finding.message.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}...", &finding.message[..end]),
+        None => finding.message,
+    };
+    Condition {
+        last_transition_time: match observed.previous_condition(kind) {
+            Some(before) if before.status == finding.status => before.last_transition_time.clone(),
+            // Whole seconds, because the API server stores no fractions.
+            _ => Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
+        },
+        message,
+        observed_generation: Some(observed.generation),
+        reason: finding.reason.into(),
+        status: finding.status.into(),
+        type_: kind.into(),
+    }
+}

@@ -1,0 +1,32 @@
+//! Everything that the status of a policy is computed from.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use sluice_crds::RateLimitPolicyStatus;
+
+use crate::policy_key::PolicyKey;
+use crate::reconcile::facts::{Facts, Outcome};
+
+/// Everything that the status of a policy is computed from.
+pub struct Observed<'a> {
+    /// Key of the policy.
+    pub key: &'a PolicyKey,
+    /// Generation of the policy.
+    pub generation: i64,
+    /// Result of publishing this generation.
+    pub outcome: &'a Outcome,
+    /// Objects that the policy refers to.
+    pub facts: &'a Facts,
+    /// Time for which this replica has been the leader.
+    pub leader_for: Duration,
+    /// Status that the policy has.
+    pub previous: Option<&'a RateLimitPolicyStatus>,
+}
+
+impl Observed<'_> {
+    /// Returns a condition of the previous status.
+    pub(super) fn previous_condition(&self, kind: &str) -> Option<&Condition> {
+        self.previous?.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+}

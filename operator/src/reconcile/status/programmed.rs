@@ -1,0 +1,219 @@
+//! The condition Programmed: every counted pod has confirmed this edit of the policy.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sluice_crds::conditions::{reasons, types};
+use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
+
+use super::finding::Finding;
+use super::observed::Observed;
+use super::text::{list, part_of, plural};
+use crate::distribution::session::Confirmation;
+use crate::reconcile::facts::{CountedPod, Outcome};
+
+#[cfg(test)]
+mod tests;
+
+/// Time for which a new leader keeps the previous condition, unless all pods have reported before.
+const LEADER_GRACE: Duration = Duration::from_secs(60);
+/// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
+const PENDING: Duration = Duration::from_secs(10);
+/// Interval between searches for workloads while a policy has no pods.
+const SEARCH_EVERY: Duration = Duration::from_secs(30);
+
+/// The condition, and how it affects the rest of the status.
+pub(super) struct Programmed {
+    pub(super) finding: Finding,
+    /// Whether a new leader keeps the previous condition. The previous pod counts are kept with it.
+    pub(super) is_kept: bool,
+    /// Delay after which the condition changes even if nothing else does.
+    pub(super) check_again_after: Option<Duration>,
+}
+
+impl Programmed {
+    fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { finding: Finding::new(status, reason, message), is_kept: false, check_again_after: None }
+    }
+
+    fn check_again_after(self, delay: Duration) -> Self {
+        Self { check_again_after: Some(delay), ..self }
+    }
+}
+
+pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
+    let Outcome::Published { published_at, .. } = observed.outcome else {
+        let message = "The policy is invalid: see the condition Accepted.";
+        return Programmed::new("False", reasons::PENDING, message);
+    };
+    let pods = &observed.facts.pods;
+    if pods.is_empty() {
+        return without_pods(observed).check_again_after(SEARCH_EVERY);
+    }
+    let missing: Vec<_> = pods.iter().filter(|pod| pod.confirmation != Confirmation::Applied).collect();
+    if missing.is_empty() {
+        let message =
+            format!("{} applied this policy.", part_of(pods.len(), pods.len(), "pod", "has", "have"));
+        return Programmed::new("True", reasons::PROGRAMMED, message);
+    }
+    let grace_left = LEADER_GRACE.checked_sub(observed.leader_for).filter(|left| !left.is_zero());
+    let mut check_again_after = grace_left;
+    if let Some(left) = grace_left {
+        match during_grace(observed, missing.len()) {
+            DuringGrace::Decided(programmed) => return programmed.check_again_after(left),
+            DuringGrace::NeverReported => check_again_after = Some(PENDING),
+            DuringGrace::Undecided => {}
+        }
+    }
+    let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
+    let unconfirmed = nacked(pods, &missing).or_else(|| not_injected(observed)).unwrap_or_else(|| {
+        if pending_left.is_some() {
+            check_again_after = pending_left;
+        }
+        unconfirmed(pods, &missing, pending_left.is_some())
+    });
+    Programmed { check_again_after, ..unconfirmed }
+}
+
+fn without_pods(observed: &Observed<'_>) -> Programmed {
+    let namespace = &observed.key.namespace;
+    match &observed.facts.scaled_to_zero {
+        Some(workload) => Programmed::new(
+            "True",
+            reasons::SCALED_TO_ZERO,
+            format!("{workload} is scaled to zero. Its pods will receive this policy when they start."),
+        ),
+        None => Programmed::new(
+            "False",
+            reasons::NO_PODS,
+            format!(
+                "No running pod in namespace {namespace} matches spec.selector. Compare the selector with \
+                 the labels that `kubectl -n {namespace} get pods --show-labels` prints."
+            ),
+        ),
+    }
+}
+
+/// The decision that a new leader takes while some pods have not confirmed the policy.
+enum DuringGrace {
+    /// The condition does not depend on the missing confirmations yet.
+    Decided(Programmed),
+    /// The policy is new: there is no previous status that could be kept.
+    NeverReported,
+    /// The missing confirmations decide.
+    Undecided,
+}
+
+/// Decides for a new leader. Its missing confirmations say little while sidecars are still connecting to it.
+fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
+    let is_connecting =
+        |pod: &CountedPod| pod.facts.injected && pod.confirmation == Confirmation::NotConnected;
+    if !observed.facts.pods.iter().any(is_connecting) {
+        return DuringGrace::Undecided;
+    }
+    let previous = observed.previous_condition(types::PROGRAMMED).filter(|condition| {
+        condition.observed_generation == Some(observed.generation)
+            && condition.reason != reasons::SCALED_TO_ZERO
+    });
+    match previous {
+        Some(previous) if previous.status == "True" => {
+            let kept = Programmed::new("True", reasons::PROGRAMMED, previous.message.clone());
+            DuringGrace::Decided(Programmed { is_kept: true, ..kept })
+        }
+        Some(_) => DuringGrace::Undecided,
+        None if observed.previous.is_none_or(|previous| previous.conditions.is_empty()) => {
+            DuringGrace::NeverReported
+        }
+        None => {
+            let message = format!(
+                "The operator has just started and waits for the reports of {}. This takes at most a minute.",
+                plural(missing, "pod")
+            );
+            DuringGrace::Decided(Programmed::new("Unknown", reasons::AWAITING_REPORTS, message))
+        }
+    }
+}
+
+fn nacked(pods: &[CountedPod], missing: &[&CountedPod]) -> Option<Programmed> {
+    let nacks: Vec<_> = missing
+        .iter()
+        .filter_map(|pod| match &pod.confirmation {
+            Confirmation::Nacked(reason) => Some(format!("{}: {reason}", pod.pod.name)),
+            _ => None,
+        })
+        .collect();
+    if nacks.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "{} rejected this policy and still enforce the version before it: {}. If the sidecar is older than \
+         the operator, restart the pods to update it.",
+        part_of(nacks.len(), pods.len(), "pod", "has", "have"),
+        list(nacks)
+    );
+    Some(Programmed::new("False", reasons::REFUSED, message))
+}
+
+fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
+    let pods = &observed.facts.pods;
+    let bare: Vec<_> = pods.iter().filter(|pod| !pod.facts.injected).collect();
+    if bare.is_empty() {
+        return None;
+    }
+    // A new pod would be like this one.
+    let uncapturable = bare.iter().find_map(|pod| Some((&pod.pod.name, pod.facts.captured.as_ref().err()?)));
+    let message = match uncapturable {
+        Some((pod, error)) => format!("Pod {pod} cannot get a sidecar: {error}. Then recreate the pod."),
+        None => {
+            let subject = part_of(bare.len(), pods.len(), "pod", "has", "have");
+            format!("{subject} no sidecar. To add it, {}.", injection_commands(observed, &bare))
+        }
+    };
+    Some(Programmed::new("False", reasons::NOT_INJECTED, message))
+}
+
+/// Returns what to do so that these pods are replaced by pods with a sidecar.
+fn injection_commands(observed: &Observed<'_>, bare: &[&CountedPod]) -> String {
+    let namespace = &observed.key.namespace;
+    let is_labelled =
+        |pod: &&CountedPod| pod.pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "true");
+    let mut text = String::new();
+    if !observed.facts.namespace_is_labelled && !bare.iter().all(is_labelled) {
+        text.push_str(&format!("run `kubectl label namespace {namespace} {INJECTION_LABEL}=enabled`, then "));
+    }
+    let commands: BTreeSet<_> = bare
+        .iter()
+        .map(|pod| {
+            let owner = pod.pod.owner.as_deref();
+            let restartable = |owner: &&str| {
+                ["deployment/", "statefulset/", "daemonset/"].iter().any(|kind| owner.starts_with(kind))
+            };
+            match owner {
+                Some(owner) if restartable(&owner) => {
+                    format!("run `kubectl -n {namespace} rollout restart {owner}`")
+                }
+                Some(owner) => format!("recreate the pods of {owner}"),
+                None => format!("recreate pod/{}", pod.pod.name),
+            }
+        })
+        .collect();
+    text.push_str(&list(commands));
+    text
+}
+
+fn unconfirmed(pods: &[CountedPod], missing: &[&CountedPod], is_pending: bool) -> Programmed {
+    let names = list(missing.iter().map(|pod| match pod.confirmation {
+        Confirmation::NotConnected => {
+            format!("{} (its sidecar is not connected to the operator)", pod.pod.name)
+        }
+        _ => pod.pod.name.clone(),
+    }));
+    let subject = part_of(missing.len(), pods.len(), "pod", "has", "have");
+    let text = format!("{subject} not confirmed this policy: {names}.");
+    if is_pending {
+        Programmed::new("False", reasons::PENDING, text)
+    } else {
+        let message = format!("{text} Check the logs of the container sluice-sidecar in these pods.");
+        Programmed::new("False", reasons::PODS_UNCONFIRMED, message)
+    }
+}
