@@ -37,7 +37,7 @@ pub enum CaptureError {
     NoNamedPort,
     /// Several ports have names, and none of them is `http`.
     #[error(
-        "several ports are named ({0}): list those that serve requests in the annotation {PORTS_ANNOTATION}"
+        "several ports are named ({0}): list the ports that serve requests in the annotation {PORTS_ANNOTATION}"
     )]
     Ambiguous(String),
     /// The name of the only named port does not indicate HTTP.

@@ -1,6 +1,6 @@
 //! Tables of what the cluster holds, kept up to date by watches. Reading them needs no request to the API
-//! server, except for a pod's containers, which are fetched once. The tables know nothing of the rest of the
-//! operator: each watch passes its changes to a closure.
+//! server, except for a pod's containers, which are fetched once. The tables do not depend on
+//! the rest of the operator: each watch passes its changes to a closure.
 //!
 //! - [`watch`]: the loop that all watches share.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.

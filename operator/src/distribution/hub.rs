@@ -57,10 +57,8 @@ struct State {
 struct DistributedPolicy {
     key: PolicyKey,
     selector: Selector,
-    /// The last valid edit, or `None` if every edit was invalid.
+    /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
     published: Option<Published>,
-    /// Whether the newest edit is invalid, so that sidecars keep the last valid one.
-    newest_is_invalid: bool,
     /// Time at which the last valid edit was published.
     published_at: Instant,
     replicas: Replicas,

@@ -16,7 +16,7 @@ pub const EXPIRY: Duration = Duration::from_secs(30);
 /// Maximum number of characters of a nack's reason that are kept.
 const MAX_REASON: usize = 500;
 
-/// What a pod's sidecar has reported about one edit of a policy.
+/// The last report of a pod's sidecar about one edit of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmation {
     /// The sidecar has applied this edit.
@@ -54,7 +54,7 @@ impl Session {
         self.expires.is_none_or(|expires| Instant::now() < expires)
     }
 
-    /// Returns what the sidecar has reported about this edit of a policy.
+    /// Returns the last report about this edit of a policy.
     pub(super) fn confirmation(&self, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
         match self.reports.get(policy_uid) {
             Some(PolicyReport::Applied { hash: applied }) if applied == hash => Confirmation::Applied,

@@ -156,7 +156,7 @@ async fn watch_cluster(context: &Context) {
     let set_listed = |set: fn(&mut Listed)| context.listed.send_modify(set);
     let policies = context.policies.watch(context.client.clone(), |change| match change {
         Change::Applied(key) => context.queue.add(key),
-        // At once, without a reconcile: sidecars must not enforce a policy that does not exist.
+        // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
         Change::Deleted { uid, .. } => context.hub.remove(&uid),
         // The controller opens the hub when all listed policies have been published.
         Change::Listed => {}

@@ -6,21 +6,19 @@ use sluice_crds::{Violation, compile as compile_policy, validate};
 use crate::distribution::publication::Publication;
 use crate::reconcile::facts::Compiled;
 
+#[cfg(test)]
+thread_local! {
+    /// Number of compilations in the current test, which runs in a thread of its own.
+    pub(super) static COMPILATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Compiles a policy, or returns all its violations.
 pub fn compile(object: &DynamicObject) -> Result<Compiled, Vec<Violation>> {
     #[cfg(test)]
-    tests::COUNT.set(tests::COUNT.get() + 1);
+    COMPILATIONS.set(COMPILATIONS.get() + 1);
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let valid = validate(&serde_json::to_value(object).map_err(unreadable)?)?;
     let policy = compile_policy(&valid);
     let publication = Publication::new(valid.selector(), &policy).map_err(unreadable)?;
     Ok(Compiled { policy, publication })
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    thread_local! {
-        /// Number of compilations in this test, which has a thread of its own.
-        pub(in crate::reconcile) static COUNT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    }
 }

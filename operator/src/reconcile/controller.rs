@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ use crate::policy_key::PolicyKey;
 use crate::queue::Claim;
 use crate::reconcile::compile::compile;
 use crate::reconcile::context::Context;
-use crate::reconcile::dereference::{count_pods, dereference, replicas};
+use crate::reconcile::dereference::{count_replicas, dereference};
 use crate::reconcile::facts::{Facts, Outcome};
 use crate::reconcile::publish::publish;
 use crate::reconcile::report;
@@ -62,9 +61,9 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
     }
 }
 
-/// Compiles and publishes the policy, then writes its status. The status takes requests to the API server; it
-/// is abandoned when the policy is edited or deleted meanwhile, and the next reconcile, which is queued
-/// already, starts at once.
+/// Compiles and publishes the policy, then writes its status. The status takes requests to the API server, so
+/// it is abandoned when the policy is edited or deleted meanwhile. The next reconcile, which the watch has
+/// queued, can then publish the edit.
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let compiled = compile(&object);
@@ -75,6 +74,7 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     }
 }
 
+/// Computes the status from the tables and the API server, and writes it.
 async fn update_status(
     context: &Context,
     key: &PolicyKey,
@@ -84,26 +84,13 @@ async fn update_status(
     context.all_listed().await;
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
-
-    // After an invalid edit these are the pods of the last valid one, which is still enforced.
-    let (facts, replicas_counted) = match context.hub.selector(&uid) {
-        None => (Facts::default(), Ok(())),
-        Some(selector) => {
-            let pods = count_pods(context, &key.namespace, &selector).await;
-            if let Ok(pods) = &pods {
-                context.hub.set_replicas(&uid, &selector, replicas(pods));
-            }
-            match &outcome {
-                Outcome::Published { hash, .. } => {
-                    (dereference(context, key, &uid, hash, &selector, pods?).await?, Ok(()))
-                }
-                // The status of an invalid edit does not depend on pods, so it is written even if they are
-                // unknown.
-                Outcome::Invalid(_) => (Facts::default(), pods.map(|_| ())),
-            }
+    let facts = match &outcome {
+        Outcome::Published { hash, selector, .. } => {
+            let pods = count_replicas(context, key, &uid, selector).await?;
+            dereference(context, key, &uid, hash, selector, pods).await?
         }
+        Outcome::Invalid(_) => Facts::default(),
     };
-
     let previous = report::previous(object);
     let observed = Observed {
         key,
@@ -118,5 +105,10 @@ async fn update_status(
         context.queue.add_after(key.clone(), delay);
     }
     report::write(context, key, object, previous.as_ref(), &status).await?;
-    replicas_counted.context("the replicas of the policy could not be counted")
+    // Sidecars still enforce the last valid edit, whose replicas may have changed. They are counted after the
+    // status is written, because it does not depend on them.
+    if let (Outcome::Invalid(_), Some(selector)) = (&outcome, context.hub.selector(&uid)) {
+        count_replicas(context, key, &uid, &selector).await?;
+    }
+    Ok(())
 }

@@ -22,12 +22,22 @@ const MAX_CONCURRENT: usize = 8;
 /// A counted pod with the facts about its containers.
 pub type Counted = (Arc<Pod>, Arc<PodFacts>);
 
-/// Returns the counted pods of a namespace that a selector selects, ordered by name.
-pub async fn count_pods(
+/// Returns the counted pods of a policy, ordered by name, and publishes which of them are its replicas: those
+/// with a sidecar. A pod without a session is a replica too, because it admits requests while it cannot reach
+/// the operator.
+pub async fn count_replicas(
     context: &Context,
-    namespace: &str,
+    key: &PolicyKey,
+    uid: &str,
     selector: &Selector,
 ) -> kube::Result<Vec<Counted>> {
+    let pods = count_pods(context, &key.namespace, selector).await?;
+    let replicas = pods.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod.uid.clone());
+    context.hub.set_replicas(uid, selector, replicas.collect());
+    Ok(pods)
+}
+
+async fn count_pods(context: &Context, namespace: &str, selector: &Selector) -> kube::Result<Vec<Counted>> {
     let running = context.pods.select(namespace, |pod| {
         !pod.deleting
             && pod.labels.get(INJECT_LABEL).is_none_or(|value| value != "false")
@@ -42,13 +52,6 @@ pub async fn count_pods(
         .try_filter_map(|pod| async move { Ok(pod) })
         .try_collect()
         .await
-}
-
-/// Returns the UIDs of the pods that are replicas of the policy: the counted pods with a sidecar. A pod
-/// without a session is a replica too, because it admits requests while it cannot reach the operator.
-#[must_use]
-pub fn replicas(pods: &[Counted]) -> Vec<String> {
-    pods.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod.uid.clone()).collect()
 }
 
 /// Collects the facts about a published policy, given its counted pods.

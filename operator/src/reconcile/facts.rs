@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kube::core::Selector;
 use sluice_config::message::StoreReport;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
@@ -28,6 +29,8 @@ pub enum Outcome {
         policy: Box<CompiledPolicy>,
         /// Hash of the compiled policy.
         hash: PolicyHash,
+        /// Selector of the pods that receive the policy.
+        selector: Selector,
         /// Time at which the edit was first published.
         published_at: Instant,
     },

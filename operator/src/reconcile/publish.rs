@@ -19,9 +19,9 @@ pub fn publish(
     let uid = object.uid().unwrap_or_default();
     context.policies.publish_if_current(key, object, || match compiled {
         Ok(Compiled { policy, publication }) => {
-            let hash = publication.published.hash.clone();
+            let (hash, selector) = (publication.published.hash.clone(), publication.selector.clone());
             let published_at = context.hub.publish(&uid, key, publication);
-            Outcome::Published { policy: Box::new(policy), hash, published_at }
+            Outcome::Published { policy: Box::new(policy), hash, selector, published_at }
         }
         Err(violations) => {
             context.hub.publish_invalid(&uid, key);

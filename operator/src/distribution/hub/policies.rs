@@ -20,7 +20,7 @@ impl Hub {
         let same = old.filter(is_same);
         let same_selector = old.is_some_and(|old| old.has_selector(&edit.selector));
         let published_at = same.map_or_else(Instant::now, |same| same.published_at);
-        if same_selector && same.is_some_and(|same| !same.newest_is_invalid) {
+        if same.is_some() && same_selector {
             return published_at;
         }
         let replicas = Replicas::after_edit(edit.needs_replicas, old.map(|old| &old.replicas), same_selector);
@@ -28,7 +28,6 @@ impl Hub {
             key: key.clone(),
             selector: edit.selector,
             published: Some(edit.published),
-            newest_is_invalid: false,
             published_at,
             replicas,
         };
@@ -41,8 +40,7 @@ impl Hub {
     /// Records that the newest edit of a policy is invalid. Sidecars keep the last valid edit.
     pub fn publish_invalid(&self, uid: &str, key: &PolicyKey) {
         let mut state = self.lock();
-        if let Some(old) = state.policies.get_mut(uid) {
-            old.newest_is_invalid = true;
+        if state.policies.contains_key(uid) {
             return;
         }
         // It selects every pod of the namespace, because any of them may have a valid edit from a former
@@ -51,7 +49,6 @@ impl Hub {
             key: key.clone(),
             selector: Selector::default(),
             published: None,
-            newest_is_invalid: true,
             published_at: Instant::now(),
             replicas: Replicas::default(),
         };

@@ -112,7 +112,7 @@ impl Hub {
         true
     }
 
-    /// Returns what a pod's sidecar has reported about this edit of a policy.
+    /// Returns the last report of a pod's sidecar about this edit of a policy.
     #[must_use]
     pub fn confirmation(&self, pod_uid: &str, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
         let state = self.lock();
@@ -120,7 +120,7 @@ impl Hub {
         session.map_or(Confirmation::NotConnected, |session| session.confirmation(policy_uid, hash))
     }
 
-    /// Returns what a pod's sidecar has reported about the store, or `None` if it is not connected.
+    /// Returns the last report of a pod's sidecar about the store, or `None` if it is not connected.
     #[must_use]
     pub fn store_report(&self, pod_uid: &str) -> Option<StoreReport> {
         let state = self.lock();

@@ -1,4 +1,4 @@
-//! Waits for changes that may affect a session, and merges those that come together.
+//! Waits for changes that may affect a session, and merges the ones that come together.
 
 use std::sync::Arc;
 use std::time::Duration;

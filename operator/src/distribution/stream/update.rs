@@ -97,8 +97,8 @@ impl Sent {
         holds
     }
 
-    /// Returns the event with all policies, or with those that have changed, or `None` if the sidecar has
-    /// them.
+    /// Returns the event with all policies or, after the first event, with the changes. Returns `None` if the
+    /// sidecar is up to date.
     fn policies_event(&mut self, mut policies: Policies, held: BTreeSet<String>) -> Option<Bytes> {
         let mut hashes: BTreeMap<_, _> =
             policies.policies.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone())).collect();

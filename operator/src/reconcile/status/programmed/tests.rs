@@ -57,6 +57,7 @@ fn compute(
             limits: Vec::new(),
         }),
         hash: PolicyHash::of("p"),
+        selector: Default::default(),
         published_at: Instant::now() - Duration::from_secs(60),
     };
     programmed(&Observed {
