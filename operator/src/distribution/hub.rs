@@ -2,8 +2,8 @@
 //! memory behind one lock, which is never held across an await. Sessions are woken by a version number that
 //! grows with every change.
 //!
-//! - [`policies`]: publishes and removes policies, and sets their replicas.
-//! - [`sessions`]: begins and ends sessions and takes their reports.
+//! - `policies`: publishes and removes policies, and sets their replicas.
+//! - `sessions`: begins and ends sessions and takes their reports.
 //! - [`desired`]: the desired state of one pod.
 
 use std::collections::{BTreeMap, HashMap};

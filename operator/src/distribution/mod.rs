@@ -3,7 +3,7 @@
 //!
 //! - [`publication`]: a valid policy in the form in which it is distributed.
 //! - [`hub`]: published policies, sessions and reports, in memory.
-//! - [`replicas`]: the replicas of a policy, and how long the policy is held back until they are known.
+//! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced.

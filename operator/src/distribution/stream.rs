@@ -1,8 +1,8 @@
 //! The event stream of one session. Each update is the difference from what the session has been sent before,
 //! so at most one update is pending, however slow the reader. Sessions do not wait for each other.
 //!
-//! - [`debounce`]: waits for changes and merges the ones that come together.
-//! - [`update`]: computes the events of an update.
+//! - `debounce`: waits for changes and merges the ones that come together.
+//! - `update`: computes the events of an update.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
 //!
 //! - [`observed`]: everything that the status is computed from.
-//! - [`accepted`], [`programmed`], [`captured`], [`store_healthy`], [`ready`]: one condition each.
-//! - [`finding`]: the result of one condition, and how it becomes part of the status.
-//! - [`text`]: helpers for messages.
+//! - `accepted`, `programmed`, `captured`, `store_healthy`, `ready`: one condition each.
+//! - `finding`: the result of one condition, and how it becomes part of the status.
+//! - `text`: helpers for messages.
 
 use std::time::Duration;
 
