@@ -1,6 +1,6 @@
-//! A client's address. It is the peer's, unless the peer is a trusted proxy: then what that proxy says counts, and
-//! so on from right to left, because each proxy appends the peer that it saw and only the last word is not the
-//! client's own.
+//! The address of the client that sent a request. It is the address of the peer, unless the peer is a trusted proxy:
+//! then the address that this proxy reports, and so on from right to left. Each proxy appends the peer that it saw,
+//! and the client may have written everything to the left of that.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,10 +11,10 @@ use crate::policy::{AddressHeader, ClientAddress};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// How many addresses of a header are looked at: longer chains are no chains of proxies.
-const MOST: usize = 64;
+/// Number of addresses that are read from a header. No real chain of proxies is longer.
+const MAX_ADDRESSES: usize = 64;
 
-/// The address that a request counts for.
+/// Returns the address of the client. The chain of trusted proxies ends at the first untrusted or unreadable address.
 #[must_use]
 pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut address = peer.to_canonical();
@@ -24,7 +24,7 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
         AddressHeader::XForwardedFor => X_FORWARDED_FOR,
         AddressHeader::Forwarded => FORWARDED,
     };
-    let mut left = MOST;
+    let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
         let Ok(value) = value.to_str() else { return address };
         for element in value.rsplit(',') {
@@ -32,19 +32,18 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
                 return address;
             }
             left -= 1;
-            let said = match config.header {
+            let reported = match config.header {
                 AddressHeader::XForwardedFor => parse(element.trim()),
                 AddressHeader::Forwarded => forwarded_for(element).and_then(parse),
             };
-            // What cannot be read ends the chain at the last proxy that could be.
-            let Some(said) = said else { return address };
-            address = said;
+            let Some(reported) = reported else { return address };
+            address = reported;
         }
     }
     address
 }
 
-/// The `for` of one element of `Forwarded`.
+/// Returns the `for` parameter of one element of `Forwarded`.
 fn forwarded_for(element: &str) -> Option<&str> {
     element.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -52,7 +51,7 @@ fn forwarded_for(element: &str) -> Option<&str> {
     })
 }
 
-/// An address with or without a port, in brackets or not.
+/// Parses an address with or without a port, in brackets or not.
 fn parse(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>()
         .ok()
@@ -76,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_not_believed() {
+    fn the_header_of_an_untrusted_peer_is_ignored() {
         assert_eq!(address(AddressHeader::XForwardedFor, "192.0.2.1", &["198.51.100.7"]), "192.0.2.1");
     }
 
     #[test]
-    fn the_last_untrusted_address_counts() {
+    fn the_last_untrusted_address_is_the_clients() {
         let xff = |values: &[&str]| address(AddressHeader::XForwardedFor, "10.0.0.1", values);
         assert_eq!(xff(&["203.0.113.9, 198.51.100.7, 10.2.3.4"]), "198.51.100.7");
         assert_eq!(xff(&["203.0.113.9", "198.51.100.7"]), "198.51.100.7");
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_as_rfc_7239_writes_it() {
+    fn the_forwarded_header_follows_rfc_7239() {
         let forwarded = |value| address(AddressHeader::Forwarded, "fd00::1", &[value]);
         assert_eq!(forwarded("for=192.0.2.43;proto=https"), "192.0.2.43");
         assert_eq!(forwarded("proto=https;For=\"[2001:db8:cafe::17]:4711\""), "2001:db8:cafe::17");

@@ -1,116 +1,83 @@
-//! Whose request it is. A key is the client's parts, each with its kind and length so that no two clients can spell
-//! the same key, hashed with a secret of the store: an API key never reaches Redis, a log or a debug page.
+//! The key of a request: the client that sent it, as a limit identifies clients. A key is a keyed hash of the parts
+//! that the limit names. Each part is hashed with its kind and length, so that no two clients can produce the same
+//! input.
 
-use std::fmt;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::key_secret::KeySecret;
 use crate::matcher::header_name;
+use crate::nack::Nack;
 use crate::policy::{KeyPart, OnMissing};
-use crate::prepared::Nack;
 
-/// The secret that keys are hashed with: all who share a store share it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct KeySecret([u8; 16]);
-
-impl KeySecret {
-    /// From 16 random bytes.
-    #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl TryFrom<String> for KeySecret {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let bytes = STANDARD.decode(text.trim()).map_err(|_| "the key secret is not base64")?;
-        bytes.try_into().map(Self).map_err(|_| "the key secret must be 16 bytes in base64")
-    }
-}
-
-impl From<KeySecret> for String {
-    fn from(secret: KeySecret) -> Self {
-        STANDARD.encode(secret.0)
-    }
-}
-
-impl fmt::Debug for KeySecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeySecret(redacted)")
-    }
-}
-
-/// What a limit's key says about a request.
+/// The client that sent a request, as one limit identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// The key's hash: the counter to ask.
+    /// Hash of the key. It selects the counter.
     Key(u128),
-    /// The limit is not about this request.
+    /// A part of the key is missing, and the limit does not apply to such requests.
     Skip,
-    /// The request lacks a part and the limit denies those.
+    /// A part of the key is missing, and the limit denies such requests.
     Deny,
 }
 
-/// A limit's key, ready to be asked.
+/// Builds the keys of one limit.
 #[derive(Debug)]
 pub struct KeyBuilder {
-    parts: Vec<Part>,
+    parts: Vec<KeySource>,
     on_missing: OnMissing,
 }
 
+/// The source of one part of a key.
 #[derive(Debug)]
-enum Part {
+enum KeySource {
     Header(HeaderName),
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
 
-/// Kinds of parts as they enter the hash: never renumber.
+// Kinds of parts, as they are hashed. They must never be renumbered: every key would change.
 const HEADER: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 3;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
-    /// Makes a key ready.
+    /// Creates a builder, or refuses a header name or a prefix length that is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
         let parts = parts.iter().map(|part| {
             Ok(match part {
-                KeyPart::Header(name) => Part::Header(header_name(name)?),
+                KeyPart::Header(name) => KeySource::Header(header_name(name)?),
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
-                        return Err(Nack(format!("no network has {ipv4_prefix} or {ipv6_prefix} bits")));
+                        return Err(Nack(format!(
+                            "invalid prefix length: {ipv4_prefix} for IPv4 (at most 32), {ipv6_prefix} for IPv6 (at most 128)"
+                        )));
                     }
-                    Part::ClientIp { ipv4_prefix, ipv6_prefix }
+                    KeySource::ClientIp { ipv4_prefix, ipv6_prefix }
                 }
             })
         });
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, on_missing })
     }
 
-    /// Whether the client's address is a part.
+    /// Reports whether the client's address is a part of the key.
     #[must_use]
     pub fn needs_address(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::ClientIp { .. }))
+        self.parts.iter().any(|part| matches!(part, KeySource::ClientIp { .. }))
     }
 
-    /// The key of a request. A header that is there twice, or empty, counts as missing: a client who could choose
+    /// Returns the key of a request. A header that is empty or repeated counts as missing: a client who could choose
     /// which of two values counts could choose its counter.
     #[must_use]
     pub fn identify(&self, secret: &KeySecret, headers: &HeaderMap, address: IpAddr) -> Identity {
-        let mut hasher = SipHasher24::new_with_key(&secret.0);
+        let mut hasher = SipHasher24::new_with_key(secret.bytes());
         for part in &self.parts {
             match part {
-                Part::Header(name) => {
+                KeySource::Header(name) => {
                     let mut values = headers.get_all(name).iter();
                     match (values.next(), values.next()) {
                         (Some(value), None) if !value.is_empty() => {
@@ -119,7 +86,7 @@ impl KeyBuilder {
                         _ => return self.missing(secret),
                     }
                 }
-                &Part::ClientIp { ipv4_prefix, ipv6_prefix } => {
+                &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     let (kind, prefix) =
                         if address.is_ipv4() { (IPV4, ipv4_prefix) } else { (IPV6, ipv6_prefix) };
                     match IpNet::new(address, prefix).map(|net| net.network()) {
@@ -136,7 +103,7 @@ impl KeyBuilder {
     fn missing(&self, secret: &KeySecret) -> Identity {
         match self.on_missing {
             OnMissing::Shared => {
-                let mut hasher = SipHasher24::new_with_key(&secret.0);
+                let mut hasher = SipHasher24::new_with_key(secret.bytes());
                 write_part(&mut hasher, MISSING, &[]);
                 Identity::Key(hasher.finish128().as_u128())
             }
@@ -173,9 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes (UTF-8 or not, long or short), two clients have one key only if all parts are equal.
         #[test]
-        fn no_two_clients_spell_the_same_key(
+        fn two_clients_have_the_same_key_only_if_all_parts_are_equal(
             a in "[ab:\u{ff}]{1,6}", b in "[ab:\u{ff}]{1,6}", c in "[ab:\u{ff}]{1,6}", d in "[ab:\u{ff}]{1,6}",
         ) {
             let key = two_headers(OnMissing::Shared);
@@ -187,44 +153,43 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_empty_or_repeated_header_is_nobodys_key() {
+    fn an_empty_or_repeated_header_counts_as_missing() {
         let secret = KeySecret::new([7; 16]);
-        let lacking = [
+        let incomplete = [
             headers(&[("a", b"x")]),
             headers(&[("a", b"x"), ("b", b"")]),
             headers(&[("a", b"x"), ("b", b"y"), ("b", b"z")]),
         ];
-        let whole =
+        let complete =
             two_headers(OnMissing::Shared).identify(&secret, &headers(&[("a", b"x"), ("b", b"y")]), IP);
         let mut shared = Vec::new();
-        for headers in &lacking {
+        for headers in &incomplete {
             assert_eq!(two_headers(OnMissing::Skip).identify(&secret, headers, IP), Identity::Skip);
             assert_eq!(two_headers(OnMissing::Deny).identify(&secret, headers, IP), Identity::Deny);
             shared.push(two_headers(OnMissing::Shared).identify(&secret, headers, IP));
         }
         shared.dedup();
-        assert!(shared.len() == 1 && shared[0] != whole);
+        assert!(shared.len() == 1 && shared[0] != complete);
     }
 
     #[test]
-    fn addresses_of_one_network_share_a_key() {
+    fn addresses_of_the_same_network_share_a_key() {
         let key =
             KeyBuilder::new(&[KeyPart::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 }], OnMissing::Shared)
                 .unwrap();
-        let of = |ip: &str| key.identify(&KeySecret::new([7; 16]), &HeaderMap::new(), ip.parse().unwrap());
-        assert_eq!(of("192.0.2.1"), of("192.0.2.200"));
-        assert_ne!(of("192.0.2.1"), of("192.0.3.1"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        let identify =
+            |ip: &str| key.identify(&KeySecret::new([7; 16]), &HeaderMap::new(), ip.parse().unwrap());
+        assert_eq!(identify("192.0.2.1"), identify("192.0.2.200"));
+        assert_ne!(identify("192.0.2.1"), identify("192.0.3.1"));
+        assert_eq!(identify("2001:db8::1"), identify("2001:db8::2"));
+        assert_ne!(identify("2001:db8::1"), identify("2001:db8:0:1::1"));
     }
 
     #[test]
-    fn the_secret_matters_and_is_not_shown() {
+    fn a_different_secret_gives_a_different_key() {
         let key = two_headers(OnMissing::Shared);
         let request = headers(&[("a", b"x"), ("b", b"y")]);
         let (one, two) = (KeySecret::new([1; 16]), KeySecret::new([2; 16]));
         assert_ne!(key.identify(&one, &request, IP), key.identify(&two, &request, IP));
-        assert_eq!(format!("{one:?}"), "KeySecret(redacted)");
-        assert_eq!(KeySecret::try_from(String::from(one.clone())), Ok(one));
     }
 }

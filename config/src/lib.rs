@@ -1,32 +1,50 @@
-//! The contract between the operator, which compiles policies, and the sidecars, which enforce them. No Kubernetes
-//! and no I/O.
+//! The contract between the operator, which compiles policies, and the sidecars, which enforce them.
+//! Pure data and pure functions: no Kubernetes, no I/O.
 //!
-//! - [`policy`]: a compiled policy as it travels, and its hash.
-//! - [`rate`]: one rate of it, and the limiter's rate that it means.
-//! - [`concurrency`]: limits of requests at a time.
-//! - [`prepared`]: the same, made ready to be asked about requests; a policy that cannot be is refused with a reason.
-//! - [`path`], [`matcher`]: which requests a limit is about.
-//! - [`client_address`], [`key`]: whose request it is.
-//! - [`message`]: what is said on the stream and in reports.
+//! The operator builds a [`CompiledPolicy`], sends it inside a [`message`], and a sidecar turns it into a
+//! [`PreparedPolicy`] that it applies to every request:
+//!
+//! - [`policy`]: compiled policies as they are sent, and their hashes.
+//! - [`message`]: the messages between the operator and a sidecar.
+//! - [`store_access`]: the address and the credentials of the store.
+//! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot be.
+//! - [`path`], [`matcher`]: which requests a limit applies to.
+//! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
+//! - [`lease`]: which limits allow quota leases.
 
 pub mod client_address;
-pub mod concurrency;
 pub mod key;
+pub mod key_secret;
+pub mod lease;
 pub mod matcher;
 pub mod message;
+pub mod nack;
 pub mod path;
 pub mod policy;
 pub mod prepared;
-pub mod rate;
+pub mod store_access;
 
-pub use key::KeySecret;
+pub use key_secret::KeySecret;
+pub use nack::Nack;
 pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};
-pub use prepared::{Nack, PreparedLimit, PreparedPolicy, RequestAttributes};
+pub use prepared::{PreparedLimit, PreparedPolicy, RequestAttributes};
 
-/// Where a captured port listens in the sidecar: the first port; each further captured port the next but one that
-/// is free.
+/// Port on which a sidecar accepts the requests of its pod's first captured port. The operator chooses the ports
+/// for further captured ports.
 pub const PROXY_PORT: u16 = 8790;
-/// The sidecar's admin port.
+/// Port of a sidecar's health checks and metrics.
 pub const ADMIN_PORT: u16 = 8791;
-/// The audience of the tokens that sidecars show to the operator.
+/// Audience of the service account tokens with which sidecars authenticate to the operator.
 pub const TOKEN_AUDIENCE: &str = "sluice.dev";
+
+// Former paths, which other crates still use.
+/// Former path of [`prepared::Concurrency`].
+pub mod concurrency {
+    pub use crate::policy::SLOT_LEASE_MILLIS;
+    pub use crate::prepared::Concurrency;
+}
+/// Former path of [`lease`].
+pub mod rate {
+    pub use crate::lease::{MIN_LEASED_REQUESTS, can_be_leased, too_small_to_lease};
+    pub use crate::policy::InvalidRate;
+}

@@ -1,49 +1,49 @@
-//! Which requests a limit is about.
+//! Tests whether a limit applies to a request.
 
 use http::{HeaderMap, HeaderName, Method};
 use regex::bytes::{Regex, RegexBuilder};
 
+use crate::nack::Nack;
 use crate::path::has_prefix;
 use crate::policy::{HeaderMatch, Match, PathMatch, ValueMatch};
-use crate::prepared::Nack;
 
-/// The most memory that a compiled regular expression may take.
+/// Memory limit of a compiled regular expression, in bytes.
 const REGEX_BYTES: usize = 1 << 18;
 
-/// The most memory that its cache may take while texts are matched.
+/// Memory limit of the cache that a regular expression fills while it matches, in bytes.
 const REGEX_CACHE_BYTES: usize = 1 << 18;
 
-/// A [`Match`], ready to be asked.
+/// A [`Match`] with its regular expressions compiled and its names parsed.
 #[derive(Debug)]
 pub struct Matcher {
-    path: Option<Path>,
+    path: Option<PathMatcher>,
     methods: Vec<Method>,
-    headers: Vec<(HeaderName, Value)>,
+    headers: Vec<(HeaderName, ValueMatcher)>,
 }
 
 #[derive(Debug)]
-enum Path {
+enum PathMatcher {
     Exact(String),
     Prefix(String),
     Regex(Regex),
 }
 
 #[derive(Debug)]
-enum Value {
+enum ValueMatcher {
     Exact(Vec<u8>),
     Regex(Regex),
     Present(bool),
 }
 
-/// Compiles a regular expression that must match the whole of a text. Linear in time whatever the text: the engine
-/// does not backtrack.
-pub fn whole_regex(pattern: &str) -> Result<Regex, String> {
+/// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching takes
+/// linear time for every text.
+pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(&format!("^(?:{pattern})$"))
         .size_limit(REGEX_BYTES)
         .dfa_size_limit(REGEX_CACHE_BYTES)
         .build()
         .map_err(|error| match error {
-            regex::Error::CompiledTooBig(limit) => format!("it compiles to more than {limit} bytes"),
+            regex::Error::CompiledTooBig(limit) => format!("it needs more than {limit} bytes when compiled"),
             regex::Error::Syntax(text) => {
                 text.lines().last().unwrap_or("syntax error").replace("error: ", "")
             }
@@ -52,22 +52,23 @@ pub fn whole_regex(pattern: &str) -> Result<Regex, String> {
 }
 
 impl Matcher {
-    /// Makes a match ready.
+    /// Builds the matcher, or refuses a pattern, method or header name that is not valid.
     pub fn new(from: &Match) -> Result<Self, Nack> {
         let path = match &from.path {
             None => None,
-            Some(PathMatch::Exact(path)) => Some(Path::Exact(path.clone())),
-            Some(PathMatch::Prefix(path)) => Some(Path::Prefix(path.clone())),
-            Some(PathMatch::Regex(pattern)) => Some(Path::Regex(regex_of(pattern)?)),
+            Some(PathMatch::Exact(path)) => Some(PathMatcher::Exact(path.clone())),
+            Some(PathMatch::Prefix(path)) => Some(PathMatcher::Prefix(path.clone())),
+            Some(PathMatch::Regex(pattern)) => Some(PathMatcher::Regex(compile_regex(pattern)?)),
         };
         let methods = from.methods.iter().map(|method| {
-            Method::from_bytes(method.as_bytes()).map_err(|_| Nack(format!("{method:?} is no HTTP method")))
+            Method::from_bytes(method.as_bytes())
+                .map_err(|_| Nack(format!("{method:?} is not an HTTP method")))
         });
         let headers = from.headers.iter().map(|HeaderMatch { name, value }| {
             let value = match value {
-                ValueMatch::Exact(text) => Value::Exact(text.clone().into_bytes()),
-                ValueMatch::Regex(pattern) => Value::Regex(regex_of(pattern)?),
-                ValueMatch::Present(present) => Value::Present(*present),
+                ValueMatch::Exact(text) => ValueMatcher::Exact(text.clone().into_bytes()),
+                ValueMatch::Regex(pattern) => ValueMatcher::Regex(compile_regex(pattern)?),
+                ValueMatch::Present(present) => ValueMatcher::Present(*present),
             };
             Ok((header_name(name)?, value))
         });
@@ -78,35 +79,36 @@ impl Matcher {
         })
     }
 
-    /// Whether a request is meant. `path` is normalized.
+    /// Reports whether a request fulfils all conditions. `path` must be in normal form.
     #[must_use]
     pub fn matches(&self, method: &Method, path: &str, headers: &HeaderMap) -> bool {
         let path_ok = match &self.path {
             None => true,
-            Some(Path::Exact(exact)) => path == exact,
-            Some(Path::Prefix(prefix)) => has_prefix(path, prefix),
-            Some(Path::Regex(regex)) => regex.is_match(path.as_bytes()),
+            Some(PathMatcher::Exact(exact)) => path == exact,
+            Some(PathMatcher::Prefix(prefix)) => has_prefix(path, prefix),
+            Some(PathMatcher::Regex(regex)) => regex.is_match(path.as_bytes()),
         };
         path_ok
             && (self.methods.is_empty() || self.methods.contains(method))
             && self.headers.iter().all(|(name, value)| {
                 let mut values = headers.get_all(name).iter();
                 match value {
-                    Value::Exact(exact) => values.any(|value| value.as_bytes() == exact),
-                    Value::Regex(regex) => values.any(|value| regex.is_match(value.as_bytes())),
-                    Value::Present(present) => values.next().is_some() == *present,
+                    ValueMatcher::Exact(exact) => values.any(|value| value.as_bytes() == exact),
+                    ValueMatcher::Regex(regex) => values.any(|value| regex.is_match(value.as_bytes())),
+                    ValueMatcher::Present(present) => values.next().is_some() == *present,
                 }
             })
     }
 }
 
-fn regex_of(pattern: &str) -> Result<Regex, Nack> {
-    whole_regex(pattern).map_err(|error| Nack(format!("the regular expression {pattern:?}: {error}")))
+fn compile_regex(pattern: &str) -> Result<Regex, Nack> {
+    full_match_regex(pattern)
+        .map_err(|error| Nack(format!("invalid regular expression {pattern:?}: {error}")))
 }
 
-/// A header's name as the http crate holds it.
+/// Parses the name of a header.
 pub fn header_name(name: &str) -> Result<HeaderName, Nack> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is no name of a header")))
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is not a header name")))
 }
 
 #[cfg(test)]
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_said_must_hold() {
+    fn all_conditions_of_a_match_must_hold() {
         let matcher = Matcher::new(&Match {
             path: Some(PathMatch::Prefix("/v1".into())),
             methods: vec!["GET".into()],
@@ -141,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_matches_the_whole_and_may_not_grow() {
+    fn a_regular_expression_matches_the_whole_text_within_its_memory_limit() {
         let matcher =
             Matcher::new(&Match { path: Some(PathMatch::Regex("/a|/b+".into())), ..Match::default() })
                 .unwrap();
         assert!(matcher.matches(&Method::GET, "/bb", &HeaderMap::new()));
         assert!(!matcher.matches(&Method::GET, "/a/x", &HeaderMap::new()));
-        assert!(whole_regex("(a{1000}){1000}").unwrap_err().contains("more than"));
-        assert!(whole_regex("(").is_err());
+        assert!(full_match_regex("(a{1000}){1000}").unwrap_err().contains("more than"));
+        assert!(full_match_regex("(").is_err());
     }
 }

@@ -1,9 +1,11 @@
-//! Paths as limits see them. Servers treat `/v1/pay`, `/v1//pay`, `/v1/./pay` and `/v1/%70ay` alike, so a limit must
-//! too, or a client escapes it by writing the path otherwise. What is forwarded stays as the client wrote it.
+//! Request paths in a normal form. Servers treat `/v1/pay`, `/v1//pay`, `/v1/./pay` and `/v1/%70ay` alike, so limits
+//! must too, or a client could evade a limit by spelling the path differently. The application still receives the
+//! path as the client wrote it.
 
 use std::borrow::Cow;
 
-/// The path with percent-encoded octets decoded, empty and dot segments resolved (RFC 3986, 5.2.4 and 6.2.2).
+/// Returns the path with percent-encoded octets decoded and with empty and dot segments resolved (RFC 3986,
+/// sections 5.2.4 and 6.2.2). Borrows the path if it is normal already.
 #[must_use]
 pub fn normalize(path: &str) -> Cow<'_, str> {
     if path.starts_with('/') && !path.contains('%') && !path.contains("//") && !path.contains("/.") {
@@ -60,7 +62,8 @@ fn decode(path: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Whether `prefix` is `path` or whole segments at its beginning.
+/// Reports whether `path` equals `prefix` or continues it with further whole segments. A slash at the end of
+/// `prefix` is ignored.
 #[must_use]
 pub fn has_prefix(path: &str, prefix: &str) -> bool {
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -73,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn other_spellings_of_a_path_are_the_same_path() {
+    fn different_spellings_of_a_path_have_one_normal_form() {
         for spelling in [
             "/v1/pay",
             "//v1/pay",
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_whole_segments() {
+    fn a_prefix_matches_whole_segments_only() {
         for (path, prefix, expected) in [
             ("/v1", "/v1", true),
             ("/v1/x", "/v1", true),
@@ -109,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_normal_path_begins_with_a_slash_and_stays(path in "[/%.a2eE\u{e9}-]{0,20}") {
+        fn a_normal_path_begins_with_a_slash_and_has_no_dot_segments(path in "[/%.a2eE\u{e9}-]{0,20}") {
             let once = normalize(&path).into_owned();
             prop_assert!(once.starts_with('/'));
             prop_assert!(!once.contains("//") && !once.split('/').any(|s| s == ".." || s == "."));

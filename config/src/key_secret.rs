@@ -1,0 +1,59 @@
+//! The secret that keys are hashed with, so that an API key never reaches Redis, a log or a debug page.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// The secret that keys are hashed with. Every process that counts in the same store needs the same secret.
+/// Serialized in base64.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KeySecret([u8; 16]);
+
+impl KeySecret {
+    /// Creates a secret from 16 random bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the bytes of the secret.
+    pub(crate) fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for KeySecret {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let bytes = STANDARD.decode(text.trim()).map_err(|_| "the key secret is not valid base64")?;
+        bytes.try_into().map(Self).map_err(|_| "the key secret must be exactly 16 bytes in base64")
+    }
+}
+
+impl From<KeySecret> for String {
+    fn from(secret: KeySecret) -> Self {
+        STANDARD.encode(secret.0)
+    }
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(redacted)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_survives_serialization_and_is_not_printed() {
+        let secret = KeySecret::new([1; 16]);
+        assert_eq!(format!("{secret:?}"), "KeySecret(redacted)");
+        assert_eq!(KeySecret::try_from(String::from(secret.clone())), Ok(secret));
+    }
+}

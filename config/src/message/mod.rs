@@ -1,0 +1,34 @@
+//! The messages between the operator and a sidecar. Each message carries a version. A receiver ignores fields and
+//! events that it does not know.
+//!
+//! The operator sends server-sent events over `GET /v1/stream`:
+//!
+//! - [`policies`]: the pod's compiled policies.
+//! - [`replicas`]: the number of pods that each policy selects.
+//! - [`credentials`]: access to the store.
+//!
+//! An event's `id` covers everything that was published up to it. The sidecar answers with `POST /v1/reports`:
+//!
+//! - [`report`]: which policies it applied, and the health of the store.
+//!
+//! - [`protocol`]: the version, the paths, the header and the event names.
+
+pub mod credentials;
+pub mod policies;
+pub mod protocol;
+pub mod replicas;
+pub mod report;
+
+pub use crate::policy::PolicyUid;
+pub use credentials::Credentials;
+pub use policies::{Policies, PublishedPolicy};
+pub use protocol::{
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, REPORTS_PATH, SESSION_HEADER, STREAM_PATH, VERSION,
+};
+pub use replicas::{LiveReplicas, Replica};
+pub use report::{PolicyReport, Report, StoreReport};
+
+// Former names, which other crates still use.
+pub use crate::store_access::{ClientCertificate, StoreAccess};
+pub use policies::PublishedPolicy as Published;
+pub use protocol::SESSION_HEADER as STREAM_HEADER;

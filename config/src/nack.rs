@@ -1,0 +1,6 @@
+//! A sidecar's refusal of a policy.
+
+/// The reason why a sidecar cannot enforce a policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Nack(pub String);

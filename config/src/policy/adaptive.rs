@@ -1,0 +1,113 @@
+//! Concurrency limits that each pod learns from its application.
+
+use serde::{Deserialize, Serialize};
+use sluice_limiter::adaptive::{self, Adaptive, Bounds, Kind};
+
+/// A concurrency limit that each pod learns from its application.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CompiledAdaptive {
+    /// Lowest limit.
+    pub minimum: u32,
+    /// Limit before anything is measured.
+    pub initial: u32,
+    /// Highest limit.
+    pub maximum: u32,
+    /// Algorithm that adjusts the limit.
+    pub kind: AdaptiveKind,
+}
+
+/// The algorithm of an adaptive limit. Parameters are whole percentages and milliseconds, so that equal policies have
+/// equal JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum AdaptiveKind {
+    /// Additive increase, multiplicative decrease.
+    Aimd {
+        /// Increase of the round trip above its baseline that means overload, in percent.
+        tolerance_percent: u32,
+        /// Round trip that means overload in any case, in milliseconds.
+        timeout_millis: u64,
+    },
+    /// Estimates the queue in the application from round trips.
+    Vegas {
+        /// Longest queue, in percent of the limit.
+        queue_percent: u32,
+    },
+    /// Follows the ratio of long-term to current round trips.
+    Gradient2 {
+        /// Increase of the round trip that is not overload yet, in percent.
+        tolerance_percent: u32,
+        /// Allowed queue, in percent of the limit.
+        queue_percent: u32,
+    },
+}
+
+impl CompiledAdaptive {
+    /// Returns the limit in its initial state, before anything is measured.
+    pub fn adaptive(&self) -> Result<Adaptive, adaptive::InvalidParameter> {
+        let bounds = Bounds { minimum: self.minimum, maximum: self.maximum, initial: self.initial };
+        Adaptive::new(self.kind.kind(), bounds)
+    }
+}
+
+impl AdaptiveKind {
+    fn kind(self) -> Kind {
+        let fraction = |percent: u32| f64::from(percent) / 100.0;
+        match self {
+            Self::Aimd { tolerance_percent, timeout_millis } => Kind::Aimd(adaptive::Aimd {
+                tolerance: 1.0 + fraction(tolerance_percent),
+                timeout_us: timeout_millis.saturating_mul(1000),
+                ..adaptive::Aimd::default()
+            }),
+            // The proportions of the limiter's defaults: fast growth up to 3/10 of the longest queue, growth up to 6/10.
+            Self::Vegas { queue_percent } => Kind::Vegas(adaptive::Vegas {
+                threshold: fraction(queue_percent) * 0.3,
+                alpha: fraction(queue_percent) * 0.6,
+                beta: fraction(queue_percent),
+                ..adaptive::Vegas::default()
+            }),
+            Self::Gradient2 { tolerance_percent, queue_percent } => Kind::Gradient2(adaptive::Gradient2 {
+                tolerance: 1.0 + fraction(tolerance_percent),
+                queue: fraction(queue_percent),
+                ..adaptive::Gradient2::default()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_the_api_are_those_of_the_limiter() {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        for (kind, expected) in [
+            (
+                AdaptiveKind::Aimd { tolerance_percent: 10, timeout_millis: 5000 },
+                Kind::Aimd(adaptive::Aimd::default()),
+            ),
+            (AdaptiveKind::Vegas { queue_percent: 10 }, Kind::Vegas(adaptive::Vegas::default())),
+            (
+                AdaptiveKind::Gradient2 { tolerance_percent: 3, queue_percent: 5 },
+                Kind::Gradient2(adaptive::Gradient2::default()),
+            ),
+        ] {
+            match (kind.kind(), expected) {
+                (Kind::Aimd(a), Kind::Aimd(b)) => {
+                    assert!(near(a.tolerance, b.tolerance) && a.timeout_us == b.timeout_us);
+                }
+                (Kind::Vegas(a), Kind::Vegas(b)) => {
+                    assert!(near(a.threshold, b.threshold) && near(a.alpha, b.alpha) && near(a.beta, b.beta));
+                }
+                (Kind::Gradient2(a), Kind::Gradient2(b)) => {
+                    assert!(near(a.tolerance, b.tolerance) && near(a.queue, b.queue));
+                }
+                (built, expected) => panic!("{built:?} is not {expected:?}"),
+            }
+            let limit = CompiledAdaptive { minimum: 4, initial: 20, maximum: 400, kind };
+            assert_eq!(limit.adaptive().unwrap().limit(), 20);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Compiled policies, prepared once per snapshot so that nothing is parsed per request.
+//!
+//! - [`request`]: the attributes of a request that limits look at.
+//! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
+//! - [`limit`]: one limit.
+//! - [`concurrency`]: the settings of a concurrency limit.
+
+pub mod concurrency;
+pub mod limit;
+pub mod policy;
+pub mod request;
+
+pub use concurrency::Concurrency;
+pub use limit::{Boosted, PreparedLimit};
+pub use policy::PreparedPolicy;
+pub use request::RequestAttributes;

@@ -1,0 +1,86 @@
+//! A whole policy, ready to be applied to requests.
+
+use serde::Deserialize as _;
+
+use crate::client_address;
+use crate::key::Identity;
+use crate::key_secret::KeySecret;
+use crate::nack::Nack;
+use crate::policy::{ClientAddress, CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
+use crate::prepared::{PreparedLimit, RequestAttributes};
+
+#[cfg(test)]
+mod tests;
+
+/// A policy, ready to be applied to requests.
+#[derive(Debug)]
+pub struct PreparedPolicy {
+    /// Hash of the compiled policy.
+    pub hash: PolicyHash,
+    /// Namespace of the policy object.
+    pub namespace: String,
+    /// Name of the policy object.
+    pub name: String,
+    /// Decision about requests while the store does not respond.
+    pub on_store_failure: OnStoreFailure,
+    /// Place where requests are counted.
+    pub consistency: Consistency,
+    /// Limits of the policy.
+    pub limits: Vec<PreparedLimit>,
+    client_address: Option<ClientAddress>,
+}
+
+impl PreparedPolicy {
+    /// Prepares a policy from its JSON. A nack names the limit that cannot be enforced.
+    pub fn from_json(json: &str) -> Result<Self, Nack> {
+        let mut from = serde_json::Deserializer::from_str(json);
+        let policy = CompiledPolicy::deserialize(&mut from).and_then(|policy| from.end().map(|()| policy));
+        let policy = policy.map_err(|error| {
+            Nack(format!("this sidecar cannot read the policy, it may be too old: {error}"))
+        })?;
+        Self::new(policy, PolicyHash::of(json))
+    }
+
+    fn new(policy: CompiledPolicy, hash: PolicyHash) -> Result<Self, Nack> {
+        let limits = policy.limits.iter().map(|limit| {
+            PreparedLimit::new(&policy.namespace, &policy.name, limit)
+                .map_err(|nack| Nack(format!("limit {}: {nack}", limit.name)))
+        });
+        Ok(Self {
+            limits: limits.collect::<Result<_, _>>()?,
+            hash,
+            namespace: policy.namespace,
+            name: policy.name,
+            on_store_failure: policy.on_store_failure,
+            consistency: policy.consistency,
+            client_address: policy.client_address,
+        })
+    }
+
+    /// Returns the limits that apply to a request, by their index, each with the identity of the client. Leaves out
+    /// limits that skip the request because it lacks a part of the key. `path` must be in normal form.
+    pub fn identify<'a>(
+        &'a self,
+        request: &'a RequestAttributes<'a>,
+        path: &'a str,
+        secret: &'a KeySecret,
+    ) -> impl Iterator<Item = (usize, Identity)> + 'a {
+        let mut address = None;
+        self.limits.iter().enumerate().filter_map(move |(index, limit)| {
+            if !limit.matches(request, path) {
+                return None;
+            }
+            let address = if limit.needs_address() {
+                *address.get_or_insert_with(|| {
+                    client_address::resolve(self.client_address.as_ref(), request.peer, request.headers)
+                })
+            } else {
+                request.peer
+            };
+            match limit.identify(secret, request, address) {
+                Identity::Skip => None,
+                identity => Some((index, identity)),
+            }
+        })
+    }
+}
