@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use sluice_crds::manifest::{MAX_BYTES, load};
 use sluice_crds::summary;
 
-/// Checks every file (`-` is the standard input); prints the limits of what is valid, and on the standard error what is
-/// wrong, a line each. Exit code 0: all valid; 1: something is not.
+/// Checks every file (`-` is the standard input); prints the limits of what is valid, and on the standard
+/// error what is wrong, a line each. Exit code 0: all valid; 1: something is not.
 pub fn check(files: &[PathBuf]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for file in files {
@@ -31,7 +31,7 @@ fn check_one(file: &Path) -> Result<Vec<String>, Vec<String>> {
     let mut lines = Vec::new();
     for policy in loaded {
         lines.extend(policy.warnings.iter().map(|warning| format!("{name}:{warning} (warning)")));
-        let limits = summary::whole(&policy.compiled);
+        let limits = summary::full(&policy.compiled);
         lines.push(format!("{name}: {}/{} is valid: {limits}", policy.namespace, policy.name));
     }
     Ok(lines)

@@ -1,6 +1,6 @@
-//! The address of the client that sent a request. It is the address of the peer, unless the peer is a trusted proxy:
-//! then the address that this proxy reports, and so on from right to left. Each proxy appends the peer that it saw,
-//! and the client may have written everything to the left of that.
+//! The address of the client that sent a request. It is the address of the peer, unless the peer is a trusted
+//! proxy: then the address that this proxy reports, and so on from right to left. Each proxy appends the peer
+//! that it saw, and the client may have written everything to the left of that.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Number of addresses that are read from a header. No real chain of proxies is longer.
 const MAX_ADDRESSES: usize = 64;
 
-/// Returns the address of the client. The chain of trusted proxies ends at the first untrusted or unreadable address.
+/// Returns the address of the client. The chain of trusted proxies ends at the first untrusted or unreadable
+/// address.
 #[must_use]
 pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut address = peer.to_canonical();

@@ -1,6 +1,6 @@
-//! The key of a request: the client that sent it, as a limit identifies clients. A key is a keyed hash of the parts
-//! that the limit names. Each part is hashed with its kind and length, so that no two clients can produce the same
-//! input.
+//! The key of a request: the client that sent it, as a limit identifies clients. A key is a keyed hash of the
+//! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
+//! produce the same input.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -53,9 +53,8 @@ impl KeyBuilder {
                 KeyPart::Header(name) => KeySource::Header(header_name(name)?),
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
-                        return Err(Nack(format!(
-                            "invalid prefix length: {ipv4_prefix} for IPv4 (at most 32), {ipv6_prefix} for IPv6 (at most 128)"
-                        )));
+                        let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
+                        return Err(Nack(format!("invalid prefix length: {lengths}; at most 32 and 128")));
                     }
                     KeySource::ClientIp { ipv4_prefix, ipv6_prefix }
                 }
@@ -70,8 +69,8 @@ impl KeyBuilder {
         self.parts.iter().any(|part| matches!(part, KeySource::ClientIp { .. }))
     }
 
-    /// Returns the key of a request. A header that is empty or repeated counts as missing: a client who could choose
-    /// which of two values counts could choose its counter.
+    /// Returns the key of a request. A header that is empty or repeated counts as missing: a client who could
+    /// choose which of two values counts could choose its counter.
     #[must_use]
     pub fn identify(&self, secret: &KeySecret, headers: &HeaderMap, address: IpAddr) -> Identity {
         let mut hasher = SipHasher24::new_with_key(secret.bytes());

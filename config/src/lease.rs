@@ -1,17 +1,18 @@
-//! Which limits allow quota leases: blocks of quota that a pod acquires in advance. The store decides by the same
-//! numbers.
+//! Which limits allow quota leases: blocks of quota that a pod acquires in advance. The store decides by the
+//! same numbers.
 
 use sluice_limiter::{Algorithm, Rate};
 
 /// Shortest useful lease, in microseconds.
 const SHORTEST_LEASE_MICROS: u64 = 50_000;
 
-/// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
-/// nothing, so below this number a few pods with the same client call the store for nearly every request.
+/// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20
+/// leases nothing, so below this number a few pods with the same client call the store for nearly every
+/// request.
 pub const MIN_LEASED_REQUESTS: u64 = 50;
 
-/// Reports whether a limit with these rates can be leased: every rate is either a hard window whose sub-windows last
-/// 50 ms or longer, or a bucket that fills slowly enough.
+/// Reports whether a limit with these rates can be leased: every rate is either a hard window whose
+/// sub-windows last 50 ms or longer, or a bucket that fills slowly enough.
 #[must_use]
 pub fn can_be_leased(rates: &[Rate]) -> bool {
     !rates.is_empty()

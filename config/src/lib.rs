@@ -1,5 +1,5 @@
-//! The contract between the operator, which compiles policies, and the sidecars, which enforce them.
-//! Pure data and pure functions: no Kubernetes, no I/O.
+//! The contract between the operator, which compiles policies, and the sidecars, which enforce them. Pure
+//! data and pure functions: no Kubernetes, no I/O.
 //!
 //! The operator builds a [`CompiledPolicy`], sends it inside a [`message`], and a sidecar turns it into a
 //! [`PreparedPolicy`] that it applies to every request:
@@ -7,7 +7,8 @@
 //! - [`policy`]: compiled policies as they are sent, and their hashes.
 //! - [`message`]: the messages between the operator and a sidecar.
 //! - [`store_access`]: the address and the credentials of the store.
-//! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot be.
+//! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
+//!   be.
 //! - [`path`], [`matcher`]: which requests a limit applies to.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 //! - [`lease`]: which limits allow quota leases.
@@ -29,8 +30,8 @@ pub use nack::Nack;
 pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};
 pub use prepared::{PreparedLimit, PreparedPolicy, RequestAttributes};
 
-/// Port on which a sidecar accepts the requests of its pod's first captured port. The operator chooses the ports
-/// for further captured ports.
+/// Port on which a sidecar accepts the requests of its pod's first captured port. The operator chooses the
+/// ports for further captured ports.
 pub const PROXY_PORT: u16 = 8790;
 /// Port of a sidecar's health checks and metrics.
 pub const ADMIN_PORT: u16 = 8791;

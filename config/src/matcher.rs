@@ -35,8 +35,8 @@ enum ValueMatcher {
     Present(bool),
 }
 
-/// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching takes
-/// linear time for every text.
+/// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching
+/// takes linear time for every text.
 pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(&format!("^(?:{pattern})$"))
         .size_limit(REGEX_BYTES)

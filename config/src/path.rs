@@ -1,6 +1,6 @@
-//! Request paths in a normal form. Servers treat `/v1/pay`, `/v1//pay`, `/v1/./pay` and `/v1/%70ay` alike, so limits
-//! must too, or a client could evade a limit by spelling the path differently. The application still receives the
-//! path as the client wrote it.
+//! Request paths in a normal form. Servers treat `/v1/pay`, `/v1//pay`, `/v1/./pay` and `/v1/%70ay` alike, so
+//! limits must too, or a client could evade a limit by spelling the path differently. The application still
+//! receives the path as the client wrote it.
 
 use std::borrow::Cow;
 

@@ -1,57 +1,57 @@
-//! The types and reasons of status conditions: every one that is ever written, in one place.
+//! The types and reasons of a policy's status conditions.
 
 /// The types of conditions.
 pub mod types {
     /// The policy is valid.
     pub const ACCEPTED: &str = "Accepted";
-    /// Every counted pod has confirmed this very policy.
+    /// Every counted pod has confirmed this version of the policy.
     pub const PROGRAMMED: &str = "Programmed";
-    /// No Service leads traffic past the sidecars.
+    /// No Service routes requests past the sidecars.
     pub const CAPTURED: &str = "Captured";
-    /// The store answers the sidecars.
+    /// The sidecars can use the store.
     pub const STORE_HEALTHY: &str = "StoreHealthy";
-    /// All of the above but StoreHealthy.
+    /// Accepted, Programmed and Captured are all true.
     pub const READY: &str = "Ready";
 }
 
-/// The reasons of conditions.
+/// The reasons of conditions. The doc comment of each begins with the type of its condition.
 pub mod reasons {
-    /// Accepted: it is valid.
+    /// Accepted: the policy is valid.
     pub const ACCEPTED: &str = "Accepted";
-    /// Accepted: it is not; the message says where and why.
+    /// Accepted: the policy is not valid. The message names the fields and the reasons.
     pub const INVALID: &str = "Invalid";
-    /// Programmed: all counted pods confirmed.
+    /// Programmed: every counted pod has confirmed the policy.
     pub const PROGRAMMED: &str = "Programmed";
-    /// Programmed: pods are selected by a workload that is scaled to zero.
+    /// Programmed: a workload whose pods the policy selects is scaled to zero.
     pub const SCALED_TO_ZERO: &str = "ScaledToZero";
-    /// Programmed: just published.
+    /// Programmed: the policy was published a moment ago.
     pub const PENDING: &str = "Pending";
-    /// Programmed: some pods have not confirmed.
+    /// Programmed: some pods have not confirmed the policy.
     pub const PODS_UNCONFIRMED: &str = "PodsUnconfirmed";
-    /// Programmed: some pods carry no sidecar.
+    /// Programmed: some pods have no sidecar.
     pub const NOT_INJECTED: &str = "NotInjected";
-    /// Programmed: a sidecar refused the policy.
+    /// Programmed: a sidecar nacked the policy.
     pub const REFUSED: &str = "Refused";
-    /// Programmed: no pods are selected.
+    /// Programmed: the policy selects no pods.
     pub const NO_PODS: &str = "NoPods";
-    /// Programmed: the operator has just started and has not heard from all pods.
+    /// Programmed: the operator has just started and has not received reports from all pods.
     pub const AWAITING_REPORTS: &str = "AwaitingReports";
-    /// Captured: nothing passes by.
+    /// Captured: all requests pass through the sidecars.
     pub const ALL_TRAFFIC: &str = "AllTraffic";
-    /// Captured: a Service leads past the sidecars.
+    /// Captured: a Service routes requests past the sidecars.
     pub const BYPASSED_BY_SERVICE: &str = "BypassedByService";
     /// Captured: a pod has no named port that could be captured.
     pub const NO_NAMED_PORT: &str = "NoNamedPort";
-    /// StoreHealthy: it answers.
+    /// StoreHealthy: the store responds to all sidecars.
     pub const HEALTHY: &str = "Healthy";
-    /// StoreHealthy: it cannot be reached.
+    /// StoreHealthy: the sidecars cannot reach the store.
     pub const UNREACHABLE: &str = "Unreachable";
-    /// StoreHealthy: it refuses the sidecars.
+    /// StoreHealthy: the store rejects the sidecars' connections or commands.
     pub const STORE_REFUSED: &str = "Refused";
-    /// StoreHealthy: it answers some sidecars only, late, or cannot write.
+    /// StoreHealthy: the store responds only to some sidecars, is slow, or cannot write.
     pub const DEGRADED: &str = "Degraded";
-    /// StoreHealthy: no sidecar has said.
+    /// StoreHealthy: no sidecar has reported yet.
     pub const NO_REPORTS: &str = "NoReports";
-    /// Ready: all is well.
+    /// Ready: Accepted, Programmed and Captured are all true.
     pub const READY: &str = "Ready";
 }

@@ -1,23 +1,26 @@
-//! Durations as Kubernetes' Gateway API writes them (GEP-2257): one to four parts of up to five digits and a unit
-//! (h, m, s, ms), such as `1h30m`.
+//! Durations in the format of the Kubernetes Gateway API (GEP-2257): one to four numbers of up to five
+//! digits, each with a unit (h, m, s or ms), such as `1h30m`.
 
 use sluice_limiter::{MAX_PERIOD_MS, Period};
 
-/// What the schema says of them.
+/// Regular expression for durations in the schema.
 pub const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
-/// Reads a duration into a period, or says what is wrong with it.
+/// Parses a duration of at most the longest period. The error says what is wrong and what is allowed.
 pub fn period(text: &str) -> Result<Period, String> {
     up_to(text, MAX_PERIOD_MS)
 }
 
-/// The same, of at most so many milliseconds.
-pub fn up_to(text: &str, most: u64) -> Result<Period, String> {
+/// Parses a duration of at most `max_millis` milliseconds. The error says what is wrong and what is allowed.
+pub fn up_to(text: &str, max_millis: u64) -> Result<Period, String> {
     let millis = millis(text).ok_or_else(|| {
-        format!("{text:?} is no duration: write up to four parts of up to five digits and a unit (h, m, s, ms), such as 1h30m")
+        format!(
+            "{text:?} is not a duration: write one to four numbers of up to five digits, each with a unit \
+             (h, m, s or ms), such as 1h30m"
+        )
     })?;
-    let in_range = Period::from_millis(millis).ok().filter(|_| millis <= most);
-    in_range.ok_or_else(|| format!("{text} is out of range: 1ms to {} are allowed", format(most)))
+    let in_range = Period::from_millis(millis).ok().filter(|_| millis <= max_millis);
+    in_range.ok_or_else(|| format!("{text} is out of range: 1ms to {} are allowed", format(max_millis)))
 }
 
 fn millis(text: &str) -> Option<u64> {
@@ -43,7 +46,7 @@ fn millis(text: &str) -> Option<u64> {
     (parts > 0).then_some(total)
 }
 
-/// Writes a period the shortest way.
+/// Formats a number of milliseconds as the shortest duration.
 #[must_use]
 pub fn format(mut millis: u64) -> String {
     let mut text = String::new();
@@ -62,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn durations_are_read_as_gep_2257_writes_them() {
+    fn durations_follow_gep_2257() {
         for (text, expected) in [
             ("1m", 60_000),
             ("1h30m", 5_400_000),
@@ -73,7 +76,7 @@ mod tests {
             assert_eq!(period(text).map(Period::millis), Ok(expected), "{text}");
         }
         for text in ["", "1", "m", "1.5h", "-1s", "1d", "123456s", "1h1h1h1h1h", "1 h", "1H"] {
-            assert!(period(text).unwrap_err().contains("no duration"), "{text}");
+            assert!(period(text).unwrap_err().contains("is not a duration"), "{text}");
         }
         for text in ["0s", "0ms", "8785h", "99999h"] {
             assert!(period(text).unwrap_err().contains("out of range"), "{text}");
@@ -82,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_written_period_reads_the_same(millis in 1u64..=sluice_limiter::MAX_PERIOD_MS) {
+        fn a_formatted_duration_parses_to_the_same_period(millis in 1u64..=sluice_limiter::MAX_PERIOD_MS) {
             prop_assert_eq!(period(&format(millis)).map(Period::millis), Ok(millis));
         }
     }

@@ -1,5 +1,5 @@
-//! An object against the very schema that the API server has: the CRD's. What the API server would refuse, `sluice
-//! check` refuses in the same words, and unknown fields too, which the API server only prunes.
+//! Checks an object against the schema of the CRD, so that `sluice check` rejects everything that the API
+//! server rejects. It also rejects unknown fields, which the API server only drops.
 
 use std::sync::OnceLock;
 
@@ -7,10 +7,11 @@ use kube::CustomResourceExt as _;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::validate::Violation;
-use crate::{RateLimitPolicy, duration};
+use crate::duration;
+use crate::policy::RateLimitPolicy;
+use crate::violation::Violation;
 
-/// The schema of the whole object `RateLimitPolicy`.
+/// Returns the schema of a whole `RateLimitPolicy` object.
 fn schema() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -19,7 +20,7 @@ fn schema() -> &'static Value {
     })
 }
 
-/// Everything in `spec` that is not as the schema says.
+/// Returns all violations of the schema in `spec`.
 #[must_use]
 pub fn violations(object: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -31,6 +32,7 @@ pub fn violations(object: &Value) -> Vec<Violation> {
     found
 }
 
+/// Collects the violations of `schema` in `value` and in everything inside it.
 fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
     let mut wrong = |message: String| found.push(Violation::new(path, message));
     let expected = schema["type"].as_str().unwrap_or("object");
@@ -44,19 +46,20 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 wrong(if length == 0 {
                     "must not be empty".into()
                 } else {
-                    format!("is too short: {} characters at least", schema["minLength"])
+                    format!("is too short: at least {} characters are required", schema["minLength"])
                 });
             } else if schema["maxLength"].as_u64().is_some_and(|max| length > max) {
-                wrong(format!("is too long: {length} characters, {} at most", schema["maxLength"]));
+                let max = &schema["maxLength"];
+                wrong(format!("is too long: {length} characters, at most {max} are allowed"));
             } else if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
                 let allowed: Vec<_> = values.iter().filter_map(Value::as_str).collect();
-                wrong(format!("{text:?} is not allowed: one of {}", allowed.join(", ")));
+                wrong(format!("{text:?} is not allowed: use one of {}", allowed.join(", ")));
             } else if let Some(pattern) = schema["pattern"].as_str()
                 && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
             {
-                // Durations have words of their own.
+                // An invalid duration has a message of its own, which is easier to read than a pattern.
                 let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();
-                wrong(duration.unwrap_or_else(|| format!("{text:?} must match {pattern}")));
+                wrong(duration.unwrap_or_else(|| format!("{text:?} must match the pattern {pattern}")));
             }
         }
         Value::Number(number) => {
@@ -70,9 +73,12 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
         Value::Array(items) => {
             let length = items.len() as u64;
             if schema["minItems"].as_u64().is_some_and(|min| length < min) {
-                wrong(format!("needs {} entries at least", schema["minItems"]));
+                wrong(match &schema["minItems"] {
+                    one if *one == 1 => "must have at least one entry".into(),
+                    min => format!("must have at least {min} entries"),
+                });
             } else if schema["maxItems"].as_u64().is_some_and(|max| length > max) {
-                wrong(format!("has {length} entries, {} at most are allowed", schema["maxItems"]));
+                wrong(format!("has {length} entries: at most {} are allowed", schema["maxItems"]));
             }
             for (n, item) in items.iter().enumerate() {
                 walk(&format!("{path}[{n}]"), item, &schema["items"], found);
@@ -84,7 +90,7 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                     {
                         found.push(Violation::new(
                             format!("{path}[{n}].{key}"),
-                            format!("{} stands already in {path}[{first}]", item[key]),
+                            format!("{} is already used by {path}[{first}]", item[key]),
                         ));
                     }
                 }
@@ -104,8 +110,11 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                             .into_iter()
                             .flat_map(|p| p.keys().map(String::as_str))
                             .collect();
-                        let known = if known.is_empty() { "no fields".into() } else { known.join(", ") };
-                        found.push(Violation::new(path, format!("unknown field; known here: {known}")));
+                        let message = match &known[..] {
+                            [] => "unknown field: this object has no fields".into(),
+                            known => format!("unknown field: known fields are {}", known.join(", ")),
+                        };
+                        found.push(Violation::new(path, message));
                     }
                 }
             }
@@ -139,9 +148,10 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
+/// Returns the name of a type with its article.
 fn article(kind: &str) -> String {
     match kind {
-        "null" => "empty".into(),
+        "null" => "null".into(),
         "array" => "a list".into(),
         "integer" => "an integer".into(),
         "object" => "an object".into(),

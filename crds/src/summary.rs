@@ -1,32 +1,33 @@
-//! A policy in short, for a column of `kubectl get -o wide` and for `sluice check`:
-//! `per-customer 10/1m 500/1h(60 sub-windows), login 5/15m [slidingWindowLog, 2s apart]; Leased, onStoreFailure Deny`. What
-//! is the default goes without saying.
+//! A policy in one line, for `sluice check` and for a column of `kubectl get -o wide`. Defaults are left out:
+//! `per-customer 10/1m 500/1h (60 sub-windows), login 5/15m [slidingWindowLog, minInterval 2s]; Leased,
+//! onStoreFailure Deny`.
 
 use sluice_config::policy::{
-    Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, Consistency, Mode, OnStoreFailure,
-    RateAlgorithm, Window,
+    AdaptiveKind, Alignment, Bound, Capacity, CompiledLimit, CompiledPolicy, Consistency, Mode,
+    OnStoreFailure, RateAlgorithm, Window,
 };
 
-use crate::{concurrency, duration};
+use crate::duration;
 
-/// How many characters of it a column has room for.
-const LENGTH: usize = 200;
+/// Longest summary in a column, in characters.
+const COLUMN_WIDTH: usize = 200;
 
-/// The limits in short and what holds for all of them, cut where a column ends.
+/// Returns the summary of a policy, cut to the width of a column.
 #[must_use]
 pub fn summary(policy: &CompiledPolicy) -> String {
-    let text = whole(policy);
-    match text.char_indices().nth(LENGTH) {
+    let text = full(policy);
+    match text.char_indices().nth(COLUMN_WIDTH) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }
 }
 
-/// The limits in short and what holds for all of them.
+/// Returns the whole summary of a policy: its limits, and after a semicolon the settings that apply to all of
+/// them.
 #[must_use]
-pub fn whole(policy: &CompiledPolicy) -> String {
+pub fn full(policy: &CompiledPolicy) -> String {
     let limits = policy.limits.iter().map(|one| limit(policy.mode, one)).collect::<Vec<_>>().join(", ");
-    let all = [
+    let settings = [
         match policy.mode {
             Mode::Enforce => None,
             Mode::Shadow => Some("Shadow"),
@@ -42,36 +43,43 @@ pub fn whole(policy: &CompiledPolicy) -> String {
             OnStoreFailure::Share => Some("onStoreFailure Share"),
         },
     ];
-    let all: Vec<_> = all.into_iter().flatten().collect();
-    if all.is_empty() { limits } else { format!("{limits}; {}", all.join(", ")) }
+    let settings: Vec<_> = settings.into_iter().flatten().collect();
+    if settings.is_empty() { limits } else { format!("{limits}; {}", settings.join(", ")) }
 }
 
-/// One limit, with its mode where it is not the policy's.
-fn limit(policy: Mode, limit: &CompiledLimit) -> String {
-    let (text, mut words) = concurrency::words(limit).unwrap_or_else(|| rates(limit));
-    if (policy, limit.mode) == (Mode::Enforce, Mode::Shadow) {
-        words.push("Shadow".into());
-    }
-    let text = format!("{} {text}", limit.name);
-    if words.is_empty() { text } else { format!("{text} [{}]", words.join(", ")) }
-}
-
-/// The rates, and how they count.
-fn rates(limit: &CompiledLimit) -> (String, Vec<String>) {
-    let (mut rates, mut words) = (Vec::new(), Vec::new());
+/// Describes one limit, with its mode if that differs from the policy's.
+fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
+    let (mut rates, mut notes) = (Vec::new(), Vec::new());
     for rate in &limit.rates {
-        let mut text = format!("{}/{}", rate.requests, duration::format(rate.period_millis));
-        if let Some(slots @ 2..) = sub_windows(&rate.algorithm) {
-            text += &format!("({slots} sub-windows)");
-        }
-        rates.push(text);
-        for word in words_of(&rate.algorithm, rate.requests) {
-            if !words.contains(&word) {
-                words.push(word);
+        rates.push(quantity(&rate.algorithm, rate.requests, rate.period_millis));
+        for note in notes_on(&rate.algorithm, rate.requests) {
+            if !notes.contains(&note) {
+                notes.push(note);
             }
         }
     }
-    (rates.join(" "), words)
+    if (policy_mode, limit.mode) == (Mode::Enforce, Mode::Shadow) {
+        notes.push("Shadow".into());
+    }
+    let text = format!("{} {}", limit.name, rates.join(" "));
+    if notes.is_empty() { text } else { format!("{text} [{}]", notes.join(", ")) }
+}
+
+/// Describes how much a rate admits.
+fn quantity(algorithm: &RateAlgorithm, requests: u64, period_millis: u64) -> String {
+    match algorithm {
+        RateAlgorithm::Concurrency => format!("{requests} concurrent"),
+        RateAlgorithm::Adaptive(adaptive) => {
+            format!("{} to {} concurrent per pod", adaptive.minimum, adaptive.maximum)
+        }
+        _ => {
+            let rate = format!("{requests}/{}", duration::format(period_millis));
+            match sub_windows(algorithm) {
+                Some(count @ 2..) => format!("{rate} ({count} sub-windows)"),
+                _ => rate,
+            }
+        }
+    }
 }
 
 fn sub_windows(algorithm: &RateAlgorithm) -> Option<u64> {
@@ -85,52 +93,56 @@ fn sub_windows(algorithm: &RateAlgorithm) -> Option<u64> {
     }
 }
 
-fn words_of(algorithm: &RateAlgorithm, requests: u64) -> Vec<String> {
+/// Describes the algorithm and the enforcement of a rate.
+fn notes_on(algorithm: &RateAlgorithm, requests: u64) -> Vec<String> {
     let time = duration::format;
     match algorithm {
-        RateAlgorithm::SlidingWindowCounter => vec![],
+        RateAlgorithm::SlidingWindowCounter | RateAlgorithm::Concurrency => vec![],
         RateAlgorithm::FixedWindow => vec!["fixedWindow".into()],
-        RateAlgorithm::Window(window) => window_words(*window),
+        RateAlgorithm::Window(window) => notes_on_window(*window),
         RateAlgorithm::Soft { window, over_percent, for_millis } => {
-            let mut words = window_words(*window);
-            words.push(format!("soft {over_percent}% for {}", time(*for_millis)));
-            words
+            let mut notes = notes_on_window(*window);
+            notes.push(format!("soft +{over_percent}% for {}", time(*for_millis)));
+            notes
         }
         RateAlgorithm::SlidingWindowLog { min_interval_millis, count_denied } => {
-            let mut words = vec!["slidingWindowLog".into()];
+            let mut notes = vec!["slidingWindowLog".into()];
             if *min_interval_millis > 0 {
-                words.push(format!("{} apart", time(*min_interval_millis)));
+                notes.push(format!("minInterval {}", time(*min_interval_millis)));
             }
             if *count_denied {
-                words.push("denied count".into());
+                notes.push("countDenied".into());
             }
-            words
+            notes
         }
         RateAlgorithm::TokenBucket { burst } if *burst == requests.max(1) => vec!["tokenBucket".into()],
         RateAlgorithm::TokenBucket { burst } => vec![format!("tokenBucket burst {burst}")],
         RateAlgorithm::WarmUp { period_millis, cold_factor } => {
-            vec![format!("tokenBucket warm after {} from 1/{cold_factor}", time(*period_millis))]
+            vec![format!("tokenBucket warmUp {} from 1/{cold_factor}", time(*period_millis))]
         }
         RateAlgorithm::Gcra { burst: 1 } => vec!["gcra".into()],
         RateAlgorithm::Gcra { burst } => vec![format!("gcra burst {burst}")],
         RateAlgorithm::LeakyBucket { max_wait_millis } => {
-            vec![format!("leakyBucket wait {}", time(*max_wait_millis))]
+            vec![format!("leakyBucket maxWait {}", time(*max_wait_millis))]
         }
         RateAlgorithm::Elastic(elastic) => {
-            let Capacity::InFlight(most) = elastic.capacity;
-            let mut words = words_of(&elastic.algorithm, requests);
-            words.push(format!(
-                "elastic {} below {}% of {most} in flight",
+            let Capacity::InFlight(capacity) = elastic.capacity;
+            let mut notes = notes_on(&elastic.algorithm, requests);
+            notes.push(format!(
+                "elastic {} below {}% of {capacity} in flight",
                 elastic.requests, elastic.below_percent
             ));
-            words
+            notes
         }
-        // They have words of their own: no rate does.
-        RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_) => vec![],
+        RateAlgorithm::Adaptive(adaptive) => vec![match adaptive.kind {
+            AdaptiveKind::Aimd { .. } => "adaptive aimd".into(),
+            AdaptiveKind::Vegas { .. } => "adaptive vegas".into(),
+            AdaptiveKind::Gradient2 { .. } => "adaptive gradient2".into(),
+        }],
     }
 }
 
-fn window_words(window: Window) -> Vec<String> {
+fn notes_on_window(window: Window) -> Vec<String> {
     match window {
         Window::SlidingWindowCounter { bound: Bound::Estimate, .. } => vec![],
         Window::SlidingWindowCounter { bound: Bound::Guaranteed, .. } => vec!["Guaranteed".into()],

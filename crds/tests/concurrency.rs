@@ -1,9 +1,9 @@
-//! Limits of requests at a time from YAML to what travels: what is compiled, said in short, and refused.
+//! Limits on concurrent requests: compiled policies, their summaries, and the errors of invalid ones.
 
 use sluice_config::PreparedPolicy;
 use sluice_config::policy::Mode;
-use sluice_crds::manifest::{Loaded, Problem, load};
-use sluice_crds::summary::whole;
+use sluice_crds::manifest::{LoadedPolicy, Problem, load};
+use sluice_crds::summary::full;
 
 fn spec(spec: &str) -> String {
     format!(
@@ -11,16 +11,16 @@ fn spec(spec: &str) -> String {
     )
 }
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedPolicy {
     load(&spec(text)).unwrap_or_else(|problems| panic!("{problems:?}")).remove(0)
 }
 
-fn refused(text: &str) -> Problem {
-    load(&spec(text)).expect_err("this must be refused").remove(0)
+fn first_problem(text: &str) -> Problem {
+    load(&spec(text)).expect_err("the policy must be rejected").remove(0)
 }
 
 #[test]
-fn every_kind_is_compiled_named_in_short_and_made_ready() {
+fn every_concurrency_limit_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
     let policy = loaded(
         "  limits: [{name: rate, rates: [{requests: 6, per: 1m}]}]
   concurrency:
@@ -31,9 +31,9 @@ fn every_kind_is_compiled_named_in_short_and_made_ready() {
     )
     .compiled;
     assert_eq!(
-        whole(&policy),
-        "rate 6/1m, each 5 at a time [Shadow], g 4 to 400 at a time in each pod [adaptive gradient2], \
-         v 30 to 40 at a time in each pod [adaptive vegas], a 1 to 9 at a time in each pod [adaptive aimd]"
+        full(&policy),
+        "rate 6/1m, each 5 concurrent [Shadow], g 4 to 400 concurrent per pod [adaptive gradient2], \
+         v 30 to 40 concurrent per pod [adaptive vegas], a 1 to 9 concurrent per pod [adaptive aimd]"
     );
     let json = policy.to_json();
     for part in [
@@ -44,38 +44,38 @@ fn every_kind_is_compiled_named_in_short_and_made_ready() {
     ] {
         assert!(json.contains(part), "{part} in {json}");
     }
-    let ready = PreparedPolicy::from_json(&json).expect("sidecars know it");
-    assert_eq!(ready.limits.iter().filter(|limit| limit.concurrency.is_some()).count(), 4);
+    let prepared = PreparedPolicy::from_json(&json).expect("sidecars apply it");
+    assert_eq!(prepared.limits.iter().filter(|limit| limit.concurrency.is_some()).count(), 4);
 }
 
 #[test]
-fn a_policy_of_them_alone_is_one_and_shadow_wins() {
+fn a_policy_may_have_only_concurrency_limits_and_its_shadow_mode_takes_precedence() {
     let policy = loaded("  mode: Shadow\n  concurrency: [{name: c, max: 1, mode: Enforce}]").compiled;
     assert_eq!((policy.limits.len(), policy.limits[0].mode), (1, Mode::Shadow));
 }
 
 #[test]
-fn check_refuses_what_cannot_be_with_its_path() {
+fn an_invalid_concurrency_limit_is_reported_with_its_path() {
     let g = "gradient2: {minimum: 4, maximum: 400}";
     for (text, path, word) in [
-        ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive is needed, none"),
+        ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive is needed, but none"),
         (
             format!("{{name: a, max: 1, adaptive: {{{g}}}}}"),
             "spec.concurrency[0]",
-            "there are max and adaptive",
+            "max and adaptive are set",
         ),
         ("{name: a, max: 0}".into(), "spec.concurrency[0].max", "1 to 1000000"),
         ("{name: a, max: 1000001}".into(), "spec.concurrency[0].max", "1 to 1000000"),
         (
             format!("{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, adaptive: {{{g}}}}}"),
             "spec.concurrency[0].key",
-            "it is the pod's",
+            "is not allowed with adaptive",
         ),
         ("{name: a, adaptive: {}}".into(), "spec.concurrency[0].adaptive", "exactly one of aimd, vegas"),
         (
             format!("{{name: a, adaptive: {{{g}, vegas: {{minimum: 1, maximum: 2}}}}}}"),
             "spec.concurrency[0].adaptive",
-            "there are vegas and gradient2",
+            "vegas and gradient2 are set",
         ),
         (
             "{name: a, adaptive: {vegas: {minimum: 3, maximum: 2}}}".into(),
@@ -92,19 +92,23 @@ fn check_refuses_what_cannot_be_with_its_path() {
             "spec.concurrency[0].adaptive.aimd.timeout",
             "1h",
         ),
-        ("{name: a, max: 1, matches: [{}]}".into(), "spec.concurrency[0].matches[0]", "says nothing"),
+        ("{name: a, max: 1, matches: [{}]}".into(), "spec.concurrency[0].matches[0]", "is empty"),
         (
             "{name: a, max: 1, key: {parts: [{}]}}".into(),
             "spec.concurrency[0].key.parts[0]",
             "exactly one of header",
         ),
-        ("{name: l, max: 1}".into(), "spec.concurrency[0].name", "stands already in spec.limits[0]"),
-        ("{name: a, max: 1}, {name: a, max: 2}".into(), "spec.concurrency[1].name", "stands already"),
+        ("{name: l, max: 1}".into(), "spec.concurrency[0].name", "is already used by spec.limits[0]"),
+        (
+            "{name: a, max: 1}, {name: a, max: 2}".into(),
+            "spec.concurrency[1].name",
+            "is already used by spec.concurrency[0]",
+        ),
     ] {
         let limits = "  limits: [{name: l, rates: [{requests: 1, per: 1s}]}]";
-        let error = refused(&format!("{limits}\n  concurrency: [{text}]")).to_string();
+        let error = first_problem(&format!("{limits}\n  concurrency: [{text}]")).to_string();
         assert!(error.contains(&format!("{path}: ")) && error.contains(word), "{text}: {error}");
     }
-    let error = refused("  mode: Enforce").to_string();
-    assert!(error.contains("spec.limits: is required"), "{error}");
+    let error = first_problem("  mode: Enforce").to_string();
+    assert!(error.contains("spec.limits: is required unless spec.concurrency is set"), "{error}");
 }

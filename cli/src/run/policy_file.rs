@@ -1,5 +1,5 @@
-//! A file of policies, read again whenever its content changes. Content is compared, not times or inodes: editors
-//! rename, ConfigMaps swap links, and both must be seen.
+//! A file of policies, read again whenever its content changes. Content is compared, not times or inodes:
+//! editors rename, ConfigMaps swap links, and both must be seen.
 
 use std::path::PathBuf;
 use std::sync::Arc;

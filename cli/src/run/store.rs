@@ -18,11 +18,12 @@ use sluice_store::redis::OptionsError;
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// Where counters live: memory, redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or
-    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER, with rediss for TLS; a URL with USER:PASSWORD@ is better given by the
-    /// environment, where other users of the machine do not see it
+    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER, with rediss for TLS; a URL with USER:PASSWORD@ is better
+    /// given by the environment, where other users of the machine do not see it
     #[arg(long, env = "SLUICE_STORE", value_name = "URL", default_value = "memory", hide_env_values = true)]
     store: StoreArg,
-    /// A file with the certificate authorities in PEM that sign the store's certificate. By default the public ones
+    /// A file with the certificate authorities in PEM that sign the store's certificate. By default the
+    /// public ones
     #[arg(long, env = "SLUICE_STORE_CA", value_name = "FILE")]
     store_ca: Option<PathBuf>,
     /// A file with the certificate in PEM to show to a store that asks for one
@@ -31,15 +32,17 @@ pub(crate) struct StoreArgs {
     /// A file with the key of that certificate, in PEM
     #[arg(long, env = "SLUICE_STORE_KEY", value_name = "FILE", requires = "store_cert")]
     store_key: Option<PathBuf>,
-    /// The user at the sentinels, if they ask for one; USER:PASSWORD@ in the URL is for the servers behind them
+    /// The user at the sentinels, if they ask for one; USER:PASSWORD@ in the URL is for the servers behind
+    /// them
     #[arg(long, env = "SLUICE_STORE_SENTINEL_USERNAME", value_name = "NAME")]
     store_sentinel_username: Option<String>,
     /// A file with the password at the sentinels, if they ask for one
     #[arg(long, env = "SLUICE_STORE_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
     store_sentinel_password_file: Option<PathBuf>,
-    /// A file with the secret that keys are hashed with, 16 bytes in base64: all processes that share a Redis share
-    /// it. By default it is derived from the Redis password; give it if there is none, as with a client certificate:
-    /// what everybody can derive hides no client in Redis. Refused with --store memory, where keys never leave the process
+    /// A file with the secret that keys are hashed with, 16 bytes in base64: all processes that share a Redis
+    /// share it. By default it is derived from the Redis password; give it if there is none, as with a client
+    /// certificate: what everybody can derive hides no client in Redis. Refused with --store memory, where
+    /// keys never leave the process
     #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
     /// How long a check may take in Redis
@@ -76,8 +79,8 @@ impl FromStr for StoreArg {
 }
 
 impl StoreArgs {
-    /// The store, with the secret that keys are hashed with: the file's, or one that all who know the password
-    /// derive alike.
+    /// The store, with the secret that keys are hashed with: the file's, or one that all who know the
+    /// password derive alike.
     pub(crate) fn choice(self) -> anyhow::Result<StoreChoice> {
         let Self {
             store,

@@ -1,5 +1,5 @@
-//! The messages between the operator and a sidecar. Each message carries a version. A receiver ignores fields and
-//! events that it does not know.
+//! The messages between the operator and a sidecar. Each message carries a version. A receiver ignores fields
+//! and events that it does not know.
 //!
 //! The operator sends server-sent events over `GET /v1/stream`:
 //!
@@ -7,7 +7,8 @@
 //! - [`replicas`]: the number of pods that each policy selects.
 //! - [`credentials`]: access to the store.
 //!
-//! An event's `id` covers everything that was published up to it. The sidecar answers with `POST /v1/reports`:
+//! An event's `id` covers everything that was published up to it. The sidecar answers with `POST
+//! /v1/reports`:
 //!
 //! - [`report`]: which policies it applied, and the health of the store.
 //!

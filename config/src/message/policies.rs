@@ -13,8 +13,8 @@ use crate::policy::{PolicyHash, PolicyUid};
 pub struct Policies {
     /// Message version, [`crate::message::VERSION`].
     pub version: u32,
-    /// True if the message lists all policies of the pod. The sidecar then drops every policy that is neither in
-    /// `policies` nor in `keep`.
+    /// True if the message lists all policies of the pod. The sidecar then drops every policy that is neither
+    /// in `policies` nor in `keep`.
     pub full: bool,
     /// New and changed policies.
     #[serde(default)]

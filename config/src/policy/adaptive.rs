@@ -17,8 +17,8 @@ pub struct CompiledAdaptive {
     pub kind: AdaptiveKind,
 }
 
-/// The algorithm of an adaptive limit. Parameters are whole percentages and milliseconds, so that equal policies have
-/// equal JSON.
+/// The algorithm of an adaptive limit. Parameters are whole percentages and milliseconds, so that equal
+/// policies have equal JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum AdaptiveKind {
@@ -60,7 +60,8 @@ impl AdaptiveKind {
                 timeout_us: timeout_millis.saturating_mul(1000),
                 ..adaptive::Aimd::default()
             }),
-            // The proportions of the limiter's defaults: fast growth up to 3/10 of the longest queue, growth up to 6/10.
+            // The proportions of the limiter's defaults: fast growth up to 3/10 of the longest queue, growth
+            // up to 6/10.
             Self::Vegas { queue_percent } => Kind::Vegas(adaptive::Vegas {
                 threshold: fraction(queue_percent) * 0.3,
                 alpha: fraction(queue_percent) * 0.6,

@@ -1,14 +1,15 @@
 //! The algorithm of a rate, together with its enforcement.
 //!
-//! The first release knows two algorithms, as bare names. Everything else has a name that it does not know, so it
-//! nacks the policy instead of enforcing a different algorithm. For the same reason no field of an algorithm is ignored.
+//! The first release knows two algorithms, as bare names. Everything else has a name that it does not know,
+//! so it nacks the policy instead of enforcing a different algorithm. For the same reason no field of an
+//! algorithm is ignored.
 
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Alignment, Bound, CompiledAdaptive, Window};
 
-/// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews its slots
-/// three times within it, so a shorter outage of the store loses no slot.
+/// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
+/// its slots three times within it, so a shorter outage of the store loses no slot.
 pub const SLOT_LEASE_MILLIS: u64 = 30_000;
 
 /// The algorithm that counts requests, and its enforcement.
@@ -90,8 +91,8 @@ pub enum Capacity {
 }
 
 impl RateAlgorithm {
-    /// Returns the algorithm for a hard window. The two windows that the first release knows keep the names that it
-    /// knows.
+    /// Returns the algorithm for a hard window. The two windows that the first release knows keep the names
+    /// that it knows.
     #[must_use]
     pub fn window(window: Window) -> Self {
         match window {

@@ -20,6 +20,7 @@ pub struct CompiledLimit {
     pub key: Vec<KeyPart>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
-    /// Rates, all of which must admit the request. A concurrency limit has one entry with an algorithm of its own.
+    /// Rates, all of which must admit the request. A concurrency limit has one entry with an algorithm of its
+    /// own.
     pub rates: Vec<CompiledRate>,
 }

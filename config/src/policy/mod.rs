@@ -1,9 +1,10 @@
 //! Compiled policies, as the operator sends them to the sidecars in JSON.
 //!
-//! Sidecars stay in use for months, so a sidecar may be older than the operator. It ignores a field that it does not
-//! know, except within an algorithm, and it nacks a policy with an algorithm that it does not know.
+//! Sidecars stay in use for months, so a sidecar may be older than the operator. It ignores a field that it
+//! does not know, except within an algorithm, and it nacks a policy with an algorithm that it does not know.
 //!
-//! - [`compiled_policy`]: the whole policy. [`mode`], [`store_use`] and [`client_address`] apply to all its limits.
+//! - [`compiled_policy`]: the whole policy. [`mode`], [`store_use`] and [`client_address`] apply to all its
+//!   limits.
 //! - [`ids`]: UIDs and hashes, which identify a policy and its version.
 //! - [`limit`]: one limit: [`matches`] selects requests, [`key`] identifies clients.
 //! - [`rate`]: one rate of a limit, with its [`algorithm`]; [`window`] is shared by several algorithms.

@@ -47,8 +47,8 @@ impl CompiledRate {
         }
     }
 
-    /// Returns the limiter's rate with the boosted number of requests and the condition under which it applies;
-    /// `None` if the rate is not elastic.
+    /// Returns the limiter's rate with the boosted number of requests and the condition under which it
+    /// applies; `None` if the rate is not elastic.
     pub fn boosted(&self) -> Result<Option<(Rate, &Elastic)>, InvalidRate> {
         let RateAlgorithm::Elastic(elastic) = &self.algorithm else { return Ok(None) };
         Ok(Some((self.with(elastic.requests, &elastic.algorithm)?, elastic)))

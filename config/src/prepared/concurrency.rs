@@ -1,5 +1,5 @@
-//! The settings of a concurrency limit. It is sent as a limit whose only rate has an algorithm of its own: a sidecar
-//! that does not know concurrency limits nacks the policy instead of enforcing only the rest of it.
+//! The settings of a concurrency limit. It is sent as a limit whose only rate has an algorithm of its own: a
+//! sidecar that does not know concurrency limits nacks the policy instead of enforcing only the rest of it.
 
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::concurrency::MAX_CONCURRENT;
@@ -26,7 +26,8 @@ pub enum Concurrency {
 }
 
 impl Concurrency {
-    /// Returns the concurrency limit that a compiled limit's rates describe; `None` if they are ordinary rates.
+    /// Returns the concurrency limit that a compiled limit's rates describe; `None` if they are ordinary
+    /// rates.
     pub fn from_rates(rates: &[CompiledRate]) -> Result<Option<Self>, Nack> {
         let is_concurrency = |rate: &CompiledRate| {
             matches!(rate.algorithm, RateAlgorithm::Concurrency | RateAlgorithm::Adaptive(_))

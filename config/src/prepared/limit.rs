@@ -36,7 +36,8 @@ pub struct PreparedLimit {
 /// The rates that replace a limit's own while the pod has spare capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Boosted {
-    /// Boosted rates. Each has the tag of the base rate that it replaces, so that both count in the same record.
+    /// Boosted rates. Each has the tag of the base rate that it replaces, so that both count in the same
+    /// record.
     pub rates: Vec<Rate>,
     /// Mean number of requests in flight below which the boosted rates apply, in hundredths of a request.
     pub below: u64,
@@ -87,8 +88,8 @@ impl PreparedLimit {
     }
 }
 
-/// Returns the boosted rates of an elastic limit. It must have exactly one rate: with several it would be ambiguous
-/// which of them is boosted.
+/// Returns the boosted rates of an elastic limit. It must have exactly one rate: with several it would be
+/// ambiguous which of them is boosted.
 fn boosted(rates: &[CompiledRate]) -> Result<Option<Boosted>, Nack> {
     for rate in rates {
         let Some((boosted, elastic)) = rate.boosted().map_err(nack)? else { continue };

@@ -57,8 +57,9 @@ impl PreparedPolicy {
         })
     }
 
-    /// Returns the limits that apply to a request, by their index, each with the identity of the client. Leaves out
-    /// limits that skip the request because it lacks a part of the key. `path` must be in normal form.
+    /// Returns the limits that apply to a request, by their index, each with the identity of the client.
+    /// Leaves out limits that skip the request because it lacks a part of the key. `path` must be in normal
+    /// form.
     pub fn identify<'a>(
         &'a self,
         request: &'a RequestAttributes<'a>,

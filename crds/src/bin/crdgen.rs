@@ -1,4 +1,4 @@
-//! Writes the CRDs into the folders given: `crds/yaml` and the chart's.
+//! Writes the CRDs to each folder given as an argument.
 
 use std::path::PathBuf;
 

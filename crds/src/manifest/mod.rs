@@ -1,0 +1,162 @@
+//! Reads policies from YAML files and reports problems with their lines, for `sluice check` and `sluice run`.
+//!
+//! - [`yaml`]: YAML values that keep their lines.
+//! - [`metadata`]: checks of an object's metadata.
+//! - [`problem`]: problems in a file.
+
+mod metadata;
+pub mod problem;
+mod yaml;
+
+use serde_json::Value;
+use serde_saphyr::Spanned;
+use sluice_config::CompiledPolicy;
+
+use self::metadata::check_metadata;
+pub use self::problem::Problem;
+use self::yaml::{Node, line_of};
+use crate::compile::compile;
+use crate::validate::{ValidPolicy, validate};
+use crate::violation::Violation;
+
+/// Size of the largest file that is read, in bytes.
+pub const MAX_BYTES: usize = 4 << 20;
+
+/// A policy from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedPolicy {
+    /// Namespace of the policy; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the policy.
+    pub name: String,
+    /// The compiled policy.
+    pub compiled: CompiledPolicy,
+    /// Settings that are valid but probably not intended.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads every policy of a YAML text, which may contain several documents and Lists. Skips objects of other
+/// kinds. It is a problem if the text contains no policy.
+pub fn load(text: &str) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
+    if text.len() > MAX_BYTES {
+        return Err(vec![Problem::new(
+            1,
+            "",
+            format!("the file has {} bytes: at most {MAX_BYTES} are allowed", text.len()),
+        )]);
+    }
+    // As in YAML 1.2, only `true` and `false` are booleans; `n` and `off` are strings.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let documents: Vec<Spanned<Node>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+            let line = error.location().map_or(1, |location| location.line());
+            let message = error.without_snippet().to_string();
+            vec![Problem::new(
+                line,
+                "",
+                format!("invalid YAML: {}", message.lines().next().unwrap_or_default()),
+            )]
+        })?;
+    let mut nodes = Vec::new();
+    for document in documents {
+        match &document.value {
+            Node::Map(_) if document.value.get("kind").and_then(Node::as_str) == Some("List") => {
+                if let Some(Node::List(items)) = document.value.get("items") {
+                    nodes.extend(items.iter().cloned());
+                }
+            }
+            Node::Scalar(Value::Null) => {}
+            _ => nodes.push(document),
+        }
+    }
+    let (mut loaded, mut problems) = (Vec::<LoadedPolicy>::new(), Vec::new());
+    for node in &nodes {
+        match load_policy(node) {
+            Ok(Some(policy)) => {
+                match loaded.iter().find(|l| l.namespace == policy.namespace && l.name == policy.name) {
+                    Some(_) => problems.push(Problem::new(
+                        node.referenced.line(),
+                        "metadata.name",
+                        format!("{}/{} is defined twice in this file", policy.namespace, policy.name),
+                    )),
+                    None => loaded.push(policy),
+                }
+            }
+            Ok(None) => {}
+            Err(found) => problems.extend(found),
+        }
+    }
+    if loaded.is_empty() && problems.is_empty() {
+        let mut kinds: Vec<_> =
+            nodes.iter().filter_map(|node| node.value.get("kind").and_then(Node::as_str)).collect();
+        kinds.dedup();
+        let only = if kinds.is_empty() { String::new() } else { format!(", only {}", kinds.join(", ")) };
+        problems.push(Problem::new(1, "", format!("the file contains no RateLimitPolicy{only}")));
+    }
+    if problems.is_empty() { Ok(loaded) } else { Err(problems) }
+}
+
+/// Loads one object; `None` if it is of another kind.
+fn load_policy(node: &Spanned<Node>) -> Result<Option<LoadedPolicy>, Vec<Problem>> {
+    let top = node.referenced.line();
+    if !matches!(node.value, Node::Map(_)) {
+        return Err(vec![Problem::new(
+            top,
+            "",
+            "expected a Kubernetes object, a map with apiVersion and kind",
+        )]);
+    }
+    let (api, kind) =
+        (node.value.get("apiVersion").and_then(Node::as_str), node.value.get("kind").and_then(Node::as_str));
+    match (api, kind) {
+        (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => {}
+        (Some(api), Some("RateLimitPolicy")) if api.starts_with("sluice.dev/") => {
+            return Err(vec![Problem::new(
+                line_of(node, "apiVersion"),
+                "apiVersion",
+                format!("{api:?} is not a known version: use sluice.dev/v1alpha1"),
+            )]);
+        }
+        (Some(api), Some(kind)) if api.starts_with("sluice.dev/") => {
+            let message = format!("{kind:?} is not a known kind: use RateLimitPolicy");
+            return Err(vec![Problem::new(line_of(node, "kind"), "kind", message)]);
+        }
+        (Some(_), Some(_)) => return Ok(None),
+        (None, _) => {
+            return Err(vec![Problem::new(
+                top,
+                "apiVersion",
+                "is required: for a policy, sluice.dev/v1alpha1",
+            )]);
+        }
+        (_, None) => {
+            return Err(vec![Problem::new(top, "kind", "is required: for a policy, RateLimitPolicy")]);
+        }
+    }
+    let mut object = node.value.to_json();
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if name.is_empty() {
+        return Err(vec![Problem::new(line_of(node, "metadata"), "metadata.name", "is required")]);
+    }
+    check_metadata(node, &object)?;
+    let known = ["apiVersion", "kind", "metadata", "spec", "status"];
+    if let Some(field) = object.as_object().and_then(|o| o.keys().find(|key| !known.contains(&key.as_str())))
+    {
+        return Err(vec![Problem::new(
+            line_of(node, field),
+            field,
+            format!("unknown field: known fields are {}", known.join(", ")),
+        )]);
+    }
+    if object.pointer("/metadata/namespace").is_none() {
+        object["metadata"]["namespace"] = "default".into();
+    }
+    let located = |violation: Violation| {
+        Problem::new(line_of(node, &violation.path), violation.path, violation.message)
+    };
+    let valid: ValidPolicy =
+        validate(&object).map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
+    let compiled = compile(&valid);
+    let warnings = valid.warnings.into_iter().map(located).collect();
+    Ok(Some(LoadedPolicy { namespace: compiled.namespace.clone(), name, compiled, warnings }))
+}

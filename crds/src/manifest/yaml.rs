@@ -1,0 +1,139 @@
+//! YAML values with the line of everything in them.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
+
+/// A YAML value. Every field and entry has its position in the text.
+#[derive(Debug, Clone)]
+pub(super) enum Node {
+    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    List(Vec<Spanned<Node>>),
+    Scalar(Value),
+}
+
+impl Node {
+    /// Returns a field of a map.
+    pub(super) fn get(&self, name: &str) -> Option<&Node> {
+        match self {
+            Self::Map(fields) => {
+                fields.iter().find(|(key, _)| key.value == name).map(|(_, value)| &value.value)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the text of a string.
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Scalar(Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the value in JSON, without positions.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Map(fields) => Value::Object(
+                fields.iter().map(|(k, v)| (k.value.clone(), v.value.to_json())).collect::<Map<_, _>>(),
+            ),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Scalar(value) => value.clone(),
+        }
+    }
+}
+
+/// Returns the line of a field; if the field does not exist, the line of the innermost value around it.
+pub(super) fn line_of(node: &Spanned<Node>, path: &str) -> u64 {
+    let mut at = node;
+    let mut line = node.referenced.line();
+    for step in path.split(['.', '[']).map(|step| step.trim_end_matches(']')) {
+        let next = match &at.value {
+            Node::Map(fields) => fields.iter().find(|(name, _)| name.value == step).map(|(name, value)| {
+                line = name.referenced.line();
+                value
+            }),
+            Node::List(items) => step.parse::<usize>().ok().and_then(|n| items.get(n)).inspect(|item| {
+                line = item.referenced.line();
+            }),
+            Node::Scalar(_) => None,
+        };
+        let Some(next) = next else { break };
+        at = next;
+    }
+    line
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut fields: Vec<(Spanned<String>, Spanned<Node>)> = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            fields.push((key, map.next_value()?));
+        }
+        Ok(Node::Map(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_i128<E: de::Error>(self, value: i128) -> Result<Node, E> {
+        Ok(Node::Scalar((value as f64).into()))
+    }
+
+    fn visit_u128<E: de::Error>(self, value: u128) -> Result<Node, E> {
+        Ok(Node::Scalar((value as f64).into()))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Scalar(value.into()))
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<Node, E> {
+        self.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Node::deserialize(deserializer)
+    }
+}

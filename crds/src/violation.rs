@@ -1,0 +1,25 @@
+//! Problems of a policy.
+
+use std::fmt;
+
+/// A problem of a policy: the field and the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Path of the field, such as `spec.limits[0].rates[1].per`.
+    pub path: String,
+    /// The problem, and what is allowed.
+    pub message: String,
+}
+
+impl Violation {
+    /// Creates a violation of a field.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}

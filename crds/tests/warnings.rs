@@ -1,0 +1,198 @@
+//! Warnings about settings that are valid but probably not intended.
+
+use sluice_crds::manifest::{LoadedPolicy, load};
+
+const ONE: &str = "{requests: 6, per: 1m}";
+const TWO: &str = "{requests: 6, per: 1m}, {requests: 60, per: 1h}";
+
+/// A policy with these settings and these limits.
+fn load_one(top: &str, limits: &str) -> LoadedPolicy {
+    let text = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
+    );
+    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+}
+
+#[test]
+fn a_key_that_the_client_chooses_is_warned_about() {
+    let loaded = load_one(
+        "mode: Enforce",
+        "limits: [{name: a, key: {parts: [{header: {name: x-user}}]}, rates: [{requests: 100, per: 1m}, {requests: 10, per: 1h}]}]",
+    );
+    let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert!(warnings.iter().any(|w| w.contains("rates[0]: has no effect")), "{warnings:?}");
+    assert!(
+        warnings
+            .iter()
+            .any(|w| w.contains("limits[0].key: a client can get a new counter by changing the header")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn rates_without_effect_and_other_odd_algorithms_are_warned_about() {
+    let window = "";
+    for (rates, more, expected) in [
+        (TWO, window, None),
+        ("{requests: 10, per: 1m}, {requests: 500, per: 1h}", window, None),
+        ("{requests: 10, per: 1m}, {requests: 600, per: 1h}", window, None),
+        (
+            "{requests: 1000, per: 1m}, {requests: 10, per: 1h}",
+            window,
+            Some("rates[0]: has no effect: rates[1] admits no more requests in a longer period"),
+        ),
+        (
+            "{requests: 5, per: 1h}, {requests: 5, per: 1m}",
+            window,
+            Some("rates[1]: has no effect: rates[0] admits no more requests"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            window,
+            Some("rates[1]: has no effect: rates[0] admits 5 per 1m, which is 300 in 1h"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "algorithm: {slidingWindowLog: {}}",
+            Some("300 in 1h"),
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "algorithm: {slidingWindowLog: {countDenied: true}}",
+            None,
+        ),
+        (
+            "{requests: 5, per: 1m}, {requests: 500, per: 1h}",
+            "enforcement: {soft: {overPercent: 900, for: 1m}}",
+            None,
+        ),
+        (
+            "{requests: 10, per: 1s}, {requests: 100, per: 1m}",
+            "algorithm: {tokenBucket: {burst: 5}}",
+            Some("rates[0]: has no effect: rates[1] is slower"),
+        ),
+        ("{requests: 10, per: 1s}, {requests: 100, per: 1m}", "algorithm: {tokenBucket: {}}", None),
+        (
+            "{requests: 10, per: 1s}, {requests: 1000, per: 1m}",
+            "algorithm: {gcra: {}}",
+            Some("rates[1]: has no effect: rates[0] is slower"),
+        ),
+        (
+            ONE,
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            Some("rates[0]: with `bound: Guaranteed` and a single sub-window"),
+        ),
+        (
+            "{requests: 6, per: 1m, subWindows: 1}",
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            Some("only half of the limit"),
+        ),
+        (
+            "{requests: 6, per: 1m, subWindows: 2}",
+            "algorithm: {slidingWindowCounter: {bound: Guaranteed}}",
+            None,
+        ),
+        (ONE, "algorithm: {leakyBucket: {maxWait: 60s}}", None),
+        (
+            ONE,
+            "algorithm: {leakyBucket: {maxWait: 61s}}",
+            Some("maxWait: is longer than 60s, and most clients and load balancers stop waiting"),
+        ),
+    ] {
+        let limit = format!("limits:\n  - name: l\n    rates: [{rates}]\n    {more}");
+        let warnings: Vec<_> =
+            load_one("mode: Enforce", &limit).warnings.iter().map(ToString::to_string).collect();
+        match expected {
+            None => assert!(warnings.is_empty(), "{rates} {more}: {warnings:?}"),
+            Some(word) => {
+                assert!(warnings.len() == 1 && warnings[0].contains(word), "{rates} {more}: {warnings:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_is_too_small_to_lease_is_warned_about() {
+    let small = |top: &str, limits: &str| {
+        let found = load_one(top, limits)
+            .warnings
+            .into_iter()
+            .filter(|w| w.message.contains("is too small for leases"));
+        found.map(|warning| format!("{}: {}", warning.path, warning.message)).collect::<Vec<_>>()
+    };
+    let limits = |rates: &str, more: &str| format!("limits: [{{name: l, rates: [{rates}]{more}}}]");
+    for (rates, more, warned) in [
+        ("{requests: 49, per: 1m}", "", Some("rates[0]: a limit of 49")),
+        ("{requests: 50, per: 1m}", "", None),
+        ("{requests: 40, per: 1m}, {requests: 20000, per: 24h}", "", Some("rates[0]: a limit of 40")),
+        ("{requests: 500, per: 1m}, {requests: 20, per: 1s}", "", Some("rates[1]: a limit of 20")),
+        ("{requests: 500, per: 1m}, {requests: 50, per: 1s}", "", None),
+        ("{requests: 10, per: 1m}", ", algorithm: {fixedWindow: {}}", Some("rates[0]: a limit of 10")),
+        // The burst matters, not the rate.
+        ("{requests: 10, per: 1m}", ", algorithm: {tokenBucket: {burst: 100}}", None),
+        (
+            "{requests: 100, per: 1m}",
+            ", algorithm: {tokenBucket: {burst: 10}}",
+            Some("rates[0]: a burst of 10"),
+        ),
+        ("{requests: 100, per: 1m}", ", algorithm: {gcra: {}}", Some("rates[0]: a burst of 1")),
+        // These are never leased.
+        ("{requests: 10, per: 1m}", ", algorithm: {slidingWindowLog: {}}", None),
+        ("{requests: 10, per: 40ms}", "", None),
+    ] {
+        let found = small("consistency: Leased", &limits(rates, more));
+        let expected = warned.map(|warned| {
+            format!("spec.limits[0].{warned} is too small for leases, which save calls from 50 requests on: ")
+        });
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rates} {more}: {found:?}");
+        assert!(expected.is_none_or(|expected| found[0].starts_with(&expected)), "{found:?}");
+    }
+    let two = "limits: [{name: a, rates: [{requests: 60000, per: 1m}]}, {name: b, rates: [{requests: 5, per: 1m}]}]";
+    let found = small("consistency: Leased", two);
+    assert!(found.len() == 1 && found[0].starts_with("spec.limits[1].rates[0]: "), "{found:?}");
+    assert!(
+        found[0].ends_with("Strict costs the same here: use it, or move this limit to a policy of its own"),
+        "{found:?}"
+    );
+    for top in ["consistency: Strict", "consistency: Local"] {
+        assert_eq!(small(top, two), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn settings_of_the_store_without_the_intended_effect_are_warned_about() {
+    let one = |top: &str, limits: &str| {
+        let warnings: Vec<_> = load_one(top, limits).warnings.iter().map(ToString::to_string).collect();
+        warnings
+    };
+    let limit = |more: &str| format!("limits: [{{name: l, rates: [{{requests: 6, per: 1m}}]{more}}}]");
+    let none = "spec.consistency: no limit of this policy can be leased";
+    for (more, warned) in [
+        ("", false),
+        (", algorithm: {fixedWindow: {}}", false),
+        (", algorithm: {tokenBucket: {}}", false),
+        (", algorithm: {slidingWindowLog: {}}", true),
+        (", algorithm: {leakyBucket: {maxWait: 1s}}", true),
+        (", algorithm: {tokenBucket: {warmUp: {period: 10s}}}", true),
+        (", enforcement: {soft: {overPercent: 20, for: 30s}}", true),
+        (
+            ", enforcement: {elastic: {requests: 20, utilizationBelowPercent: 70, capacity: {inFlight: 40}}}",
+            true,
+        ),
+    ] {
+        let found = one("consistency: Leased", &limit(more));
+        assert_eq!(found.iter().any(|warning| warning.contains(none)), warned, "{more}: {found:?}");
+    }
+    let short = "limits: [{name: l, rates: [{requests: 6, per: 40ms}]}]";
+    assert!(one("consistency: Leased", short)[0].contains(none));
+    assert!(one("consistency: Leased", "concurrency: [{name: c, max: 3}]")[0].contains(none));
+    assert!(
+        one("consistency: Local", &limit(""))[0]
+            .contains("each pod admits the limit divided by the number of pods")
+    );
+    assert_eq!(one("onStoreFailure: Share", &limit("")), Vec::<String>::new());
+    assert!(
+        one("onStoreFailure: Share", "concurrency: [{name: c, max: 3}]")[0]
+            .contains("cannot be divided among pods")
+    );
+}
