@@ -1,5 +1,5 @@
-//! `make demo`: an application, `sluice run` before it as a process of its own, and real requests. Shows what a
-//! client sees, and fails if that is not what the policy says.
+//! `make demo`: a small application, `sluice run` in front of it as a separate process, and real requests.
+//! Prints the responses that a client receives, and fails if they do not match the policy.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -20,13 +20,13 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-/// The longest wait that a demonstration may ask of anybody.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time that the demo waits for anything.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Shows `sluice run` at work.
+/// Demonstrates `sluice run`.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The policy to show: one limit, by one header, with one rate
+    /// Policy file with one limit that has one rate and identifies clients by one header
     #[arg(long, default_value = "examples/demo.yaml")]
     policy: PathBuf,
 }
@@ -34,82 +34,94 @@ struct Args {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let Args { policy } = Args::parse();
-    // Examples lie in a directory beside the binaries.
-    let here = std::env::current_exe().context("cannot find the demo's own program")?;
-    let sluice = here.parent().and_then(Path::parent).context("the demo lies nowhere")?.join("sluice");
-    ensure!(sluice.exists(), "{} is missing: cargo build -p sluice --bin sluice", sluice.display());
+    // Cargo puts examples into a subdirectory of the binaries' directory.
+    let demo_program = std::env::current_exe().context("cannot find the path of the demo")?;
+    let directory =
+        demo_program.parent().and_then(Path::parent).context("the demo has no parent directory")?;
+    let sluice = directory.join("sluice");
+    ensure!(sluice.exists(), "{} does not exist: run cargo build -p sluice --bin sluice", sluice.display());
     demo(&sluice, &policy).await.map(|_| ())
 }
 
-/// What the policy says, in the demo's own terms.
+/// The parts of the policy that the demo needs.
 struct Terms {
     header: String,
     requests: u64,
     period: Duration,
 }
 
-/// Runs the demonstration; gives the number of requests that were admitted in a window.
+/// Runs the demo and returns the number of requests that were admitted in a window.
 pub(crate) async fn demo(sluice: &Path, policy: &Path) -> anyhow::Result<u64> {
     let terms = terms(policy)?;
     let Terms { header, requests, period } = &terms;
     println!("{}: {requests} requests per {period:?} for each {header}", policy.display());
     let application = application().await?;
-    let mut gate = Gate::start(sluice, policy, application).await?;
-    println!("sluice run listens on {} before an application on {application}\n", gate.address);
+    let mut sluice_run = SluiceRun::start(sluice, policy, application).await?;
+    println!(
+        "sluice run listens on {} and forwards to an application on {application}\n",
+        sluice_run.address
+    );
 
-    let (client, answers) = burst(gate.address, &terms).await?;
+    let (client, responses) = burst(sluice_run.address, &terms).await?;
     println!("GET / with {header}: {client}");
-    for (n, answer) in answers.iter().enumerate() {
-        println!("{:>4}.  {}", n + 1, answer.line());
+    for (n, response) in responses.iter().enumerate() {
+        println!("{:>4}.  {}", n + 1, response.line());
     }
-    let admitted = answers.iter().filter(|answer| answer.status == StatusCode::OK).count() as u64;
-    ensure!(admitted == *requests, "{admitted} requests were admitted, the policy says {requests}");
-    let Some(denied) = answers.last().filter(|answer| answer.status == StatusCode::TOO_MANY_REQUESTS) else {
+    let admitted = responses.iter().filter(|response| response.status == StatusCode::OK).count() as u64;
+    ensure!(admitted == *requests, "{admitted} requests were admitted, but the limit is {requests}");
+    let Some(denied) = responses.last().filter(|response| response.status == StatusCode::TOO_MANY_REQUESTS)
+    else {
         bail!("a request over the limit was admitted");
     };
-    println!("\nThe last answer as a whole:\n{}", denied.whole());
-    ensure!(denied.body.contains("quota-exceeded"), "the body says nothing about a quota");
+    println!("\nThe last response in full:\n{}", denied.full());
+    ensure!(denied.body.contains("quota-exceeded"), "the body of the denial does not contain quota-exceeded");
 
-    let other = ask(gate.address, header, "another-client").await?;
-    println!("Another client is not touched:\n       {}", other.line());
+    let other = send(sluice_run.address, header, "another-client").await?;
+    println!("Another client is not affected:\n       {}", other.line());
     ensure!(other.status == StatusCode::OK, "another client was denied");
 
-    let wait =
-        denied.header("retry-after").context("there is no Retry-After")?.parse().map(Duration::from_secs)?;
-    ensure!(wait <= PATIENCE, "Retry-After is {wait:?}: show a policy with a shorter period");
+    let wait = denied
+        .header("retry-after")
+        .context("the denial has no Retry-After")?
+        .parse()
+        .map(Duration::from_secs)?;
+    ensure!(wait <= MAX_WAIT, "Retry-After is {wait:?}: use a policy with a shorter period");
     tokio::time::sleep(wait).await;
-    let again = ask(gate.address, header, &client).await?;
-    println!("\n{client} again, {wait:?} later as Retry-After says:\n       {}", again.line());
-    ensure!(again.status == StatusCode::OK, "waiting as long as Retry-After says did not help");
+    let again = send(sluice_run.address, header, &client).await?;
+    println!("\n{client} again, after {wait:?} as Retry-After demands:\n       {}", again.line());
+    ensure!(again.status == StatusCode::OK, "the request was denied after the time in Retry-After");
 
-    gate.end().await?;
+    sluice_run.end().await?;
     println!(
         "\nsluice run ended on SIGTERM with exit code 0. {admitted} of {} requests were admitted.",
-        answers.len()
+        responses.len()
     );
     Ok(admitted)
 }
 
-/// One request more than the limit admits, all within one window of the clock: there the policy's number is exact.
-/// A burst that happens to lie across the edge of two windows shows nothing, and is repeated as another client.
-async fn burst(address: SocketAddr, terms: &Terms) -> anyhow::Result<(String, Vec<Answer>)> {
+/// Sends one request more than the limit, all within one window that is aligned to the clock, where the limit
+/// is exact. Repeats the burst as another client if it spans two windows. Returns the client and the
+/// responses.
+async fn burst(address: SocketAddr, terms: &Terms) -> anyhow::Result<(String, Vec<Received>)> {
     for name in ["alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi", "ivan", "judy"] {
         let window = || -> anyhow::Result<u128> {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is wrong")?;
+            let now =
+                SystemTime::now().duration_since(UNIX_EPOCH).context("the system clock is before 1970")?;
             Ok(now.as_millis() / terms.period.as_millis().max(1))
         };
         let begin = window()?;
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for _ in 0..=terms.requests {
-            answers.push(ask(address, &terms.header, name).await?);
+            responses.push(send(address, &terms.header, name).await?);
         }
         if window()? == begin {
-            return Ok((name.to_owned(), answers));
+            return Ok((name.to_owned(), responses));
         }
     }
-    bail!("{} requests do not fit into {:?} on this machine", terms.requests + 1, terms.period)
+    bail!("this machine cannot send {} requests within {:?}", terms.requests + 1, terms.period)
 }
 
+/// Reads the limit of a policy file.
 fn terms(policy: &Path) -> anyhow::Result<Terms> {
     let name = policy.display();
     let text = std::fs::read_to_string(policy).with_context(|| name.to_string())?;
@@ -120,9 +132,9 @@ fn terms(policy: &Path) -> anyhow::Result<Terms> {
     let limits: Vec<_> = loaded.iter().flat_map(|policy| &policy.compiled.limits).collect();
     let [limit] = limits[..] else { bail!("{name}: the demo needs exactly one limit") };
     let ([KeyPart::Header(header)], [rate]) = (&limit.key[..], &limit.rates[..]) else {
-        bail!("{name}: the demo needs a limit by one header, with one rate");
+        bail!("{name}: the demo needs a limit with one rate that identifies clients by one header");
     };
-    ensure!((1..=1000).contains(&rate.requests), "{name}: the demo needs 1 to 1000 requests");
+    ensure!((1..=1000).contains(&rate.requests), "{name}: the demo needs a limit of 1 to 1000 requests");
     Ok(Terms {
         header: header.clone(),
         requests: rate.requests,
@@ -130,7 +142,7 @@ fn terms(policy: &Path) -> anyhow::Result<Terms> {
     })
 }
 
-/// A small application: greets.
+/// Starts a small application that responds with a greeting.
 async fn application() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -149,13 +161,13 @@ async fn application() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// `sluice run` as a process; killed if it is dropped.
-struct Gate {
+/// A running `sluice run`, killed on drop.
+struct SluiceRun {
     child: Child,
     address: SocketAddr,
 }
 
-impl Gate {
+impl SluiceRun {
     async fn start(sluice: &Path, policy: &Path, application: SocketAddr) -> anyhow::Result<Self> {
         let mut child = Command::new(sluice)
             .arg("run")
@@ -176,39 +188,41 @@ impl Gate {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {}", sluice.display()))?;
-        let stdout = child.stdout.take().context("sluice run has no output")?;
+        let stdout = child.stdout.take().context("sluice run has no standard output")?;
         let line = BufReader::new(stdout).lines().next_line().await?;
-        let line = line.context("sluice run ended before it listened")?;
-        let address = line.strip_prefix("listening on http://").and_then(|rest| rest.split(' ').next());
-        let address = address.with_context(|| format!("sluice run says {line:?}"))?.parse()?;
+        let line = line.context("sluice run exited before it accepted connections")?;
+        let address = line.strip_prefix("listening on http://").and_then(|rest| rest.split(',').next());
+        let address =
+            address.with_context(|| format!("unexpected output of sluice run: {line:?}"))?.parse()?;
         Ok(Self { child, address })
     }
 
-    /// Asks it to end, and sees whether it ends well.
+    /// Ends the process with SIGTERM and checks its exit code.
     async fn end(&mut self) -> anyhow::Result<()> {
-        let id = self.child.id().context("sluice run has ended by itself")?;
+        let id = self.child.id().context("sluice run has exited already")?;
         let kill = Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await?;
-        ensure!(kill.success(), "SIGTERM could not be sent");
-        let status =
-            tokio::time::timeout(PATIENCE, self.child.wait()).await.context("sluice run does not end")??;
-        ensure!(status.success(), "sluice run ended with {status}");
+        ensure!(kill.success(), "cannot send SIGTERM");
+        let status = tokio::time::timeout(MAX_WAIT, self.child.wait())
+            .await
+            .context("sluice run does not exit after SIGTERM")??;
+        ensure!(status.success(), "sluice run exited with {status}");
         Ok(())
     }
 }
 
-/// An answer to a request.
-struct Answer {
+/// A response to a request.
+struct Received {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl Answer {
+impl Received {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// What matters, in a line.
+    /// Returns the status and the headers about limits in one line.
     fn line(&self) -> String {
         let mut line = self.status.to_string();
         for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-remaining", "retry-after"] {
@@ -219,7 +233,8 @@ impl Answer {
         line
     }
 
-    fn whole(&self) -> String {
+    /// Returns the whole response as text.
+    fn full(&self) -> String {
         let mut text = format!("    HTTP/1.1 {}\n", self.status);
         for (name, value) in &self.headers {
             let _ = writeln!(text, "    {name}: {}", String::from_utf8_lossy(value.as_bytes()));
@@ -229,14 +244,14 @@ impl Answer {
     }
 }
 
-/// Sends one request on a connection of its own.
-async fn ask(address: SocketAddr, header: &str, client: &str) -> anyhow::Result<Answer> {
-    let stream = TcpStream::connect(address).await.context("sluice run does not accept")?;
+/// Sends one request on a new connection.
+async fn send(address: SocketAddr, header: &str, client: &str) -> anyhow::Result<Received> {
+    let stream = TcpStream::connect(address).await.context("cannot connect to sluice run")?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = Request::get("/").header("host", address.to_string()).header(header, client);
     let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await?.to_bytes().to_vec())?;
-    Ok(Answer { status: parts.status, headers: parts.headers, body })
+    Ok(Received { status: parts.status, headers: parts.headers, body })
 }

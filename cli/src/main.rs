@@ -1,9 +1,11 @@
 //! The command `sluice`.
 //!
-//! - [`run`]: enforces a policy's file before an application.
-//! - [`check`]: validates files of policies.
+//! - [`check`]: validates policy files.
+//! - [`run`]: enforces a policy file in front of one application.
+//! - [`input`]: reads files and standard input.
 
-pub mod check;
+mod check;
+mod input;
 mod run;
 
 use std::path::PathBuf;
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Rate limits for Kubernetes, and for one application without it.
+/// Rate limits for Kubernetes pods, and for a single application outside Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "sluice", version)]
 struct Args {
@@ -21,18 +23,18 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Enforce the policies of a file before an application
+    /// Enforce the policies of a file in front of one application
     Run(Box<run::Args>),
-    /// Validate files of policies, as the API server would
+    /// Validate policy files, with the same checks as the admission webhook
     Check {
-        /// The files; - is the standard input
+        /// Policy files to validate; - reads standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
 }
 
 fn main() -> ExitCode {
-    // Fails only if there is one already.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match Args::parse().command {
         Command::Check { files } => check::check(&files),

@@ -1,4 +1,4 @@
-//! The demonstration, with the number of its policy and with others.
+//! The demo, with its own policy and with other limits.
 
 #[path = "../examples/demo.rs"]
 #[allow(dead_code)]
@@ -9,13 +9,13 @@ use std::path::Path;
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
 #[tokio::test]
-async fn the_demo_admits_what_its_policy_says() {
+async fn the_demo_admits_the_limit_of_its_policy() {
     let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo.yaml");
     assert_eq!(demo::demo(Path::new(SLUICE), &policy).await.unwrap(), 5);
 }
 
 #[tokio::test]
-async fn another_number_in_the_policy_is_another_number_of_requests() {
+async fn the_demo_follows_the_limit_of_its_policy() {
     let original = include_str!("../../examples/demo.yaml");
     let directory = tempfile::tempdir().unwrap();
     for requests in [1, 3, 12] {

@@ -1,4 +1,4 @@
-//! `sluice run` as a process: how it begins, how it follows its file, how it ends.
+//! `sluice run` as a process: start, edits of the policy file, and end.
 #![allow(clippy::unwrap_used)]
 
 mod process;
@@ -10,29 +10,29 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 #[tokio::test]
-async fn an_edit_takes_effect_and_a_bad_one_does_not() {
+async fn a_valid_edit_is_applied_and_an_invalid_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.yaml");
     std::fs::write(&file, policy("5")).unwrap();
     let mut run = Run::start(&file, &[]).await;
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert_eq!(run.limit().await, "5");
 
     std::fs::write(&file, policy("6")).unwrap();
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert_eq!(run.limit().await, "6");
 
     std::fs::write(&file, policy("-7")).unwrap();
     let line = run.logged("policy.yaml:").await;
     assert!(line.contains("policy.yaml:13: spec.limits[0].rates[0].requests: "), "{line}");
-    run.logged("stay in force").await;
+    run.logged("keeping the previous policies").await;
     assert_eq!(run.limit().await, "6");
 
     std::fs::remove_file(&file).unwrap();
-    run.logged("stay in force").await;
+    run.logged("keeping the previous policies").await;
     assert_eq!(run.limit().await, "6");
 
-    // 33 limits fit no request: the policy that is in force must not go for it.
+    // A request can have at most 32 limits. The edit adds a 33rd and must not remove the applied policy.
     let good = policy("6");
     let (head, one) = good.split_once("  limits:\n").unwrap();
     let sixteen: String = (0..16).map(|n| one.replace("per-client", &format!("l{n}"))).collect();
@@ -40,23 +40,23 @@ async fn an_edit_takes_effect_and_a_bad_one_does_not() {
     std::fs::write(&file, many("a") + &many("b") + &good).unwrap();
     let line = run.logged("more than 32 limits").await;
     assert!(line.contains("policy.yaml: default/demo: "), "{line}");
-    run.logged("stay in force").await;
+    run.logged("keeping the previous policies").await;
     assert_eq!(run.limit().await, "6");
 
-    // As editors write: another file takes the name.
+    // Many editors write a new file and rename it.
     let other = directory.path().join(".policy.yaml.swp");
     std::fs::write(&other, policy("8")).unwrap();
     std::fs::rename(&other, &file).unwrap();
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert_eq!(run.limit().await, "8");
     run.end().await;
 }
 
 #[tokio::test]
-async fn a_file_behind_swapped_links_is_followed() {
+async fn an_update_of_a_config_map_volume_is_applied() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| -> PathBuf { directory.path().join(name) };
-    // As the kubelet writes a ConfigMap: policy.yaml -> ..data/policy.yaml, ..data -> a directory of a version.
+    // The kubelet writes policy.yaml -> ..data/policy.yaml and ..data -> the directory of a version.
     for (version, requests) in [("..v1", "5"), ("..v2", "9")] {
         std::fs::create_dir(path(version)).unwrap();
         std::fs::write(path(version).join("policy.yaml"), policy(requests)).unwrap();
@@ -64,24 +64,24 @@ async fn a_file_behind_swapped_links_is_followed() {
     std::os::unix::fs::symlink("..v1", path("..data")).unwrap();
     std::os::unix::fs::symlink("..data/policy.yaml", path("policy.yaml")).unwrap();
     let mut run = Run::start(&path("policy.yaml"), &[]).await;
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert_eq!(run.limit().await, "5");
     std::os::unix::fs::symlink("..v2", path("..data_tmp")).unwrap();
     std::fs::rename(path("..data_tmp"), path("..data")).unwrap();
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert_eq!(run.limit().await, "9");
     run.end().await;
 }
 
 #[tokio::test]
-async fn the_admin_port_answers_and_a_store_that_is_gone_is_said_without_its_password() {
+async fn an_unreachable_store_is_reported_without_its_password() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.yaml");
     std::fs::write(&file, policy("5")).unwrap();
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let store = format!("redis://:s3cret@{gone}");
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let store = format!("redis://:s3cret@{unused}");
     let mut run = Run::start(&file, &["--store", &store, "--log", "debug", "--latency-budget", "5s"]).await;
-    run.logged("in force").await;
+    run.logged("policies applied").await;
     assert!(get(run.admin, "/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(get(run.address, "/").await.contains("x-sluice-store-failure: unreachable"));
     assert!(get(run.admin, "/metrics").await.contains("sluice_store_healthy 0"));
@@ -89,13 +89,13 @@ async fn the_admin_port_answers_and_a_store_that_is_gone_is_said_without_its_pas
 }
 
 #[tokio::test]
-async fn a_key_secret_that_everybody_can_derive_is_warned_of() {
+async fn a_key_secret_that_anyone_can_derive_is_warned_about() {
     let directory = tempfile::tempdir().unwrap();
     let (file, secret) = (directory.path().join("policy.yaml"), directory.path().join("secret"));
     std::fs::write(&file, policy("5")).unwrap();
     std::fs::write(&secret, "AAAAAAAAAAAAAAAAAAAAAA==\n").unwrap();
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let (bare, password) = (format!("redis://{gone}"), format!("redis://:s3cret@{gone}"));
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (bare, password) = (format!("redis://{unused}"), format!("redis://:s3cret@{unused}"));
     for (arguments, warned) in [
         (vec!["--store", bare.as_str()], true),
         (vec!["--store", &bare, "--key-secret-file", secret.to_str().unwrap()], false),
@@ -103,20 +103,20 @@ async fn a_key_secret_that_everybody_can_derive_is_warned_of() {
         (vec![], false),
     ] {
         let log = Run::start(&file, &arguments).await.end().await;
-        assert_eq!(log.contains("give --key-secret-file"), warned, "{arguments:?}: {log}");
+        assert_eq!(log.contains("set --key-secret-file"), warned, "{arguments:?}: {log}");
     }
 }
 
 #[tokio::test]
-async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
+async fn an_error_at_the_start_is_printed_and_ends_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let (good, bad) = (directory.path().join("good.yaml"), directory.path().join("bad.yaml"));
     std::fs::write(&good, policy("5")).unwrap();
     std::fs::write(&bad, policy("lots")).unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let occupied = listener.local_addr().unwrap().to_string();
     let (good, bad) = (good.to_str().unwrap(), bad.to_str().unwrap());
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (
             vec!["--policy", bad, "--upstream", "http://127.0.0.1:1"],
             "bad.yaml:13: spec.limits[0].rates[0].requests: ",
@@ -132,17 +132,20 @@ async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
         ),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "postgres://:s3cret@a"],
-            "or begin with redis://, redis+cluster:// or redis+sentinel://",
+            "or a URL that begins with redis://, redis+cluster:// or redis+sentinel://",
         ),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "Memory"],
-            "--store: it must be memory",
+            "--store: must be memory",
         ),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--key-secret-file", good],
-            "--key-secret-file: no effect with --store memory (the default)",
+            "--key-secret-file: not allowed with --store memory (the default)",
         ),
-        (vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--listen", &taken], "cannot listen on"),
+        (
+            vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--listen", &occupied],
+            "cannot listen on",
+        ),
     ] {
         let output = Command::new(SLUICE)
             .args(["run", "--admin", "127.0.0.1:0"])
@@ -152,7 +155,7 @@ async fn what_is_wrong_at_the_start_is_said_and_ends_it() {
             .await
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+        assert!(!output.status.success() && error.contains(expected), "{arguments:?}: {error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
-//! A file of policies, read again whenever its content changes. Content is compared, not times or inodes:
-//! editors rename, ConfigMaps swap links, and both must be seen.
+//! The policy file, read again whenever its content changes. Comparing the content, not times or inodes,
+//! detects every way to replace a file: editors rename a new file over it, and ConfigMap volumes swap
+//! symbolic links.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,49 +9,50 @@ use anyhow::{Context as _, anyhow};
 use sluice_config::PreparedPolicy;
 use sluice_crds::manifest::load;
 
-use crate::check::read;
+use crate::input::read;
 
-/// `NAMESPACE/NAME`, and the policy.
-pub(crate) type Named = (String, Arc<PreparedPolicy>);
+/// A policy with its name as `NAMESPACE/NAME`.
+pub(crate) type NamedPolicy = (String, Arc<PreparedPolicy>);
 
-/// The file, and what it said last.
+/// The policy file, with the content that was read last.
 #[derive(Debug)]
 pub(crate) struct PolicyFile {
     path: PathBuf,
-    /// What was last read; or what was wrong with reading.
-    seen: Result<String, String>,
+    /// Content of the file, or the error of reading it.
+    last: Result<String, String>,
 }
 
 impl PolicyFile {
-    /// Opens it: what is wrong with it now is an error.
-    pub(crate) fn open(path: PathBuf) -> anyhow::Result<(Self, Vec<Named>)> {
+    /// Opens the file and loads its policies.
+    pub(crate) fn open(path: PathBuf) -> anyhow::Result<(Self, Vec<NamedPolicy>)> {
         let text = read(&path).with_context(|| path.display().to_string())?;
-        let file = Self { path, seen: Ok(text.clone()) };
-        let policies = file.policies(&text)?;
+        let file = Self { path, last: Ok(text.clone()) };
+        let policies = file.load(&text)?;
         Ok((file, policies))
     }
 
-    /// Its name.
+    /// Returns the name of the file.
     pub(crate) fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    /// What it says now, if that is something new.
-    pub(crate) fn changed(&mut self) -> Option<anyhow::Result<Vec<Named>>> {
+    /// Reads the file again. Returns its policies, or the reason why they cannot be loaded; `None` if nothing
+    /// changed.
+    pub(crate) fn changed(&mut self) -> Option<anyhow::Result<Vec<NamedPolicy>>> {
         let now = read(&self.path).map_err(|error| error.to_string());
-        if now == self.seen {
+        if now == self.last {
             return None;
         }
         let policies = match &now {
-            Ok(text) => self.policies(text),
+            Ok(text) => self.load(text),
             Err(error) => Err(anyhow!("{}: {error}", self.name())),
         };
-        self.seen = now;
+        self.last = now;
         Some(policies)
     }
 
-    /// All policies of a text, or everything that is wrong with it, a line each.
-    fn policies(&self, text: &str) -> anyhow::Result<Vec<Named>> {
+    /// Returns all policies of a text, or an error with a line for each problem.
+    fn load(&self, text: &str) -> anyhow::Result<Vec<NamedPolicy>> {
         let name = self.name();
         let loaded = load(text).map_err(|problems| {
             let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();

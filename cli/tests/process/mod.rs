@@ -1,6 +1,6 @@
-//! `sluice run` as a process of a test's own.
+//! `sluice run` as a child process of a test.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, each of which uses a part")]
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,11 +13,12 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
+/// The policy of the demo with another limit.
 pub fn policy(requests: &str) -> String {
     include_str!("../../../examples/demo.yaml").replace("requests: 5", &format!("requests: {requests}"))
 }
 
-/// `sluice run` with a policy's file, before an application that only says yes.
+/// A running `sluice run` in front of an application that responds 200 to every request.
 pub struct Run {
     child: Child,
     log: UnboundedReceiver<String>,
@@ -30,7 +31,7 @@ impl Run {
         Self::start_with(file, arguments, &[]).await
     }
 
-    /// With variables of the environment, too.
+    /// Starts the process with environment variables.
     pub async fn start_with(file: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let application = listener.local_addr().unwrap();
@@ -57,11 +58,11 @@ impl Run {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        // Read as it comes: it must not block on a full pipe.
-        let (said, log) = mpsc::unbounded_channel();
+        // Read all the time, or the process would block on a full pipe.
+        let (logged, log) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(line) = lines.next_line().await.unwrap() {
-                let _ = said.send(line);
+                let _ = logged.send(line);
             }
         });
         let line = BufReader::new(child.stdout.take().unwrap()).lines().next_line().await.unwrap().unwrap();
@@ -73,24 +74,25 @@ impl Run {
         Self { child, log, address, admin }
     }
 
-    /// Waits for a line of the log.
+    /// Waits for a line of the log that contains a text.
     pub async fn logged(&mut self, part: &str) -> String {
         loop {
-            let line = self.log.recv().await.unwrap_or_else(|| panic!("ended without {part:?}"));
+            let line =
+                self.log.recv().await.unwrap_or_else(|| panic!("the process ended without logging {part:?}"));
             if line.contains(part) {
                 return line;
             }
         }
     }
 
-    /// The number of requests that the policy in force admits.
+    /// Returns the limit that a response reports.
     pub async fn limit(&self) -> String {
-        let answer = get(self.address, "/").await;
-        let limit = answer.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
-        limit.unwrap_or_else(|| panic!("{answer}")).to_owned()
+        let response = get(self.address, "/").await;
+        let limit = response.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
+        limit.unwrap_or_else(|| panic!("{response}")).to_owned()
     }
 
-    /// Ends it by SIGTERM; what it has logged that nobody has read.
+    /// Ends the process with SIGTERM and returns the rest of its log.
     pub async fn end(mut self) -> String {
         let id = self.child.id().unwrap();
         Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
@@ -103,17 +105,17 @@ impl Run {
     }
 }
 
-/// The answer to a request, as it stands.
+/// Sends a GET request and returns the raw response.
 pub async fn get(address: SocketAddr, path: &str) -> String {
     get_with(address, path, "").await
 }
 
-/// The same with a header, which ends its line.
+/// Sends a GET request with a header line, which must end with a line break, and returns the raw response.
 pub async fn get_with(address: SocketAddr, path: &str, header: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{header}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }

@@ -1,0 +1,15 @@
+//! `sluice run`: the sidecar in this process, in front of one application, with the policies of a file.
+//!
+//! - [`args`]: the arguments; those of the store are in [`store`].
+//! - [`policy_file`]: the file, read again whenever it changes.
+//! - [`store`]: the store that the counters live in, with [`key_secret`] for its keys.
+//! - [`serve`]: serves requests until a signal arrives.
+
+mod args;
+mod key_secret;
+mod policy_file;
+mod serve;
+mod store;
+
+pub(crate) use self::args::Args;
+pub(crate) use self::serve::run;

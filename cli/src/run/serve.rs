@@ -1,0 +1,99 @@
+//! Serves requests until a signal arrives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use sluice_config::{Nack, PreparedPolicy};
+use sluice_sidecar::logging;
+use sluice_sidecar::run::{Signals, end};
+use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState};
+use tokio::runtime;
+
+use crate::run::args::Args;
+use crate::run::policy_file::{NamedPolicy, PolicyFile};
+
+/// Interval at which the policy file is checked for changes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Runs until a signal arrives.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    logging::init(args.log_format, &args.log)?;
+    runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let Args {
+        policy,
+        upstream,
+        listen,
+        admin,
+        store,
+        workers,
+        drain_delay,
+        drain_timeout,
+        log_format: _,
+        log: _,
+    } = args;
+    let (mut file, policies) = PolicyFile::open(policy)?;
+    let store = store.choice()?;
+    let mut signals = Signals::new().context("cannot install signal handlers")?;
+    let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
+    options.admin = Some(admin);
+    options.workers = usize::from(workers);
+    let bound = Sidecar::bind(options)?;
+    let publisher = bound.publisher();
+    if let Some((name, nack)) = publisher.publish(&store, &policies).first() {
+        bail!("{}: {name}: {nack}", file.name());
+    }
+    if store != StoreChoice::Unconfigured && publisher.store_state() == StoreState::Unconfigured {
+        bail!("--store: the store cannot be used; the log above names the reason");
+    }
+    let sidecar = bound.serve();
+    if let (Some(listening), Some(admin)) = (sidecar.addresses().first(), sidecar.admin()) {
+        // The only line on standard output. Programs may parse it.
+        println!("listening on http://{listening}, forwarding to http://{upstream}, admin on http://{admin}");
+    }
+    tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
+    tokio::select! {
+        () = signals.next() => {}
+        () = follow(&mut file, &publisher, &store) => {}
+    }
+    end(sidecar, &mut signals, drain_delay, drain_timeout).await;
+    Ok(())
+}
+
+/// Publishes every valid edit of the file. Never returns.
+async fn follow(file: &mut PolicyFile, publisher: &Publisher, store: &StoreChoice) {
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let Some(edit) = file.changed() else { continue };
+        match edit.and_then(|policies| applicable(file, policies)) {
+            Ok(policies) => {
+                // No policy is nacked here: all of them are applicable.
+                let _ = publisher.publish(store, &policies);
+                tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
+            }
+            Err(error) => {
+                for line in format!("{error:#}").lines() {
+                    tracing::error!("{line}");
+                }
+                tracing::warn!(file = file.name(), "edit rejected, keeping the previous policies");
+            }
+        }
+    }
+}
+
+/// Returns the policies if the sidecar can apply all of them; otherwise an error with a line for each nack.
+fn applicable(file: &PolicyFile, policies: Vec<NamedPolicy>) -> anyhow::Result<Vec<NamedPolicy>> {
+    let nacks: Vec<(String, Nack)> = Publisher::misfits(&policies);
+    if nacks.is_empty() {
+        return Ok(policies);
+    }
+    let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.name()));
+    Err(anyhow!(lines.collect::<Vec<_>>().join("\n")))
+}
+
+fn names(policies: &[(String, Arc<PreparedPolicy>)]) -> String {
+    policies.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+}
