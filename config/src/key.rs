@@ -46,7 +46,7 @@ const IPV6: u8 = 3;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
-    /// Creates a builder, or refuses a header name or a prefix length that is not valid.
+    /// Creates a builder. Fails if a header name or a prefix length is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
         let parts = parts.iter().map(|part| {
             Ok(match part {

@@ -52,7 +52,7 @@ pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
 }
 
 impl Matcher {
-    /// Builds the matcher, or refuses a pattern, method or header name that is not valid.
+    /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match) -> Result<Self, Nack> {
         let path = match &from.path {
             None => None,

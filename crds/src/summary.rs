@@ -14,7 +14,7 @@ const COLUMN_WIDTH: usize = 200;
 
 /// Returns the summary of a policy, cut to the width of a column.
 #[must_use]
-pub fn summary(policy: &CompiledPolicy) -> String {
+pub fn short(policy: &CompiledPolicy) -> String {
     let text = full(policy);
     match text.char_indices().nth(COLUMN_WIDTH) {
         Some((end, _)) => format!("{}...", &text[..end]),

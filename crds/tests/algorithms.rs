@@ -88,8 +88,8 @@ fn every_algorithm_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
     }
 }
 
-/// The hashes of the first release. If an upgrade of the operator changed one, no pod would have confirmed the policy
-/// any more.
+/// The hashes of the first release. If an upgrade of the operator changed one, no pod would have confirmed
+/// the policy any more.
 #[test]
 fn a_policy_of_the_first_release_compiles_to_the_same_bytes() {
     for (rest, hash) in [
@@ -129,7 +129,7 @@ fn a_policy_of_the_first_release_compiles_to_the_same_bytes() {
 #[test]
 fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
     let limit = "spec.limits[0]";
-    for (rates, more, path, word) in [
+    for (rates, more, path, expected) in [
         (
             ONE,
             "algorithm: {}",
@@ -335,8 +335,8 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
         let errors = errors(rates, more);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(
-            errors[0].contains(&format!(": {limit}{path}: ")) && errors[0].contains(word),
-            "{path}: {word}\n{errors:?}"
+            errors[0].contains(&format!(": {limit}{path}: ")) && errors[0].contains(expected),
+            "{path}: {expected}\n{errors:?}"
         );
     }
 }

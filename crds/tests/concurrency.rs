@@ -57,7 +57,7 @@ fn a_policy_may_have_only_concurrency_limits_and_its_shadow_mode_takes_precedenc
 #[test]
 fn an_invalid_concurrency_limit_is_reported_with_its_path() {
     let g = "gradient2: {minimum: 4, maximum: 400}";
-    for (text, path, word) in [
+    for (text, path, expected) in [
         ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive is needed, but none"),
         (
             format!("{{name: a, max: 1, adaptive: {{{g}}}}}"),
@@ -107,7 +107,7 @@ fn an_invalid_concurrency_limit_is_reported_with_its_path() {
     ] {
         let limits = "  limits: [{name: l, rates: [{requests: 1, per: 1s}]}]";
         let error = first_problem(&format!("{limits}\n  concurrency: [{text}]")).to_string();
-        assert!(error.contains(&format!("{path}: ")) && error.contains(word), "{text}: {error}");
+        assert!(error.contains(&format!("{path}: ")) && error.contains(expected), "{text}: {error}");
     }
     let error = first_problem("  mode: Enforce").to_string();
     assert!(error.contains("spec.limits: is required unless spec.concurrency is set"), "{error}");

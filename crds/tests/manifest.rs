@@ -31,7 +31,7 @@ fn an_invalid_field_is_reported_with_its_path() {
     let limit = |body: &str| {
         manifest(&format!("  limits:\n  - name: a\n    rates: [{{requests: 1, per: 1m}}]\n{body}"))
     };
-    for (text, path, word) in [
+    for (text, path, expected) in [
         (manifest("  limits: []\n"), "spec.limits", "must have at least one entry"),
         (manifest("  limits: 3\n"), "spec.limits", "must be a list, not an integer"),
         (manifest("  {}\n"), "spec.limits", "is required"),
@@ -165,8 +165,8 @@ fn an_invalid_field_is_reported_with_its_path() {
     ] {
         let errors = errors(&text);
         assert!(
-            errors.iter().any(|e| e.contains(&format!(": {path}: ")) && e.contains(word)),
-            "{path}: {word}\n{errors:?}\n{text}"
+            errors.iter().any(|e| e.contains(&format!(": {path}: ")) && e.contains(expected)),
+            "{path}: {expected}\n{errors:?}\n{text}"
         );
     }
 }
@@ -184,7 +184,7 @@ fn a_policy_with_too_many_regular_expressions_is_rejected() {
 
 #[test]
 fn a_file_without_a_readable_policy_is_rejected() {
-    for (text, word) in [
+    for (text, expected) in [
         ("a: [", "invalid YAML"),
         ("", "the file contains no RateLimitPolicy"),
         ("- 1\n- 2\n", "expected a Kubernetes object"),
@@ -210,7 +210,7 @@ fn a_file_without_a_readable_policy_is_rejected() {
         ("a: 1\na: 2\n", "invalid YAML"),
     ] {
         let errors = errors(text);
-        assert!(errors.iter().any(|e| e.contains(word)), "{word}: {errors:?}");
+        assert!(errors.iter().any(|e| e.contains(expected)), "{expected}: {errors:?}");
     }
 }
 

@@ -17,14 +17,18 @@ fn defaults_are_not_sent_so_that_hashes_of_simple_policies_stay_the_same() {
     assert!(!plain.to_json().contains("consistency"), "{}", plain.to_json());
     let strict = load_one("consistency: Strict", limits).compiled;
     assert_eq!(strict.to_json(), plain.to_json());
-    for word in ["Leased", "Local"] {
-        let policy = load_one(&format!("consistency: {word}\n  onStoreFailure: Share"), limits).compiled;
+    for consistency in ["Leased", "Local"] {
+        let policy =
+            load_one(&format!("consistency: {consistency}\n  onStoreFailure: Share"), limits).compiled;
         let json = policy.to_json();
-        assert!(json.contains(&format!(r#""onStoreFailure":"Share","consistency":"{word}""#)), "{json}");
+        assert!(
+            json.contains(&format!(r#""onStoreFailure":"Share","consistency":"{consistency}""#)),
+            "{json}"
+        );
         let prepared = sluice_config::PreparedPolicy::from_json(&json).expect("a sidecar applies it");
         assert_eq!(
             format!("{:?} {:?}", prepared.consistency, prepared.on_store_failure),
-            format!("{word} Share")
+            format!("{consistency} Share")
         );
     }
 }

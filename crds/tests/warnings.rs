@@ -104,8 +104,8 @@ fn rates_without_effect_and_other_odd_algorithms_are_warned_about() {
             load_one("mode: Enforce", &limit).warnings.iter().map(ToString::to_string).collect();
         match expected {
             None => assert!(warnings.is_empty(), "{rates} {more}: {warnings:?}"),
-            Some(word) => {
-                assert!(warnings.len() == 1 && warnings[0].contains(word), "{rates} {more}: {warnings:?}");
+            Some(text) => {
+                assert!(warnings.len() == 1 && warnings[0].contains(text), "{rates} {more}: {warnings:?}");
             }
         }
     }

@@ -16,7 +16,7 @@ pub struct CompiledPolicy {
     pub mode: Mode,
     /// Decision about requests while the store does not respond.
     pub on_store_failure: OnStoreFailure,
-    /// Place where requests are counted; if absent, the store, with one check per request.
+    /// Location of the counters; if absent, the store, with one check per request.
     #[serde(default, skip_serializing_if = "Consistency::is_strict")]
     pub consistency: Consistency,
     /// Source of client addresses; if absent, the peer's address.

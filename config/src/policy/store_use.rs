@@ -1,8 +1,8 @@
-//! How limits use the store: when they call it, and how they decide without it.
+//! Use of the store: when limits call it, and how they decide without it.
 
 use serde::{Deserialize, Serialize};
 
-/// Place where requests are counted.
+/// Location of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Consistency {
     /// In the store, with one check per request.

@@ -23,7 +23,7 @@ pub struct PreparedPolicy {
     pub name: String,
     /// Decision about requests while the store does not respond.
     pub on_store_failure: OnStoreFailure,
-    /// Place where requests are counted.
+    /// Location of the counters.
     pub consistency: Consistency,
     /// Limits of the policy.
     pub limits: Vec<PreparedLimit>,

@@ -16,7 +16,7 @@ use self::limit::{compile_limit, compile_mode};
 use self::rate::compile_rate;
 use crate::policy as api;
 // Former path, which other crates still use.
-pub use crate::summary::summary;
+pub use crate::summary::short as summary;
 use crate::validate::ValidPolicy;
 
 /// Compiles a valid policy.

@@ -45,7 +45,7 @@ pub fn load(text: &str) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
             format!("the file has {} bytes: at most {MAX_BYTES} are allowed", text.len()),
         )]);
     }
-    // As in YAML 1.2, only `true` and `false` are booleans; `n` and `off` are strings.
+    // Only `true` and `false` are booleans, as in YAML 1.2; `n` and `off` are strings.
     let options = serde_saphyr::options! { strict_booleans: true };
     let documents: Vec<Spanned<Node>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// How requests are counted. Exactly one field is required.
+/// Algorithm that counts requests. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow), has(self.slidingWindowLog), has(self.tokenBucket), has(self.gcra), has(self.leakyBucket)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket is needed"))]
@@ -41,7 +41,7 @@ pub struct Algorithm {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlidingWindowCounter {
-    /// How the oldest sub-window is counted:
+    /// Counting of the oldest sub-window:
     /// - Estimate (default): in proportion to the part of it that the period still overlaps, assuming that
     ///   its requests were evenly spread.
     /// - Guaranteed: in full. The limit is never exceeded in any period, but a client with a steady rate gets
@@ -64,7 +64,7 @@ pub enum Bound {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FixedWindow {
-    /// When windows begin:
+    /// Times at which windows begin:
     /// - Clock (default): at multiples of the period since the Unix epoch, in UTC. With a period of 24h, at
     ///   midnight.
     /// - FirstRequest: for each client at its first admitted request.

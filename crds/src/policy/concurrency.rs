@@ -22,8 +22,8 @@ pub struct Concurrency {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// How clients are identified. Each client may have max concurrent requests. Default: all clients share
-    /// max. Not allowed with adaptive.
+    /// Identifies the client that sent a request. Each client may have max concurrent requests. Default: all
+    /// clients share max. Not allowed with adaptive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
     /// Largest number of concurrent requests in all pods together, 1 to 1000000. A request counts from its

@@ -1,4 +1,4 @@
-//! How strictly rates are enforced.
+//! Hard, soft and elastic enforcement of rates.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// How strictly the rates are enforced. Exactly one field is required.
+/// Strictness with which the rates are enforced. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.hard), has(self.soft), has(self.elastic)].filter(x, x).size() == 1").message("exactly one of hard, soft, elastic is needed"))]

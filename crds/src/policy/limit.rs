@@ -24,18 +24,18 @@ pub struct Limit {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// How clients are identified. Each client has a counter of its own. Default: all clients share one
-    /// counter.
+    /// Identifies the client that sent a request. Each client has a counter of its own. Default: all clients
+    /// share one counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
     /// Numbers of requests that the limit admits. A request must pass all rates. Their periods must differ.
     #[schemars(length(min = 1, max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub rates: Vec<Rate>,
-    /// How requests are counted. Default: slidingWindowCounter.
+    /// Algorithm that counts requests. Default: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
-    /// How strictly the rates are enforced. Default: hard.
+    /// Strictness with which the rates are enforced. Default: hard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
 }

@@ -1,9 +1,9 @@
-//! How limits use the store: when they call it, and how they decide without it.
+//! Use of the store: when limits call it, and how they decide without it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Place where requests are counted.
+/// Location of the counters.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
     /// In the store, with one call per request.

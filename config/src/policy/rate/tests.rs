@@ -113,7 +113,7 @@ fn invalid_numbers_are_errors() {
         let capacity = Capacity::InFlight(1);
         RateAlgorithm::Elastic(Box::new(Elastic { algorithm, requests: 9, below_percent: 1, capacity }))
     };
-    for (algorithm, word) in [
+    for (algorithm, expected) in [
         (
             RateAlgorithm::Window(Window::SlidingWindowCounter { sub_windows: 7, bound: Bound::Estimate }),
             "7 sub-windows",
@@ -129,6 +129,6 @@ fn invalid_numbers_are_errors() {
         (elastic(elastic(RateAlgorithm::FixedWindow)), "another elastic rate"),
     ] {
         let error = CompiledRate { requests: 6, period_millis: 60_000, algorithm }.rate().unwrap_err();
-        assert!(error.to_string().contains(word), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }

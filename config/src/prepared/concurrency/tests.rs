@@ -76,7 +76,7 @@ fn a_prepared_adaptive_limit_begins_with_its_initial_value() {
 fn a_nack_names_the_limit_and_the_reason() {
     let rate = CompiledRate { requests: 1, period_millis: 1000, algorithm: RateAlgorithm::FixedWindow };
     let narrow = AdaptiveKind::Vegas { queue_percent: 0 };
-    for (rates, word) in [
+    for (rates, expected) in [
         (vec![shared(1_000_001)], "out of range"),
         (vec![shared(5), rate], "cannot be combined with rates"),
         (vec![adaptive(5, 4, 9, GRADIENT2)], "initial is 4"),
@@ -84,6 +84,6 @@ fn a_nack_names_the_limit_and_the_reason() {
         (vec![adaptive(1, 2, 3, narrow)], "beta is 0"),
     ] {
         let nack = PreparedPolicy::from_json(&policy(&rates)).unwrap_err();
-        assert!(nack.0.starts_with("limit l: ") && nack.0.contains(word), "{nack}");
+        assert!(nack.0.starts_with("limit l: ") && nack.0.contains(expected), "{nack}");
     }
 }

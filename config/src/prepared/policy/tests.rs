@@ -18,7 +18,7 @@ fn an_unknown_field_is_ignored_and_an_unknown_algorithm_is_nacked() {
 
 #[test]
 fn a_nack_names_the_limit_and_the_reason() {
-    for (rates, word) in [
+    for (rates, expected) in [
         (RATE.replace(":1000", ":0"), "out of range"),
         (String::new(), "1 to 8 rates"),
         (format!("{RATE},{RATE}"), "different periods"),
@@ -26,7 +26,7 @@ fn a_nack_names_the_limit_and_the_reason() {
         (format!("{},{}", elastic(60_000), RATE), "exactly one rate"),
     ] {
         let nack = PreparedPolicy::from_json(&json("", &rates)).unwrap_err();
-        assert!(nack.0.contains(word) && nack.0.starts_with("limit l"), "{nack}");
+        assert!(nack.0.contains(expected) && nack.0.starts_with("limit l"), "{nack}");
     }
 }
 
