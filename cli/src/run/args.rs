@@ -20,26 +20,29 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_UPSTREAM", value_name = "URL")]
     pub(super) upstream: Upstream,
     /// Address on which to accept requests
-    #[arg(long, env = "SLUICE_LISTEN", default_value = "127.0.0.1:8790")]
+    #[arg(long, env = "SLUICE_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:8790")]
     pub(super) listen: SocketAddr,
     /// Address of /livez, /readyz, /startupz and /metrics
-    #[arg(long, env = "SLUICE_ADMIN", default_value = "127.0.0.1:8791")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
     pub(super) admin: SocketAddr,
     #[command(flatten)]
     pub(super) store: StoreArgs,
     /// Number of worker threads, each of which uses up to one CPU core
-    #[arg(long, env = "SLUICE_WORKERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, env = "SLUICE_WORKERS", value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) workers: u16,
     /// Time after SIGTERM during which requests are still accepted, while /readyz already fails
-    #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "0s", value_parser = duration)]
+    #[arg(long, env = "SLUICE_DRAIN_DELAY", value_name = "DURATION", default_value = "0s")]
+    #[arg(value_parser = duration)]
     pub(super) drain_delay: Duration,
     /// Time after the drain delay that requests in flight have to finish
-    #[arg(long, env = "SLUICE_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
+    #[arg(long, env = "SLUICE_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "25s")]
+    #[arg(value_parser = duration)]
     pub(super) drain_timeout: Duration,
     /// Format of the log on standard error
-    #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
+    #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
     /// Log level or filter, such as debug or info,sluice_store=debug
-    #[arg(long, env = "SLUICE_LOG", default_value = "info")]
+    #[arg(long, env = "SLUICE_LOG", value_name = "FILTER", default_value = "info")]
     pub(super) log: String,
 }

@@ -51,7 +51,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
     /// Longest time that a check in Redis may take
-    #[arg(long, env = "SLUICE_LATENCY_BUDGET", default_value = "50ms", value_parser = duration)]
+    #[arg(long, env = "SLUICE_LATENCY_BUDGET", value_name = "DURATION", default_value = "50ms")]
+    #[arg(value_parser = duration)]
     latency_budget: Duration,
 }
 
@@ -116,8 +117,8 @@ impl StoreArgs {
         };
         match RedisOptions::from_url(&url) {
             Err(OptionsError::Scheme) => bail!(
-                "--store: must be memory, in lower case, or a URL that begins with redis://, redis+cluster:// or \
-                 redis+sentinel://, or with rediss in place of redis for TLS"
+                "--store: must be memory, in lower case, or a URL that begins with redis://, \
+                 redis+cluster:// or redis+sentinel://, or with rediss in place of redis for TLS"
             ),
             other => other.context("--store")?,
         };
@@ -126,8 +127,8 @@ impl StoreArgs {
                 let password = password(&url);
                 if password.is_empty() {
                     tracing::warn!(
-                        "client keys are hashed with a secret that anyone can compute, because --store has no \
-                         password: set --key-secret-file to a file with 16 random bytes in base64 \
+                        "client keys are hashed with a secret that anyone can compute, because --store has \
+                         no password: set --key-secret-file to a file with 16 random bytes in base64 \
                          (openssl rand -base64 16), the same for all processes that share this Redis"
                     );
                 }

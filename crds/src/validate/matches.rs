@@ -12,7 +12,8 @@ pub(super) fn check_selection(validator: &mut Validator, path: &str, matches: &[
         if entry.path.is_none() && entry.methods.is_empty() && entry.headers.is_empty() {
             validator.violation(
                 &path,
-                "is empty: set at least one of path, methods, headers; to match all requests, remove `matches`",
+                "is empty: set at least one of path, methods, headers; to match all requests, remove \
+                 `matches`",
             );
         }
         if let Some(condition) = &entry.path {

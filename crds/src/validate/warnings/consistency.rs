@@ -18,9 +18,9 @@ pub(super) fn warnings(spec: &RateLimitPolicySpec) -> Vec<Violation> {
         }
         Consistency::Leased => warnings.push(Violation::new(
             "spec.consistency",
-            "no limit of this policy can be leased, so every request calls the store, as with Strict: leases are \
-             possible for hard limits whose sub-windows last 50ms or longer, and for tokenBucket and gcra with a \
-             period of 1s or longer and a burst that takes 200ms or longer to fill",
+            "no limit of this policy can be leased, so every request calls the store, as with Strict: leases \
+             are possible for hard limits whose sub-windows last 50ms or longer, and for tokenBucket and \
+             gcra with a period of 1s or longer and a burst that takes 200ms or longer to fill",
         )),
         Consistency::Local if spec.limits.is_empty() => warnings.push(Violation::new(
             "spec.consistency",
@@ -37,8 +37,8 @@ pub(super) fn warnings(spec: &RateLimitPolicySpec) -> Vec<Violation> {
     {
         warnings.push(Violation::new(
             "spec.onStoreFailure",
-            "`concurrency` limits with `max` cannot be divided among pods: while the store does not respond they \
-             admit requests as with Allow",
+            "`concurrency` limits with `max` cannot be divided among pods: while the store does not respond \
+             they admit requests as with Allow",
         ));
     }
     warnings
@@ -58,9 +58,9 @@ fn too_small_to_lease(limit_index: usize, limit: &Limit) -> Option<Violation> {
     Some(Violation::new(
         format!("spec.limits[{limit_index}].rates[{rate_index}]"),
         format!(
-            "{quota} of {requests} is too small for leases, which save calls from {min} requests on: a pod whose \
-             part is below about 20 calls the store for every request. Strict costs the same here: use it, or move \
-             this limit to a policy of its own"
+            "{quota} of {requests} is too small for leases, which save calls from {min} requests on: a pod \
+             whose part is below about 20 calls the store for every request. Strict costs the same here: use \
+             it, or move this limit to a policy of its own"
         ),
     ))
 }

@@ -45,8 +45,9 @@ fn algorithm(path: &str, limit: &Limit, warnings: &mut Vec<Violation>) {
         for (n, _) in rates.filter(|(_, rate)| rate.sub_windows.unwrap_or(1) == 1) {
             warnings.push(Violation::new(
                 format!("{path}.rates[{n}]"),
-                "with `bound: Guaranteed` and a single sub-window, a client with a steady rate gets only half of \
-                 the limit, because the whole previous period counts: set subWindows, for example to 10",
+                "with `bound: Guaranteed` and a single sub-window, a client with a steady rate gets only \
+                 half of the limit, because the whole previous period counts: set subWindows, for example to \
+                 10",
             ));
         }
     }
