@@ -37,15 +37,3 @@ pub const PROXY_PORT: u16 = 8790;
 pub const ADMIN_PORT: u16 = 8791;
 /// Audience of the service account tokens with which sidecars authenticate to the operator.
 pub const TOKEN_AUDIENCE: &str = "sluice.dev";
-
-// Former paths, which other crates still use.
-/// Former path of [`prepared::Concurrency`].
-pub mod concurrency {
-    pub use crate::policy::SLOT_LEASE_MILLIS;
-    pub use crate::prepared::Concurrency;
-}
-/// Former path of [`lease`].
-pub mod rate {
-    pub use crate::lease::{MIN_LEASED_REQUESTS, can_be_leased, too_small_to_lease};
-    pub use crate::policy::InvalidRate;
-}

@@ -40,9 +40,3 @@ pub const INJECT_LABEL: &str = "sluice.dev/inject";
 pub const PORTS_ANNOTATION: &str = "sluice.dev/ports";
 /// Name of the sidecar's container.
 pub const SIDECAR_CONTAINER: &str = "sluice-sidecar";
-
-// Former paths, which other crates still use.
-/// Former path of [`policy`].
-pub mod rate_limit_policy {
-    pub use crate::policy::PodCounts;
-}

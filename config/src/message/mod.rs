@@ -28,8 +28,3 @@ pub use protocol::{
 };
 pub use replicas::{LiveReplicas, Replica};
 pub use report::{PolicyReport, Report, StoreReport};
-
-// Former names, which other crates still use.
-pub use crate::store_access::{ClientCertificate, StoreAccess};
-pub use policies::PublishedPolicy as Published;
-pub use protocol::SESSION_HEADER as STREAM_HEADER;

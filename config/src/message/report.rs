@@ -13,7 +13,8 @@ pub struct Report {
     /// Message version, [`crate::message::VERSION`].
     pub version: u32,
     /// Name of the session, from [`crate::message::SESSION_HEADER`].
-    pub stream: String,
+    #[serde(rename = "stream")]
+    pub session: String,
     /// State of every policy that the sidecar has received.
     pub policies: BTreeMap<PolicyUid, PolicyReport>,
     /// Health of the store.

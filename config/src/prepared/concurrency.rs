@@ -19,7 +19,7 @@ pub enum Concurrency {
         /// Number of slots, at most [`MAX_CONCURRENT`].
         max: Requests,
         /// Slot lease: time after which a slot that is not renewed expires.
-        hold: Period,
+        slot_lease: Period,
     },
     /// A limit that each pod learns, in its initial state.
     Adaptive(Box<Adaptive>),
@@ -40,7 +40,7 @@ impl Concurrency {
                 }
                 Ok(Some(Self::Shared {
                     max: Requests::new(*requests).map_err(nack)?,
-                    hold: Period::from_millis(*period_millis).map_err(nack)?,
+                    slot_lease: Period::from_millis(*period_millis).map_err(nack)?,
                 }))
             }
             [CompiledRate { algorithm: RateAlgorithm::Adaptive(adaptive), .. }] => {

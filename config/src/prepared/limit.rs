@@ -28,7 +28,7 @@ pub struct PreparedLimit {
     /// Settings of a concurrency limit, which has no rates.
     pub concurrency: Option<Concurrency>,
     /// Rates of an elastic limit while the pod has spare capacity.
-    pub raised: Option<Boosted>,
+    pub boosted: Option<Boosted>,
     matches: Vec<Matcher>,
     key: KeyBuilder,
 }
@@ -40,7 +40,7 @@ pub struct Boosted {
     /// record.
     pub rates: Vec<Rate>,
     /// Mean number of requests in flight below which the boosted rates apply, in hundredths of a request.
-    pub below: u64,
+    pub below_hundredths: u64,
 }
 
 impl PreparedLimit {
@@ -58,7 +58,7 @@ impl PreparedLimit {
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
-            raised: boosted(compiled)?,
+            boosted: boosted(compiled)?,
             rates,
             concurrency,
             matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
@@ -97,7 +97,10 @@ fn boosted(rates: &[CompiledRate]) -> Result<Option<Boosted>, Nack> {
         if rates.len() != 1 {
             return Err(Nack("an elastic limit must have exactly one rate".into()));
         }
-        return Ok(Some(Boosted { rates: vec![boosted], below: below_percent.saturating_mul(capacity) }));
+        return Ok(Some(Boosted {
+            rates: vec![boosted],
+            below_hundredths: below_percent.saturating_mul(capacity),
+        }));
     }
     Ok(None)
 }

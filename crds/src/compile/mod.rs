@@ -15,8 +15,6 @@ use self::concurrency::compile_concurrency;
 use self::limit::{compile_limit, compile_mode};
 use self::rate::compile_rate;
 use crate::policy as api;
-// Former path, which other crates still use.
-pub use crate::summary::short as summary;
 use crate::validate::ValidPolicy;
 
 /// Compiles a valid policy.

@@ -51,10 +51,10 @@ fn an_older_sidecar_does_not_know_concurrency_limits() {
 fn a_prepared_concurrency_limit_has_no_rates() {
     let policy = PreparedPolicy::from_json(&policy(&[shared(5)])).unwrap();
     let limit = &policy.limits[0];
-    let Some(Concurrency::Shared { max, hold }) = &limit.concurrency else {
+    let Some(Concurrency::Shared { max, slot_lease }) = &limit.concurrency else {
         panic!("{limit:?}");
     };
-    assert_eq!((max.get(), hold.millis(), limit.rates.len()), (5, SLOT_LEASE_MILLIS, 0));
+    assert_eq!((max.get(), slot_lease.millis(), limit.rates.len()), (5, SLOT_LEASE_MILLIS, 0));
 }
 
 #[test]

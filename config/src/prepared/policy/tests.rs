@@ -41,8 +41,8 @@ fn elastic(period: u64) -> String {
 fn the_base_and_boosted_rates_of_an_elastic_limit_share_a_counter() {
     let policy = PreparedPolicy::from_json(&json("", &elastic(60_000))).unwrap();
     let limit = &policy.limits[0];
-    let boosted = limit.raised.as_ref().unwrap();
-    assert_eq!(boosted.below, 2800, "28 requests in hundredths");
+    let boosted = limit.boosted.as_ref().unwrap();
+    assert_eq!(boosted.below_hundredths, 2800, "28 requests in hundredths");
     assert_eq!((limit.rates[0].requests.get(), boosted.rates[0].requests.get()), (2, 20));
     assert_eq!(limit.rates[0].tag(), boosted.rates[0].tag());
 }
