@@ -44,7 +44,7 @@ fn validation_and_the_store_agree_on_which_limits_can_be_leased() {
     let (mut can, mut cannot) = (0, 0);
     for (n, rate) in rates.iter().enumerate() {
         for rates in [vec![*rate], vec![*rate, rates[(n * 7 + 3) % rates.len()]]] {
-            let valid = sluice_config::rate::can_be_leased(&rates);
+            let valid = sluice_config::lease::can_be_leased(&rates);
             let spec = Arc::new(LimitSpec::new("n/p/l", rates.clone()));
             let plan =
                 LimitPlan::new(spec, Consistency::Leased, OnStoreFailure::Share, false, Replicas::alone());

@@ -85,7 +85,7 @@ async fn policies_take_effect_with_the_credentials_and_are_reported_after_that()
     session.credentials("3");
     let report = test.operator.report().await;
     assert_eq!(report.policies, BTreeMap::from([("uid-a".into(), applied(&ten))]));
-    assert_eq!((report.stream, report.store), (session.name, StoreReport::Healthy));
+    assert_eq!((report.session, report.store), (session.name, StoreReport::Healthy));
     assert_eq!(test.limit().await, "10", "a reported policy has taken effect");
     assert_eq!(page(test.sidecar.admin().unwrap(), "/startupz").await.status, 200);
 }
@@ -200,12 +200,12 @@ async fn a_new_session_continues_after_the_last_event_applied() {
     assert_eq!(session.last_event_id.as_deref(), Some("7"), "a malformed event was not applied");
     assert_eq!(test.limit().await, "10", "policies still apply without the operator");
     let report = test.operator.report().await;
-    assert_eq!(report.stream, session.name, "active policies are reported in the new session");
+    assert_eq!(report.session, session.name, "active policies are reported in the new session");
     assert_eq!(report.policies["uid-a"], applied(&json("a", 10)));
     let eleven = json("a", 11);
     session.event("policies", "9", &message(false, &[("uid-a", &eleven)]));
     let report = test.operator.report().await;
-    assert_eq!((&report.policies["uid-a"], &report.stream), (&applied(&eleven), &session.name));
+    assert_eq!((&report.policies["uid-a"], &report.session), (&applied(&eleven), &session.name));
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_sidecar::Upstream;
-use sluice_sidecar::args::duration;
-use sluice_sidecar::logging::LogFormat;
+use sluice_sidecar::process::args::duration;
+use sluice_sidecar::process::logging::LogFormat;
 
 use crate::run::store::StoreArgs;
 

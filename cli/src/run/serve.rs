@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use sluice_config::{Nack, PreparedPolicy};
-use sluice_sidecar::logging;
-use sluice_sidecar::run::{Signals, end};
+use sluice_sidecar::process::logging;
+use sluice_sidecar::process::run::{Signals, shut_down};
 use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState};
 use tokio::runtime;
 
@@ -59,7 +59,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         () = signals.next() => {}
         () = follow(&mut file, &publisher, &store) => {}
     }
-    end(sidecar, &mut signals, drain_delay, drain_timeout).await;
+    shut_down(sidecar, &mut signals, drain_delay, drain_timeout).await;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Concurrency limits that each pod learns from its application.
 
 use serde::{Deserialize, Serialize};
-use sluice_limiter::adaptive::{self, Adaptive, Bounds, Kind};
+use sluice_limiter::adaptive::{self, Adaptive, AdaptiveAlgorithm, Bounds};
 
 /// A concurrency limit that each pod learns from its application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,27 +52,29 @@ impl CompiledAdaptive {
 }
 
 impl AdaptiveKind {
-    fn kind(self) -> Kind {
+    fn kind(self) -> AdaptiveAlgorithm {
         let fraction = |percent: u32| f64::from(percent) / 100.0;
         match self {
-            Self::Aimd { tolerance_percent, timeout_millis } => Kind::Aimd(adaptive::Aimd {
+            Self::Aimd { tolerance_percent, timeout_millis } => AdaptiveAlgorithm::Aimd(adaptive::Aimd {
                 tolerance: 1.0 + fraction(tolerance_percent),
                 timeout_us: timeout_millis.saturating_mul(1000),
                 ..adaptive::Aimd::default()
             }),
             // The proportions of the limiter's defaults: fast growth up to 3/10 of the longest queue, growth
             // up to 6/10.
-            Self::Vegas { queue_percent } => Kind::Vegas(adaptive::Vegas {
+            Self::Vegas { queue_percent } => AdaptiveAlgorithm::Vegas(adaptive::Vegas {
                 threshold: fraction(queue_percent) * 0.3,
                 alpha: fraction(queue_percent) * 0.6,
                 beta: fraction(queue_percent),
                 ..adaptive::Vegas::default()
             }),
-            Self::Gradient2 { tolerance_percent, queue_percent } => Kind::Gradient2(adaptive::Gradient2 {
-                tolerance: 1.0 + fraction(tolerance_percent),
-                queue: fraction(queue_percent),
-                ..adaptive::Gradient2::default()
-            }),
+            Self::Gradient2 { tolerance_percent, queue_percent } => {
+                AdaptiveAlgorithm::Gradient2(adaptive::Gradient2 {
+                    tolerance: 1.0 + fraction(tolerance_percent),
+                    queue: fraction(queue_percent),
+                    ..adaptive::Gradient2::default()
+                })
+            }
         }
     }
 }
@@ -87,22 +89,22 @@ mod tests {
         for (kind, expected) in [
             (
                 AdaptiveKind::Aimd { tolerance_percent: 10, timeout_millis: 5000 },
-                Kind::Aimd(adaptive::Aimd::default()),
+                AdaptiveAlgorithm::Aimd(adaptive::Aimd::default()),
             ),
-            (AdaptiveKind::Vegas { queue_percent: 10 }, Kind::Vegas(adaptive::Vegas::default())),
+            (AdaptiveKind::Vegas { queue_percent: 10 }, AdaptiveAlgorithm::Vegas(adaptive::Vegas::default())),
             (
                 AdaptiveKind::Gradient2 { tolerance_percent: 3, queue_percent: 5 },
-                Kind::Gradient2(adaptive::Gradient2::default()),
+                AdaptiveAlgorithm::Gradient2(adaptive::Gradient2::default()),
             ),
         ] {
             match (kind.kind(), expected) {
-                (Kind::Aimd(a), Kind::Aimd(b)) => {
+                (AdaptiveAlgorithm::Aimd(a), AdaptiveAlgorithm::Aimd(b)) => {
                     assert!(near(a.tolerance, b.tolerance) && a.timeout_us == b.timeout_us);
                 }
-                (Kind::Vegas(a), Kind::Vegas(b)) => {
+                (AdaptiveAlgorithm::Vegas(a), AdaptiveAlgorithm::Vegas(b)) => {
                     assert!(near(a.threshold, b.threshold) && near(a.alpha, b.alpha) && near(a.beta, b.beta));
                 }
-                (Kind::Gradient2(a), Kind::Gradient2(b)) => {
+                (AdaptiveAlgorithm::Gradient2(a), AdaptiveAlgorithm::Gradient2(b)) => {
                     assert!(near(a.tolerance, b.tolerance) && near(a.queue, b.queue));
                 }
                 (built, expected) => panic!("{built:?} is not {expected:?}"),

@@ -78,7 +78,7 @@ impl CompiledRate {
         let hard = Rate::new(requests, period, algorithm)?;
         match *compiled {
             RateAlgorithm::Soft { over_percent, for_millis, .. } => {
-                Ok(hard.softened(limiter::Soft::new(over_percent, for_millis)?)?)
+                Ok(hard.with_soft(limiter::Soft::new(over_percent, for_millis)?)?)
             }
             _ => Ok(hard),
         }

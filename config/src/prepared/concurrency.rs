@@ -1,8 +1,8 @@
 //! The settings of a concurrency limit. It is sent as a limit whose only rate has an algorithm of its own: a
 //! sidecar that does not know concurrency limits nacks the policy instead of enforcing only the rest of it.
 
+use sluice_limiter::MAX_CONCURRENT;
 use sluice_limiter::adaptive::Adaptive;
-use sluice_limiter::concurrency::MAX_CONCURRENT;
 use sluice_limiter::{OutOfRange, Period, Requests};
 
 use crate::nack::Nack;

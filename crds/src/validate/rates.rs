@@ -1,8 +1,8 @@
 //! Checks of a limit's rates, algorithm and enforcement: each on its own, then in combination.
 
 use sluice_config::policy::InvalidRate;
+use sluice_limiter::MAX_WARM_UP_MS;
 use sluice_limiter::RateError;
-use sluice_limiter::warm_up::MAX_WARM_UP_MS;
 
 use super::validator::Validator;
 use crate::compile::rate::compile_rate;
@@ -151,7 +151,7 @@ fn check_compiled(validator: &mut Validator, path: &str, limit: &Limit) {
             let Some(error) = error else { continue };
             let field = match error {
                 InvalidRate::Combination(RateError::Indivisible { .. }) => format!("{rate_path}.subWindows"),
-                InvalidRate::Combination(RateError::LongLog(_) | RateError::TooMany(_)) => requests_path,
+                InvalidRate::Combination(RateError::LongLog(_) | RateError::TooManySlots(_)) => requests_path,
                 InvalidRate::Combination(RateError::LongInterval { .. }) => {
                     format!("{path}.algorithm.slidingWindowLog.minInterval")
                 }

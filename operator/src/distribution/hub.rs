@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::{Selector, SelectorExt as _};
-use sluice_config::message::{Published, StoreAccess};
+use sluice_config::message::PublishedPolicy;
+use sluice_config::store_access::StoreAccess;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -58,7 +59,7 @@ struct DistributedPolicy {
     key: PolicyKey,
     selector: Selector,
     /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
-    published: Option<Published>,
+    published: Option<PublishedPolicy>,
     /// Time at which the last valid edit was published.
     published_at: Instant,
     replicas: Replicas,

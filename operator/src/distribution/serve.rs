@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
-use sluice_config::message::{REPORTS_PATH, Report, STREAM_HEADER, STREAM_PATH, VERSION};
+use sluice_config::message::{REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -95,7 +95,7 @@ async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Re
     let headers = [
         (header::CONTENT_TYPE.as_str(), "text/event-stream"),
         (header::CACHE_CONTROL.as_str(), "no-store"),
-        (STREAM_HEADER, &name),
+        (SESSION_HEADER, &name),
     ];
     (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sluice_crds::RateLimitPolicyStatus;
-use sluice_crds::compile::summary;
 use sluice_crds::conditions::types;
-use sluice_crds::rate_limit_policy::PodCounts;
+use sluice_crds::policy::PodCounts;
+use sluice_crds::summary;
 
 use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{CountedPod, Outcome};
@@ -46,7 +46,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         _ => observed.previous.and_then(|previous| previous.pods.clone()),
     };
     let limits = match observed.outcome {
-        Outcome::Published { policy, .. } => Some(summary(policy)),
+        Outcome::Published { policy, .. } => Some(summary::short(policy)),
         Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
     };
     let conditions = [

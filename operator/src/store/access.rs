@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use sluice_config::KeySecret;
-use sluice_config::message::{ClientCertificate, StoreAccess};
+use sluice_config::store_access::{ClientCertificate, StoreAccess};
 use sluice_store::RedisOptions;
 use sluice_store::redis::{self, OptionsError};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_config::message::StoreAccess;
+use sluice_config::store_access::StoreAccess;
 use sluice_store::RedisOptions;
 use sluice_store::redis::{ClientCertificate, OptionsError, Secret};
 

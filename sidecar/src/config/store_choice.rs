@@ -1,7 +1,8 @@
 //! Where counters should live, and the state of that store.
 
 use sluice_config::KeySecret;
-use sluice_config::message::{StoreAccess, StoreReport};
+use sluice_config::message::StoreReport;
+use sluice_config::store_access::StoreAccess;
 use sluice_store::{StoreFault, StoreHealth};
 
 /// Where counters should live.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sluice_config::concurrency::Concurrency;
 use sluice_config::policy::{self, Mode};
+use sluice_config::prepared::Concurrency;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::{Algorithm, Rate};
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
@@ -71,9 +71,9 @@ impl ActiveLimit {
             (Some(_), on_failure) => (Consistency::Strict, on_failure),
         };
         let concurrency = match (&limit.concurrency, &metrics.held) {
-            (Some(Concurrency::Shared { max, hold }), Some(held)) => {
+            (Some(Concurrency::Shared { max, slot_lease }), Some(held)) => {
                 let before = before.and_then(|before| before.concurrency.as_deref());
-                let rate = ConcurrencyLimit::rate(*max, *hold);
+                let rate = ConcurrencyLimit::rate(*max, *slot_lease);
                 rate.map(|rate| {
                     ConcurrencyLimit::new(&limit.scope, rate, on_failure, replicas, held.clone(), before)
                 })
@@ -91,7 +91,7 @@ impl ActiveLimit {
         // A delayed request that its client abandons is refunded, a slot always is, and elastic rates change: a denial by
         // such a limit may not be remembered, and no quota leased. A full delay queue also refunds the request's other
         // limits, but too rarely to give up leases and remembered denials for them.
-        let corrected = limit.raised.is_some()
+        let corrected = limit.boosted.is_some()
             || limit.concurrency.is_some()
             || limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
         let effective = |rates: &[Rate]| {
@@ -101,9 +101,9 @@ impl ActiveLimit {
         };
         Self {
             base: effective(slot_rate.as_ref().map_or(&limit.rates, std::slice::from_ref)),
-            boosted: limit.raised.as_ref().map(|boosted| BoostedRates {
+            boosted: limit.boosted.as_ref().map(|boosted| BoostedRates {
                 rates: effective(&boosted.rates),
-                below: boosted.below,
+                below: boosted.below_hundredths,
                 load: load.clone(),
             }),
             mode: limit.mode,

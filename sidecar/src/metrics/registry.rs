@@ -7,8 +7,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sluice_config::concurrency::Concurrency;
 use sluice_config::policy::Mode;
+use sluice_config::prepared::Concurrency;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Algorithm;
 
@@ -190,7 +190,7 @@ impl Metrics {
             fallback_denied: of(&self.fallbacks, "denied"),
             local_quota: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
-            boosted: gauge(&self.boosted, limit.raised.is_some()),
+            boosted: gauge(&self.boosted, limit.boosted.is_some()),
             held: gauge(&self.held, is_shared),
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
                 limit,

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
-use sluice_config::message::{Policies, PolicyReport, Report, STREAM_HEADER, StoreReport, VERSION};
+use sluice_config::message::{Policies, PolicyReport, Report, SESSION_HEADER, StoreReport, VERSION};
 
 /// A client of the operator's control port.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl ControlClient {
         if response.status() != StatusCode::OK {
             return Err(response.status());
         }
-        let name = response.headers()[STREAM_HEADER].to_str().expect("the session's name").to_owned();
+        let name = response.headers()[SESSION_HEADER].to_str().expect("the session's name").to_owned();
         Ok(Session { control: self.clone(), body: response.into_body(), buffer: String::new(), name })
     }
 }
@@ -124,7 +124,7 @@ impl Session {
     ) {
         let report = Report {
             version: VERSION,
-            stream: self.name.clone(),
+            session: self.name.clone(),
             policies: policies.into_iter().collect(),
             store,
         };

@@ -90,7 +90,7 @@ impl Hub {
     /// Takes a report. Returns false if the session does not exist.
     pub fn report(&self, report: Report) -> bool {
         let mut state = self.lock();
-        let found = state.sessions.iter().find(|(_, session)| session.name == report.stream);
+        let found = state.sessions.iter().find(|(_, session)| session.name == report.session);
         let Some(pod_uid) = found.map(|(uid, _)| uid.clone()) else { return false };
         let keys = state.policies_of(&pod_uid);
         let reports: BTreeMap<_, _> = report

@@ -17,7 +17,7 @@ fn publish_one(hub: &Hub) -> PolicyHash {
 fn applied(session: &str, hash: &PolicyHash) -> Report {
     Report {
         version: 1,
-        stream: session.into(),
+        session: session.into(),
         policies: [("1".into(), PolicyReport::Applied { hash: hash.clone() })].into(),
         store: StoreReport::Healthy,
     }

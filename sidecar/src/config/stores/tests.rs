@@ -1,4 +1,4 @@
-use sluice_config::message::StoreAccess;
+use sluice_config::store_access::StoreAccess;
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
 use sluice_store::{Consistency, KeyHash, LimitPlan, LimitSpec, OnStoreFailure, PlannedCounter, Replicas};
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use sluice_config::message::{Policies, PolicyReport, PolicyUid, Published};
+use sluice_config::message::{Policies, PolicyReport, PolicyUid, PublishedPolicy};
 use sluice_config::{Nack, PolicyHash, PreparedPolicy};
 
 #[cfg(test)]
@@ -143,17 +143,17 @@ impl ActivePolicies {
     }
 
     /// Returns the active policies in the form in which they were received.
-    pub(crate) fn published(&self) -> BTreeMap<PolicyUid, Published> {
+    pub(crate) fn published(&self) -> BTreeMap<PolicyUid, PublishedPolicy> {
         let published = self.0.iter().filter_map(|(uid, versions)| {
             let Version { prepared, json } = versions.active.as_ref()?;
-            Some((uid.clone(), Published { hash: prepared.hash.clone(), policy: json.clone() }))
+            Some((uid.clone(), PublishedPolicy { hash: prepared.hash.clone(), policy: json.clone() }))
         });
         published.collect()
     }
 }
 
 impl Versions {
-    fn receive(&mut self, published: Published) {
+    fn receive(&mut self, published: PublishedPolicy) {
         self.candidate = None;
         self.nacked = None;
         if self.active.as_ref().is_some_and(|version| version.prepared.hash == published.hash) {
@@ -181,7 +181,7 @@ fn order<'a>(policy: &'a PreparedPolicy, uid: &'a PolicyUid) -> (&'a str, &'a st
     (&policy.namespace, &policy.name, uid)
 }
 
-fn prepare(published: &Published) -> Result<PreparedPolicy, Nack> {
+fn prepare(published: &PublishedPolicy) -> Result<PreparedPolicy, Nack> {
     let json = published.policy.get();
     let hash = PolicyHash::of(json);
     if hash != published.hash {

@@ -11,7 +11,7 @@ use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, STREAM_HEADER, STREAM_PATH, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, SESSION_HEADER, STREAM_PATH, VERSION,
 };
 use tokio::time::Instant;
 
@@ -113,7 +113,7 @@ impl Subscriber {
         if response.status() != StatusCode::OK {
             return Err(SessionEnd::Status(response.status()));
         }
-        let name = response.headers().get(STREAM_HEADER).and_then(|name| name.to_str().ok());
+        let name = response.headers().get(SESSION_HEADER).and_then(|name| name.to_str().ok());
         let name = name.ok_or(SessionEnd::Unnamed)?.to_owned();
         Ok((name, response.into_body()))
     }
@@ -199,6 +199,6 @@ impl Subscriber {
 
     fn report(&self, session: &str) -> Report {
         let store = self.publisher.store_state().report();
-        Report { version: VERSION, stream: session.to_owned(), policies: self.received.report(), store }
+        Report { version: VERSION, session: session.to_owned(), policies: self.received.report(), store }
     }
 }

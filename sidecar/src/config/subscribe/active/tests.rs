@@ -20,8 +20,8 @@ fn json(name: &str, limits: usize) -> String {
     .to_string()
 }
 
-fn published(json: &str) -> Published {
-    Published { hash: PolicyHash::of(json), policy: RawValue::from_string(json.to_owned()).unwrap() }
+fn published(json: &str) -> PublishedPolicy {
+    PublishedPolicy { hash: PolicyHash::of(json), policy: RawValue::from_string(json.to_owned()).unwrap() }
 }
 
 fn changes(policies: &[(&str, &str)]) -> Policies {
