@@ -52,10 +52,10 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
 
     let mut verification = Verification::default();
     let total = ROUNDS * PROCESSES * CHECKS;
-    let (ours, peers) =
-        rounds.iter().map(|both| (both.0.admitted, both.1.admitted)).unzip::<_, _, Vec<_>, Vec<_>>();
-    verification.expect("Sluice: admitted while measured", ours.iter().sum(), total);
-    verification.expect("peer: answered while measured", peers.iter().sum(), total);
+    let ours = rounds.iter().map(|both| both.0.admitted).sum();
+    let peers = rounds.iter().map(|both| both.1.admitted).sum();
+    verification.expect("Sluice: admitted while measured", ours, total);
+    verification.expect("peer: answered while measured", peers, total);
     let all = (ROUNDS + 1) * PROCESSES * 2 * CHECKS + captures;
     verification.expect("counted in Redis in all rounds of both", counted(&redis).await?, all);
     let title = format!("Redis store: {PROCESSES} processes of one caller");
