@@ -133,7 +133,7 @@ async fn e2e_status_names_a_service_with_a_numeric_target_port() {
     );
     let message = shop.wait_for("p", "Captured", "False BypassedByService").await;
     assert!(
-        message.contains("Service legacy port 81") && message.contains("set its targetPort to \"http\""),
+        message.contains("Port 81 of Service legacy") && message.contains("set its targetPort to \"http\""),
         "{message}"
     );
     shop.wait_for("p", "Ready", "False BypassedByService").await;
@@ -153,7 +153,7 @@ async fn e2e_status_reports_pods_older_than_the_label_with_the_command_that_inje
     let message = shop.wait_for("p", "Programmed", "False NotInjected").await;
     let [label, restart] =
         ["label namespace early sluice.dev/injection=enabled", "-n early rollout restart deployment/web"];
-    assert_eq!(message, format!("2 of 2 pods carry no sidecar: kubectl {label}, then kubectl {restart}."));
+    assert_eq!(message, format!("2 of 2 pods have no sidecar. To add it, run `kubectl {label}`, then run `kubectl {restart}`."));
     kubectl(label);
     kubectl(restart);
     shop.wait_for_rollout("web");
@@ -182,7 +182,7 @@ spec:
     );
     let message = shop.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
     assert!(
-        message.contains("1 of 2 pods") && message.contains("fake (its sidecar has no stream)"),
+        message.contains("1 of 2 pods") && message.contains("fake (its sidecar is not connected to the operator)"),
         "{message}"
     );
     kubectl("-n hang delete pod fake --grace-period=0 --force");
@@ -222,7 +222,7 @@ async fn e2e_the_api_server_rejects_an_invalid_policy_with_the_path_of_the_field
         assert!(!ok && text.contains(expected), "{limits}: {text}");
     }
     let (ok, text) = policy("[{name: a, rates: [{requests: 9, per: 1m}, {requests: 9, per: 1h}]}]");
-    assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: can never bind"), "{text}");
+    assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: has no effect"), "{text}");
 }
 
 /// Some clients open a connection for each request, others keep theirs. Neither may meet a closed port:

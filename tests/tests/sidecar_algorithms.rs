@@ -164,7 +164,7 @@ async fn buckets(stage: &Stage) {
 async fn enforcement(stage: &Stage) {
     let (admitted, denied) = stage.flood("soft").await;
     assert_eq!(admitted, 6, "3, and 100 % more");
-    assert!(denied.body.contains("admits 3 requests per 1h, and for 1h 6"), "{}", denied.body);
+    assert!(denied.body.contains("admits 3 requests per 1h, or 6 for 1h"), "{}", denied.body);
     let mut clients = 0..;
     until("the sidecar has measured that the pod is idle", async || {
         let client = clients.next()?.to_string();
@@ -196,7 +196,7 @@ async fn a_sidecar_enforces_every_algorithm_and_every_enforcement() {
 
     let status = namespace.api::<sluice_crds::RateLimitPolicy>().get("p").await.unwrap().status.unwrap();
     let limits = status.limits.unwrap_or_default();
-    assert!(limits.starts_with("sliding 3/1h, slots 3/1h(60 sub-windows), guaranteed"), "{limits}");
+    assert!(limits.starts_with("sliding 3/1h, slots 3/1h (60 sub-windows), guaranteed"), "{limits}");
 
     // The schema accepts this policy. The webhook would reject it, but there is none here.
     let bad = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [

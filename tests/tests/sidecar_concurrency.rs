@@ -86,7 +86,7 @@ async fn sidecars_share_slots_and_return_them_however_a_request_or_a_sidecar_end
     let (mut one, mut two) = (start("one", "KILL").await, start("two", "TERM").await);
     namespace.wait_for("p", "Ready", "True Ready").await;
     let status = namespace.api::<sluice_crds::RateLimitPolicy>().get("p").await.unwrap().status.unwrap();
-    assert_eq!(status.limits.as_deref(), Some("in-flight 5 at a time"));
+    assert_eq!(status.limits.as_deref(), Some("in-flight 5 concurrent"));
 
     // Never more than five requests are in flight, and all five slots are used.
     let tally = flood([&one, &two], 200, 30, &[]).await;

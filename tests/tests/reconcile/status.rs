@@ -66,7 +66,7 @@ async fn reconcile_names_pods_without_a_sidecar_and_the_command_that_adds_it() {
     namespace.wait_for("p", "Programmed", "False NoPods").await;
     namespace.pod("old", false, json!({"app": "a"})).await;
     let message = namespace.wait_for("p", "Programmed", "False NotInjected").await;
-    assert_eq!(message, "1 of 1 pod carry no sidecar: delete and create anew pod/old.");
+    assert_eq!(message, "1 of 1 pod has no sidecar. To add it, recreate pod/old.");
     namespace.pod("out", false, json!({"app": "a", "sluice.dev/inject": "false"})).await;
     namespace.delete_pod("old").await;
     let mut new = open_session(&namespace, &control, "new").await;
@@ -84,7 +84,7 @@ async fn reconcile_names_a_service_that_bypasses_the_sidecars() {
     let message = namespace.wait_for("p", "Captured", "False BypassedByService").await;
     assert_eq!(
         message,
-        "Service legacy port 80 leads to 8080 of the pods, past the sidecars: set its targetPort to \"http\"."
+        "Port 80 of Service legacy targets port 8080 of the pods, which bypasses the sidecars: set its targetPort to \"http\"."
     );
     namespace.wait_for("p", "Ready", "False BypassedByService").await;
     namespace.service("legacy", json!({"app": "a"}), json!("http")).await;

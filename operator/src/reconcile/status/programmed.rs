@@ -146,7 +146,7 @@ fn nacked(pods: &[CountedPod], missing: &[&CountedPod]) -> Option<Programmed> {
         return None;
     }
     let message = format!(
-        "{} rejected this policy and still enforce the version before it: {}. If the sidecar is older than \
+        "{} rejected this policy: {}. Its previous version stays active there. If the sidecar is older than \
          the operator, restart the pods to update it.",
         part_of(nacks.len(), pods.len(), "pod", "has", "have"),
         list(nacks)
