@@ -1,50 +1,50 @@
-//! The question and the answer, and the reference definition of how one becomes the other: [`decide`]. The memory
-//! store runs it; the Redis script repeats it and is tested against it.
+//! Checks, their responses, and the reference definition of how one becomes the other: [`decide`]. The memory
+//! store calls it; the Redis script repeats its arithmetic and is tested against it.
 
 use std::sync::Arc;
 
 use sluice_limiter::{Decision, Rate, Record};
 use smallvec::SmallVec;
 
-use crate::memory::Prepared;
+use crate::memory::PreparedLimit;
 
-/// How many counters one check may name.
+/// Maximum number of counters in one check.
 pub const MAX_COUNTERS: usize = 32;
 
-/// How many rates one limit may have.
+/// Maximum number of rates in one limit.
 pub const MAX_RATES: usize = 8;
 
 /// A client's key, hashed with the store's secret to 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u128);
 
-/// What a store needs to know about a limit, made once a snapshot.
+/// A limit as the stores see it, built once per snapshot.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct LimitSpec {
-    /// `NAMESPACE/POLICY/LIMIT`: names the limit's counters among all of the store's.
+    /// `NAMESPACE/POLICY/LIMIT`: distinguishes the limit's counters from all others in the store.
     pub scope: String,
-    /// The rates; all must hold. At least one, at most [`MAX_RATES`], no two with the same tag.
+    /// The rates, all of which must hold. At least one, at most [`MAX_RATES`], no two with the same tag.
     pub rates: Vec<Rate>,
-    /// What the memory store needs of them.
-    pub(crate) prepared: Prepared,
+    /// Values that the memory store derives from the limit.
+    pub(crate) prepared: PreparedLimit,
 }
 
 impl LimitSpec {
-    /// A limit of this scope with these rates.
+    /// A limit with this scope and these rates.
     #[must_use]
     pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
         let scope = scope.into();
-        let prepared = Prepared::new(&scope, &rates);
+        let prepared = PreparedLimit::new(&scope, &rates);
         Self { scope, rates, prepared }
     }
 
-    /// Whether several who ask the same at the same instant can be decided at once, knowing only how many.
+    /// Reports whether equal checks of the same instant can be decided together, given only their number.
     #[must_use]
     pub fn is_mergeable(&self) -> bool {
         self.rates.iter().all(Rate::is_mergeable)
     }
 
-    /// Whether a denied check changes a counter of this limit.
+    /// Reports whether a denied check changes a counter of this limit.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
         self.rates.iter().any(Rate::counts_denied)
@@ -58,62 +58,63 @@ pub struct Counter {
     pub limit: Arc<LimitSpec>,
     /// The key.
     pub key: KeyHash,
-    /// How much this request costs; 0 asks without taking.
+    /// Cost of the request; 0 reads the counter without charging it.
     pub cost: u64,
 }
 
-/// All counters of one request; no counter twice.
+/// All counters of one request. No counter occurs twice.
 pub type CheckRequest = SmallVec<[Counter; 2]>;
 
-/// The answer to a check.
+/// The response to a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResponse {
-    /// Whether every rate of every counter has room. Only then was anything charged.
+    /// Whether every rate of every counter has room. Only an admitted check is charged.
     pub admitted: bool,
-    /// When, by the store's clock, in microseconds since the Unix epoch: names what was charged in a [`Settlement`].
+    /// Time of the decision by the store's clock, in microseconds since the Unix epoch. A [`Settlement`]
+    /// refers to the charge by this time.
     pub at: u64,
-    /// One decision for each rate of each counter, in the check's order.
+    /// One decision per rate of each counter, in the order of the check.
     pub decisions: SmallVec<[Decision; 2]>,
 }
 
 impl CheckResponse {
-    /// The answer to a check of one counter with one rate.
+    /// The response to a check of one counter with one rate.
     #[inline]
-    pub(crate) fn of_one(decision: Decision, at: u64) -> Self {
-        // Cheaper than to push it.
+    pub(crate) fn single(decision: Decision, at: u64) -> Self {
+        // Cheaper than a push.
         let decisions = SmallVec::from_slice(&[decision]);
         Self { admitted: decision.admitted, at, decisions }
     }
 }
 
-/// What was taken of a counter at once.
+/// Quota acquired from a counter in one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// How many times the cost, at most as many as were wanted.
+    /// Number of times the cost was charged, at most the number wanted.
     pub granted: u64,
-    /// How the counter stands afterwards, as the next one who asks the same would be told.
-    pub answer: CheckResponse,
+    /// State of the counter afterwards: the response that the next equal check would receive.
+    pub response: CheckResponse,
 }
 
-/// The correction of a charge: the request cost more, or less, than was taken. Made of a charge once and given away with
-/// it, so that no charge is corrected twice.
+/// A correction of an earlier charge, for a request that cost more or less than it was charged. It is not
+/// `Clone`, so that no charge is corrected twice.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The limit that was charged.
     pub limit: Arc<LimitSpec>,
     /// The key that was charged.
     pub key: KeyHash,
-    /// [`CheckResponse::at`] of the check that charged it.
+    /// [`CheckResponse::at`] of the check that was charged.
     pub charged: u64,
-    /// More, or less if it is negative. A refund never goes below nothing used.
+    /// Additional cost; negative for a refund. A refund never brings the usage below zero.
     pub delta: i64,
 }
 
-/// The records of one counter, one for each of its rates, in the order of the rates.
+/// The records of one counter: one for each of its rates, in the order of the rates.
 pub type Records = SmallVec<[Record; 1]>;
 
-/// Decides a check at `now`. `stored` holds what is known of each counter and is replaced by what is known
-/// afterwards: charged everywhere if admitted, otherwise only rolled to now, and with the denial where denials count.
+/// Decides a check at `now`. `stored` holds the records of each counter and is updated: charged everywhere if
+/// the check is admitted; otherwise only rolled to `now`, plus the denial where denials count.
 pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
@@ -138,7 +139,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
                 } else {
                     rate.charge_denied(record, at, counter.cost)
                 };
-                // A denial that counts may take the room that there was.
+                // Counting the denial may have used up the room.
                 let room =
                     room && (admitted || !rate.counts_denied() || rate.has_room(stored, at, counter.cost));
                 decisions.push(rate.decision(stored, at, counter.cost, room, admitted));
@@ -148,15 +149,15 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
     CheckResponse { admitted, at: now, decisions }
 }
 
-/// Whether a record was rebased after a wrong clock. Then it is stored even if the check was denied: or each denial would
-/// rebase it again, until the clock has caught up.
+/// Reports whether a record was rebased because its clock had been ahead. A rebased record is stored even
+/// when the check is denied; otherwise every denial would rebase it again until the clock catches up.
 #[must_use]
-pub fn rebased(before: &Record, after: &Record) -> bool {
+pub fn was_rebased(before: &Record, after: &Record) -> bool {
     let empty = after.tag.has_view() && after.tail.is_empty();
     before.tag == after.tag && after.window < before.window && !empty
 }
 
-/// Corrects a counter's records at `now`, those of the limit's rates; what is not there is not made.
+/// Corrects a counter's records at `now`. Rates without a record are skipped.
 pub fn settle(settlement: &Settlement, stored: &mut [Record], now: u64) {
     for rate in &settlement.limit.rates {
         let phase = rate.phase(settlement.key.0);

@@ -1,24 +1,24 @@
-//! What a store says when it cannot answer, and how it is doing.
+//! Errors of a store, and its health.
 
 use std::fmt;
 
-/// Why a check got no answer. The caller decides by its policy's `onStoreFailure`; nothing was consumed as far as
-/// the store could see to it.
+/// The reason why a check has no result. The caller then applies its policy's `onStoreFailure`. The store
+/// charges nothing for such a check as far as it can prevent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The latency budget ran out.
     #[error("the store did not answer within the latency budget")]
     Timeout,
-    /// Too many checks wait already.
+    /// The queue to the store is full.
     #[error("the queue to the store is full")]
     Overloaded,
-    /// The circuit is open, or the store answered with an error.
+    /// The circuit is open, or the store returned an error.
     #[error("the store is unavailable: {0}")]
     Unavailable(StoreFault),
 }
 
 impl StoreError {
-    /// Every error that a Redis can cause.
+    /// Every error of a Redis store.
     pub const ALL: [Self; 8] = [
         Self::Timeout,
         Self::Overloaded,
@@ -30,7 +30,7 @@ impl StoreError {
         Self::Unavailable(StoreFault::WrongType),
     ];
 
-    /// A word for metrics and responses.
+    /// Returns the word for metrics and response headers.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -41,27 +41,27 @@ impl StoreError {
     }
 }
 
-/// What is wrong with a store. Few and fixed, so that metrics can be labelled with them.
+/// A kind of store failure. There are few and their names are fixed, so that they can label metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreFault {
-    /// No connection: refused, reset, or no such name.
+    /// There is no connection: it was refused or reset, or the host name does not resolve.
     Unreachable,
-    /// It answers later than the latency budget.
+    /// Replies take longer than the latency budget.
     Slow,
-    /// It refuses this client: password, user rights, TLS.
+    /// The server rejects this client: its password, its user's rights, or TLS.
     Refused,
-    /// It cannot write: out of memory at maxmemory, or a read-only replica.
+    /// The server cannot write: it has reached maxmemory, or it is a read-only replica.
     ReadOnly,
-    /// It answers, but not what was asked.
+    /// The server sends replies that do not fit the request.
     Nonsense,
-    /// A key holds something that is not a counter.
+    /// A key holds a value that is not a counter.
     WrongType,
     /// No store is configured, or its configuration cannot be used.
     Unconfigured,
 }
 
 impl StoreFault {
-    /// A word for metrics and status.
+    /// Returns the word for metrics and status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,20 +80,20 @@ impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable => "it cannot be reached",
-            Self::Slow => "it answers later than the latency budget",
-            Self::Refused => "it refuses the user, a right, the password or the certificate",
+            Self::Slow => "its replies take longer than the latency budget",
+            Self::Refused => "it rejects the user, the password, the certificate or a command",
             Self::ReadOnly => "it cannot write (maxmemory reached, or a read-only replica)",
-            Self::Nonsense => "it answers nonsense",
-            Self::WrongType => "a key holds something that is not a counter",
-            Self::Unconfigured => "none is configured",
+            Self::Nonsense => "its replies are invalid",
+            Self::WrongType => "a key holds a value that is not a counter",
+            Self::Unconfigured => "no usable store is configured",
         })
     }
 }
 
-/// How a store is doing.
+/// The health of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreHealth {
-    /// Not yet connected for the first time.
+    /// The first connection has not been made yet.
     Starting,
     /// The last call succeeded.
     Healthy,

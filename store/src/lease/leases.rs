@@ -177,7 +177,7 @@ impl Leases {
         self.counts.acquired.fetch_add(granted, Relaxed);
         let plan = leased.plan.clone();
         let terms = plan.lease_terms.as_ref()?;
-        leased.lease.acquired(&plan.spec, leased.key, terms, wanted, granted, &grant.answer, sent, now);
+        leased.lease.acquired(&plan.spec, leased.key, terms, wanted, granted, &grant.response, sent, now);
         self.count_expired(leased);
         let counter = PlannedCounter { limit: plan, key: leased.key, cost: 0 };
         if leased.lease.block().left() > 0 && !std::mem::replace(&mut leased.scheduled, true) {

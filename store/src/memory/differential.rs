@@ -1,5 +1,5 @@
-//! The store against its definition: `decide` and `settle` on a plain map, for limits of all algorithms that are edited
-//! meanwhile, checks of several counters, and clocks that step.
+//! Tests of the memory store against its definition: `decide` and `settle` on a plain map, for limits of all
+//! algorithms and their edits, checks of several counters, and clocks that step.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,20 +12,21 @@ use sluice_limiter::{
     SubWindows, WarmUp,
 };
 
-use super::{MemoryStore, shard_of};
+use super::MemoryStore;
+use super::store::shard_of;
 use crate::check::{
     CheckResponse, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide, settle,
 };
 use crate::clock::Clock;
 
 const DAY: i64 = 86_400_000_000;
-/// Whole milliseconds, seconds, minutes and hours.
+/// The start of an hour.
 const START: u64 = 1_750_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
-    let sliding = (prop_oneof![3 => Just(1u64), 1 => 1u64..=60], bound).prop_map(|(slots, bound)| {
-        Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
+    let sliding = (prop_oneof![3 => Just(1u64), 1 => 1u64..=60], bound).prop_map(|(sub_windows, bound)| {
+        Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(sub_windows).unwrap(), bound }
     });
     let alignment = prop_oneof![2 => Just(Alignment::Clock), 1 => Just(Alignment::Spread), 1 => Just(Alignment::FirstRequest)];
     let log = (prop_oneof![Just(0u64), 0u64..2000], any::<bool>())
@@ -41,7 +42,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Numbers that cannot be a rate together are given the algorithm that takes all.
+/// Where the numbers do not form a valid rate, uses the sliding window, which accepts all numbers.
 fn any_rate() -> impl Strategy<Value = Rate> {
     let requests =
         prop_oneof![6 => 0u64..12, 1 => Just(1u64 << 31), 1 => 0..=MAX_COUNT, 1 => Just(MAX_COUNT)];
@@ -67,30 +68,30 @@ fn any_cost() -> impl Strategy<Value = u64> {
     prop_oneof![12 => Just(1u64), 3 => 0u64..8, 1 => 0..=1u64 << 32, 1 => any::<u64>(), 1 => Just(u64::MAX)]
 }
 
-/// A limit's rates and two edits of them: some with other numbers only, some anew.
-fn any_editions() -> impl Strategy<Value = Vec<Vec<Rate>>> {
+/// Three versions of a limit's rates: the second changes only numbers, the third is unrelated.
+fn any_versions() -> impl Strategy<Value = Vec<Vec<Rate>>> {
     let rates = || vec(any_rate(), 1..4);
     let numbers = vec(prop_oneof![4 => 1u64..12, 1 => 0..=MAX_COUNT], 3);
-    (rates(), numbers, rates()).prop_map(|(first, numbers, anew)| {
+    (rates(), numbers, rates()).prop_map(|(first, numbers, unrelated)| {
         let edited = first.iter().zip(numbers).map(|(rate, requests)| {
             let edited = Rate { requests: Requests::new(requests).unwrap(), ..*rate };
             edited.validated().unwrap_or(*rate)
         });
-        vec![first.clone(), edited.collect(), anew]
+        vec![first.clone(), edited.collect(), unrelated]
     })
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Of a limit, a key and a cost each.
+    /// Checks counters, each given by limit, key and cost.
     Check(Vec<(usize, u128, u64)>),
-    /// Of a limit, a key and a cost, so many times, so many microseconds apart.
-    Again((usize, u128, u64), usize, u64),
-    /// The limit, and which of its editions from now on.
+    /// Checks one counter a number of times, this many microseconds apart.
+    Repeat((usize, u128, u64), usize, u64),
+    /// Changes a limit to one of its versions.
     Edit(usize, usize),
-    /// Microseconds, forth or back.
+    /// Moves the clock by microseconds, forward or back.
     Wait(i64),
-    /// One of the charges, and by how much.
+    /// Corrects one of the charges by an amount.
     Settle(usize, i64),
 }
 
@@ -108,14 +109,14 @@ fn any_step() -> impl Strategy<Value = Step> {
         8 => vec(counter(), 1..2).prop_map(Step::Check),
         4 => vec(counter(), 1..6).prop_map(Step::Check),
         4 => (counter(), 1usize..30, prop_oneof![Just(0u64), 0u64..400])
-            .prop_map(|(counter, times, apart)| Step::Again(counter, times, apart)),
-        1 => (0usize..4, 0usize..3).prop_map(|(limit, edition)| Step::Edit(limit, edition)),
+            .prop_map(|(counter, times, apart)| Step::Repeat(counter, times, apart)),
+        1 => (0usize..4, 0usize..3).prop_map(|(limit, version)| Step::Edit(limit, version)),
         5 => wait.prop_map(Step::Wait),
         2 => (any::<usize>(), delta).prop_map(|(charge, delta)| Step::Settle(charge, delta)),
     ]
 }
 
-/// What the store is to be.
+/// The definition of the store.
 #[derive(Default)]
 struct Model {
     counters: HashMap<(String, u128), Records>,
@@ -123,12 +124,12 @@ struct Model {
 
 impl Model {
     fn take(&mut self, limit: &LimitSpec, key: KeyHash) -> (bool, Records, Records) {
-        let held = self.counters.remove(&(limit.scope.clone(), key.0));
-        let known = held.is_some();
+        let stored = self.counters.remove(&(limit.scope.clone(), key.0));
+        let exists = stored.is_some();
         let is_own =
             |record: &sluice_limiter::Record| limit.rates.iter().any(|rate| rate.tag() == record.tag);
-        let (own, others) = held.unwrap_or_default().into_iter().partition(is_own);
-        (known, own, others)
+        let (own, others) = stored.unwrap_or_default().into_iter().partition(is_own);
+        (exists, own, others)
     }
 
     fn put(&mut self, limit: &LimitSpec, key: KeyHash, mut own: Records, others: Records, now: u64) {
@@ -138,20 +139,20 @@ impl Model {
     }
 
     fn check(&mut self, check: &[Counter], now: u64) -> CheckResponse {
-        let held: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
+        let taken: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
         let all = |(_, own, others): &(bool, Records, Records)| own.iter().chain(others).cloned().collect();
-        let mut records: Vec<Records> = held.iter().map(all).collect();
-        let answer = decide(check, &mut records, now);
-        for ((counter, own), (known, _, others)) in check.iter().zip(records).zip(held) {
-            if answer.admitted || known || counter.limit.counts_denied() {
+        let mut records: Vec<Records> = taken.iter().map(all).collect();
+        let response = decide(check, &mut records, now);
+        for ((counter, own), (exists, _, others)) in check.iter().zip(records).zip(taken) {
+            if response.admitted || exists || counter.limit.counts_denied() {
                 self.put(&counter.limit, counter.key, own, others, now);
             }
         }
-        answer
+        response
     }
 
-    /// Forgets a counter that has expired.
-    fn forget(&mut self, counter: &Counter, now: u64) -> bool {
+    /// Removes a counter if it has expired.
+    fn remove_expired(&mut self, counter: &Counter, now: u64) -> bool {
         let name = (counter.limit.scope.clone(), counter.key.0);
         let has_expired = |records: &Records| records.iter().all(|record| record.expires_at() <= now / 1000);
         let expired = self.counters.get(&name).is_some_and(has_expired);
@@ -159,8 +160,8 @@ impl Model {
     }
 
     fn settle(&mut self, settlement: &Settlement, now: u64) {
-        let (known, mut own, others) = self.take(&settlement.limit, settlement.key);
-        if known {
+        let (exists, mut own, others) = self.take(&settlement.limit, settlement.key);
+        if exists {
             settle(settlement, &mut own, now);
             self.put(&settlement.limit, settlement.key, own, others, now);
         }
@@ -173,14 +174,14 @@ impl MemoryStore {
         self.lock(shard_of(id)).peek(id)
     }
 
-    /// Whether a check of this counter may sweep.
+    /// Reports whether a check of this counter may sweep.
     fn may_sweep(&self, counter: &Counter) -> bool {
         let number = shard_of(counter.limit.prepared.id(counter.key.0));
-        self.hot[number].is_live() || self.lock_around(number).is_nearly_due()
+        self.hot[number].is_live() || self.lock_without_hot(number).is_nearly_due()
     }
 
-    /// Sweeps the shard of a counter until it is gone.
-    fn forget(&self, counter: &Counter, now: u64) {
+    /// Sweeps the shard of a counter until the counter is removed.
+    fn sweep_until_removed(&self, counter: &Counter, now: u64) {
         let id = counter.limit.prepared.id(counter.key.0);
         let mut shard = self.lock(shard_of(id));
         while shard.peek(id).is_some() {
@@ -189,13 +190,13 @@ impl MemoryStore {
     }
 }
 
-/// Forgets the counters of a check that have expired, if it may sweep: it would not be noticed what has been swept and
-/// has come back at once.
-fn forget(store: &MemoryStore, model: &mut Model, check: &[Counter], now: u64) {
+/// Removes the expired counters of a check from the store and the model, if the check may sweep. Otherwise a
+/// counter that the check sweeps and creates again would go unnoticed.
+fn remove_expired(store: &MemoryStore, model: &mut Model, check: &[Counter], now: u64) {
     if check.iter().any(|counter| store.may_sweep(counter)) {
         for counter in check {
-            if model.forget(counter, now) {
-                store.forget(counter, now);
+            if model.remove_expired(counter, now) {
+                store.sweep_until_removed(counter, now);
             }
         }
     }
@@ -207,7 +208,7 @@ fn sorted(records: &Records) -> Records {
     records
 }
 
-/// A hash of the number, with its share of bits everywhere.
+/// Spreads small numbers over all bits as a hash would.
 fn hashed(key: u128) -> KeyHash {
     KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -216,20 +217,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn store_decides_as_defined(
-        editions in vec(any_editions(), 4), one in vec(any::<bool>(), 4), steps in vec(any_step(), 1..120),
+    fn store_decides_as_the_definition_does(
+        versions in vec(any_versions(), 4), one in vec(any::<bool>(), 4), steps in vec(any_step(), 1..120),
     ) {
-        let limits: Vec<Vec<Arc<LimitSpec>>> = editions.into_iter().zip(&one).enumerate().map(|(n, (editions, one))| {
+        let limits: Vec<Vec<Arc<LimitSpec>>> = versions.into_iter().zip(&one).enumerate().map(|(n, (versions, one))| {
             let spec = |mut rates: Vec<Rate>| {
-                // Most limits have one rate, and none two of one tag.
+                // Half of the limits have one rate, and no limit has two rates with the same tag.
                 rates.truncate(if *one { 1 } else { 3 });
                 rates.sort_by_key(Rate::tag);
                 rates.dedup_by_key(|rate| rate.tag());
                 Arc::new(LimitSpec::new(format!("ns/p/{n}"), rates))
             };
-            editions.into_iter().map(spec).collect()
+            versions.into_iter().map(spec).collect()
         }).collect();
-        let mut edition = [0; 4];
+        let mut version = [0; 4];
         let mut now = START;
         let store = MemoryStore::new(1000, Clock::manual(0));
         let mut model = Model::default();
@@ -237,51 +238,51 @@ proptest! {
         for step in steps {
             match step {
                 Step::Wait(micros) => now = now.saturating_add_signed(micros),
-                Step::Edit(limit, to) => edition[limit] = to,
+                Step::Edit(limit, to) => version[limit] = to,
                 Step::Check(mut counters) => {
                     counters.sort_by_key(|counter| (counter.0, counter.1));
                     counters.dedup_by_key(|counter| (counter.0, counter.1));
                     let counter = |(limit, key, cost): (usize, u128, u64)| Counter {
-                        limit: limits[limit][edition[limit]].clone(), key: hashed(key), cost,
+                        limit: limits[limit][version[limit]].clone(), key: hashed(key), cost,
                     };
                     let check: Vec<_> = counters.into_iter().map(counter).collect();
-                    forget(&store, &mut model, &check, now);
-                    let answer = store.check_at(&check, now);
-                    prop_assert_eq!(&answer, &model.check(&check, now), "{:?} at {}", check, now);
-                    if answer.admitted {
+                    remove_expired(&store, &mut model, &check, now);
+                    let response = store.check_at(&check, now);
+                    prop_assert_eq!(&response, &model.check(&check, now), "{:?} at {}", check, now);
+                    if response.admitted {
                         charges.extend(check.into_iter().map(|counter| (counter, now)));
                     }
                 }
-                // Nobody looks in between: so it is asked for outside of its shard's lock.
-                Step::Again((limit, key, cost), times, apart) => for _ in 0..times {
-                    let check = [Counter { limit: limits[limit][edition[limit]].clone(), key: hashed(key), cost }];
-                    forget(&store, &mut model, &check, now);
-                    let answer = store.check_at(&check, now);
-                    prop_assert_eq!(&answer, &model.check(&check, now), "{:?} at {}", check, now);
+                // Nothing reads the counter in between, so it becomes hot.
+                Step::Repeat((limit, key, cost), times, apart) => for _ in 0..times {
+                    let check = [Counter { limit: limits[limit][version[limit]].clone(), key: hashed(key), cost }];
+                    remove_expired(&store, &mut model, &check, now);
+                    let response = store.check_at(&check, now);
+                    prop_assert_eq!(&response, &model.check(&check, now), "{:?} at {}", check, now);
                     let [counter] = check;
-                    charges.extend(answer.admitted.then_some((counter, now)));
+                    charges.extend(response.admitted.then_some((counter, now)));
                     now += apart;
                 },
-                Step::Settle(which, delta) => if let Some(n) = which.checked_rem(charges.len()) {
+                Step::Settle(charge, delta) => if let Some(n) = charge.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
                     let settlement = Settlement { limit, key, charged, delta };
                     store.settle_key_at(&settlement, key.0, now);
                     model.settle(&settlement, now);
                 }
             }
-            // What the store has swept away had expired.
-            let mut forgotten = Vec::new();
+            // The store has only removed counters that had expired.
+            let mut removed = Vec::new();
             for ((scope, key), records) in &model.counters {
                 let limit = &limits[scope.strip_prefix("ns/p/").unwrap().parse::<usize>().unwrap()][0];
                 match store.peek(limit, KeyHash(*key)) {
-                    Some(held) => prop_assert_eq!(sorted(&held), sorted(records), "{} {}", scope, key),
+                    Some(stored) => prop_assert_eq!(sorted(&stored), sorted(records), "{} {}", scope, key),
                     None => {
                         prop_assert!(records.iter().all(|record| record.expires_at() <= now / 1000));
-                        forgotten.push((scope.clone(), *key));
+                        removed.push((scope.clone(), *key));
                     }
                 }
             }
-            for key in forgotten {
+            for key in removed {
                 model.counters.remove(&key);
             }
             prop_assert_eq!(store.keys(), model.counters.len());
@@ -290,7 +291,7 @@ proptest! {
 }
 
 #[test]
-fn store_takes_the_largest_and_the_smallest_numbers() {
+fn store_decides_on_the_largest_and_the_smallest_numbers() {
     let algorithms = [
         Algorithm::SLIDING_WINDOW,
         Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed },
@@ -320,11 +321,12 @@ fn store_takes_the_largest_and_the_smallest_numbers() {
                         [1, u64::MAX, 0, 1 << 31, MAX_COUNT, 1 << 32, 1, MAX_COUNT - 1, u64::MAX - 1, 1]
                     {
                         for wait in [0, 1, period * 1000 - 1, period * 1000] {
-                            // What has been swept away must not be asked for at an earlier time.
+                            // The clock never goes back here, because a swept counter must not be checked at
+                            // an earlier time.
                             now += wait;
                             let check = [Counter { limit: limit.clone(), key: hashed(7), cost }];
-                            let answer = store.check_at(&check, now);
-                            assert_eq!(answer, model.check(&check, now), "{check:?} at {now}");
+                            let response = store.check_at(&check, now);
+                            assert_eq!(response, model.check(&check, now), "{check:?} at {now}");
                         }
                     }
                 }

@@ -1,45 +1,46 @@
-//! A check of which several counters have become one, as there was room for none of their keys: that one is charged with
-//! what all of them cost, and each is told what it says.
+//! Counters of a check that share the overflow counter of their limit, because the store has no room for
+//! their keys. The overflow counter is charged the sum of their costs, and its decision applies to each of
+//! them.
 
-use super::entry::Id;
+use super::cell::CounterId;
 use crate::check::{CheckResponse, Counter};
 
-/// Such a check.
-pub(super) struct Shared {
+/// A check whose counters with equal ids are merged.
+pub(super) struct MergedCheck {
     pub(super) check: Vec<Counter>,
-    pub(super) ids: Vec<Id>,
-    /// Of each counter, where in `check` it is now.
-    places: Vec<usize>,
+    pub(super) ids: Vec<CounterId>,
+    /// Index in `check` of each counter of the original check.
+    indexes: Vec<usize>,
 }
 
-impl Shared {
-    /// `None` if no two counters have the same id.
-    pub(super) fn of(check: &[Counter], ids: &[Id]) -> Option<Self> {
-        let first = |id: &Id| ids.iter().position(|other| other == id);
+impl MergedCheck {
+    /// Merges a check. Returns `None` if no two counters have the same id.
+    pub(super) fn new(check: &[Counter], ids: &[CounterId]) -> Option<Self> {
+        let first = |id: &CounterId| ids.iter().position(|other| other == id);
         if ids.iter().enumerate().all(|(n, id)| first(id) == Some(n)) {
             return None;
         }
-        let mut shared = Self { check: Vec::new(), ids: Vec::new(), places: Vec::new() };
+        let mut merged = Self { check: Vec::new(), ids: Vec::new(), indexes: Vec::new() };
         for (counter, id) in check.iter().zip(ids) {
-            if let Some(place) = shared.ids.iter().position(|other| other == id) {
-                shared.check[place].cost = shared.check[place].cost.saturating_add(counter.cost);
-                shared.places.push(place);
+            if let Some(index) = merged.ids.iter().position(|other| other == id) {
+                merged.check[index].cost = merged.check[index].cost.saturating_add(counter.cost);
+                merged.indexes.push(index);
             } else {
-                shared.places.push(shared.ids.len());
-                shared.check.push(counter.clone());
-                shared.ids.push(*id);
+                merged.indexes.push(merged.ids.len());
+                merged.check.push(counter.clone());
+                merged.ids.push(*id);
             }
         }
-        Some(shared)
+        Some(merged)
     }
 
-    /// The answer to the check as it was.
-    pub(super) fn answer(&self, answer: &CheckResponse) -> CheckResponse {
-        let rates = |place: usize| self.check[place].limit.rates.len();
-        let decisions = self.places.iter().flat_map(|&place| {
-            let begin: usize = (0..place).map(rates).sum();
-            answer.decisions.iter().skip(begin).take(rates(place)).copied()
+    /// Expands the response to the merged check into the response to the original one.
+    pub(super) fn expand(&self, response: &CheckResponse) -> CheckResponse {
+        let rates = |index: usize| self.check[index].limit.rates.len();
+        let decisions = self.indexes.iter().flat_map(|&index| {
+            let begin: usize = (0..index).map(rates).sum();
+            response.decisions.iter().skip(begin).take(rates(index)).copied()
         });
-        CheckResponse { decisions: decisions.collect(), ..*answer }
+        CheckResponse { decisions: decisions.collect(), ..*response }
     }
 }

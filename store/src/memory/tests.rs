@@ -1,12 +1,17 @@
+//! Tests of the memory store by scenario.
+
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use sluice_limiter::{Algorithm, Bound, Burst, Overrun, Period, Rate, Record, Requests, SubWindows};
 
-use super::entry::{Entry, Id, Layout};
-use super::table::Table;
-use super::*;
-use crate::check::{KeyHash, LimitSpec};
+use super::MemoryStore;
+use super::cell::{CounterId, Layout, TableCell};
+use super::store::{AlignedShard, SHARDS, shard_of};
+use super::table::{CellTable, HOT_MICROS, SHARD_BITS, StoredCounter};
+use crate::check::{Counter, KeyHash, LimitSpec, Records, Settlement};
+use crate::clock::Clock;
 
 fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
     Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
@@ -16,7 +21,7 @@ fn limit(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
     Arc::new(LimitSpec::new(scope, vec![rate(requests, period, Algorithm::SLIDING_WINDOW)]))
 }
 
-/// Spreads the small numbers of a test over the shards, as a hash would.
+/// Spreads small numbers over the shards as a hash would.
 fn hashed(key: u128) -> KeyHash {
     KeyHash((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -25,16 +30,16 @@ fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
     Counter { limit: limit.clone(), key: hashed(key), cost: 1 }
 }
 
-fn places(store: &MemoryStore) -> usize {
-    (0..SHARDS).map(|shard| store.lock(shard).table.places()).sum()
+fn cells(store: &MemoryStore) -> usize {
+    (0..SHARDS).map(|shard| store.lock(shard).table.cells()).sum()
 }
 
-fn entries(store: &MemoryStore) -> usize {
+fn occupied_cells(store: &MemoryStore) -> usize {
     (0..SHARDS).map(|shard| store.lock(shard).table.len()).sum()
 }
 
 #[test]
-fn store_admits_exactly_the_number_and_again_after_the_window() {
+fn store_admits_exactly_the_limit_and_again_after_the_window() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(100, clock.clone());
     let limit = limit("ns/p/l", 5, 60_000);
@@ -46,20 +51,20 @@ fn store_admits_exactly_the_number_and_again_after_the_window() {
 }
 
 #[test]
-fn store_takes_nothing_when_one_of_several_denies() {
+fn store_charges_nothing_when_one_of_several_counters_denies() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let (wide, narrow) = (limit("ns/p/wide", 100, 60_000), limit("ns/p/narrow", 1, 60_000));
     let both = [counter(&wide, 1), counter(&narrow, 1)];
     assert!(store.check(&both).admitted);
     for _ in 0..10 {
-        let answer = store.check(&both);
-        assert!(!answer.admitted && answer.decisions[0].admitted && !answer.decisions[1].admitted);
+        let response = store.check(&both);
+        assert!(!response.admitted && response.decisions[0].admitted && !response.decisions[1].admitted);
     }
     assert_eq!(store.check(&[counter(&wide, 1)]).decisions[0].remaining, 98);
 }
 
 #[test]
-fn store_remembers_nothing_of_an_unknown_key_that_is_denied() {
+fn store_creates_no_counter_for_a_denied_check() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let none = limit("ns/p/none", 0, 60_000);
     let (wide, quiet) = (
@@ -69,14 +74,14 @@ fn store_remembers_nothing_of_an_unknown_key_that_is_denied() {
     let quiet = Arc::new(LimitSpec::new("ns/p/quiet", vec![rate(1, 1000, quiet)]));
     assert!(!store.check(&[counter(&none, 1)]).admitted);
     assert!(!store.check(&[counter(&none, 2), counter(&wide, 2)]).admitted);
-    assert_eq!((store.keys(), entries(&store)), (0, 0));
+    assert_eq!((store.keys(), occupied_cells(&store)), (0, 0));
     assert!(!store.check(&[counter(&none, 3), counter(&quiet, 3)]).admitted);
-    assert_eq!((store.keys(), entries(&store)), (1, 1), "but a denial that counts is");
+    assert_eq!((store.keys(), occupied_cells(&store)), (1, 1), "unless denials count");
     assert!(!store.check(&[counter(&quiet, 3)]).admitted);
 }
 
 #[test]
-fn store_forgets_idle_keys() {
+fn store_removes_idle_keys() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(100_000, clock.clone());
     let limit = limit("ns/p/l", 5, 1_000);
@@ -86,17 +91,17 @@ fn store_forgets_idle_keys() {
     assert_eq!(store.keys(), 20_000);
     clock.advance(10_000);
     for key in 0..40_000 {
-        // While the clock stands still, a key that is asked for often does not make it time to sweep.
+        // A hot key makes no sweep due as long as the clock does not move.
         clock.advance_micros(1);
         let _ = store.check(&[counter(&limit, key % 8)]);
     }
-    assert_eq!(store.keys(), entries(&store));
+    assert_eq!(store.keys(), occupied_cells(&store));
     assert!(store.keys() <= 8, "{} keys left", store.keys());
-    assert!(places(&store) < 300, "little memory is kept for few keys: {} places", places(&store));
+    assert!(cells(&store) < 300, "little memory is kept for few keys: {} cells", cells(&store));
 }
 
 #[test]
-fn store_keeps_its_size_while_keys_come_and_go() {
+fn store_keeps_its_size_while_keys_are_replaced() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(200_000, clock.clone());
     let several = vec![rate(5, 1_000, Algorithm::SLIDING_WINDOW), rate(50, 2_000, Algorithm::SLIDING_WINDOW)];
@@ -107,10 +112,10 @@ fn store_keeps_its_size_while_keys_come_and_go() {
                 assert!(store.check(&[counter(&limit, round * 50_000 + key)]).admitted);
             }
             assert!((50_000..80_000).contains(&store.keys()), "{}", store.keys());
-            assert_eq!(store.keys(), entries(&store));
-            let first = *first.get_or_insert(places(&store));
-            // Of 100 places at least 66 and at most 85 are taken when they are as many as can be.
-            assert!(places(&store) <= first.max(80_000 * 100 / 66), "{} {first}", places(&store));
+            assert_eq!(store.keys(), occupied_cells(&store));
+            let first = *first.get_or_insert(cells(&store));
+            // At the maximum number of keys, 66 % to 85 % of the cells are occupied.
+            assert!(cells(&store) <= first.max(80_000 * 100 / 66), "{} {first}", cells(&store));
             clock.advance(10_000);
         }
     }
@@ -122,22 +127,22 @@ fn store_shares_one_counter_among_new_keys_beyond_its_maximum() {
     let limit = limit("ns/p/l", 2, 3_600_000);
     assert!(store.check(&[counter(&limit, 0)]).admitted);
     let flood = (1..5_000).filter(|&key| store.check(&[counter(&limit, key)]).admitted).count();
-    assert_eq!(flood, 15 + 2, "fifteen more have room, and two more are admitted by the overflow counter");
+    assert_eq!(flood, 15 + 2, "15 more keys have room, and the overflow counter admits two requests");
     assert_eq!(store.keys(), 16 + 1);
     let known = store.check(&[counter(&limit, 0)]);
     assert!(known.admitted && known.decisions[0].remaining == 0, "a known key keeps its own counter");
 }
 
 #[test]
-fn store_charges_the_overflow_counter_for_each_that_shares_it() {
+fn store_charges_the_overflow_counter_for_each_key_that_shares_it() {
     let store = MemoryStore::new(1, Clock::manual(60_000_000));
     let limit = limit("ns/p/l", 10, 3_600_000);
     assert!(store.check(&[counter(&limit, 0)]).admitted);
     let all = [counter(&limit, 1), counter(&limit, 0), counter(&limit, 2), counter(&limit, 3)];
     for left in [7, 4, 1] {
-        let answer = store.check(&all);
-        let decisions: Vec<_> = answer.decisions.iter().map(|decision| decision.remaining).collect();
-        assert!(answer.admitted);
+        let response = store.check(&all);
+        let decisions: Vec<_> = response.decisions.iter().map(|decision| decision.remaining).collect();
+        assert!(response.admitted);
         assert_eq!(decisions, [left, decisions[1], left, left]);
     }
     assert!(!store.check(&all).admitted);
@@ -146,7 +151,7 @@ fn store_charges_the_overflow_counter_for_each_that_shares_it() {
 }
 
 #[test]
-fn store_decides_on_known_keys_as_if_there_were_no_flood() {
+fn a_flood_of_new_keys_does_not_change_decisions_on_known_keys() {
     let (clock, limits) =
         (Clock::manual(60_000_000), [limit("ns/p/l", 20, 60_000), limit("ns/p/m", 30, 120_000)]);
     let (calm, flooded) = (MemoryStore::new(1000, clock.clone()), MemoryStore::new(64, clock.clone()));
@@ -158,11 +163,11 @@ fn store_decides_on_known_keys_as_if_there_were_no_flood() {
         assert_eq!(calm.check(&check(key)), flooded.check(&check(key)));
     }
     for round in 0..2_000 {
-        // The flood comes with one counter, with both, and with one that is known.
+        // The flood checks one counter, both, and both with one known key.
         let mixed = [counter(&limits[0], round % 30), counter(&limits[1], 1_000 + round)];
         let _ = flooded.check(&[counter(&limits[0], 1_000 + round)]);
         let _ = flooded.check(&check(1_001 + 2 * round));
-        // The second takes of the first: both stores are asked.
+        // A mixed check also charges the first counter, so both stores are checked.
         if calm.check(&mixed[..1]).admitted {
             assert!(flooded.check(&mixed[..1]).admitted);
         } else {
@@ -170,7 +175,7 @@ fn store_decides_on_known_keys_as_if_there_were_no_flood() {
         }
         assert_eq!(calm.check(&check(round * 7 % 30)), flooded.check(&check(round * 7 % 30)));
         if round % 4 == 0 {
-            // Idle keys expire, but each of these is asked for again before.
+            // Idle keys expire, but each of these is checked again earlier.
             clock.advance(100);
         }
     }
@@ -178,7 +183,7 @@ fn store_decides_on_known_keys_as_if_there_were_no_flood() {
 }
 
 #[test]
-fn store_keeps_counts_when_a_number_is_edited() {
+fn store_keeps_counts_when_a_limit_is_edited() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let (five, three, eight) =
         (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 3, 60_000), limit("ns/p/l", 8, 60_000));
@@ -188,8 +193,8 @@ fn store_keeps_counts_when_a_number_is_edited() {
 }
 
 #[test]
-fn store_begins_an_edited_period_with_what_was_counted() {
-    // The second minute of an hour.
+fn an_edited_period_starts_with_the_usage_of_the_former_one() {
+    // In the second minute of an hour.
     let store = MemoryStore::new(100, Clock::manual(7_260_000));
     let (minute, hour) = (limit("ns/p/l", 20, 60_000), limit("ns/p/l", 50, 3_600_000));
     assert_eq!((0..30).filter(|_| store.check(&[counter(&minute, 1)]).admitted).count(), 20);
@@ -197,7 +202,7 @@ fn store_begins_an_edited_period_with_what_was_counted() {
 }
 
 #[test]
-fn store_drops_the_records_of_another_period_when_they_have_expired() {
+fn store_removes_the_records_of_a_former_period_once_they_have_expired() {
     let clock = Clock::manual(7_200_000);
     let store = MemoryStore::new(100, clock.clone());
     let (minute, hour) = (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 5, 3_600_000));
@@ -208,16 +213,16 @@ fn store_drops_the_records_of_another_period_when_they_have_expired() {
         store.lock(shard_of(id)).peek(id).unwrap().len()
     };
     assert_eq!(after(&minute, 0), 1);
-    assert_eq!(after(&hour, 60_000), 2, "during a roll-out both are in use");
-    assert_eq!(after(&hour, 60_000), 1, "it counts for two of its periods");
+    assert_eq!(after(&hour, 60_000), 2, "during a rollout both periods are in use");
+    assert_eq!(after(&hour, 60_000), 1, "a record lasts two of its periods");
     assert!(
         store.lock(shard_of(id)).table.find(id.tagged(&hour.prepared.layout.unwrap())).is_some(),
-        "it is packed again"
+        "the remaining record is packed again"
     );
 }
 
 #[test]
-fn store_denies_for_a_period_when_the_clock_goes_back_a_day() {
+fn store_denies_for_one_period_when_the_clock_goes_back_a_day() {
     let store = MemoryStore::new(100, Clock::manual(0));
     let several =
         vec![rate(5, 60_000, Algorithm::SLIDING_WINDOW), rate(50, 120_000, Algorithm::FIXED_WINDOW)];
@@ -228,19 +233,19 @@ fn store_denies_for_a_period_when_the_clock_goes_back_a_day() {
         for second in 0..60 {
             assert!(!admits(9 * day + second * 1_000_000));
         }
-        assert!(admits(9 * day + 120_000_000), "what was used counts from when the step was seen");
+        assert!(admits(9 * day + 120_000_000), "the usage counts from the first check after the step");
     }
 }
 
 #[test]
-fn store_sweeps_over_damaged_records() {
+fn a_sweep_survives_damaged_records() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let limit = limit("ns/p/l", 5, 60_000);
     let id = limit.prepared.id(hashed(1).0);
-    for slot in [u64::MAX, u64::MAX / 60_000] {
-        let record = Record { window: slot, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
+    for window in [u64::MAX, u64::MAX / 60_000] {
+        let record = Record { window, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
         assert_eq!(record.expires_at(), u64::MAX);
-        store.lock(shard_of(id)).put(id, &limit, Records::from_iter([record]), Held::default(), 0);
+        store.lock(shard_of(id)).put(id, &limit, Records::from_iter([record]), StoredCounter::default(), 0);
         for key in 2..20_000 {
             let _ = store.check(&[counter(&limit, key % 50 + 2)]);
         }
@@ -249,13 +254,13 @@ fn store_sweeps_over_damaged_records() {
 }
 
 #[test]
-fn store_settles_what_was_charged() {
+fn store_settles_charges() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(2, clock.clone());
     let limit = limit("ns/p/l", 100, 60_000);
     let charge = |key| {
-        let answer = store.check(&[Counter { cost: 10, ..counter(&limit, key) }]);
-        (answer.admitted, answer.at)
+        let response = store.check(&[Counter { cost: 10, ..counter(&limit, key) }]);
+        (response.admitted, response.at)
     };
     let left = |key| store.check(&[Counter { cost: 0, ..counter(&limit, key) }]).decisions[0].remaining;
     let settle = |key, charged, delta| {
@@ -268,24 +273,24 @@ fn store_settles_what_was_charged() {
     settle(1, at, -15);
     assert_eq!(left(1), 100);
     settle(1, at, i64::MIN);
-    assert_eq!(left(1), 100, "never below nothing");
+    assert_eq!(left(1), 100, "never below zero usage");
     clock.advance(200_000);
     settle(1, at, 50);
-    assert_eq!(left(1), 100, "what has been forgotten stays forgotten");
+    assert_eq!(left(1), 100, "a removed counter stays removed");
 
     settle(5, at, 50);
-    assert_eq!(store.keys(), 1, "and what is not known stays unknown");
-    assert!(charge(2).0 && charge(3).0, "the second of them has no room");
+    assert_eq!(store.keys(), 1, "and an unknown counter is not created");
+    assert!(charge(2).0 && charge(3).0, "the second key has no room");
     let (_, at) = charge(4);
     assert_eq!(left(3), 80);
     settle(4, at, 7);
-    assert_eq!(left(3), 73, "more is taken of the overflow counter");
+    assert_eq!(left(3), 73, "an additional charge goes to the overflow counter");
     settle(4, at, -7);
-    assert_eq!(left(3), 73, "but nothing is given back to it");
+    assert_eq!(left(3), 73, "but no refund does");
 }
 
 #[test]
-fn store_is_atomic_across_shards_from_many_threads() {
+fn checks_from_many_threads_are_atomic_across_shards() {
     let store = MemoryStore::new(1_000, Clock::manual(60_000_000));
     let limits: Vec<_> = (0..32).map(|n| limit(&format!("ns/p/{n}"), 100, 60_000)).collect();
     let total: usize = std::thread::scope(|scope| {
@@ -308,7 +313,7 @@ fn store_is_atomic_across_shards_from_many_threads() {
 }
 
 #[test]
-fn store_counts_exactly_from_many_threads_and_keeps_its_maximum() {
+fn store_counts_exactly_from_many_threads_up_to_its_maximum() {
     let store = MemoryStore::new(500, Clock::manual(60_000_000));
     let limit = limit("ns/p/l", 3, 60_000);
     let total: usize = std::thread::scope(|scope| {
@@ -316,65 +321,65 @@ fn store_counts_exactly_from_many_threads_and_keeps_its_maximum() {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    assert_eq!(store.keys(), entries(&store));
-    // At most 500 keys and the overflow counter, each three times. Of two who reserve the last room at once one may be
-    // turned away in vain.
+    assert_eq!(store.keys(), occupied_cells(&store));
+    // At most 500 keys and the overflow counter, each three times. When two threads reserve the last room
+    // concurrently, both may fail.
     assert!((490..=501).contains(&store.keys()) && total == 3 * store.keys(), "{total} {}", store.keys());
 }
 
-/// Whether a counter is asked for outside of its shard's lock.
+/// Reports whether a counter is hot.
 fn is_hot(store: &MemoryStore, counter: &Counter) -> bool {
     let hot = &store.hot[shard_of(counter.limit.prepared.id(counter.key.0))];
-    hot.is_live() && hot.may_be(counter.limit.prepared.id(counter.key.0))
+    hot.is_live() && hot.may_hold(counter.limit.prepared.id(counter.key.0))
 }
 
 #[test]
-fn store_asks_for_a_key_outside_of_the_lock_when_it_is_asked_for_often() {
+fn a_key_that_is_checked_repeatedly_becomes_hot_and_cold_again() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(100, clock.clone());
     let limit = limit("ns/p/l", 1_000, 60_000);
     let check = |key| store.check(&[counter(&limit, key)]).decisions[0].remaining;
-    let often = || assert!((0..10).all(|_| check(1) > 0));
+    let check_repeatedly = || assert!((0..10).all(|_| check(1) > 0));
     check(1);
     assert!(!is_hot(&store, &counter(&limit, 1)));
-    often();
+    check_repeatedly();
     assert!(is_hot(&store, &counter(&limit, 1)));
     assert_eq!((check(1), check(2)), (1_000 - 12, 999));
-    // All who look further see all of it, and what they do is seen.
+    // A check of several counters sees all charges, and its own charge is seen afterwards.
     let both = [counter(&limit, 1), counter(&limit, 2)];
     assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 13);
     assert!(!is_hot(&store, &counter(&limit, 1)));
-    often();
+    check_repeatedly();
     assert!(is_hot(&store, &counter(&limit, 1)));
     let settlement =
         Settlement { limit: limit.clone(), key: hashed(1), charged: store.clock.now(), delta: 100 };
     store.settle(&settlement);
     assert_eq!(check(1), 1_000 - 124);
-    // Its lease ends.
-    often();
+    // It stays hot for a limited time.
+    check_repeatedly();
     assert!(is_hot(&store, &counter(&limit, 1)));
-    clock.advance_micros(super::hot::LEASE);
+    clock.advance_micros(HOT_MICROS);
     assert_eq!(check(1), 1_000 - 135);
     assert!(!is_hot(&store, &counter(&limit, 1)));
-    // So it does when another one of the shard has been asked for since.
+    // This also holds when another counter of the shard has been checked since.
     let shard = |key| shard_of(limit.prepared.id(hashed(key).0));
-    let beside = (2..).find(|&key| shard(key) == shard(1)).unwrap();
-    check(beside);
-    often();
-    check(beside);
+    let neighbour = (2..).find(|&key| shard(key) == shard(1)).unwrap();
+    check(neighbour);
+    check_repeatedly();
+    check(neighbour);
     assert!(is_hot(&store, &counter(&limit, 1)));
-    clock.advance_micros(super::hot::LEASE);
+    clock.advance_micros(HOT_MICROS);
     check(1);
     assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 147);
-    // An edited number counts at once, and back.
-    often();
+    // An edit of the limit applies immediately, and so does its reversal.
+    check_repeatedly();
     let fewer = self::limit("ns/p/l", 10, 60_000);
     assert!(!store.check(&[counter(&fewer, 1)]).admitted);
     assert_eq!(check(1), 1_000 - 158);
 }
 
 #[test]
-fn store_counts_a_hot_key_exactly_while_it_is_taken_in_and_out() {
+fn store_counts_a_key_exactly_while_it_becomes_hot_and_cold() {
     let clock = Clock::manual(60_000_000);
     let store = MemoryStore::new(100, clock.clone());
     let (hot, other) = (limit("ns/p/hot", 60_000, 3_600_000), limit("ns/p/other", 1 << 30, 3_600_000));
@@ -387,7 +392,7 @@ fn store_counts_a_hot_key_exactly_while_it_is_taken_in_and_out() {
             let one = |n: usize| {
                 was_hot.fetch_or(is_hot(store, &check[0]), Ordering::Relaxed);
                 clock.advance_micros(u64::from(n.is_multiple_of(8)));
-                // Between two of these there is time to be asked for often.
+                // Leaves the other threads time for consecutive checks.
                 (0..50).for_each(|_| std::hint::spin_loop());
                 store.check(&check[..1 + n % 2]).admitted
             };
@@ -402,8 +407,8 @@ fn store_counts_a_hot_key_exactly_while_it_is_taken_in_and_out() {
     assert!(!store.check(&[counter(&hot, 1)]).admitted);
 }
 
-/// Ids of which many share the half that tells where they stand.
-fn any_id() -> impl Strategy<Value = Id> {
+/// Ids of which many share the half that determines their position.
+fn any_id() -> impl Strategy<Value = CounterId> {
     let high = prop_oneof![
         Just(0u64),
         Just(1 << 57),
@@ -411,25 +416,26 @@ fn any_id() -> impl Strategy<Value = Id> {
         (0u64..64).prop_map(|n| n << 52),
         any::<u64>()
     ];
-    (high, 0u64..4).prop_map(|(high, low)| Id { high: high & (u64::MAX >> SHARD_BITS) & !1, low: low << 45 })
+    (high, 0u64..4)
+        .prop_map(|(high, low)| CounterId { high: high & (u64::MAX >> SHARD_BITS) & !1, low: low << 45 })
 }
 
 proptest! {
     #[test]
-    fn table_holds_what_was_put_in(steps in proptest::collection::vec((any_id(), 0u8..4), 1..400)) {
-        let mut table = Table::new(5);
-        let mut model: Vec<Id> = Vec::new();
-        for (id, what) in steps {
-            let held = model.iter().position(|held| *held == id);
-            match (table.seek(id), held) {
-                (Ok(at), Some(_)) if what == 0 => {
+    fn a_table_finds_what_was_inserted(steps in proptest::collection::vec((any_id(), 0u8..4), 1..400)) {
+        let mut table = CellTable::new(5);
+        let mut model: Vec<CounterId> = Vec::new();
+        for (id, action) in steps {
+            let known = model.iter().position(|known| *known == id);
+            match (table.seek(id), known) {
+                (Ok(at), Some(_)) if action == 0 => {
                     table.remove(at);
-                    model.retain(|held| *held != id);
+                    model.retain(|known| *known != id);
                     table.shrink();
                 }
                 (Ok(at), Some(_)) => prop_assert_eq!(table.get(at).unwrap().id, id),
                 (Err(at), None) => {
-                    table.insert(id, at, Entry::spilled(id, 0, 0));
+                    table.insert(id, at, TableCell::spilled(id, 0, 0));
                     model.push(id);
                 }
                 other => prop_assert!(false, "{:?}", other),
@@ -437,45 +443,44 @@ proptest! {
             prop_assert_eq!(table.len(), model.len());
             for id in &model {
                 prop_assert!(table.seek(*id).is_ok());
-                let alone = model.iter().filter(|other| other.high == id.high).count() == 1;
-                prop_assert!(table.find(*id).map_or(!alone, |entry| entry.id == *id));
+                let unique = model.iter().filter(|other| other.high == id.high).count() == 1;
+                prop_assert!(table.find(*id).map_or(!unique, |cell| cell.id == *id));
             }
         }
     }
 
     #[test]
-    fn an_entry_holds_its_record(
+    fn a_cell_holds_its_record(
         period in prop_oneof![1u64..100, 1..=sluice_limiter::MAX_PERIOD_MS], instant in 0u64..1 << 49, current in 0u64..1 << 47, shift in 0u32..47, previous in 0u64..1 << 34, id: (u64, u64), kind in 0usize..4,
     ) {
-        let slots = SubWindows::ONE;
         let algorithm = [
             Algorithm::SLIDING_WINDOW, Algorithm::FIXED_WINDOW,
-            Algorithm::SlidingWindowCounter { sub_windows: slots, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
+            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
         ][kind];
         let tag = rate(1 << 30, period, algorithm).tag();
         let layout = Layout::of(tag).unwrap();
-        let slot = if kind == 3 { instant } else { instant / period };
-        let id = Id { high: id.0 & !1, low: id.1 };
-        let record = Record { window: slot, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
-        if let Some(entry) = Entry::pack(id, &layout, &record) {
-            prop_assert_eq!(entry.unpack(&layout), record.clone());
-            prop_assert_eq!(entry.layout(id), Some(layout));
-            prop_assert!(id.is_of(&entry) && entry.place().is_none() && !entry.is_empty());
-            let (expires, later) = (record.expires_at(), entry.expires_at());
+        let window = if kind == 3 { instant } else { instant / period };
+        let id = CounterId { high: id.0 & !1, low: id.1 };
+        let record = Record { window, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
+        if let Some(cell) = TableCell::pack(id, &layout, &record) {
+            prop_assert_eq!(cell.unpack(&layout), record.clone());
+            prop_assert_eq!(cell.layout(id), Some(layout));
+            prop_assert!(id.is_of(&cell) && cell.spill_index().is_none() && !cell.is_empty());
+            let (expires, later) = (record.expires_at(), cell.expires_at());
             prop_assert!(expires <= later && later - expires <= 2 * period / 1000);
         } else {
-            let instant = u128::from(slot) * u128::from(if kind == 3 { 1 } else { period });
+            let instant = u128::from(window) * u128::from(if kind == 3 { 1 } else { period });
             prop_assert!(instant >> 48 > 0 || (record.current >> 31 > 0 && record.previous >> 18 > 0) || record.current >> 45 > 0 || record.previous >> 32 > 0);
         }
-        let over = Record { overrun: Overrun { since: 1, last: 2 }, ..record };
-        prop_assert!(Entry::pack(id, &layout, &over).is_none());
+        let overrun = Record { overrun: Overrun { since: 1, last: 2 }, ..record };
+        prop_assert!(TableCell::pack(id, &layout, &overrun).is_none());
     }
 }
 
 #[test]
-fn an_entry_is_half_a_line() {
-    assert_eq!(size_of::<Entry>(), 32);
-    assert!(size_of::<Line>() <= 128);
+fn a_cell_is_half_a_cache_line() {
+    assert_eq!(size_of::<TableCell>(), 32);
+    assert!(size_of::<AlignedShard>() <= 128);
     assert!(
         Layout::of(
             rate(

@@ -25,7 +25,7 @@ use sluice_limiter::Record;
 use sluice_store::redis::CHECK_LUA;
 use sluice_store::{Counter, LimitSpec};
 use support::Redis;
-use world::{ALL, Entry, Focus, Stored, World, encode, expires, name};
+use world::{ALL, BatchEntry, Focus, Stored, World, encode, expires, name};
 
 const PRELUDE: &str = "local real = redis
 local redis = {
@@ -87,7 +87,7 @@ fn run(world: &mut World, script: &str, connection: &mut Connection, checks: u64
             let before = world.known(entry);
             let differs =
                 |what: String, now: u64| Err(format!("differs at {now}: {what}, of {before:?} by {entry:?}"));
-            if let (Some((own, first)), Entry::Check { counters, .. }) = (run, entry) {
+            if let (Some((own, first)), BatchEntry::Check { counters, .. }) = (run, entry) {
                 if first && counters.len() > 1 {
                     let others = counters.iter().enumerate().filter(|&(at, _)| at != own);
                     let others: Vec<_> = others.map(|(_, one)| one.clone()).collect();
@@ -204,9 +204,9 @@ fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
 }
 
 /// Which counter of a check may be its own in a run.
-fn own_of(entries: &[Entry], entry: &Entry) -> Option<usize> {
-    let Entry::Check { counters, callers } = entry else { return None };
-    let all: Vec<_> = entries.iter().flat_map(Entry::names).collect();
+fn own_of(entries: &[BatchEntry], entry: &BatchEntry) -> Option<usize> {
+    let BatchEntry::Check { counters, callers } = entry else { return None };
+    let all: Vec<_> = entries.iter().flat_map(BatchEntry::names).collect();
     let plain = |one: &Counter| one.limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none());
     if counters.iter().any(|one| one.cost != 1 || !plain(one)) {
         return None;
@@ -219,14 +219,14 @@ fn own_of(entries: &[Entry], entry: &Entry) -> Option<usize> {
 }
 
 /// The call as the head of the script describes it.
-fn request(entries: &[Entry], deadline: u64) -> Call {
+fn request(entries: &[BatchEntry], deadline: u64) -> Call {
     let (mut names, mut limits): (Vec<String>, Vec<&LimitSpec>) = (vec![], vec![]);
     let (mut asked, mut order) = (vec![], vec![]);
     let owns: Vec<_> = entries.iter().map(|entry| own_of(entries, entry)).collect();
     for (n, entry) in entries.iter().enumerate().filter(|&(n, _)| owns[n].is_none()) {
         order.push(OrderedEntry { entry: n, run: None });
         match entry {
-            Entry::Check { counters, callers } => {
+            BatchEntry::Check { counters, callers } => {
                 asked.extend([1, counters.len() as u64, *callers]);
                 for counter in counters {
                     let index = index_of(&mut names, name(&counter.limit, counter.key));
@@ -237,7 +237,7 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
                     }
                 }
             }
-            Entry::Settle(settlement) => {
+            BatchEntry::Settle(settlement) => {
                 let index = index_of(&mut names, name(&settlement.limit, settlement.key));
                 let amount = settlement.delta.unsigned_abs();
                 let (more, less) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
@@ -253,7 +253,9 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
     while let Some(&first) = left.first() {
         // What the checks of a run have in common.
         let shape = |n: usize| {
-            let (Entry::Check { counters, callers }, Some(own)) = (&entries[n], owns[n]) else { panic!() };
+            let (BatchEntry::Check { counters, callers }, Some(own)) = (&entries[n], owns[n]) else {
+                panic!()
+            };
             let besides = counters.iter().enumerate().filter(|&(at, _)| at != own);
             let besides: Vec<_> = besides.map(|(_, one)| (&one.limit, one.key)).collect();
             (own, &counters[own].limit, besides, *callers)
@@ -267,7 +269,7 @@ fn request(entries: &[Entry], deadline: u64) -> Call {
             asked.extend([index_of(&mut names, name(limit, key)), index_of(&mut limits, limit)]);
         }
         for n in run {
-            let Entry::Check { counters, .. } = &entries[n] else { panic!() };
+            let BatchEntry::Check { counters, .. } = &entries[n] else { panic!() };
             names.push(name(&counters[own].limit, counters[own].key));
             order.push(OrderedEntry { entry: n, run: Some((own, n == first)) });
         }

@@ -1,20 +1,32 @@
-//! Limits and checks that the tests of topologies ask.
+//! Limits, checks and stores for the tests of the Redis store.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
+use redis::Commands;
+use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
-use sluice_store::{CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreHealth};
+use sluice_store::{
+    CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError,
+    StoreHealth,
+};
 
-use crate::support::eventually;
+use crate::support::{Redis, eventually};
 
-/// So many in the longest period: no test ends in another window than it began, except once a year.
+pub fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
+    Rate::new(Requests::new(requests).unwrap(), Period::from_millis(period).unwrap(), algorithm).unwrap()
+}
+
+/// A limit per longest period, about a year: a window ends during a test only once a year.
 pub fn limit(scope: &str, requests: u64) -> Arc<LimitSpec> {
-    let period = Period::from_millis(sluice_limiter::MAX_PERIOD_MS).unwrap();
-    let rate = Rate::new(Requests::new(requests).unwrap(), period, Algorithm::SLIDING_WINDOW).unwrap();
+    limit_per(scope, requests, MAX_PERIOD_MS)
+}
+
+/// A limit per period in milliseconds.
+pub fn limit_per(scope: &str, requests: u64, period: u64) -> Arc<LimitSpec> {
+    let rate = rate(requests, period, Algorithm::SLIDING_WINDOW);
     Arc::new(LimitSpec::new(format!("ns/policy/{scope}"), vec![rate]))
 }
 
@@ -26,7 +38,7 @@ pub fn check(counters: &[Counter]) -> CheckRequest {
     counters.iter().cloned().collect()
 }
 
-/// A budget so generous that a loaded machine does not fail a test about something else.
+/// Options with a budget so large that a loaded machine does not cause failures.
 pub fn patient(options: RedisOptions) -> RedisOptions {
     within(Duration::from_secs(10), options)
 }
@@ -46,16 +58,42 @@ pub async fn failing(store: &RedisStore, fault: StoreFault) {
     .await;
 }
 
-/// How many of so many checks are admitted, one after another.
+/// Starts a store with a budget so large that a loaded machine does not cause failures.
+pub fn patient_store(url: &str) -> RedisStore {
+    RedisStore::start(patient(RedisOptions::new(url))).unwrap()
+}
+
+/// Starts a store with the default budget.
+pub fn quick_store(url: &str) -> RedisStore {
+    RedisStore::start(within(Duration::from_millis(50), RedisOptions::new(url))).unwrap()
+}
+
+/// Returns the number of failed operations with the error of this name.
+pub fn failures(store: &RedisStore, name: &str) -> u64 {
+    let index = StoreError::ALL.iter().position(|error| error.as_str() == name).unwrap();
+    store.metrics().faults[index]
+}
+
+pub async fn decide(store: &RedisStore, counters: &[Counter]) -> CheckResponse {
+    store.check(check(counters)).await.unwrap()
+}
+
+/// Sends a check a number of times, one after another, and returns how many were admitted.
 pub async fn admitted(store: &RedisStore, counters: &[Counter], times: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..times {
-        admitted += usize::from(store.check(check(counters)).await.unwrap().admitted);
+        admitted += usize::from(decide(store, counters).await.admitted);
     }
     admitted
 }
 
-/// How much of a counter's first rate is used, as it is stored.
+/// Returns the records of a counter as they are stored.
+pub fn stored(redis: &Redis, store: &RedisStore, counter: &Counter) -> Vec<Record> {
+    let bytes: Vec<u8> = redis.connection().get(store.key(counter)).unwrap();
+    Record::decode_all(&bytes).unwrap()
+}
+
+/// Returns the usage of a counter's first rate as it is stored.
 pub fn used(connection: &mut redis::Connection, store: &RedisStore, counter: &Counter) -> u64 {
     let bytes: Vec<u8> = redis::cmd("GET").arg(store.key(counter)).query(connection).unwrap();
     Record::decode_all(&bytes).unwrap().first().map_or(0, |record| record.current)

@@ -30,9 +30,9 @@ impl<S: Backend> RunningAcquisition<S> {
         let grant = core.store.acquire(acquisition.counter.clone(), acquisition.units).await;
         if let Ok(grant) = &grant {
             let now = core.time.now();
-            core.time.record(grant.answer.at, now);
+            core.time.record(grant.response.at, now);
             if let Some(counter) = core.leases.acquired(acquisition, grant, sent, now) {
-                core.local_quota.record_usage(&counter, &grant.answer.decisions, grant.answer.at);
+                core.local_quota.record_usage(&counter, &grant.response.decisions, grant.response.at);
             }
         }
         acquisition.call.complete(grant.map(|_| ()));

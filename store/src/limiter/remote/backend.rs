@@ -28,7 +28,7 @@ impl Backend for RedisStore {
     }
 
     async fn acquire(&self, counter: Counter, times: u64) -> Result<Grant, StoreError> {
-        Self::take(self, counter, times).await
+        Self::acquire(self, counter, times).await
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {

@@ -100,7 +100,7 @@ impl Backend for FakeStore {
         let counter = [counter];
         let granted = (0..times).take_while(|_| self.decide(&counter).admitted).count() as u64;
         let peek = [Counter { cost: 0, ..counter[0].clone() }];
-        Ok(Grant { granted, answer: self.decide(&peek) })
+        Ok(Grant { granted, response: self.decide(&peek) })
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {

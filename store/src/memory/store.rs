@@ -1,0 +1,121 @@
+//! The store: its shards, its clock and its size.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::cell::CounterId;
+use super::table::{Hot, SHARD_BITS, Shard};
+use crate::check::{CheckResponse, Counter, Settlement};
+use crate::clock::Clock;
+
+pub(super) const SHARDS: usize = 1 << SHARD_BITS;
+
+/// Key of the overflow counter, which new keys of a limit share when the store is full.
+pub(super) const OVERFLOW: u128 = 0;
+
+/// The memory store.
+pub struct MemoryStore {
+    pub(super) shards: Box<[AlignedShard; SHARDS]>,
+    /// The hot counter of each shard. It is read more often than written, so it is kept apart from the locks,
+    /// which every check writes.
+    pub(super) hot: Box<[Hot; SHARDS]>,
+    pub(super) clock: Clock,
+    pub(super) max_keys: usize,
+    /// Number of keys in all shards.
+    pub(super) keys: AtomicUsize,
+    /// Number of sweeps of another shard than the check's own.
+    pub(super) foreign_sweeps: AtomicUsize,
+}
+
+/// A shard on cache lines of its own, so that processors do not invalidate each other's lines.
+#[repr(align(128))]
+pub(super) struct AlignedShard(pub(super) Mutex<Shard>);
+
+impl MemoryStore {
+    /// A store of at most `max_keys` keys, not counting overflow counters.
+    #[must_use]
+    pub fn new(max_keys: usize, clock: Clock) -> Self {
+        // The first reading is slow, so it happens before the first check.
+        let _ = clock.now();
+        Self {
+            shards: Box::new(std::array::from_fn(|number| AlignedShard(Mutex::new(Shard::new(number))))),
+            hot: Box::new(std::array::from_fn(|_| Hot::default())),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            foreign_sweeps: AtomicUsize::new(0),
+            clock,
+        }
+    }
+
+    /// Decides a check now.
+    #[must_use]
+    #[inline]
+    pub fn check(&self, check: &[Counter]) -> CheckResponse {
+        self.check_at(check, self.clock.now())
+    }
+
+    /// Decides a check at a time that the caller has just read from a clock, in microseconds since the Unix
+    /// epoch.
+    #[must_use]
+    #[inline]
+    pub fn check_at(&self, check: &[Counter], now: u64) -> CheckResponse {
+        if let [counter] = check {
+            let prepared = &counter.limit.prepared;
+            if let Some(window) = &prepared.window {
+                let id = prepared.id(counter.key.0);
+                if self.hot[shard_of(id)].may_hold(id) {
+                    return self.check_hot(counter, window, now);
+                }
+                return self.check_window(counter, window, now);
+            }
+            if let Some(bucket) = &prepared.bucket
+                && counter.cost == 1
+            {
+                return self.check_bucket(counter, bucket, now);
+            }
+        }
+        self.check_any(check, now)
+    }
+
+    /// Corrects a charge. A counter that has been removed stays removed; an additional charge then goes to
+    /// its limit's overflow counter, which may be the one that was charged.
+    pub fn settle(&self, settlement: &Settlement) {
+        let now = self.clock.now();
+        if !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0 {
+            self.settle_key_at(settlement, OVERFLOW, now);
+        }
+    }
+
+    /// Returns the number of keys.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// Locks a shard and moves its hot counter back into it.
+    #[inline]
+    pub(super) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
+        let mut shard = self.lock_without_hot(number);
+        shard.cool(&self.hot[number]);
+        shard
+    }
+
+    /// Locks a shard; its hot counter stays outside.
+    #[inline]
+    pub(super) fn lock_without_hot(&self, number: usize) -> MutexGuard<'_, Shard> {
+        // A panic leaves the shard consistent, so a poisoned lock can be used.
+        self.shards[number].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the number of a counter's shard.
+#[inline]
+pub(super) fn shard_of(id: CounterId) -> usize {
+    (id.high >> (64 - SHARD_BITS)) as usize
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}

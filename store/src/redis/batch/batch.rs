@@ -1,0 +1,213 @@
+//! A batch: the operations of one script call. Equal checks merge into one entry with a count.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::entry::BatchEntry;
+use super::operation::{MAX_WAITING, Operation, PendingOperation, Responder};
+use super::runs::{Run, arrange};
+use crate::check::{CheckRequest, CheckResponse};
+use crate::failure::StoreError;
+
+/// Maximum number of records that one call touches. This takes Redis less than a millisecond, during which it
+/// serves no other client. Further operations go into a second concurrent call; larger calls would cost no
+/// less per check.
+pub(crate) const MAX_RECORDS: usize = 128;
+
+/// The operations of one script call.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    entries: Vec<BatchEntry>,
+    /// Runs, which are the last of the entries. Empty until [`Batch::arrange`].
+    runs: Vec<Run>,
+    callers: usize,
+    records: usize,
+    first_deadline: Option<Instant>,
+    /// Index of an entry by the hash of its check. After a collision, equal checks do not merge.
+    known: HashMap<u64, usize, foldhash::fast::RandomState>,
+    hasher: foldhash::fast::RandomState,
+}
+
+impl Batch {
+    /// Adds an operation, or returns it if it does not fit.
+    pub(crate) fn push(&mut self, pending: PendingOperation) -> Option<PendingOperation> {
+        if self.callers == MAX_WAITING {
+            return Some(pending);
+        }
+        let PendingOperation { operation, deadline } = pending;
+        let records = operation.records();
+        let hash = match &operation {
+            Operation::Check(check, _) => self.hash(check),
+            _ => None,
+        };
+        if let (Some(hash), Operation::Check(check, _)) = (hash, &operation)
+            && let Some(BatchEntry::Merged(known, callers)) =
+                self.known.get(&hash).and_then(|&at| self.entries.get_mut(at))
+            && is_equal(known, check)
+        {
+            if let Operation::Check(_, caller) = operation {
+                callers.push(caller);
+            }
+            self.callers += 1;
+            self.first_deadline = self.first_deadline.into_iter().chain([deadline]).min();
+            return None;
+        }
+        // An operation that exceeds the maximum alone fits into an empty batch, or it would wait forever.
+        if self.records + records > MAX_RECORDS && !self.entries.is_empty() {
+            return Some(PendingOperation { operation, deadline });
+        }
+        self.records += records;
+        self.callers += 1;
+        self.first_deadline = self.first_deadline.into_iter().chain([deadline]).min();
+        if let Some(hash) = hash {
+            self.known.insert(hash, self.entries.len());
+        }
+        self.entries.push(match operation {
+            Operation::Check(check, caller) => BatchEntry::Merged(check, vec![caller]),
+            other => BatchEntry::Single(other),
+        });
+        None
+    }
+
+    /// Returns the hash of a check that can merge with equal ones.
+    fn hash(&self, check: &CheckRequest) -> Option<u64> {
+        if check.iter().any(|counter| !counter.limit.is_mergeable()) {
+            return None;
+        }
+        let mut hasher = self.hasher.build_hasher();
+        for counter in check {
+            (Arc::as_ptr(&counter.limit) as usize, counter.key, counter.cost).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    /// Arranges the entries in runs, in the order of the script call: first the entries outside of all runs,
+    /// then the runs.
+    pub(crate) fn arrange(&mut self) -> (&[BatchEntry], &[Run]) {
+        self.known.clear();
+        self.runs = arrange(&mut self.entries);
+        (&self.entries, &self.runs)
+    }
+
+    /// Takes the batch apart, in the order of the script call.
+    pub(crate) fn into_entries(self) -> (Vec<BatchEntry>, Vec<Run>) {
+        (self.entries, self.runs)
+    }
+
+    /// Returns the check and its callers if the batch consists of one check of several counters.
+    #[expect(clippy::result_large_err, reason = "any other batch is returned unchanged")]
+    pub(crate) fn into_check(mut self) -> Result<(CheckRequest, Vec<Responder<CheckResponse>>), Self> {
+        match (self.entries.pop(), self.entries.is_empty()) {
+            (Some(BatchEntry::Merged(check, callers)), true) if check.len() > 1 => Ok((check, callers)),
+            (entry, _) => {
+                self.entries.extend(entry);
+                Err(self)
+            }
+        }
+    }
+
+    /// Splits the batch into one batch per entry.
+    pub(crate) fn into_singles(self) -> impl Iterator<Item = Self> {
+        let first_deadline = self.first_deadline;
+        self.entries.into_iter().map(move |entry| Self {
+            callers: entry.callers(),
+            records: entry.records(),
+            entries: vec![entry],
+            first_deadline,
+            ..Self::default()
+        })
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the weighted number of records that the call touches.
+    pub(crate) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Returns the number of operations.
+    pub(crate) fn callers(&self) -> usize {
+        self.callers
+    }
+
+    /// Returns the number of operations that are merged into another one's entry.
+    pub(crate) fn merged(&self) -> usize {
+        self.callers - self.entries.len()
+    }
+
+    /// Returns the time at which the first caller gives up.
+    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+        self.first_deadline
+    }
+
+    /// Returns an error to all callers.
+    pub(crate) fn fail(self, error: &StoreError) {
+        self.entries.into_iter().for_each(|entry| entry.fail(error));
+    }
+}
+
+/// Reports whether two checks are equal. Limits from different snapshots count as different even if their
+/// content is equal; the script then decides the checks one after another.
+fn is_equal(one: &CheckRequest, other: &CheckRequest) -> bool {
+    one.len() == other.len()
+        && one
+            .iter()
+            .zip(other)
+            .all(|(a, b)| Arc::ptr_eq(&a.limit, &b.limit) && a.key == b.key && a.cost == b.cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_limiter::{Algorithm, Period, Rate, Requests};
+    use smallvec::smallvec;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::check::{Counter, KeyHash, LimitSpec};
+
+    fn limit(rates: u64) -> Arc<LimitSpec> {
+        let rate = |n| Rate {
+            requests: Requests::new(5).unwrap(),
+            period: Period::from_millis(n).unwrap(),
+            algorithm: Algorithm::FIXED_WINDOW,
+            soft: None,
+        };
+        Arc::new(LimitSpec::new("ns/p/l", (1..=rates).map(rate).collect()))
+    }
+
+    fn pending(limit: &Arc<LimitSpec>, key: u128, cost: u64) -> PendingOperation {
+        let check = smallvec![Counter { limit: limit.clone(), key: KeyHash(key), cost }];
+        let operation = Operation::Check(check, oneshot::channel().0);
+        PendingOperation { operation, deadline: Instant::now() }
+    }
+
+    #[test]
+    fn equal_checks_merge_into_one_entry() {
+        let (limit, edited) = (limit(1), limit(2));
+        let mut batch = Batch::default();
+        for _ in 0..10 {
+            assert!(batch.push(pending(&limit, 1, 1)).is_none());
+        }
+        assert!(batch.push(pending(&limit, 1, 2)).is_none());
+        assert!(batch.push(pending(&edited, 1, 1)).is_none());
+        assert!(batch.push(pending(&limit, 2, 1)).is_none());
+        assert_eq!((batch.callers(), batch.merged()), (13, 9));
+        batch.arrange();
+        assert_eq!(batch.into_entries().0.len(), 4);
+    }
+
+    #[test]
+    fn a_batch_touches_at_most_the_maximum_number_of_records() {
+        let limit = limit(8);
+        let mut batch = Batch::default();
+        let pushed = (0..1000).take_while(|&key| batch.push(pending(&limit, key, 1)).is_none()).count();
+        assert_eq!(pushed, MAX_RECORDS / 8);
+        assert!(batch.push(pending(&limit, 0, 1)).is_none(), "an equal check needs no further records");
+    }
+}

@@ -1,0 +1,103 @@
+//! An operation inside a batch.
+
+use sluice_limiter::{Algorithm, Rate};
+
+use super::operation::{Operation, Responder};
+use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec};
+use crate::failure::StoreError;
+
+/// An operation inside a batch, with its callers.
+#[derive(Debug)]
+pub(crate) enum BatchEntry {
+    /// Equal checks and their callers, in the order of their arrival.
+    Merged(CheckRequest, Vec<Responder<CheckResponse>>),
+    /// Any other operation, which has one caller.
+    Single(Operation),
+}
+
+impl BatchEntry {
+    /// Returns the counters to decide on; a settlement has none.
+    pub(crate) fn counters(&self) -> &[Counter] {
+        match self {
+            Self::Merged(check, _) | Self::Single(Operation::Check(check, _)) => check,
+            Self::Single(Operation::Acquire(counter, ..)) => std::slice::from_ref(counter),
+            Self::Single(Operation::Settle(..)) => &[],
+        }
+    }
+
+    /// Returns the scope and the key of each counter that the entry may change.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, KeyHash)> {
+        let settled = match self {
+            Self::Single(Operation::Settle(settlement, _)) => {
+                Some((&*settlement.limit.scope, settlement.key))
+            }
+            _ => None,
+        };
+        self.counters().iter().map(|counter| (&*counter.limit.scope, counter.key)).chain(settled)
+    }
+
+    /// Returns the number of times that the cost is charged at most.
+    pub(crate) fn times(&self) -> u64 {
+        match self {
+            Self::Merged(_, callers) => callers.len() as u64,
+            Self::Single(Operation::Check(..)) => 1,
+            Self::Single(Operation::Acquire(_, wanted, _)) => *wanted,
+            Self::Single(Operation::Settle(..)) => 0,
+        }
+    }
+
+    pub(super) fn callers(&self) -> usize {
+        match self {
+            Self::Merged(_, callers) => callers.len(),
+            Self::Single(_) => 1,
+        }
+    }
+
+    pub(super) fn records(&self) -> usize {
+        match self {
+            Self::Merged(check, _) => records_of(check),
+            Self::Single(operation) => operation.records(),
+        }
+    }
+
+    /// Returns an error to the callers that still wait.
+    pub(crate) fn fail(self, error: &StoreError) {
+        match self {
+            Self::Merged(_, callers) => {
+                callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone()))));
+            }
+            Self::Single(operation) => operation.fail(error.clone()),
+        }
+    }
+}
+
+impl Operation {
+    /// Returns the weighted number of records that the operation touches.
+    pub(super) fn records(&self) -> usize {
+        match self {
+            Self::Check(check, _) => records_of(check),
+            Self::Acquire(counter, ..) => weight(&counter.limit),
+            Self::Settle(settlement, _) => weight(&settlement.limit),
+        }
+    }
+}
+
+fn records_of(check: &CheckRequest) -> usize {
+    check.iter().map(|counter| weight(&counter.limit)).sum()
+}
+
+/// Returns the cost of a limit's records in the script, measured, as a multiple of a record of the default
+/// algorithm.
+fn weight(limit: &LimitSpec) -> usize {
+    let of = |rate: &Rate| {
+        if rate.script_arguments(0, 1).is_none() {
+            return 1;
+        }
+        match rate.algorithm {
+            Algorithm::SlidingWindowCounter { sub_windows, .. } => 3 + usize::from(sub_windows.get()) / 10,
+            Algorithm::SlidingWindowLog { .. } => 3 + rate.requests.get() as usize / 1000,
+            _ => 3,
+        }
+    };
+    limit.rates.iter().map(of).sum()
+}

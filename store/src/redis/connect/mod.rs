@@ -1,0 +1,26 @@
+//! Connections to Redis servers. A validated target goes in; a connection that has run the script comes out,
+//! or the fault that prevents it.
+//!
+//! - [`target`]: a server's address, with the means to connect to it.
+//! - [`open`]: one attempt to connect, and the delay before the next one.
+//! - [`sentinel`]: the address of the current master, from the sentinels.
+//! - [`probe`]: the check that a connection can run the script.
+//! - [`connector`]: all of this for one server.
+//! - [`fault`]: the meaning of Redis's errors.
+//!
+//! [`redis::aio::ConnectionManager`] is not used: during an outage its callers wait for it to reconnect, and
+//! their number has no bound.
+
+mod connector;
+mod fault;
+mod open;
+mod probe;
+mod sentinel;
+mod target;
+
+pub(crate) use connector::{Connected, Connector};
+pub(crate) use fault::{Redirect, ServerFailure, classify};
+pub(crate) use open::{backoff, open};
+pub(crate) use probe::{ServerClock, probe, warn_of_eviction};
+pub(crate) use sentinel::Sentinels;
+pub(crate) use target::{Target, TargetTemplate, split};

@@ -1,0 +1,121 @@
+//! The check that a connection can run the script, and the server's clock from its reply.
+
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::time::{Instant, timeout};
+
+use super::fault::ServerFailure;
+use super::open::ATTEMPT;
+use super::target::Target;
+use crate::failure::StoreFault;
+use crate::redis::script::{Script, ScriptArguments, read_time, send};
+
+/// An estimate of the server's clock, from its last reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerClock {
+    millis: u64,
+    received: Instant,
+}
+
+impl ServerClock {
+    /// A clock that shows `millis` now.
+    pub(crate) fn new(millis: u64) -> Self {
+        Self { millis, received: Instant::now() }
+    }
+
+    /// Returns the server's time at a future instant, in milliseconds. It may be too early, by the time that
+    /// the reply took to arrive, but never too late.
+    pub(crate) fn at(&self, instant: Instant) -> u64 {
+        self.millis + instant.saturating_duration_since(self.received).as_millis() as u64
+    }
+}
+
+/// Checks that a server is a master: after a failover, sentinels may for some time report one that is not.
+pub(super) async fn verify_master(
+    connection: &mut MultiplexedConnection,
+    target: &Target,
+    budget: Duration,
+) -> Result<(), ServerFailure> {
+    match timeout(budget.max(ATTEMPT), send(connection, &redis::cmd("ROLE"))).await {
+        Ok(Ok(Value::Array(role))) => match role.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+            _ => {
+                tracing::debug!(
+                    address = target.address,
+                    "the sentinels report a server that is not a master"
+                );
+                Err(StoreFault::ReadOnly.into())
+            }
+        },
+        Ok(Ok(_)) => Err(StoreFault::Nonsense.into()),
+        Ok(Err(error)) => Err(ServerFailure::from_error(&error)),
+        Err(_) => Err(StoreFault::Slow.into()),
+    }
+}
+
+/// Checks that the server runs the script within the budget: a slower one would close the circuit now, and
+/// the next calls would open it again. `key` is a counter's key that the last connection failed on. If there
+/// is one, the function also checks that it can be written, so that a replica or a full server does not look
+/// healthy until the next check.
+pub(super) async fn verify(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    key: Option<&str>,
+    budget: Duration,
+) -> Result<ServerClock, ServerFailure> {
+    // The first call takes longer if it has to send the script, which the server then compiles.
+    probe(connection, script, budget.max(ATTEMPT)).await?;
+    if let Some(key) = key {
+        // Writes nothing, but fails wherever a write would.
+        let mut write = redis::cmd("SETRANGE");
+        write.arg(key).arg(0).arg("");
+        match timeout(budget.max(ATTEMPT), send(connection, &write)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) if error.code() == Some("WRONGTYPE") => {}
+            // The key has moved to another server of the cluster, so this one is fine.
+            Ok(Err(error)) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => {}
+            Ok(Err(error)) => return Err(ServerFailure::from_error(&error)),
+            Err(_) => return Err(StoreFault::Slow.into()),
+        }
+    }
+    probe(connection, script, budget).await
+}
+
+/// Calls the script without any check, upon which it only returns its time.
+pub(crate) async fn probe(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    within: Duration,
+) -> Result<ServerClock, ServerFailure> {
+    match timeout(within, script.call(connection, &ScriptArguments::empty())).await {
+        Ok(Ok(value)) => match read_time(value) {
+            Some(millis) => Ok(ServerClock::new(millis)),
+            None => Err(StoreFault::Nonsense.into()),
+        },
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "Redis does not run the script");
+            Err(ServerFailure::from_error(&error))
+        }
+        Err(_) => Err(StoreFault::Slow.into()),
+    }
+}
+
+/// Logs a warning if the server may evict counters, after which their clients would start from zero. Logs
+/// nothing if the user has no right to INFO.
+pub(crate) async fn warn_of_eviction(connection: &mut MultiplexedConnection, address: &str) {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    if let Ok(Ok(Value::BulkString(text))) = timeout(ATTEMPT, send(connection, &info)).await {
+        let text = String::from_utf8_lossy(&text);
+        let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim);
+        if let Some(policy) = policy.filter(|&policy| policy != "noeviction") {
+            tracing::warn!(
+                address,
+                policy,
+                "Redis may evict counters, which resets their clients' usage: set maxmemory-policy noeviction"
+            );
+        }
+    }
+}

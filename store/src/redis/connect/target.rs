@@ -1,0 +1,63 @@
+//! A server's address, with the means to connect to it. The servers of a cluster and the master behind
+//! sentinels are discovered at run time by their addresses only; a [`TargetTemplate`] adds the credentials
+//! and certificates.
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+
+/// A server to connect to.
+pub(crate) struct Target {
+    pub(crate) client: Client,
+    pub(crate) tls: bool,
+    /// `HOST:PORT`, for logs and for comparison with other servers.
+    pub(crate) address: String,
+}
+
+impl Target {
+    pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
+        let address = info.addr().to_string();
+        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        Ok(Self { client: Client::open(info)?, tls, address })
+    }
+}
+
+/// Credentials and certificates for servers whose addresses are discovered.
+pub(crate) struct TargetTemplate(ConnectionInfo);
+
+impl TargetTemplate {
+    /// A template with everything but the address from `info`.
+    pub(crate) fn new(info: ConnectionInfo) -> Self {
+        Self(info)
+    }
+
+    /// Returns the server at this address, or `None` if the address is invalid.
+    pub(crate) fn target(&self, host: &str, port: u16) -> Option<Target> {
+        let host = host.to_owned();
+        let address = match self.0.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Target::new(self.0.clone().set_addr(address)).ok()
+    }
+}
+
+/// Splits `HOST:PORT`. The host may be an IPv6 address without brackets, or empty.
+pub(crate) fn split(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_split_at_its_last_colon() {
+        assert_eq!(split("10.0.0.1:6379"), Some(("10.0.0.1", 6379)));
+        assert_eq!(split("fd00::1:6379"), Some(("fd00::1", 6379)));
+        assert_eq!(split(":6379"), Some(("", 6379)));
+        assert_eq!(split("10.0.0.1"), None);
+        assert_eq!(split("10.0.0.1:x"), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! The worker's end of the queue, and the batches that it forms.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, timeout};
+
+use super::metrics::add;
+use super::queue::{QueueItem, RedirectedBatch, SecondCallSignal};
+use super::settings::PipelineSettings;
+use super::write::ScriptCall;
+use crate::failure::StoreError;
+use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation};
+use crate::redis::connect::ServerClock;
+use crate::redis::script::encode;
+
+/// Number of different operations that must wait for a second call to be worth its price: smaller batches
+/// cost the server more per check.
+const SECOND_CALL_THRESHOLD: usize = 64;
+
+/// Maximum number of script calls in one write.
+const MAX_CALLS: usize = 128;
+
+/// The worker's end of the queue.
+pub(super) struct Intake {
+    waiting: Receiver<QueueItem>,
+    /// The item that did not fit into the last write.
+    held: Option<QueueItem>,
+    pub(super) signal: Arc<SecondCallSignal>,
+}
+
+/// No item arrived for a while.
+pub(super) struct Idle;
+
+impl Intake {
+    pub(super) fn new(waiting: Receiver<QueueItem>, signal: Arc<SecondCallSignal>) -> Self {
+        Self { waiting, held: None, signal }
+    }
+
+    /// Waits for the next item, but not longer than `idle`. Returns `None` when the node is gone.
+    pub(super) async fn next(&mut self, idle: Duration) -> Result<Option<QueueItem>, Idle> {
+        match self.held.take() {
+            Some(item) => Ok(Some(item)),
+            None => timeout(idle, self.waiting.recv()).await.map_err(|_| Idle),
+        }
+    }
+
+    /// Returns the next item if enough wait for a second call.
+    pub(super) fn next_for_second_call(&mut self) -> Option<QueueItem> {
+        if self.held.is_some() || self.waiting.len() >= self.signal.threshold() {
+            self.held.take().or_else(|| self.waiting.try_recv().ok())
+        } else {
+            None
+        }
+    }
+
+    /// Fails all waiting items.
+    pub(super) fn fail_all(&mut self, error: &StoreError) {
+        if let Some(item) = self.held.take() {
+            item.fail(error);
+        }
+        while let Ok(item) = self.waiting.try_recv() {
+            item.fail(error);
+        }
+    }
+
+    /// Runs a future and fails all items that arrive meanwhile. Returns `None` when the node is gone.
+    pub(super) async fn fail_during<T>(
+        &mut self,
+        error: StoreError,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Some(done),
+                item = self.waiting.recv() => item?.fail(&error),
+            }
+        }
+    }
+
+    /// Forms the calls of one write from all waiting items, as far as they fit. Operations whose callers have
+    /// given up are dropped. So are those whose callers are about to give up, because the earliest deadline
+    /// applies to a whole batch.
+    pub(super) fn gather(
+        &mut self,
+        first: QueueItem,
+        clock: &ServerClock,
+        settings: &PipelineSettings,
+    ) -> Vec<ScriptCall> {
+        let metrics = &settings.metrics;
+        let now = Instant::now();
+        let near_deadline = now + settings.budget / 10;
+        let (mut calls, mut records) = (Vec::<ScriptCall>::new(), 0);
+        let mut next = Some(first);
+        while let Some(item) = next {
+            let left = match item {
+                QueueItem::New(_, pending) if pending.is_abandoned() || pending.deadline < near_deadline => {
+                    add(&metrics.expired, 1);
+                    pending.operation.fail(StoreError::Timeout);
+                    None
+                }
+                QueueItem::Redirected(redirected)
+                    if redirected.batch.first_deadline().is_none_or(|at| at < near_deadline) =>
+                {
+                    add(&metrics.expired, redirected.batch.callers());
+                    redirected.batch.fail(&StoreError::Timeout);
+                    None
+                }
+                item if !calls.is_empty() && (records >= MAX_RECORDS || calls.len() >= MAX_CALLS) => {
+                    Some(item)
+                }
+                QueueItem::Redirected(redirected) => {
+                    let RedirectedBatch { group, batch, asking, redirects } = *redirected;
+                    records += batch.records();
+                    calls.push(ScriptCall { asking, redirects, ..ScriptCall::new(group, batch) });
+                    None
+                }
+                QueueItem::New(group, pending) => {
+                    let (left, added) = push(&mut calls, group, pending);
+                    records += added;
+                    left
+                }
+            };
+            if left.is_some() {
+                self.held = left;
+                break;
+            }
+            next = self.waiting.try_recv().ok();
+        }
+        let (callers, merged) = calls.iter().fold((0, 0), |(callers, merged), call| {
+            (callers + call.batch.callers(), merged + call.batch.merged())
+        });
+        self.signal.set_threshold(second_call_threshold(callers, merged));
+        for call in &mut calls {
+            // Nothing may be charged for this batch once its first caller has given up.
+            let deadline = clock.at(call.batch.first_deadline().unwrap_or(now));
+            call.arguments = encode(&mut call.batch, &settings.names, deadline);
+            add(&metrics.calls, 1);
+            add(&metrics.checks, call.batch.callers());
+            add(&metrics.merged, call.batch.merged());
+        }
+        calls
+    }
+}
+
+/// Adds an operation to the call of its group. Returns it if it does not fit, and the number of records that
+/// it adds.
+fn push(
+    calls: &mut Vec<ScriptCall>,
+    group: BatchGroup,
+    pending: PendingOperation,
+) -> (Option<QueueItem>, usize) {
+    // A redirected batch keeps a call of its own.
+    if let Some(call) = calls.iter_mut().find(|call| call.group == group && call.redirects == 0) {
+        let before = call.batch.records();
+        let left = call.batch.push(pending);
+        return (left.map(|pending| QueueItem::New(group, pending)), call.batch.records() - before);
+    }
+    let mut batch = Batch::default();
+    let left = batch.push(pending);
+    let records = batch.records();
+    calls.push(ScriptCall::new(group, batch));
+    (left.map(|pending| QueueItem::New(group, pending)), records)
+}
+
+/// Returns the number of waiting operations that suffices for a second call. It grows with the share of
+/// merged operations in the call just formed, because the waiting ones will probably merge as well.
+fn second_call_threshold(callers: usize, merged: usize) -> usize {
+    (SECOND_CALL_THRESHOLD * callers / (callers - merged).max(1))
+        .clamp(SECOND_CALL_THRESHOLD, MAX_WAITING / 4)
+}

@@ -1,0 +1,304 @@
+//! The task that talks to one server: it connects, gathers operations, calls the script and responds. A
+//! second call is sent while the first one is in flight if enough operations wait that the server would
+//! otherwise idle between them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::circuit::Circuit;
+use super::intake::{Idle, Intake};
+use super::metrics::add;
+use super::settings::PipelineSettings;
+use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
+use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::redis::connect::{
+    Connected, Connector, Redirect, ServerClock, ServerFailure, backoff, probe, warn_of_eviction,
+};
+use crate::redis::script::{Reply, respond};
+
+/// Number of consecutive calls without a reply in time that opens the circuit.
+const MAX_TIMEOUTS: u32 = 3;
+
+/// Maximum number of writes in flight.
+const MAX_IN_FLIGHT: usize = 2;
+
+/// Interval at which an idle connection is probed, so that its end is noticed before a check needs it.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The state of the task.
+pub(super) struct Worker {
+    intake: Intake,
+    settings: PipelineSettings,
+    circuit: Arc<Circuit>,
+    /// Address of the server, for logs.
+    address: String,
+    /// Number of failed attempts and connections since the last successful call.
+    failed: u32,
+    /// A key from the last call that failed with an error.
+    failed_key: Option<String>,
+    /// Time since which this server reports that the cluster is down.
+    cluster_down_since: Option<Instant>,
+    /// The last failure that was logged.
+    logged: Option<ServerFailure>,
+}
+
+/// The outcome of a write or a call.
+enum CallOutcome {
+    Completed,
+    TimedOut,
+    Failed(ServerFailure),
+}
+
+/// The reason to leave a connection.
+enum Disconnect {
+    Failed,
+    /// Another server has become the master.
+    MasterChanged,
+    /// The node is gone.
+    Closed,
+}
+
+impl Worker {
+    pub(super) fn new(intake: Intake, settings: PipelineSettings, circuit: Arc<Circuit>) -> Self {
+        Self {
+            intake,
+            settings,
+            circuit,
+            address: String::new(),
+            failed: 0,
+            failed_key: None,
+            cluster_down_since: None,
+            logged: None,
+        }
+    }
+
+    /// Runs until the node is gone.
+    pub(super) async fn run(mut self, connector: Connector) {
+        let mut connected_before = false;
+        self.address = connector.to_string();
+        loop {
+            let (script, budget) = (self.settings.script.clone(), self.settings.budget);
+            let (key, failed) = (self.failed_key.clone(), self.failed);
+            let connecting = connector.connect(&script, key.as_deref(), budget, failed);
+            let Some(connected) = self.fail_items_during(connecting).await else { return };
+            let end = match connected {
+                Ok(Connected { target, mut connection, clock }) => {
+                    if !connected_before || self.address != target.address {
+                        warn_of_eviction(&mut connection, &target.address).await;
+                    }
+                    self.address.clone_from(&target.address);
+                    if self.circuit.fault().is_some() {
+                        tracing::info!(address = self.address, "Redis has recovered");
+                    }
+                    self.circuit.set(StoreHealth::Healthy);
+                    self.cluster_down_since = None;
+                    add(&self.settings.metrics.reconnects, usize::from(connected_before));
+                    connected_before = true;
+                    let (_watch, master_changed) = connector.watch(&self.address);
+                    self.serve(connection, clock, &master_changed).await
+                }
+                Err(failure) => {
+                    self.open_circuit(failure);
+                    Disconnect::Failed
+                }
+            };
+            match end {
+                Disconnect::Closed => return,
+                Disconnect::MasterChanged => continue,
+                Disconnect::Failed => {}
+            }
+            let delay = backoff(self.failed);
+            self.failed = self.failed.saturating_add(1);
+            if self.fail_items_during(sleep(delay)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Opens the circuit: new operations fail at the node, and the waiting ones fail now.
+    fn open_circuit(&mut self, failure: ServerFailure) {
+        let fault = failure.fault;
+        if self.circuit.fault() != Some(fault) || self.logged.as_ref() != Some(&failure) {
+            tracing::warn!(address = self.address, "Redis has failed: {failure}");
+        }
+        self.logged = Some(failure);
+        self.circuit.set(StoreHealth::Failing(fault));
+        self.intake.fail_all(&StoreError::Unavailable(fault));
+        if let Some(cluster) = self.settings.redirect_handler() {
+            cluster.refresh_soon();
+        }
+    }
+
+    /// Runs a future. While the circuit is open, fails the items that were on their way to the queue when it
+    /// opened. Returns `None` when the node is gone.
+    async fn fail_items_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        match self.circuit.fault() {
+            Some(fault) => self.intake.fail_during(StoreError::Unavailable(fault), work).await,
+            None => Some(work.await),
+        }
+    }
+
+    /// Serves operations over a connection until it fails.
+    async fn serve(
+        &mut self,
+        mut connection: MultiplexedConnection,
+        mut clock: ServerClock,
+        master_changed: &Notify,
+    ) -> Disconnect {
+        let signal = self.intake.signal.clone();
+        let mut writes = WritesInFlight::default();
+        let mut timeouts = 0;
+        let failure = loop {
+            let next = if writes.len() == 0 {
+                let item = tokio::select! {
+                    item = self.intake.next(PROBE_INTERVAL) => item,
+                    () = master_changed.notified() => return Disconnect::MasterChanged,
+                };
+                match item {
+                    Ok(Some(item)) => Some(item),
+                    Ok(None) => return Disconnect::Closed,
+                    Err(Idle) => {
+                        match probe(&mut connection, &self.settings.script, self.settings.budget).await {
+                            Ok(now) => {
+                                (clock, timeouts, self.failed) = (now, 0, 0);
+                                continue;
+                            }
+                            Err(ServerFailure { fault: StoreFault::Slow, .. })
+                                if timeouts + 1 < MAX_TIMEOUTS =>
+                            {
+                                timeouts += 1;
+                                continue;
+                            }
+                            Err(failure) => break failure,
+                        }
+                    }
+                }
+            } else if writes.len() < MAX_IN_FLIGHT {
+                self.intake.next_for_second_call()
+            } else {
+                None
+            };
+            if let Some(item) = next {
+                let calls = self.intake.gather(item, &clock, &self.settings);
+                if !calls.is_empty() {
+                    writes.send(&connection, &self.settings.script, calls, self.settings.budget);
+                }
+                signal.set_in_flight(writes.len());
+                continue;
+            }
+            let completed = tokio::select! {
+                completed = writes.next() => completed,
+                () = signal.reached(), if writes.len() < MAX_IN_FLIGHT => continue,
+            };
+            signal.set_in_flight(writes.len());
+            match self.complete(completed, &mut clock) {
+                CallOutcome::Completed => (timeouts, self.failed, self.failed_key) = (0, 0, None),
+                CallOutcome::TimedOut if timeouts + 1 < MAX_TIMEOUTS => timeouts += 1,
+                CallOutcome::TimedOut => break StoreFault::Slow.into(),
+                CallOutcome::Failed(failure) => break failure,
+            }
+        };
+        signal.set_in_flight(0);
+        self.open_circuit(failure);
+        // Replies to the writes in flight may still arrive; after their timeout at the latest they complete.
+        while writes.len() > 0 {
+            let Some(completed) = self.fail_items_during(writes.next()).await else {
+                return Disconnect::Closed;
+            };
+            self.complete(completed, &mut clock);
+        }
+        Disconnect::Failed
+    }
+
+    /// Responds to the callers of a write. The worst outcome among its calls is that of the write.
+    fn complete(&mut self, completed: CompletedWrite, clock: &mut ServerClock) -> CallOutcome {
+        let CompletedWrite { sent, calls, replies } = completed;
+        let Some(replies) = replies else {
+            for call in calls {
+                add(&self.settings.metrics.timeouts, 1);
+                call.batch.fail(&StoreError::Timeout);
+            }
+            return CallOutcome::TimedOut;
+        };
+        let latency = sent.elapsed();
+        let mut outcome = CallOutcome::Completed;
+        for (call, reply) in calls.into_iter().zip(replies) {
+            outcome = match (outcome, self.complete_call(call, reply, latency, clock)) {
+                (CallOutcome::Failed(failure), _) | (_, CallOutcome::Failed(failure)) => {
+                    CallOutcome::Failed(failure)
+                }
+                (CallOutcome::TimedOut, _) | (_, CallOutcome::TimedOut) => CallOutcome::TimedOut,
+                (CallOutcome::Completed, CallOutcome::Completed) => CallOutcome::Completed,
+            };
+        }
+        outcome
+    }
+
+    fn complete_call(
+        &mut self,
+        mut call: ScriptCall,
+        reply: RedisResult<Value>,
+        latency: Duration,
+        clock: &mut ServerClock,
+    ) -> CallOutcome {
+        let metrics = &self.settings.metrics;
+        let reply = match reply {
+            Ok(value) => Reply::read(value).map_err(|_| StoreFault::Nonsense.into()),
+            Err(error) => {
+                match (self.settings.redirect_handler(), Redirect::from_error(&error)) {
+                    (Some(cluster), Some(redirect)) => {
+                        let lasts = match (&redirect, self.cluster_down_since) {
+                            (Redirect::Down, Some(since)) => since.elapsed() > self.settings.budget,
+                            (Redirect::Down, None) => {
+                                self.cluster_down_since = Some(Instant::now());
+                                false
+                            }
+                            _ => false,
+                        };
+                        if !lasts {
+                            add(&metrics.redirected, 1);
+                            cluster.redirect(redirect, &self.address, call);
+                            return CallOutcome::Completed;
+                        }
+                    }
+                    (None, Some(Redirect::Moved(_))) => tracing::warn!(
+                        address = self.address,
+                        "this Redis is part of a cluster: configure it with a cluster url"
+                    ),
+                    _ => {}
+                }
+                tracing::debug!(address = self.address, %error, "a call to Redis failed");
+                Err(ServerFailure::from_error(&error))
+            }
+        };
+        let failure = match reply {
+            Ok(reply) => {
+                self.cluster_down_since = None;
+                metrics.record_latency(latency);
+                *clock = ServerClock::new(reply.now);
+                if reply.is_late() {
+                    add(&metrics.late, 1);
+                    call.batch.fail(&StoreError::Timeout);
+                    return CallOutcome::TimedOut;
+                }
+                match respond(reply, call.batch) {
+                    Ok(()) => return CallOutcome::Completed,
+                    Err(_) => StoreFault::Nonsense.into(),
+                }
+            }
+            Err(failure) => {
+                call.batch.fail(&StoreError::Unavailable(failure.fault));
+                failure
+            }
+        };
+        add(&metrics.errors, 1);
+        self.failed_key = call.arguments.keys.pop();
+        CallOutcome::Failed(failure)
+    }
+}

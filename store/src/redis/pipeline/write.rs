@@ -1,0 +1,152 @@
+//! Script calls in flight. One write to a server of a cluster carries one script call per hash slot; the
+//! replies come in the same order.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::time::{Instant, timeout};
+
+use crate::redis::batch::{Batch, BatchGroup};
+use crate::redis::script::{CHECK_LUA, Script, ScriptArguments, command};
+
+/// One script call.
+#[derive(Debug)]
+pub(crate) struct ScriptCall {
+    pub(crate) group: BatchGroup,
+    pub(crate) batch: Batch,
+    /// Whether the call follows an ASKING command, because the hash slot is moving to this server.
+    pub(super) asking: bool,
+    /// Number of times that the batch was redirected.
+    pub(crate) redirects: u32,
+    pub(super) arguments: ScriptArguments,
+}
+
+impl ScriptCall {
+    pub(super) fn new(group: BatchGroup, batch: Batch) -> Self {
+        Self { group, batch, asking: false, redirects: 0, arguments: ScriptArguments::default() }
+    }
+}
+
+/// A write that is complete or has timed out.
+pub(super) struct CompletedWrite {
+    pub(super) sent: Instant,
+    pub(super) calls: Vec<ScriptCall>,
+    /// One reply per call, or `None` if they did not arrive in time.
+    pub(super) replies: Option<Vec<RedisResult<Value>>>,
+}
+
+/// The writes whose replies have not arrived yet.
+#[derive(Default)]
+pub(super) struct WritesInFlight(VecDeque<Pin<Box<dyn Future<Output = CompletedWrite> + Send>>>);
+
+impl WritesInFlight {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Starts a write. [`Self::next`] drives it and returns its replies.
+    pub(super) fn send(
+        &mut self,
+        connection: &MultiplexedConnection,
+        script: &Arc<Script>,
+        calls: Vec<ScriptCall>,
+        budget: Duration,
+    ) {
+        let (mut connection, script) = (connection.clone(), script.clone());
+        self.0.push_back(Box::pin(async move {
+            let sent = Instant::now();
+            let replies = timeout(budget, send_all(&mut connection, &script, &calls)).await.ok();
+            CompletedWrite { sent, calls, replies }
+        }));
+    }
+
+    /// Waits for the next write to complete or to time out. Waits forever if there is no write.
+    pub(super) async fn next(&mut self) -> CompletedWrite {
+        poll_fn(|context| {
+            for at in 0..self.0.len() {
+                if let Some(write) = self.0.get_mut(at)
+                    && let Poll::Ready(completed) = write.as_mut().poll(context)
+                {
+                    drop(self.0.remove(at));
+                    return Poll::Ready(completed);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Sends calls and returns one reply per call. If the connection fails, every reply is its error.
+async fn send_all(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    calls: &[ScriptCall],
+) -> Vec<RedisResult<Value>> {
+    if let [ScriptCall { asking: false, arguments, .. }] = calls {
+        return vec![script.call(connection, arguments).await];
+    }
+    let all: Vec<&ScriptCall> = calls.iter().collect();
+    let mut replies = write(connection, script, &all, false).await;
+    let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_no_script(replies.get(at))).collect();
+    if !unknown.is_empty() {
+        let again: Vec<&ScriptCall> = unknown.iter().filter_map(|&at| calls.get(at)).collect();
+        for (at, reply) in unknown.into_iter().zip(write(connection, script, &again, true).await) {
+            if let Some(replaced) = replies.get_mut(at) {
+                *replaced = reply;
+            }
+        }
+    }
+    replies
+}
+
+fn is_no_script(reply: Option<&RedisResult<Value>>) -> bool {
+    let Some(Err(error)) = reply else { return false };
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Writes calls to the connection. With `source`, the first call carries the script's source, after which the
+/// server knows the script.
+async fn write(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    calls: &[&ScriptCall],
+    source: bool,
+) -> Vec<RedisResult<Value>> {
+    let mut pipeline = Pipeline::with_capacity(2 * calls.len());
+    for (at, call) in calls.iter().enumerate() {
+        if call.asking {
+            pipeline.add_command(redis::cmd("ASKING"));
+        }
+        pipeline.add_command(if source && at == 0 {
+            command("EVAL", CHECK_LUA, &call.arguments)
+        } else {
+            command("EVALSHA", &script.hash, &call.arguments)
+        });
+    }
+    let count = calls.len() + calls.iter().filter(|call| call.asking).count();
+    let values = match connection.send_packed_commands(&pipeline, 0, count).await {
+        Ok(values) => values,
+        Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut values = values.into_iter();
+    let mut next = || match values.next() {
+        Some(Value::ServerError(error)) => Err(RedisError::from(error)),
+        Some(value) => Ok(value),
+        None => Ok(Value::Nil),
+    };
+    calls
+        .iter()
+        .map(|call| {
+            let asking = if call.asking { next() } else { Ok(Value::Nil) };
+            let reply = next();
+            asking.and(reply)
+        })
+        .collect()
+}

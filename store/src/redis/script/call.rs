@@ -1,0 +1,111 @@
+//! The call of the script: by its hash, and with its source if the server does not know it. EVAL needs no
+//! right to SCRIPT LOAD, and it also serves a server that was restarted or whose scripts were flushed.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+
+/// Source of the script that decides a batch of checks. Its head describes the arguments and the reply.
+pub const CHECK_LUA: &str = include_str!("check.lua");
+
+/// The script, by its hash.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) hash: String,
+}
+
+/// The arguments of one script call.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptArguments {
+    /// Keys that the call touches, each once.
+    pub(crate) keys: Vec<String>,
+    /// The only other argument.
+    pub(super) payload: Vec<u8>,
+}
+
+impl ScriptArguments {
+    /// Arguments without an operation. Their deadline lies thousands of years ahead.
+    pub(crate) fn empty() -> Self {
+        Self { keys: Vec::new(), payload: pack(&[u64::from(u32::MAX) << 20]) }
+    }
+}
+
+impl Script {
+    pub(crate) fn new() -> Self {
+        Self { hash: redis::Script::new(CHECK_LUA).get_hash().to_owned() }
+    }
+
+    /// Calls the script and returns its reply.
+    pub(crate) async fn call(
+        &self,
+        connection: &mut MultiplexedConnection,
+        arguments: &ScriptArguments,
+    ) -> RedisResult<Value> {
+        match send(connection, &command("EVALSHA", &self.hash, arguments)).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                send(connection, &command("EVAL", CHECK_LUA, arguments)).await
+            }
+            other => other,
+        }
+    }
+}
+
+/// Sends one command. An error reply becomes an error.
+pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+    match connection.send_packed_command(command).await? {
+        Value::ServerError(error) => Err(error.into()),
+        value => Ok(value),
+    }
+}
+
+/// Builds EVALSHA with the script's hash, or EVAL with its source.
+pub(crate) fn command(name: &str, script: &str, arguments: &ScriptArguments) -> Cmd {
+    let ScriptArguments { keys, payload } = arguments;
+    let size = script.len() + payload.len() + keys.iter().map(String::len).sum::<usize>();
+    let mut command = Cmd::with_capacity(keys.len() + 4, size + 32);
+    command.arg(name).arg(script).arg(keys.len());
+    for key in keys {
+        command.arg(key);
+    }
+    command.arg(&payload[..]);
+    command
+}
+
+/// Encodes integers as a MessagePack array (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
+pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(5 + numbers.len() * 5);
+    out.push(0xdd);
+    out.extend_from_slice(&(numbers.len() as u32).to_be_bytes());
+    for &n in numbers {
+        match n {
+            0..=0x7f => out.push(n as u8),
+            0x80..=0xffff => {
+                out.push(0xcd);
+                out.extend_from_slice(&(n as u16).to_be_bytes());
+            }
+            0x1_0000..=0xffff_ffff => {
+                out.push(0xce);
+                out.extend_from_slice(&(n as u32).to_be_bytes());
+            }
+            _ => {
+                out.push(0xcf);
+                out.extend_from_slice(&n.to_be_bytes());
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_takes_the_shortest_form_that_holds_it() {
+        assert_eq!(pack(&[]), [0xdd, 0, 0, 0, 0]);
+        assert_eq!(pack(&[0, 127, 128]), [0xdd, 0, 0, 0, 3, 0, 127, 0xcd, 0, 128]);
+        assert_eq!(pack(&[65_535])[5..], [0xcd, 255, 255]);
+        assert_eq!(pack(&[65_536])[5..], [0xce, 0, 1, 0, 0]);
+        assert_eq!(pack(&[u64::from(u32::MAX)])[5..], [0xce, 255, 255, 255, 255]);
+        assert_eq!(pack(&[1 << 40])[5..], [0xcf, 0, 0, 1, 0, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,86 @@
+//! The responses to a batch's callers. The states from the reply go through the limiter's own functions, so
+//! that the numbers in response headers have one definition.
+
+use sluice_limiter::MAX_COUNT;
+use sluice_limiter::RecordView;
+use smallvec::SmallVec;
+
+use super::decode::{EntryResult, InvalidReply, Reply, State, States};
+use crate::check::{CheckResponse, Counter, Grant};
+use crate::failure::{StoreError, StoreFault};
+use crate::redis::batch::{Batch, BatchEntry, Operation};
+
+/// Sends a response to every caller of the batch. If any part of the reply is invalid, every caller receives
+/// an error.
+pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<(), InvalidReply> {
+    let (entries, runs) = batch.into_entries();
+    let results = reply.results(&entries, &runs);
+    let invalid = results.is_err();
+    let mut results = results.unwrap_or_default().into_iter();
+    for entry in entries {
+        let result = results.next().unwrap_or(EntryResult::Broken(StoreFault::Nonsense));
+        respond_to_entry(entry, result, reply.micros);
+    }
+    if invalid { Err(InvalidReply) } else { Ok(()) }
+}
+
+/// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
+/// own charge.
+fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
+    let (admitted, after) = match result {
+        EntryResult::Decided(admitted, after) => (admitted, after),
+        EntryResult::Settled => {
+            if let BatchEntry::Single(Operation::Settle(_, caller)) = entry {
+                let _ = caller.send(Ok(()));
+            }
+            return;
+        }
+        EntryResult::Broken(fault) => return entry.fail(&StoreError::Unavailable(fault)),
+    };
+    match entry {
+        BatchEntry::Merged(check, callers) => {
+            for (index, caller) in (0u64..).zip(callers) {
+                let _ = caller.send(Ok(response(&check, &after, admitted, index, now)));
+            }
+        }
+        BatchEntry::Single(Operation::Check(check, caller)) => {
+            let _ = caller.send(Ok(response(&check, &after, admitted, 0, now)));
+        }
+        BatchEntry::Single(Operation::Acquire(counter, wanted, caller)) => {
+            let granted = admitted.min(wanted);
+            let response = response(&[counter], &after, granted, granted, now);
+            let _ = caller.send(Ok(Grant { granted, response }));
+        }
+        BatchEntry::Single(settle) => settle.fail(StoreError::Unavailable(StoreFault::Nonsense)),
+    }
+}
+
+/// Returns the response to the check at this index among equal ones, given the states after all of them.
+fn response(check: &[Counter], after: &States, admitted: u64, index: u64, now: u64) -> CheckResponse {
+    let mut decisions = SmallVec::new();
+    let passes = index < admitted;
+    let rates = check.iter().flat_map(|counter| counter.limit.rates.iter().map(move |rate| (counter, rate)));
+    for ((counter, rate), state) in rates.zip(after) {
+        let (cost, now) = (counter.cost, now + rate.phase(counter.key.0));
+        let later = if passes { (admitted - 1 - index).saturating_mul(cost).min(MAX_COUNT) } else { 0 };
+        decisions.push(match state {
+            State::Record(record) => {
+                // The record is already rolled; rolling it again only returns its effective time.
+                let (mut record, at) = rate.roll(Some(record.clone()), now);
+                if later > 0 {
+                    record = rate.undo_charge(record, at, later);
+                }
+                let room = passes || rate.has_room(&record, at, cost);
+                rate.decision(&record, at, cost, room, passes)
+            }
+            State::View(view) => {
+                let view = RecordView { used: view.used.saturating_sub(later), ..*view };
+                // The time of a log never runs backwards. For a concurrency limit `newest` lies in the
+                // future.
+                let at = if rate.tag().is_log() { now.max(view.newest * 1000) } else { now };
+                rate.decide_from_view(&view, at, cost, passes || rate.view_has_room(&view, at, cost))
+            }
+        });
+    }
+    CheckResponse { admitted: passes, at: now, decisions }
+}

@@ -1,0 +1,169 @@
+//! The store: a single server, the master behind sentinels, or a cluster.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant};
+
+use super::batch::{BatchGroup, Operation, Responder};
+use super::connect::{Connector, Sentinels};
+use super::options::{ConnectPlan, OptionsError, RedisOptions};
+use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
+use super::route::{Cluster, check_slots, keep_up_to_date};
+use super::script::{KeyNames, Script};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
+use crate::failure::{StoreError, StoreHealth};
+
+/// Maximum number of times that one call acquires a counter's cost.
+pub const MAX_ACQUIRED: u64 = 4096;
+
+/// The Redis store. Dropping it ends its tasks and closes its connections.
+#[derive(Debug)]
+pub struct RedisStore {
+    servers: Servers,
+    metrics: Arc<MetricsRecorder>,
+    names: KeyNames,
+    budget: Duration,
+}
+
+/// The servers that hold the counters.
+#[derive(Debug)]
+enum Servers {
+    /// A single server, or the master behind sentinels.
+    Single(Node),
+    /// A cluster, and the task that keeps its map of hash slots up to date.
+    Cluster(Arc<Cluster>, JoinHandle<()>),
+}
+
+impl RedisStore {
+    /// Starts the tasks that talk to Redis. They connect, and reconnect when necessary. Must be called within
+    /// a tokio runtime, of either flavour. For `rediss://` the process must have installed the default rustls
+    /// provider.
+    pub fn start(options: RedisOptions) -> Result<Self, OptionsError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| OptionsError::NoRuntime)?;
+        let plan = options.validate()?;
+        let names = KeyNames { prefix: options.prefix.into(), partitions: options.partitions };
+        let (metrics, budget) = (Arc::<MetricsRecorder>::default(), options.latency_budget);
+        let settings = PipelineSettings {
+            script: Arc::new(Script::new()),
+            names: names.clone(),
+            budget,
+            metrics: metrics.clone(),
+            redirects: None,
+        };
+        let servers = match plan {
+            ConnectPlan::Standalone(target) => {
+                Servers::Single(Node::start(&runtime, Connector::Fixed(Arc::new(target)), settings))
+            }
+            ConnectPlan::Sentinel { sentinels, master, template } => {
+                let sentinels = Arc::new(Sentinels::new(sentinels, master, template));
+                Servers::Single(Node::start(&runtime, Connector::Sentinels(sentinels), settings))
+            }
+            ConnectPlan::Cluster { seeds, template } => {
+                let cluster = Cluster::new(runtime.clone(), settings, seeds, template);
+                let refresh = runtime.spawn(keep_up_to_date(Arc::downgrade(&cluster)));
+                Servers::Cluster(cluster, refresh)
+            }
+        };
+        Ok(Self { servers, metrics, names, budget })
+    }
+
+    /// Decides a check within the latency budget.
+    ///
+    /// # Errors
+    /// The budget ran out, the queue is full, or the store is failing. Nothing is charged then, as far as the
+    /// store can prevent it.
+    pub async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
+        let deadline = Instant::now() + self.budget;
+        self.metrics.record(deadline, self.budget, self.decide(check, deadline)).await
+    }
+
+    async fn decide(&self, check: CheckRequest, deadline: Instant) -> Result<CheckResponse, StoreError> {
+        let cluster = match &self.servers {
+            Servers::Single(node) => {
+                let operation = |caller| Operation::Check(check, caller);
+                return node.send(BatchGroup::ALL, deadline, operation).await;
+            }
+            Servers::Cluster(cluster, _) => cluster,
+        };
+        let groups = cluster.groups(&check, deadline).await?;
+        match groups.first() {
+            Some(&group) if groups.iter().all(|&other| other == group) => {
+                cluster.send(group, deadline, |caller| Operation::Check(check, caller)).await
+            }
+            _ => check_slots(cluster, &check, &groups, deadline).await,
+        }
+    }
+
+    /// Charges a counter's cost up to `wanted` times, at most [`MAX_ACQUIRED`] times, with the same result as
+    /// that many checks one after another.
+    ///
+    /// # Errors
+    /// The same as of [`RedisStore::check`].
+    pub async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
+        let wanted = wanted.clamp(1, MAX_ACQUIRED);
+        let (limit, key) = (counter.limit.clone(), counter.key);
+        self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller)).await
+    }
+
+    /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied.
+    ///
+    /// # Errors
+    /// The same as of [`RedisStore::check`].
+    pub async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+        let limit = settlement.limit.clone();
+        self.send(settlement.key, &limit, |caller| Operation::Settle(settlement, caller)).await
+    }
+
+    /// Sends an operation on a single counter and waits for its result.
+    async fn send<T>(
+        &self,
+        key: KeyHash,
+        limit: &LimitSpec,
+        operation: impl FnOnce(Responder<T>) -> Operation,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.budget;
+        let result = async {
+            match &self.servers {
+                Servers::Single(node) => node.send(BatchGroup::ALL, deadline, operation).await,
+                Servers::Cluster(cluster, _) => {
+                    let group = cluster.group_of(limit, key, deadline).await?;
+                    cluster.send(group, deadline, operation).await
+                }
+            }
+        };
+        self.metrics.record(deadline, self.budget, result).await
+    }
+
+    /// Returns the health of the store. A cluster fails while any master that holds counters fails; checks of
+    /// counters on the other masters succeed nevertheless.
+    #[must_use]
+    pub fn health(&self) -> StoreHealth {
+        match &self.servers {
+            Servers::Single(node) => node.health(),
+            Servers::Cluster(cluster, _) => cluster.health(),
+        }
+    }
+
+    /// Returns the metrics since the start.
+    #[must_use]
+    pub fn metrics(&self) -> RedisMetrics {
+        self.metrics.snapshot(self.health())
+    }
+
+    /// Returns the name of the Redis key that holds a counter.
+    #[must_use]
+    pub fn key(&self, counter: &Counter) -> String {
+        self.names.of_counter(counter)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        match self {
+            // Its worker ends when its queue closes.
+            Self::Single(_) => {}
+            Self::Cluster(_, refresh) => refresh.abort(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Random batches.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use sluice_limiter::{Algorithm, MAX_COUNT};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+
+use super::state::{BatchEntry, CROWD, Focus, World, key_of, name};
+
+impl World {
+    pub(crate) fn entries(&mut self) -> Vec<BatchEntry> {
+        let everyday = self.focus == Focus::Everyday;
+        let one = self.one.is_some();
+        let most = match everyday {
+            true if one => 30,
+            true if self.rng.random_bool(0.7) => 10,
+            _ => 40,
+        };
+        let how_many = self.rng.random_range(1..most);
+        // Mostly each of many clients asks once.
+        let each_once = one && self.rng.random_bool(0.6);
+        let first = self.rng.random_bool(0.5);
+        let in_pairs = one && self.besides.is_none() && self.rng.random_bool(0.2);
+        (0..how_many)
+            .map(|n| {
+                if self.rng.random_bool(0.1) {
+                    return self.settlement();
+                }
+                let simple = everyday && self.rng.random_bool(0.9);
+                let several = if one { 1 } else { *[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() };
+                let mut counters: Vec<Counter> = vec![];
+                for _ in 0..several {
+                    let limit = self.any_limit();
+                    let cost = if simple { 1 } else { self.cost(&limit) };
+                    let key = if each_once { key_of(n % CROWD) } else { self.key() };
+                    if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
+                        counters.push(Counter { limit, key, cost });
+                    }
+                }
+                if let (true, Some(besides)) = (simple, self.besides.clone()) {
+                    let at = if each_once && first { 0 } else { self.rng.random_range(0..=counters.len()) };
+                    counters.insert(at, besides);
+                }
+                let merges = (!simple || in_pairs) && counters.iter().all(|one| one.limit.is_mergeable());
+                let callers = match merges {
+                    true if in_pairs => 2,
+                    true => *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap(),
+                    false => 1,
+                };
+                BatchEntry::Check { counters, callers }
+            })
+            .collect()
+    }
+
+    pub(super) fn settlement(&mut self) -> BatchEntry {
+        let limit = self.any_limit();
+        let delta = match self.rng.random_range(0..8) {
+            0 => MAX_COUNT as i64,
+            1 => -(MAX_COUNT as i64),
+            _ => self.rng.random_range(-6..6),
+        };
+        let period = limit.rates[0].tag().window_millis() * 1000;
+        let charged = match self.rng.random_range(0..4) {
+            0 => self.now - self.now % 1000,
+            1 => self.now + period,
+            2 => self.now.saturating_sub(period * self.rng.random_range(0..4)),
+            _ => self.now,
+        };
+        let key = self.key();
+        // A leaky bucket's last reservation is named by its turn.
+        let charged = if matches!(limit.rates[0].algorithm, Algorithm::LeakyBucket { .. })
+            && self.rng.random_bool(0.7)
+            && let Some(record) =
+                self.records(&name(&limit, key)).iter().find(|record| record.tag == limit.rates[0].tag())
+        {
+            let (record, at) = limit.rates[0].roll(Some(record.clone()), self.now);
+            let before = limit.rates[0].undo_charge(record, at, delta.unsigned_abs());
+            before.window * 1000 + before.previous + u64::from(before.current > 0)
+        } else {
+            charged
+        };
+        BatchEntry::Settle(Settlement { key, limit, charged, delta })
+    }
+
+    /// One of few.
+    pub(super) fn key(&mut self) -> KeyHash {
+        let clients = if self.one.is_some() { CROWD } else { 4 };
+        key_of(self.rng.random_range(0..clients))
+    }
+
+    pub(super) fn any_limit(&mut self) -> Arc<LimitSpec> {
+        if let Some(one) = &self.one {
+            return one.clone();
+        }
+        let versions = self.limits.choose(&mut self.rng).unwrap();
+        if self.focus == Focus::Everyday && self.rng.random_bool(0.6) {
+            return versions[0].clone();
+        }
+        versions.choose(&mut self.rng).unwrap().clone()
+    }
+
+    pub(super) fn cost(&mut self, limit: &LimitSpec) -> u64 {
+        let requests = limit.rates[0].requests.get();
+        match self.rng.random_range(0..12) {
+            0 => 0,
+            1 => requests,
+            2 => requests + 1,
+            3 => requests / 2,
+            4 => requests.saturating_sub(1),
+            5 => MAX_COUNT,
+            6 => MAX_COUNT + 1,
+            7 => self.rng.random_range(0..=requests),
+            _ => self.rng.random_range(1..4),
+        }
+    }
+}

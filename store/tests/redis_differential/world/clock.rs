@@ -1,0 +1,79 @@
+//! Random steps of the clock.
+
+use rand::Rng;
+use rand::seq::{IndexedRandom, IteratorRandom};
+use sluice_limiter::MAX_PERIOD_MS;
+use sluice_store::Counter;
+
+use super::state::{DAY, EARLIEST, Focus, Stored, World, name};
+
+impl World {
+    /// Moves the clock: half of the time to within one unit of a boundary, be it a millisecond of a window's or the
+    /// microsecond of an instant that is stored.
+    pub(crate) fn step(&mut self) {
+        let rate = self.limits.choose(&mut self.rng).unwrap()[0].rates[0];
+        let period = rate.tag().window_millis();
+        let now = self.now / 1000;
+        let moved = match self.rng.random_range(0..20) {
+            0 => now - self.rng.random_range(1..4),
+            1 => now - period * self.rng.random_range(1..4),
+            2 => now - DAY * self.rng.random_range(1..4),
+            3 => now + DAY,
+            4..8 => now + self.rng.random_range(0..3),
+            8..14 => now + self.rng.random_range(0..=period),
+            _ => now + period,
+        };
+        let moved = if self.rng.random_bool(0.4) {
+            (moved + period / 2) / period * period + self.rng.random_range(0..3) - 1
+        } else {
+            moved
+        };
+        let mut micros = moved * 1000 + self.rng.random_range(0..1000);
+        if self.rng.random_bool(0.4)
+            && let Some(at) = self.stored_instant()
+        {
+            micros = at - 1 + self.rng.random_range(0..3);
+        }
+        // At times many clients of one limit ask once each, maybe with a counter that they have in common.
+        (self.one, self.besides) = (None, None);
+        if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
+            let (one, key) = (self.any_limit(), self.key());
+            let others: Vec<_> = self.limits.iter().map(|versions| versions[0].clone()).collect();
+            let others =
+                others.into_iter().filter(|other| other.scope != one.scope && other.rates.len() == 1);
+            if self.rng.random_bool(0.6)
+                && let Some(other) = others.choose(&mut self.rng)
+            {
+                self.besides = Some(Counter { limit: other, key, cost: 1 });
+            }
+            self.one = Some(one);
+        }
+        // Far beyond, the clock is put back by years.
+        let latest = EARLIEST + 20 * MAX_PERIOD_MS;
+        self.now =
+            if (EARLIEST..latest).contains(&(micros / 1000)) { micros } else { (EARLIEST + period) * 1000 };
+    }
+
+    /// When something that is stored changes an answer.
+    pub(super) fn stored_instant(&mut self) -> Option<u64> {
+        let names: Vec<&String> = self.stored.keys().collect();
+        // Maps are in another order in each run.
+        let name = (*names.iter().min()?).clone();
+        let limit = self.any_limit();
+        let name = if self.rng.random_bool(0.2) {
+            name
+        } else {
+            {
+                let key = self.key();
+                self::name(&limit, key)
+            }
+        };
+        let Some(Stored::Records(records)) = self.stored.get(&name) else { return None };
+        let record = records.choose(&mut self.rng)?.clone();
+        let rate = limit.rates.iter().find(|rate| rate.tag() == record.tag)?;
+        let (rolled, at) = rate.roll(Some(record), self.now);
+        let room = rate.has_room(&rolled, at, 1);
+        let decision = rate.decision(&rolled, at, 1, room, false);
+        Some(at + decision.retry_after.unwrap_or(decision.reset).max(1))
+    }
+}

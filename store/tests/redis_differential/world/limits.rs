@@ -1,0 +1,166 @@
+//! Random limits and their edits.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use sluice_limiter::{
+    Algorithm, Alignment, Bound, Burst, Holder, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Period, Rate, Requests,
+    Soft, SubWindows, WarmUp,
+};
+use sluice_store::LimitSpec;
+
+use super::state::{ALL, DAY, Focus, World};
+
+const PERIODS: [u64; 12] =
+    [1, 2, 7, 1000, 60_000, 999_983, 3_600_000, DAY, 7 * DAY, 365 * DAY, MAX_PERIOD_MS - 1, MAX_PERIOD_MS];
+
+impl World {
+    /// New limits, nothing stored.
+    pub(crate) fn rebuild(&mut self) {
+        self.stored.clear();
+        self.one = None;
+        self.limits = (0..8)
+            .map(|n| {
+                let first = self.limit(n);
+                // Versions share most of their records with the first.
+                let mut versions = vec![first.clone()];
+                for _ in 0..3 {
+                    let mut rates = first.rates.clone();
+                    match self.rng.random_range(0..3) {
+                        0 => {
+                            for rate in &mut rates {
+                                let edited = Rate { requests: self.requests(), ..*rate };
+                                *rate = edited.validated().unwrap_or(*rate);
+                            }
+                        }
+                        1 => rates = self.limit(n).rates.clone(),
+                        _ => rates.reverse(),
+                    }
+                    versions.push(Arc::new(LimitSpec::new(first.scope.clone(), rates)));
+                }
+                versions
+            })
+            .collect();
+    }
+
+    /// Some limits are great ones, where products pass 2^53; they have one rate, which alone decides.
+    pub(super) fn limit(&mut self, n: usize) -> Arc<LimitSpec> {
+        if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows | Focus::Everyday) {
+            let slots = if self.focus == Focus::SubWindows { self.rng.random_range(2..=60) } else { 1 };
+            let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / slots * slots;
+            let slots = SubWindows::new(slots).unwrap();
+            let rate = Rate::new(
+                Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
+                Period::from_millis(period).unwrap(),
+                Algorithm::SlidingWindowCounter { sub_windows: slots, bound: Bound::Estimate },
+            );
+            return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
+        }
+        let everyday = self.focus == Focus::Everyday;
+        let how_many = if everyday { [1, 2, 2, 3, 3, 4, 8] } else { [1, 1, 1, 1, 2, 3, 8] };
+        let how_many = *how_many.choose(&mut self.rng).unwrap();
+        let sliding = self.rng.random_bool(0.7);
+        let mut rates: Vec<Rate> = vec![];
+        while rates.len() < how_many {
+            let focus = match self.focus {
+                Focus::Everyday if sliding => Focus::TwoWindows,
+                Focus::Everyday => *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap(),
+                focus if self.rng.random_bool(0.7) => focus,
+                _ => *ALL.choose(&mut self.rng).unwrap(),
+            };
+            let Some(rate) = self.rate(focus) else { continue };
+            let clash = |other: &Rate| {
+                // Soft rates of one period would share what is known of it.
+                other.tag() == rate.tag()
+            };
+            if !rates.iter().any(clash) {
+                rates.push(rate);
+            }
+        }
+        Arc::new(LimitSpec::new(format!("limit{n}"), rates))
+    }
+
+    /// A rate; `None` if the numbers drawn do not fit together.
+    pub(super) fn rate(&mut self, focus: Focus) -> Option<Rate> {
+        let (mut requests, mut period) = (self.requests(), self.period());
+        let small = self.rng.random_range(0..20);
+        let millis = match self.rng.random_range(0..3) {
+            0 => 0,
+            1 => self.rng.random_range(0..=period),
+            _ => self.rng.random_range(0..5000),
+        };
+        let burst =
+            Burst::new(if self.rng.random_bool(0.2) { requests.get().max(1) } else { small + 1 }).unwrap();
+        let algorithm = match focus {
+            Focus::TwoWindows | Focus::Everyday => Algorithm::SLIDING_WINDOW,
+            Focus::SubWindows | Focus::Guaranteed => {
+                let slots = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
+                period = (period / slots).max(1) * slots;
+                period = period.min(MAX_PERIOD_MS / slots * slots);
+                let bound = if focus == Focus::Guaranteed { Bound::Guaranteed } else { Bound::Estimate };
+                Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
+            }
+            Focus::FixedClock => Algorithm::FIXED_WINDOW,
+            Focus::FixedFirstRequest => Algorithm::FixedWindow(Alignment::FirstRequest),
+            Focus::FixedSpread => Algorithm::FixedWindow(Alignment::Spread),
+            Focus::Log => {
+                requests = Requests::new(requests.get() % 40).unwrap();
+                let min_interval = if self.rng.random_bool(0.5) { 0 } else { millis.min(period) };
+                Algorithm::SlidingWindowLog { min_interval, count_denied: self.rng.random_bool(0.3) }
+            }
+            Focus::TokenBucket => Algorithm::TokenBucket { burst },
+            Focus::Gcra => Algorithm::Gcra { burst },
+            Focus::LeakyBucket => {
+                Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(millis.min(MAX_PERIOD_MS)).unwrap() }
+            }
+            Focus::WarmUp => {
+                let (millis, factor) = (self.rng.random_range(1..=60_000), self.rng.random_range(2..6));
+                period = period.min(MAX_PERIOD_MS / factor);
+                Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())
+            }
+            Focus::Concurrency => {
+                // Some have more places than there can be holders.
+                let least = if self.rng.random_bool(0.3) { 1000 } else { 0 };
+                requests = Requests::new(least + requests.get() % 30).unwrap();
+                Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
+            }
+            Focus::Soft => *[
+                Algorithm::SLIDING_WINDOW,
+                Algorithm::FIXED_WINDOW,
+                Algorithm::FixedWindow(Alignment::FirstRequest),
+                Algorithm::FixedWindow(Alignment::Spread),
+            ]
+            .choose(&mut self.rng)
+            .unwrap(),
+        };
+        let rate = Rate::new(requests, Period::from_millis(period).unwrap(), algorithm).ok()?;
+        if focus == Focus::Soft || (focus == Focus::SubWindows && self.rng.random_bool(0.1)) {
+            let lasts = *[1, 1000, period, (3 * period).min(MAX_PERIOD_MS)].choose(&mut self.rng).unwrap();
+            return rate.with_soft(Soft::new(self.rng.random_range(1..=300), lasts).unwrap()).ok();
+        }
+        Some(rate)
+    }
+
+    pub(super) fn requests(&mut self) -> Requests {
+        let n = match self.rng.random_range(0..10) {
+            0..5 => self.rng.random_range(0..12),
+            // Where a count needs a second byte.
+            5 => self.rng.random_range(250..262),
+            6 if self.focus == Focus::Everyday => self.rng.random_range(255..260),
+            6 => self.rng.random_range(0..MAX_COUNT),
+            7 => 1 << self.rng.random_range(0..40),
+            8 => (1 << (8 * self.rng.random_range(1..5))) + self.rng.random_range(0..4),
+            _ => MAX_COUNT - self.rng.random_range(0..3),
+        };
+        Requests::new(n).unwrap()
+    }
+
+    pub(super) fn period(&mut self) -> u64 {
+        if self.rng.random_bool(0.2) {
+            self.rng.random_range(1..=MAX_PERIOD_MS)
+        } else {
+            *PERIODS.choose(&mut self.rng).unwrap()
+        }
+    }
+}

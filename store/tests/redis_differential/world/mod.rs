@@ -1,0 +1,19 @@
+//! Generated input for the script and for the reference: random limits and their edits, a random clock, random batches
+//! and stored values. The reference decides the batches, and keeps what Redis must then hold.
+//!
+//! - [`state`]: the limits, the clock and the stored values.
+//! - [`limits`]: random limits and their edits.
+//! - [`clock`]: random steps of the clock.
+//! - [`batches`]: random batches.
+//! - [`values`], [`records`]: random stored values, and the records in them.
+//! - [`reference`](mod@reference): the decisions and stored values that the script must match.
+
+mod batches;
+mod clock;
+mod limits;
+mod records;
+mod reference;
+mod state;
+mod values;
+
+pub(crate) use state::{ALL, BatchEntry, Focus, Stored, World, encode, expires, name};

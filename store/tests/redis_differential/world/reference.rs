@@ -1,0 +1,157 @@
+//! The decisions and stored values that the script must match.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis::Value;
+use sluice_limiter::{Rate, Record};
+use sluice_store::check::{Records, decide, settle, was_rebased};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+
+use super::state::{BatchEntry, Stored, World, name};
+
+impl World {
+    /// What the reference makes of an entry: its values of the reply.
+    pub(crate) fn decide(&mut self, entry: &BatchEntry) -> Vec<Value> {
+        match entry {
+            BatchEntry::Check { counters, callers } => self.check(counters, *callers),
+            BatchEntry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
+        }
+    }
+
+    /// What is known of the counters of an entry.
+    pub(crate) fn known(&self, entry: &BatchEntry) -> Vec<Vec<Record>> {
+        match entry {
+            BatchEntry::Check { counters, .. } => counters
+                .iter()
+                .map(|counter| self.records(&name(&counter.limit, counter.key)).to_vec())
+                .collect(),
+            BatchEntry::Settle(settlement) => {
+                vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
+            }
+        }
+    }
+
+    /// How these counters stand, each of the first rate of its limit.
+    pub(crate) fn standing(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
+        let stands = |counter: &Counter| {
+            let rate = &counter.limit.rates[0];
+            let mut known = self.records(&name(&counter.limit, counter.key)).iter();
+            let known = known.find(|record| record.tag == rate.tag()).cloned();
+            let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
+            [record.window, record.current, record.previous].map(|n| n as i64)
+        };
+        counters.iter().map(stands).collect()
+    }
+
+    pub(super) fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
+        let names: Vec<_> = counters.iter().map(|counter| name(&counter.limit, counter.key)).collect();
+        let mut admitted = 0;
+        let mut after: Vec<Records> = vec![];
+        let broken = names.iter().find_map(|name| self.broken(name));
+        for _ in 0..callers {
+            after = names.iter().map(|name| self.records(name).iter().cloned().collect()).collect();
+            let passes = decide(counters, &mut after, self.now).admitted && broken.is_none();
+            admitted += u64::from(passes);
+            for ((counter, name), own) in counters.iter().zip(&names).zip(&after) {
+                if self.broken(name).is_some() {
+                    continue;
+                }
+                let charged = if passes { counter.cost > 0 } else { counter.limit.counts_denied() };
+                if charged && broken.is_none() {
+                    let records = written(own, self.records(name), self.now);
+                    self.write(name, records);
+                } else if let Some(records) =
+                    corrected(&counter.limit, counter.key, self.records(name), self.now)
+                {
+                    self.write(name, records);
+                }
+            }
+        }
+        if let Some(code) = broken {
+            return vec![Value::Int(code)];
+        }
+        self.admitted += admitted;
+        self.denied += callers - admitted;
+        let mut values = vec![Value::Int(admitted as i64)];
+        let rates =
+            counters.iter().flat_map(|counter| counter.limit.rates.iter().map(|rate| (rate, counter.cost)));
+        for ((rate, cost), record) in rates.zip(after.iter().flatten()) {
+            values.extend(reply(rate, cost, record));
+        }
+        values
+    }
+
+    pub(super) fn settle(&mut self, settlement: &Settlement) -> i64 {
+        let name = name(&settlement.limit, settlement.key);
+        if let Some(code) = self.broken(&name) {
+            return code;
+        }
+        let mut records = self.records(&name).to_vec();
+        let known =
+            settlement.limit.rates.iter().any(|rate| records.iter().any(|record| record.tag == rate.tag()));
+        settle(settlement, &mut records, self.now);
+        if known {
+            self.write(&name, records);
+        }
+        0
+    }
+
+    pub(super) fn write(&mut self, name: &str, records: Vec<Record>) {
+        self.written.push(name.to_owned());
+        self.stored.insert(name.to_owned(), Stored::Records(records));
+    }
+
+    /// Forgets what Redis does not keep: values that were written when all of their records had ended long ago.
+    pub(crate) fn forget(&mut self) {
+        let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        for name in self.written.drain(..) {
+            let gone = match self.stored.get(&name) {
+                Some(Stored::Records(records)) => records.iter().all(|record| record.expires_at() < real),
+                _ => false,
+            };
+            if gone {
+                self.stored.remove(&name);
+            }
+        }
+    }
+}
+
+/// The state of a rate as the script returns it.
+fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
+    let mut values = if record.tag.has_view() {
+        let view = rate.view(record, cost);
+        [view.newest, view.used, view.leaves].map(|n| Value::Int(n as i64)).to_vec()
+    } else if record.tag.has_tail() {
+        let counts = [record.previous].into_iter().chain(record.tail.iter().copied());
+        let bytes: Vec<u8> = counts.flat_map(|count| count.to_le_bytes().into_iter().take(6)).collect();
+        vec![Value::Int(record.window as i64), Value::Int(record.current as i64), Value::BulkString(bytes)]
+    } else {
+        [record.window, record.current, record.previous].map(|n| Value::Int(n as i64)).to_vec()
+    };
+    if rate.soft.is_some() {
+        values.extend([record.overrun.since, record.overrun.last].map(|n| Value::Int(n as i64)));
+    }
+    values
+}
+
+/// The records that a written counter keeps: its own first, then up to 8 others that have not expired.
+fn written(own: &[Record], before: &[Record], now: u64) -> Vec<Record> {
+    let foreign = before.iter().filter(|record| own.iter().all(|used| used.tag != record.tag));
+    own.iter().cloned().chain(foreign.filter_map(|record| record.clone().carry_over(now)).take(8)).collect()
+}
+
+/// The records of a counter that is not charged, if some of them were rebased.
+fn corrected(limit: &LimitSpec, key: KeyHash, before: &[Record], now: u64) -> Option<Vec<Record>> {
+    let mut records = before.to_vec();
+    let mut changed = false;
+    for rate in &limit.rates {
+        if let Some(record) = records.iter_mut().find(|record| record.tag == rate.tag()) {
+            let (rolled, _) = rate.roll(Some(record.clone()), now + rate.phase(key.0));
+            if was_rebased(record, &rolled) {
+                *record = rolled;
+                changed = true;
+            }
+        }
+    }
+    changed.then_some(records)
+}

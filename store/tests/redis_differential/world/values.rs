@@ -1,0 +1,154 @@
+//! Random stored values.
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use sluice_limiter::{MAX_COUNT, MAX_PERIOD_MS, Rate, Record, Tag};
+
+use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
+
+impl World {
+    /// A value as it may be found: records of any version and of no version, of any age, just below and above what
+    /// their rate has room for; or no records at all.
+    pub(crate) fn seed(&mut self) -> (String, Stored) {
+        let limit = self.any_limit();
+        let key = self.key();
+        let name = name(&limit, key);
+        if self.rng.random_bool(0.03) {
+            return (name, Stored::List);
+        }
+        let mut records = vec![];
+        let just_its_own = self.focus == Focus::Everyday && self.rng.random_bool(0.8);
+        let how_many =
+            if just_its_own { limit.rates.len() } else { *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap() };
+        let foreign = how_many > 8;
+        for n in 0..how_many {
+            let rates = if foreign || !just_its_own && self.rng.random_bool(0.1) {
+                self.limit(7).rates.clone()
+            } else {
+                limit.rates.clone()
+            };
+            let rate = rates[n % rates.len()];
+            records.push(self.record(&rate, key));
+        }
+        if just_its_own && self.rng.random_bool(0.5) {
+            // All with room, and as wide as may be.
+            for (record, rate) in records.iter_mut().zip(&limit.rates) {
+                let most = 1 << self.rng.random_range(0..24);
+                let edge = self.rng.random_range(254..257);
+                let current = if self.rng.random_bool(0.2) { edge } else { self.rng.random_range(0..most) };
+                record.current = current.min(rate.requests.get().saturating_sub(2));
+                record.previous = record.previous.min(1);
+            }
+        }
+        let mut bytes = encode(&records);
+        if self.rng.random_bool(0.1) {
+            match self.rng.random_range(0..10) {
+                0 => bytes.truncate(self.rng.random_range(0..bytes.len())),
+                1 => bytes.push(self.rng.random()),
+                2 => bytes[self.rng.random_range(0..6)] = self.rng.random(),
+                3 => {
+                    let at = self.rng.random_range(0..bytes.len());
+                    bytes[at] = self.rng.random();
+                }
+                4 => bytes = self.wrong_tag(),
+                // Another width of the counts.
+                6..9 => bytes[0] = bytes[0] & !7 | self.rng.random_range(0..8),
+                // The length of a short record that stands behind another one: that one twice.
+                5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
+                _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
+            }
+        }
+        match Record::decode_all(&bytes) {
+            // Counts that no release writes are put back into range when they are written again, which is not compared.
+            // Nor does Redis keep what ended long ago.
+            Ok(records) if records.iter().any(absurd) || ended(&records) => self.seed(),
+            Ok(records) => (name, Stored::Records(records)),
+            Err(_) => (name, Stored::Garbage(bytes)),
+        }
+    }
+
+    /// At times all clients of the one limit have a value of the same layout, as in production: with or without room, just
+    /// below where a count needs another byte, or with a hard share of the slot before. What they have in common has
+    /// room for few of them.
+    pub(crate) fn crowd(&mut self) -> Vec<(String, Stored)> {
+        let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(0.6)) else { return vec![] };
+        let widths: Vec<u32> =
+            limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 5].choose(&mut self.rng).unwrap()).collect();
+        let mut all = vec![];
+        for client in 0..CROWD {
+            let records =
+                limit.rates.iter().zip(&widths).map(|(rate, &width)| self.alike(rate, width)).collect();
+            all.push((name(&limit, key_of(client)), Stored::Records(records)));
+        }
+        if let Some(besides) = self.besides.clone().filter(|_| self.rng.random_bool(0.7)) {
+            let rate = besides.limit.rates[0];
+            let mut record = Record::empty(rate.tag(), self.now);
+            let left = self.rng.random_range(0..8);
+            record.current = rate.requests.get().saturating_sub(left);
+            all.push((name(&besides.limit, besides.key), Stored::Records(vec![record])));
+        }
+        // Nobody's value is empty, and Redis keeps none without an end.
+        all.retain(|(_, stored)| !matches!(stored, Stored::Records(records) if ended(records)));
+        all
+    }
+
+    /// A record whose counts take so many bytes, or nearly so, and nearly always of the slot of now.
+    pub(super) fn alike(&mut self, rate: &Rate, width: u32) -> Record {
+        let mut record = Record::empty(rate.tag(), self.now);
+        let most = (1 << (8 * width)) - 1;
+        if rate.tag().previous_windows() > 0 {
+            record.previous = match self.rng.random_range(0..4) {
+                0 => 0,
+                1 => self.hard_share(rate).unwrap_or(3),
+                2 => self.rng.random_range(0..6),
+                _ => self.rng.random_range(0..=most),
+            }
+            .min(most);
+        }
+        let (rolled, at) = rate.roll(Some(record.clone()), self.now);
+        let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
+        record.current = match self.rng.random_range(0..4) {
+            0 => (spare + 1).saturating_sub(self.rng.random_range(0..4)),
+            1 => most - self.rng.random_range(0..3),
+            // Where the short form of an answer ends.
+            2 if width == 3 => (1 << 20) - self.rng.random_range(0..4),
+            _ => self.rng.random_range(0..=most.min(spare + 1)),
+        }
+        .min(most);
+        match self.rng.random_range(0..40) {
+            0..2 => record.window -= self.rng.random_range(1..3),
+            // Another rate's, of the same shape.
+            2 | 3 if rate.period.millis() > 1 => record.tag = Tag::from_number(rate.tag().get() - (1 << 13)),
+            _ => {}
+        }
+        record
+    }
+
+    /// A record that is right in all but its period or the number of its slots.
+    pub(super) fn wrong_tag(&mut self) -> Vec<u8> {
+        let (period, slots) = match self.rng.random_range(0..3) {
+            0 => (0, 1),
+            1 => (MAX_PERIOD_MS + self.rng.random_range(1..1000), 1),
+            _ => {
+                let slots = self.rng.random_range(61..64);
+                (slots * self.rng.random_range(1..100_000), slots)
+            }
+        };
+        let right = Record::empty(Tag::from_number(slots << 13 | 1 << 9 | slots << 3), 1000);
+        // As the head of record.rs says: the period, the algorithm, the slots.
+        encode(&[Record { tag: Tag::from_number(period << 13 | 1 << 9 | slots << 3), ..right }])
+    }
+}
+
+fn absurd(record: &Record) -> bool {
+    // An empty log has ended before all time.
+    let empty = record.tag.has_view() && record.tail.is_empty();
+    let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
+    // Instants out of order are found by no search, nor are they ever written.
+    let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
+    empty
+        || disorder
+        || !record.tag.has_view() && counts.max() > Some(MAX_COUNT)
+        || record.expires_at() >= 1 << 52
+        || record.window >= 1 << 47
+}
