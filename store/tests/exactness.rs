@@ -1,7 +1,7 @@
-//! N is N: real servers, many stores and many clients at once, every algorithm. And whoever is denied is told exactly how
-//! long to wait.
+//! N is N: for every algorithm, many concurrent clients at many stores are admitted exactly as often as the
+//! limit allows. And the retry-after of a denial is exact.
 //!
-//! A table is printed of what was admitted and what the counters say.
+//! The tests print a table of the admitted checks and the counters.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -50,18 +50,19 @@ fn counter(limit: &Arc<LimitSpec>, cost: u64) -> Counter {
     Counter { limit: limit.clone(), key: KEY, cost }
 }
 
-/// A year, or a little less, so that no window ends while a test runs.
+/// Returns a period of about a year in which no window ends during a test.
 fn long_period() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let phase = rate(1, MAX_PERIOD_MS, Algorithm::FixedWindow(Alignment::Spread)).phase(KEY.0) / 1000;
     let left = |period: u64, ahead: u64| period - (now.as_millis() as u64 + ahead) % period;
-    // All of them can be cut into 60 parts and into 300.
+    // All of them can be divided by 60 and by 300.
     let periods = [MAX_PERIOD_MS, MAX_PERIOD_MS - 3_900_000, MAX_PERIOD_MS - 7_800_000];
-    let calm = |&period: &u64| left(period, 0) > 20 * MINUTE && left(period, phase % period) > 20 * MINUTE;
-    periods.into_iter().find(calm).unwrap()
+    let is_quiet =
+        |&period: &u64| left(period, 0) > 20 * MINUTE && left(period, phase % period) > 20 * MINUTE;
+    periods.into_iter().find(is_quiet).unwrap()
 }
 
-/// Every algorithm that admits a number in one period, or at once; and the number.
+/// Returns a rate of every algorithm, and the number of concurrent checks that it admits.
 fn all() -> Vec<(&'static str, Rate, u64)> {
     let year = long_period();
     let n = 997;
@@ -79,21 +80,21 @@ fn all() -> Vec<(&'static str, Rate, u64)> {
         ("slidingWindowLog, minInterval", rate(n, year, log(year, false)), 1),
         ("tokenBucket, burst 997", rate(n, year, Algorithm::TokenBucket { burst: burst(n) }), n),
         ("gcra, burst 1", rate(n, year, Algorithm::Gcra { burst: burst(1) }), 1),
-        ("leakyBucket, 299 may wait", rate(300, year, Algorithm::LeakyBucket { max_wait: wait }), 300),
+        ("leakyBucket, 299 delayed", rate(300, year, Algorithm::LeakyBucket { max_wait: wait }), 300),
         ("warm-up", rate(n, year / 3, Algorithm::WarmUp(WarmUp::new(60_000, 3).unwrap())), 1),
         ("soft, 20 % more", rate(1000, year, Algorithm::SLIDING_WINDOW).with_soft(soft).unwrap(), 1200),
     ]
 }
 
-/// So generous that a loaded machine does not fail a test about something else.
+/// Starts stores with a budget so large that a loaded machine does not cause failures.
 fn stores(redis: &Redis) -> Vec<Arc<RedisStore>> {
     let options =
         || RedisOptions { latency_budget: Duration::from_secs(10), ..RedisOptions::new(redis.url()) };
     (0..STORES).map(|_| Arc::new(RedisStore::start(options()).unwrap())).collect()
 }
 
-/// How many of so many checks of 200 clients are admitted by 8 stores, all at once.
-async fn storm(stores: &[Arc<RedisStore>], check: &CheckRequest, times: usize) -> u64 {
+/// Sends concurrent checks from 200 clients to 8 stores. Returns how many were admitted.
+async fn admitted_of(stores: &[Arc<RedisStore>], check: &CheckRequest, times: usize) -> u64 {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|n| {
             let (store, check) = (stores[n % STORES].clone(), check.clone());
@@ -113,8 +114,8 @@ async fn storm(stores: &[Arc<RedisStore>], check: &CheckRequest, times: usize) -
     total
 }
 
-/// As [`storm`], of 200 threads in one memory store.
-fn storm_in_memory(store: &MemoryStore, check: &[Counter], times: usize) -> u64 {
+/// Sends checks from 200 threads to one memory store. Returns how many were admitted.
+fn admitted_in_memory_of(store: &MemoryStore, check: &[Counter], times: usize) -> u64 {
     std::thread::scope(|scope| {
         let client = || (0..times.div_ceil(CLIENTS)).filter(|_| store.check(check).admitted).count() as u64;
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
@@ -127,8 +128,8 @@ fn stored(redis: &Redis, store: &RedisStore, counter: &Counter) -> Vec<Record> {
     Record::decode_all(&bytes).unwrap()
 }
 
-/// What the counters of a limit in Redis say is used, rate by rate: of a leaky bucket how many turns are reserved, of a
-/// warm-up whether the next has to wait.
+/// Returns the usage of a limit's counter in Redis by rate: for a leaky bucket the number of reservations,
+/// for a warm-up whether the next request is delayed.
 fn used(redis: &Redis, store: &RedisStore, counter: &Counter) -> Vec<u64> {
     let records = stored(redis, store, counter);
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut redis.connection()).unwrap();
@@ -151,46 +152,46 @@ struct Row(String, usize, u64, usize, u64, String);
 fn print(rows: &[Row]) {
     println!("| algorithm | stores | clients | N | checks | admitted | counters |");
     println!("|---|---|---|---|---|---|---|");
-    for Row(what, stores, n, checks, admitted, counters) in rows {
-        println!("| {what} | {stores} | {CLIENTS} | {n} | {checks} | {admitted} | {counters} |");
+    for Row(name, stores, n, checks, admitted, counters) in rows {
+        println!("| {name} | {stores} | {CLIENTS} | {n} | {checks} | {admitted} | {counters} |");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn exactly_the_number_passes_of_200_clients_at_8_stores() {
+async fn two_hundred_clients_at_8_stores_are_admitted_exactly_up_to_the_limit() {
     let redis = Redis::start(&[]);
     let stores = stores(&redis);
     let mut rows = vec![];
-    for (n, (what, rate, expected)) in all().into_iter().enumerate() {
+    for (n, (name, rate, expected)) in all().into_iter().enumerate() {
         let limit = limit(&format!("one-{n}"), vec![rate]);
         let (check, times) = ([counter(&limit, 1)].into_iter().collect(), 3000);
-        let admitted = storm(&stores, &check, times).await;
+        let admitted = admitted_of(&stores, &check, times).await;
         let used = used(&redis, &stores[0], &check[0]);
-        rows.push(Row(what.to_owned(), STORES, expected, times, admitted, format!("{used:?}")));
-        assert_eq!((admitted, used[0]), (expected, expected), "{what}");
+        rows.push(Row(name.to_owned(), STORES, expected, times, admitted, format!("{used:?}")));
+        assert_eq!((admitted, used[0]), (expected, expected), "{name}");
     }
     print(&rows);
 }
 
 #[test]
-fn exactly_the_number_passes_of_200_threads_at_a_memory_store() {
+fn two_hundred_threads_at_a_memory_store_are_admitted_exactly_up_to_the_limit() {
     let store = MemoryStore::new(1000, Clock::system());
     let mut rows = vec![];
-    for (n, (what, rate, expected)) in all().into_iter().enumerate() {
+    for (n, (name, rate, expected)) in all().into_iter().enumerate() {
         let limit = limit(&format!("one-{n}"), vec![rate]);
         let times = 3000;
-        let admitted = storm_in_memory(&store, &[counter(&limit, 1)], times);
+        let admitted = admitted_in_memory_of(&store, &[counter(&limit, 1)], times);
         let peek = store.check(&[counter(&limit, 0)]);
         let left = peek.decisions[0].remaining;
-        rows.push(Row(what.to_owned(), 1, expected, times, admitted, format!("{left} left")));
-        assert_eq!((admitted, peek.admitted), (expected, false), "{what}");
-        // A least interval denies though the number is not reached.
-        assert_eq!(left, if what.contains("minInterval") { 996 } else { 0 }, "{what}");
+        rows.push(Row(name.to_owned(), 1, expected, times, admitted, format!("{left} left")));
+        assert_eq!((admitted, peek.admitted), (expected, false), "{name}");
+        // A minimum interval denies below the limit.
+        assert_eq!(left, if name.contains("minInterval") { 996 } else { 0 }, "{name}");
     }
     print(&rows);
 }
 
-/// Three limits in one check: those of which more is left than of the smallest.
+/// Returns three limits for one check, with numbers of 500, 300 and 700.
 fn three_limits() -> Vec<(&'static str, [Rate; 3])> {
     let year = long_period();
     let window = Algorithm::SLIDING_WINDOW;
@@ -215,66 +216,67 @@ fn three_limits() -> Vec<(&'static str, [Rate; 3])> {
     ]
 }
 
-/// The smallest decides; the others are charged what it admitted and nothing else, so the rest of them is there afterwards.
+/// The others are charged only for the admitted checks, so the rest of their quota remains.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_three_limits_the_smallest_decides_and_denials_consume_nothing() {
+async fn the_smallest_of_three_limits_decides_and_denials_charge_nothing() {
     let redis = Redis::start(&[]);
     let stores = stores(&redis);
     let mut rows = vec![];
-    for (n, (what, rates)) in three_limits().into_iter().enumerate() {
+    for (n, (name, rates)) in three_limits().into_iter().enumerate() {
         let limits = rates.map(|rate| limit(&format!("three-{n}-{}", rate.requests.get()), vec![rate]));
         let all: CheckRequest = limits.iter().map(|limit| counter(limit, 1)).collect();
-        let admitted = storm(&stores, &all, 3000).await;
+        let admitted = admitted_of(&stores, &all, 3000).await;
         let counted: Vec<u64> = all.iter().flat_map(|counter| used(&redis, &stores[0], counter)).collect();
-        rows.push(Row(format!("three limits: {what}"), STORES, 300, 3000, admitted, format!("{counted:?}")));
-        assert_eq!((admitted, &counted[..]), (300, &[300; 3][..]), "{what}");
+        rows.push(Row(format!("three limits: {name}"), STORES, 300, 3000, admitted, format!("{counted:?}")));
+        assert_eq!((admitted, &counted[..]), (300, &[300; 3][..]), "{name}");
         for (limit, rest) in [(&limits[0], 200), (&limits[1], 0), (&limits[2], 400)] {
             let alone: CheckRequest = [counter(limit, 1)].into_iter().collect();
-            assert_eq!(storm(&stores, &alone, 1000).await, rest, "{what}");
+            assert_eq!(admitted_of(&stores, &alone, 1000).await, rest, "{name}");
         }
     }
     print(&rows);
 }
 
 #[test]
-fn of_three_limits_in_memory_the_smallest_decides_and_denials_consume_nothing() {
+fn the_smallest_of_three_limits_in_memory_decides_and_denials_charge_nothing() {
     let store = MemoryStore::new(1000, Clock::system());
-    for (n, (what, rates)) in three_limits().into_iter().enumerate() {
+    for (n, (name, rates)) in three_limits().into_iter().enumerate() {
         let limits = rates.map(|rate| limit(&format!("three-{n}-{}", rate.requests.get()), vec![rate]));
         let all: CheckRequest = limits.iter().map(|limit| counter(limit, 1)).collect();
-        assert_eq!(storm_in_memory(&store, &all, 3000), 300, "{what}");
+        assert_eq!(admitted_in_memory_of(&store, &all, 3000), 300, "{name}");
         for (limit, rest) in [(&limits[0], 200), (&limits[1], 0), (&limits[2], 400)] {
-            assert_eq!(storm_in_memory(&store, &[counter(limit, 1)], 1000), rest, "{what}");
+            assert_eq!(admitted_in_memory_of(&store, &[counter(limit, 1)], 1000), rest, "{name}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_three_rates_of_a_limit_the_smallest_decides() {
+async fn the_smallest_of_three_rates_decides() {
     let redis = Redis::start(&[]);
     let (stores, memory) = (stores(&redis), MemoryStore::new(1000, Clock::system()));
     let mut rows = vec![];
-    for (n, (what, rates)) in three_limits().into_iter().enumerate() {
-        // Rates of one limit differ in their periods; those of the same algorithm by a little.
-        let apart = |(n, rate): (usize, Rate)| {
+    for (n, (name, rates)) in three_limits().into_iter().enumerate() {
+        // Rates of one limit need different periods.
+        let with_own_period = |(n, rate): (usize, Rate)| {
             let period = Period::from_millis(rate.period.millis() - 60 * n as u64).unwrap();
             Rate::new(rate.requests, period, rate.algorithm).unwrap()
         };
-        let limit = limit(&format!("rates-{n}"), rates.into_iter().enumerate().map(apart).collect());
+        let limit =
+            limit(&format!("rates-{n}"), rates.into_iter().enumerate().map(with_own_period).collect());
         let check: CheckRequest = [counter(&limit, 1)].into_iter().collect();
-        let admitted = storm(&stores, &check, 3000).await;
+        let admitted = admitted_of(&stores, &check, 3000).await;
         let used = used(&redis, &stores[0], &check[0]);
-        rows.push(Row(format!("three rates: {what}"), STORES, 300, 3000, admitted, format!("{used:?}")));
-        assert_eq!((admitted, &used[..]), (300, &[300; 3][..]), "{what}");
-        assert_eq!(storm_in_memory(&memory, &check, 3000), 300, "{what}");
+        rows.push(Row(format!("three rates: {name}"), STORES, 300, 3000, admitted, format!("{used:?}")));
+        assert_eq!((admitted, &used[..]), (300, &[300; 3][..]), "{name}");
+        assert_eq!(admitted_in_memory_of(&memory, &check, 3000), 300, "{name}");
         let left: Vec<u64> =
-            memory.check(&[counter(&limit, 0)]).decisions.iter().map(|one| one.remaining).collect();
-        assert_eq!(left, [200, 0, 400], "{what}");
+            memory.check(&[counter(&limit, 0)]).decisions.iter().map(|decision| decision.remaining).collect();
+        assert_eq!(left, [200, 0, 400], "{name}");
     }
     print(&rows);
 }
 
-/// Rates of a few requests a minute, of every algorithm.
+/// Returns a rate of a few requests per minute of every algorithm.
 fn few() -> Vec<Rate> {
     let n = 7;
     let wait = MaxWait::from_millis(20_000).unwrap();
@@ -297,12 +299,12 @@ fn few() -> Vec<Rate> {
     ]
 }
 
-/// Every algorithm by itself, with the next one, and with the next two.
+/// Returns every algorithm alone, with the next one, and with the next two.
 fn combinations() -> Vec<Vec<Rate>> {
     let few = few();
     let (hard, all) = (few.len() - 1, few.len());
     let single = few.iter().map(|rate| vec![*rate]);
-    // What is soft may close while others open.
+    // A soft rate may lose its extra room while other rates gain room, so it only occurs alone.
     let several = (2..=3).flat_map(|how_many| {
         let few = &few;
         (0..hard).map(move |from| (from..from + how_many).map(|n| few[n % hard]).collect::<Vec<_>>())
@@ -312,16 +314,16 @@ fn combinations() -> Vec<Vec<Rate>> {
     combinations
 }
 
-/// How long a denied check is told to wait: the longest of those who deny.
-fn told(answer: &CheckResponse) -> Option<u64> {
-    assert!(!answer.admitted);
-    let waits: Vec<_> =
-        answer.decisions.iter().filter(|one| !one.admitted).map(|one| one.retry_after).collect();
+/// Returns the retry-after of a denied check: the longest of all denying rates.
+fn retry_after(response: &CheckResponse) -> Option<u64> {
+    assert!(!response.admitted);
+    let denials = response.decisions.iter().filter(|decision| !decision.admitted);
+    let waits: Vec<_> = denials.map(|decision| decision.retry_after).collect();
     waits.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-/// The wait that Redis tells, and what it has stored: exactly then the same is admitted, and not a microsecond before.
-/// (That the script decides as these functions do, at any instant, is what the differential test shows.)
+/// The reference admits the check on the stored records exactly then, and not a microsecond before. The
+/// differential test proves that the script agrees with the reference.
 #[tokio::test]
 async fn retry_after_from_redis_is_exact_to_the_microsecond() {
     let redis = Redis::start(&[]);
@@ -332,23 +334,26 @@ async fn retry_after_from_redis_is_exact_to_the_microsecond() {
             let limit = limit(&format!("retry-{n}-{cost}"), rates.clone());
             let check: CheckRequest = [counter(&limit, cost)].into_iter().collect();
             let denied = loop {
-                let answer = store.check(check.clone()).await.unwrap();
-                if !answer.admitted {
-                    break answer;
+                let response = store.check(check.clone()).await.unwrap();
+                if !response.admitted {
+                    break response;
                 }
             };
-            let wait = told(&denied).unwrap();
+            let wait = retry_after(&denied).unwrap();
             let records: Records = stored(&redis, &store, &check[0]).into();
             let at = |now: u64| decide(&check, &mut [records.clone()], now).admitted;
-            assert!(at(denied.at + wait), "not after {wait} us: cost {cost} of {rates:?}, {records:?}");
-            assert!(!at(denied.at + wait - 1), "before {wait} us: cost {cost} of {rates:?}, {records:?}");
+            assert!(at(denied.at + wait), "denied after {wait} us: cost {cost} of {rates:?}, {records:?}");
+            assert!(
+                !at(denied.at + wait - 1),
+                "admitted before {wait} us: cost {cost} of {rates:?}, {records:?}"
+            );
             denials += 1;
         }
     }
-    println!("{denials} denials, each exact");
+    println!("{denials} denials with an exact retry-after");
 }
 
-/// The same in memory, where time can be moved: two stores with one history, of which one is asked too early.
+/// Of two stores with the same history, one is checked after the wait and one a microsecond before.
 #[test]
 fn retry_after_from_memory_is_exact_to_the_microsecond() {
     for rates in combinations() {
@@ -359,26 +364,27 @@ fn retry_after_from_memory_is_exact_to_the_microsecond() {
                 let clock = Clock::manual(4_000_000_000_123);
                 let store = MemoryStore::new(100, clock.clone());
                 loop {
-                    let answer = store.check(&check);
-                    if !answer.admitted {
-                        return (store, clock, told(&answer).unwrap());
+                    let response = store.check(&check);
+                    if !response.admitted {
+                        return (store, clock, retry_after(&response).unwrap());
                     }
                     clock.advance_micros(7919);
                 }
             };
             let (store, clock, wait) = denied();
             clock.advance_micros(wait);
-            assert!(store.check(&check).admitted, "not after {wait} us: cost {cost} of {rates:?}");
+            assert!(store.check(&check).admitted, "denied after {wait} us: cost {cost} of {rates:?}");
             let (store, clock, wait) = denied();
             clock.advance_micros(wait - 1);
-            assert!(!store.check(&check).admitted, "before {wait} us: cost {cost} of {rates:?}");
+            assert!(!store.check(&check).admitted, "admitted before {wait} us: cost {cost} of {rates:?}");
         }
     }
 }
 
-/// The largest value there can be: eight of the longest logs, and eight of another version of the limit.
+/// The largest possible value has eight logs of the maximum length, and eight more from another version of
+/// the limit.
 #[tokio::test]
-async fn the_longest_logs_are_counted_to_the_last() {
+async fn the_longest_logs_are_counted_exactly() {
     let redis = Redis::start(&[]);
     let store = stores(&redis).swap_remove(0);
     let year = long_period();

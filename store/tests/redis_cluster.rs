@@ -1,5 +1,5 @@
-//! The Redis store on a real cluster of three masters with a replica each: exact under load from several stores, while a
-//! slot moves, and while a master dies.
+//! The Redis store with a real cluster of three masters with one replica each: exact under load from several
+//! stores, while a hash slot moves, and while a master fails.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -25,14 +25,15 @@ fn start(cluster: &Cluster, budget: Duration) -> Arc<RedisStore> {
     Arc::new(RedisStore::start(within(budget, RedisOptions::cluster(cluster.urls()))).unwrap())
 }
 
-/// Asks until `stop`, from several tasks, one key after another; how many of each key were admitted.
+/// Tasks that check one key after another until `stop`, and count how many checks of each key were admitted.
 struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<Vec<Result<usize, String>>>>,
 }
 
 impl Load {
-    /// Each task asks all of `keys` in turn and pauses a little: the load is to last, not to be heavy.
+    /// Starts the tasks. Each one checks all keys, then pauses briefly, so that the load is light but
+    /// lasting.
     fn start(stores: &[Arc<RedisStore>], tasks: usize, limits: &[Arc<LimitSpec>], keys: &[u128]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let tasks = (0..tasks)
@@ -41,27 +42,27 @@ impl Load {
                     (stores[n % stores.len()].clone(), limits.to_vec(), keys.to_vec());
                 let stop = stop.clone();
                 tokio::spawn(async move {
-                    let mut seen: Vec<Result<usize, String>> = vec![Ok(0); keys.len()];
+                    let mut admitted: Vec<Result<usize, String>> = vec![Ok(0); keys.len()];
                     while !stop.load(SeqCst) {
                         for (at, &key) in keys.iter().enumerate() {
                             let counters: Vec<Counter> =
                                 limits.iter().map(|limit| counter(limit, key)).collect();
-                            match (&mut seen[at], store.check(check(&counters)).await) {
-                                (Ok(count), Ok(answer)) => *count += usize::from(answer.admitted),
-                                (Ok(_), Err(error)) => seen[at] = Err(error.to_string()),
+                            match (&mut admitted[at], store.check(check(&counters)).await) {
+                                (Ok(count), Ok(response)) => *count += usize::from(response.admitted),
+                                (Ok(_), Err(error)) => admitted[at] = Err(error.to_string()),
                                 (Err(_), _) => {}
                             }
                         }
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
-                    seen
+                    admitted
                 })
             })
             .collect();
         Self { stop, tasks }
     }
 
-    /// Ends; how many of each key were admitted in all, if nobody saw an error.
+    /// Stops the tasks and returns how many checks of each key were admitted. Panics if any check failed.
     async fn end(self, keys: usize) -> Vec<usize> {
         self.stop.store(true, SeqCst);
         let mut all = vec![0; keys];
@@ -75,7 +76,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_admits_exactly_the_number_over_all_masters() {
+async fn several_stores_admit_exactly_the_limit_over_all_masters() {
     let cluster = Cluster::start(&[]);
     let stores: Vec<_> = (0..3).map(|_| start(&cluster, Duration::from_secs(10))).collect();
     let (hot, own) = (limit("hot", 500), limit("own", 25));
@@ -100,7 +101,7 @@ async fn store_admits_exactly_the_number_over_all_masters() {
     assert_eq!((one, others), (500, 40 * 25));
     let owners: HashSet<_> =
         (0..40).map(|key| cluster.owner_of(cluster.slot(&stores[0], &counter(&own, key)), 0)).collect();
-    assert_eq!(owners.len(), 3, "the keys lie on all masters");
+    assert_eq!(owners.len(), 3, "the keys are spread over all masters");
     for key in 0..40 {
         let counter = counter(&own, key);
         let owner = cluster.owner_of(cluster.slot(&stores[0], &counter), 0);
@@ -115,7 +116,7 @@ async fn store_admits_exactly_the_number_over_all_masters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is_denied() {
+async fn counters_in_several_hash_slots_are_decided_together_and_denials_are_refunded() {
     let cluster = Cluster::start(&[]);
     let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(10))).collect();
     let (shared, own) = (limit("shared", 300), limit("client", 20));
@@ -123,7 +124,8 @@ async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is
     let store = &stores[0];
     let slots: HashSet<_> = both(0).iter().map(|counter| cluster.slot(store, counter)).collect();
     assert_eq!(slots.len(), 2);
-    // More than both limits admit, all at once: some may be denied while another one's part is taken and given back.
+    // Concurrent checks of more than both limits admit: some may be denied while another check's charge
+    // awaits its refund.
     let callers: Vec<_> = (0..40u128)
         .map(|n| {
             let (store, both) = (stores[n as usize % 2].clone(), both(n % 20));
@@ -136,10 +138,10 @@ async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is
         by_client[client as usize] += admitted;
     }
     assert!(by_client.iter().sum::<usize>() <= 300 && by_client.iter().all(|&n| n <= 20), "{by_client:?}");
-    // One after another they get the rest, as soon as all is given back, and not one more.
-    let begun = Instant::now();
+    // Consecutive checks receive exactly the rest, once all refunds are done.
+    let started = Instant::now();
     while by_client.iter().sum::<usize>() < 300 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "only {by_client:?} were admitted");
+        assert!(started.elapsed() < Duration::from_secs(60), "only {by_client:?} were admitted");
         for client in 0..20 {
             by_client[client as usize] += admitted(store, &both(client), 5).await;
         }
@@ -148,14 +150,14 @@ async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is
         by_client[client as usize] += admitted(store, &both(client), 2).await;
     }
     assert_eq!(by_client.iter().sum::<usize>(), 300, "{by_client:?}");
-    let answer = store.check(check(&both(0))).await.unwrap();
-    assert!(!answer.admitted && !answer.decisions[1].admitted);
-    assert_eq!((answer.decisions[0].limit, answer.decisions[1].limit), (20, 300));
-    assert_eq!(answer.decisions[0].remaining, 20 - by_client[0] as u64);
+    let response = store.check(check(&both(0))).await.unwrap();
+    assert!(!response.admitted && !response.decisions[1].admitted);
+    assert_eq!((response.decisions[0].limit, response.decisions[1].limit), (20, 300));
+    assert_eq!(response.decisions[0].remaining, 20 - by_client[0] as u64);
     for client in 0..20 {
         let [counter, _] = both(client);
         let owner = cluster.owner_of(cluster.slot(store, &counter), 0);
-        eventually("what was denied is given back", || async {
+        eventually("denied charges are refunded", || async {
             used(&mut cluster.servers[owner].connection(), store, &counter)
                 == by_client[client as usize] as u64
         })
@@ -163,41 +165,41 @@ async fn store_decides_counters_of_several_slots_together_and_gives_back_what_is
     }
 }
 
-/// Moves a slot key by key, each only after the load has gone on for a while.
-fn move_slot(cluster: &Cluster, slot: u16, from: usize, to: usize, goes_on: impl Fn()) {
+/// Moves a hash slot key by key, and calls `pause` between the steps.
+fn move_slot(cluster: &Cluster, slot: u16, from: usize, to: usize, pause: impl Fn()) {
     let (source, target) = (cluster.id(from), cluster.id(to));
     cluster.set_slot(to, slot, "IMPORTING", &source).unwrap();
     cluster.set_slot(from, slot, "MIGRATING", &target).unwrap();
-    goes_on();
+    pause();
     while cluster.migrate(slot, from, to, 2) > 0 {
-        goes_on();
+        pause();
     }
     cluster.set_slot(to, slot, "NODE", &target).unwrap();
-    goes_on();
+    pause();
     for server in 0..3 {
         cluster.set_slot(server, slot, "NODE", &target).unwrap();
     }
-    goes_on();
+    pause();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
+async fn stores_admit_exactly_the_limit_while_a_hash_slot_moves() {
     let cluster = Cluster::start(&[]);
     let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(10))).collect();
     healthy(&stores[0]).await;
-    // One partition, so that all of these keys move; two limits, so that checks name several of them.
+    // All keys are in one partition, so that all of them move. Two limits make checks of several keys.
     let (number, partitions) = (400, 64);
     let limits = [limit("moved-a", number), limit("moved-b", number)];
     let keys: Vec<u128> = (0..8).map(|n| 17 + n * partitions).collect();
     let slot = cluster.slot(&stores[0], &counter(&limits[0], keys[0]));
-    let (from, turns) = (cluster.owner_of(slot, 0), Arc::new(AtomicUsize::new(0)));
+    let (from, steps) = (cluster.owner_of(slot, 0), Arc::new(AtomicUsize::new(0)));
     let (before, new) = keys.split_at(5);
     let load = Load::start(&stores, 4, &limits, before);
-    // These keys are made while the slot moves.
+    // These keys are created while the hash slot moves.
     let late = {
-        let (stores, limits, new, turns) = (stores.clone(), limits.clone(), new.to_vec(), turns.clone());
+        let (stores, limits, new, steps) = (stores.clone(), limits.clone(), new.to_vec(), steps.clone());
         tokio::spawn(async move {
-            while turns.load(SeqCst) < 2 {
+            while steps.load(SeqCst) < 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let mut all = vec![0; new.len()];
@@ -211,12 +213,12 @@ async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
         })
     };
     let cluster = tokio::task::spawn_blocking({
-        let turns = turns.clone();
+        let steps = steps.clone();
         move || {
             for to in [(from + 1) % 3, (from + 2) % 3, from] {
                 let owner = cluster.owner_of(slot, 0);
                 move_slot(&cluster, slot, owner, to, || {
-                    turns.fetch_add(1, SeqCst);
+                    steps.fetch_add(1, SeqCst);
                     std::thread::sleep(Duration::from_millis(20));
                 });
             }
@@ -230,7 +232,7 @@ async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
     all.extend(new_admitted);
     let redirected: u64 = stores.iter().map(|store| store.metrics().redirected).sum();
     let errors: u64 = stores.iter().map(|store| store.metrics().errors).sum();
-    println!("{} turns, {redirected} calls redirected, admitted so far {all:?}", turns.load(SeqCst));
+    println!("{} steps, {redirected} calls redirected, admitted so far {all:?}", steps.load(SeqCst));
     assert!(redirected > 0);
     assert_eq!(errors, 0);
     for (&key, so_far) in keys.iter().zip(&all) {
@@ -238,7 +240,8 @@ async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
         let rest = admitted(&stores[1], &counters, number as usize + 1 - so_far).await;
         assert_eq!(so_far + rest, number as usize, "key {key}");
         let mut owner = cluster.servers[cluster.owner_of(slot, 0)].connection();
-        // A denial within the last two seconds may have been by counter, and then what the first took is on its way back.
+        // While the slot still counts as moving, a check is sent counter by counter, and the refund of a
+        // denied one may still be in flight.
         support::until("both counters are full", || {
             counters.iter().all(|counter| used(&mut owner, &stores[0], counter) == number)
         });
@@ -246,7 +249,7 @@ async fn store_goes_on_while_a_slot_moves_and_admits_exactly_the_number() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_answers_while_a_slot_has_half_moved_wherever_the_keys_are() {
+async fn checks_succeed_while_the_keys_of_a_hash_slot_are_on_two_servers() {
     let cluster = Cluster::start(&[]);
     let store = start(&cluster, Duration::from_secs(10));
     let limits = [limit("half-a", 3), limit("half-b", 5)];
@@ -259,9 +262,9 @@ async fn store_answers_while_a_slot_has_half_moved_wherever_the_keys_are() {
     let to = (from + 1) % 3;
     cluster.set_slot(to, slot, "IMPORTING", &cluster.id(from)).unwrap();
     cluster.set_slot(from, slot, "MIGRATING", &cluster.id(to)).unwrap();
-    // Some of these eight have moved, for some clients only one of two.
+    // Three of the eight keys move, so some clients have their keys on two servers.
     assert_eq!(cluster.migrate(slot, from, to, 3), 3);
-    // The first call names keys that are here, there and nowhere yet.
+    // The first call has keys on the old server, on the new one, and new keys.
     let many: Vec<_> = (0..8)
         .map(|n| {
             let (store, both) = (store.clone(), both(n));
@@ -275,14 +278,14 @@ async fn store_answers_while_a_slot_has_half_moved_wherever_the_keys_are() {
         let so_far = if n < 4 { 2 } else { 1 };
         assert_eq!(admitted(&store, &both(n), 4).await, 3 - so_far, "client {n}");
         let second = std::slice::from_ref(&both(n)[1]).to_vec();
-        assert_eq!(admitted(&store, &second, 4).await, 2, "client {n}: what was denied was given back");
+        assert_eq!(admitted(&store, &second, 4).await, 2, "client {n}: denied charges were refunded");
     }
     let metrics = store.metrics();
     assert!(metrics.redirected > 0 && metrics.errors == 0 && metrics.timeouts == 0, "{metrics:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
+async fn stores_recover_when_a_master_fails_and_the_others_are_not_affected() {
     let mut cluster = Cluster::start(&[]);
     let stores: Vec<_> = (0..2).map(|_| start(&cluster, Duration::from_secs(5))).collect();
     for store in &stores {
@@ -296,7 +299,7 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
     let others: Vec<u128> = (0..64).filter(|&key| owner(key) != dying).collect();
     let survivor = owner(others[0]);
     let load = Load::start(&stores, 2, std::slice::from_ref(&limit), &others[..8]);
-    // Callers of the dying master's key: each stops at its first error.
+    // Callers of a key on the dying master. Each one stops at its first error.
     let callers: Vec<_> = (0..8)
         .map(|n| {
             let (store, limit) = (stores[n % 2].clone(), limit.clone());
@@ -304,10 +307,10 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
                 let mut admitted = 0;
                 loop {
                     match store.check(check(&[counter(&limit, key)])).await {
-                        Ok(answer) => admitted += usize::from(answer.admitted),
+                        Ok(response) => admitted += usize::from(response.admitted),
                         Err(error) => return (admitted, error),
                     }
-                    // So that it does not run dry before it dies.
+                    // The limit must not be reached before the master fails.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
@@ -328,7 +331,7 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
         healthy(store).await;
     }
     let down = died.elapsed();
-    // Those of the other masters saw nothing of it.
+    // No check on the other masters failed.
     load.end(8).await;
     let slot = cluster.slot_at(survivor, &stores[0], &counter(&limit, key));
     let heir = cluster.owner_of(slot, survivor);
@@ -337,12 +340,11 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
     let mut after = 0;
     let counters = [counter(&limit, key)];
     while after <= number {
-        // Many at once, so that it does not take long.
-        let many = futures_of(&stores, &counters).await;
-        if many == 0 {
+        let more = admitted_concurrently(&stores, &counters).await;
+        if more == 0 {
             break;
         }
-        after += many;
+        after += more;
     }
     let (total, lost) = (before + after, before.saturating_sub(survived));
     println!(
@@ -352,7 +354,7 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
     assert_eq!(survived + after, number);
     let rows = rows(&mut cluster.servers[survivor].connection());
     assert!(rows.iter().any(|row| row.failed && row.port == cluster.servers[dying].port), "{rows:?}");
-    // The dead one comes back as a replica, and nobody minds.
+    // The failed master returns as a replica without any effect on the stores.
     cluster.servers[dying].restart();
     for store in &stores {
         healthy(store).await;
@@ -360,8 +362,8 @@ async fn store_recovers_by_itself_when_a_master_dies_and_the_others_go_on() {
     }
 }
 
-/// How many of some checks at once are admitted.
-async fn futures_of(stores: &[Arc<RedisStore>], counters: &[Counter]) -> usize {
+/// Sends concurrent checks and returns how many were admitted.
+async fn admitted_concurrently(stores: &[Arc<RedisStore>], counters: &[Counter]) -> usize {
     let tasks: Vec<_> = (0..64)
         .map(|n| {
             let (store, counters) = (stores[n % stores.len()].clone(), counters.to_vec());
@@ -376,7 +378,7 @@ async fn futures_of(stores: &[Arc<RedisStore>], counters: &[Counter]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_answers_of_a_hanging_master_within_the_budget_until_its_replica_takes_over() {
+async fn checks_on_a_hanging_master_fail_within_the_budget_until_its_replica_takes_over() {
     let cluster = Cluster::start(&[]);
     let budget = Duration::from_secs(2);
     let store = start(&cluster, budget);
@@ -387,7 +389,7 @@ async fn store_answers_of_a_hanging_master_within_the_budget_until_its_replica_t
         .find(|&key| cluster.owner_of(cluster.slot(&store, &counter(&limit, key)), 0) != hanging)
         .unwrap();
     cluster.servers[hanging].stop();
-    eventually("the hanging master's checks fail", || async {
+    eventually("checks on the hanging master fail", || async {
         assert!(store.check(check(&[counter(&limit, other)])).await.is_ok());
         store.check(check(&[counter(&limit, 3)])).await.is_err()
     })
@@ -408,10 +410,10 @@ async fn store_answers_of_a_hanging_master_within_the_budget_until_its_replica_t
 }
 
 #[tokio::test]
-async fn store_finds_the_cluster_by_any_seed_and_reports_that_none_answers() {
+async fn store_finds_the_cluster_by_any_seed_and_reports_unreachable_ones() {
     let cluster = Cluster::start(&[]);
     let mut seeds = vec![format!("redis://127.0.0.1:{}", free_port())];
-    // A replica knows as well.
+    // A replica also knows the hash slots.
     seeds.push(cluster.servers[4].url());
     let store = RedisStore::start(patient(RedisOptions::cluster(seeds))).unwrap();
     let limit = limit("seeds", 5);
@@ -420,19 +422,19 @@ async fn store_finds_the_cluster_by_any_seed_and_reports_that_none_answers() {
     }
     assert_eq!(store.health(), StoreHealth::Healthy);
     assert!(store.check(check(&[])).await.unwrap().admitted);
-    let nobody = [format!("redis://127.0.0.1:{}", free_port())];
-    let store = RedisStore::start(patient(RedisOptions::cluster(nobody))).unwrap();
-    let answer = store.check(check(&[counter(&limit, 1)])).await;
-    assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Unreachable)));
+    let closed = [format!("redis://127.0.0.1:{}", free_port())];
+    let store = RedisStore::start(patient(RedisOptions::cluster(closed))).unwrap();
+    let response = store.check(check(&[counter(&limit, 1)])).await;
+    assert_eq!(response, Err(StoreError::Unavailable(StoreFault::Unreachable)));
     failing(&store, StoreFault::Unreachable).await;
-    // One that is no cluster.
+    // A server outside of any cluster.
     let alone = support::Redis::start(&[]);
     let store = RedisStore::start(patient(RedisOptions::cluster([alone.url()]))).unwrap();
     failing(&store, StoreFault::Nonsense).await;
 }
 
 #[tokio::test]
-async fn store_needs_no_more_rights_in_a_cluster_than_documented() {
+async fn store_in_a_cluster_needs_only_the_documented_rights() {
     const RIGHTS: [&str; 9] =
         ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+cluster|slots", "+asking"];
     let cluster = Cluster::start(&[]);
@@ -454,7 +456,7 @@ async fn store_needs_no_more_rights_in_a_cluster_than_documented() {
     for key in 0..10 {
         assert_eq!(admitted(&store, &[counter(&limit, key)], 3).await, 3);
     }
-    // Half a slot moved: a new key is asked for at its new place.
+    // While a hash slot moves, a new key is created on the new server.
     let slot = cluster.slot(&store, &counter(&limit, 3));
     let from = cluster.owner_of(slot, 0);
     let to = (from + 1) % 3;
@@ -466,7 +468,7 @@ async fn store_needs_no_more_rights_in_a_cluster_than_documented() {
     for left_out in ["+cluster|slots", "+asking"] {
         let rights: Vec<_> = RIGHTS.into_iter().filter(|&right| right != left_out).collect();
         let store = set_user("less", &rights);
-        eventually(&format!("refused without {left_out}"), || async {
+        eventually(&format!("rejected without {left_out}"), || async {
             store.check(check(&[counter(&limit, 3 + 128)])).await
                 == Err(StoreError::Unavailable(StoreFault::Refused))
         })

@@ -43,9 +43,9 @@ async fn checks_fail_immediately_while_redis_is_down_and_succeed_when_it_is_back
     let limit = limit("killed", 100);
     healthy(&store).await;
     redis.kill();
-    let gone = StoreError::Unavailable(StoreFault::Unreachable);
+    let unreachable = StoreError::Unavailable(StoreFault::Unreachable);
     eventually("checks fail", || async {
-        store.check(check(&[counter(&limit, 1)])).await == Err(gone.clone())
+        store.check(check(&[counter(&limit, 1)])).await == Err(unreachable.clone())
     })
     .await;
     assert!(store.metrics().circuit_open);

@@ -1,5 +1,5 @@
-//! What the log says of a Redis that refuses. One test alone, in a process of its own: what a place in the code logs, and
-//! whether, is decided for all threads by the one that comes there first.
+//! The log lines about a Redis that rejects the store's user. There is only one test, in a process of its
+//! own: tracing caches for all threads whether a log statement is enabled.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -18,13 +18,13 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Keeps the store's warnings.
+/// Collects the store's warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// How many say this.
-    fn of(&self, text: &str) -> usize {
+    /// Returns the number of warnings that contain this text.
+    fn containing(&self, text: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
 }
@@ -57,10 +57,10 @@ impl Subscriber for Warnings {
 }
 
 #[tokio::test]
-async fn store_names_each_right_that_is_missing_once() {
+async fn each_missing_right_is_logged_once() {
     let warnings = Warnings::default();
-    // The store's tasks run on this thread.
-    let _kept = tracing::subscriber::set_default(warnings.clone());
+    // The tasks of the store run on this thread.
+    let _guard = tracing::subscriber::set_default(warnings.clone());
     let redis = Redis::start(&[]);
     let rights = |rights: &[&str]| {
         let mut command = redis::cmd("ACL");
@@ -88,12 +88,12 @@ async fn store_names_each_right_that_is_missing_once() {
         count.unwrap().parse().unwrap()
     };
     let before = attempts();
-    eventually("it is tried again and again", || std::future::ready(attempts() >= before + 3)).await;
-    assert_eq!((warnings.of(select), warnings.of(evalsha)), (1, 0), "{:?}", warnings.0);
-    // Another one is named too, though the fault is the same.
+    eventually("the store reconnects several times", || std::future::ready(attempts() >= before + 3)).await;
+    assert_eq!((warnings.containing(select), warnings.containing(evalsha)), (1, 0), "{:?}", warnings.0);
+    // Another missing right is logged too, although the fault is the same.
     rights(&["+select", "+eval", "+time"]);
-    eventually("the other right is named", || async { warnings.of(evalsha) > 0 }).await;
-    assert_eq!((warnings.of(select), warnings.of(evalsha)), (1, 1), "{:?}", warnings.0);
+    eventually("the other right is logged", || async { warnings.containing(evalsha) > 0 }).await;
+    assert_eq!((warnings.containing(select), warnings.containing(evalsha)), (1, 1), "{:?}", warnings.0);
     assert_eq!(store.health(), StoreHealth::Failing(StoreFault::Refused));
     rights(&["+select", "+evalsha", "+eval", "+time"]);
     healthy(&store).await;

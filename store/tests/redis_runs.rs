@@ -1,5 +1,5 @@
-//! Checks that are sent at once go into calls together, many of them as runs. Whatever the calls are made of, everybody is
-//! answered as if one had come after another.
+//! Concurrent checks share calls, many of them as runs. In whatever way they are combined, their responses
+//! are the same as of consecutive checks.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::{Counter, KeyHash, LimitSpec, RedisOptions, RedisStore};
 use support::Redis;
 
-/// Rates so long that no test ends in another window than it began, except once a year.
+/// A limit whose windows end during a test only once a year.
 fn limit(scope: &str, requests: &[u64]) -> Arc<LimitSpec> {
     let rate = |(n, &requests): (usize, &u64)| {
         let period = Period::from_millis(sluice_limiter::MAX_PERIOD_MS - 60 * n as u64).unwrap();
@@ -27,11 +27,11 @@ fn limit(scope: &str, requests: &[u64]) -> Arc<LimitSpec> {
     Arc::new(LimitSpec::new(format!("ns/policy/{scope}"), requests.iter().enumerate().map(rate).collect()))
 }
 
-/// What is known of a counter: its limit, and how much is used.
-type Known = HashMap<(String, u128), (Arc<LimitSpec>, u64)>;
+/// The limit and the expected usage of each counter.
+type Usage = HashMap<(String, u128), (Arc<LimitSpec>, u64)>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checks_sent_at_once_are_answered_as_one_after_another() {
+async fn concurrent_checks_have_the_responses_of_consecutive_ones() {
     let redis = Redis::start(&[]);
     let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
     healthy(&store).await;
@@ -40,10 +40,10 @@ async fn checks_sent_at_once_are_answered_as_one_after_another() {
     let mut rng = StdRng::seed_from_u64(seed);
     let (one, two, three) = (limit("one", &[4]), limit("two", &[3]), limit("three", &[900, 3, 5]));
     let (all, both) = (limit("all", &[2_000]), limit("both", &[300]));
-    let mut known = Known::new();
+    let mut usage = Usage::new();
     let (mut admitted, mut denied) = (0, 0);
     for _ in 0..120 {
-        let asked: Vec<Vec<Counter>> = (0..rng.random_range(1..80))
+        let checks: Vec<Vec<Counter>> = (0..rng.random_range(1..80))
             .map(|_| {
                 let key = rng.random_range(1..400);
                 let (own, shared) = (
@@ -65,69 +65,69 @@ async fn checks_sent_at_once_are_answered_as_one_after_another() {
                 counters.into_iter().map(counter).collect()
             })
             .collect();
-        let ask = |counters: &Vec<_>| {
-            let (store, asked) = (store.clone(), check(counters));
-            tokio::spawn(async move { store.check(asked).await.unwrap() })
+        let send = |counters: &Vec<_>| {
+            let (store, check) = (store.clone(), check(counters));
+            tokio::spawn(async move { store.check(check).await.unwrap() })
         };
-        let asking: Vec<_> = asked.iter().map(ask).collect();
-        let mut answers = vec![];
-        for answer in asking {
-            answers.push(answer.await.unwrap());
+        let in_flight: Vec<_> = checks.iter().map(send).collect();
+        let mut responses = vec![];
+        for response in in_flight {
+            responses.push(response.await.unwrap());
         }
-        for (counters, answer) in asked.iter().zip(&answers).filter(|(_, answer)| answer.admitted) {
+        for (counters, response) in checks.iter().zip(&responses).filter(|(_, response)| response.admitted) {
             for counter in counters {
                 let name = (counter.limit.scope.clone(), counter.key.0);
-                let (_, used) = known.entry(name).or_insert_with(|| (counter.limit.clone(), 0));
+                let (_, used) = usage.entry(name).or_insert_with(|| (counter.limit.clone(), 0));
                 *used += counter.cost;
             }
             admitted += 1;
             assert_eq!(
-                answer.decisions.len(),
-                counters.iter().map(|one| one.limit.rates.len()).sum::<usize>()
+                response.decisions.len(),
+                counters.iter().map(|counter| counter.limit.rates.len()).sum::<usize>()
             );
         }
-        denied += answers.iter().filter(|answer| !answer.admitted).count();
-        // Of each counter: what was said of its first rate by those who were admitted is different each time, and the
-        // last of it is what is used now.
-        let mut said: HashMap<(String, u128), Vec<u64>> = HashMap::new();
-        for (counters, answer) in asked.iter().zip(&answers) {
-            let mut rest = &answer.decisions[..];
+        denied += responses.iter().filter(|response| !response.admitted).count();
+        // The admitted responses of a counter's first rate all differ, and the last one shows the present
+        // usage.
+        let mut remaining: HashMap<(String, u128), Vec<u64>> = HashMap::new();
+        for (counters, response) in checks.iter().zip(&responses) {
+            let mut rest = &response.decisions[..];
             for counter in counters {
                 let (own, others) = rest.split_at(counter.limit.rates.len());
                 rest = others;
                 let name = (counter.limit.scope.clone(), counter.key.0);
-                let used = known.get(&name).map_or(0, |(_, used)| *used);
+                let used = usage.get(&name).map_or(0, |(_, used)| *used);
                 for (decision, rate) in own.iter().zip(&counter.limit.rates) {
                     assert_eq!(decision.limit, rate.requests.get());
                     let least = rate.requests.get().saturating_sub(used);
-                    assert!(
-                        decision.remaining >= least,
-                        "{decision:?} of {name:?}, of which {used} are used"
-                    );
+                    assert!(decision.remaining >= least, "{decision:?} of {name:?} with a usage of {used}");
                 }
-                if answer.admitted {
-                    said.entry(name).or_default().push(own[0].remaining);
+                if response.admitted {
+                    remaining.entry(name).or_default().push(own[0].remaining);
                 } else if counters.len() == 1 {
                     let full = own.iter().any(|decision| decision.remaining < counter.cost);
                     assert!(full, "denied with room: {own:?}");
                 }
             }
         }
-        for (name, mut said) in said {
-            let (limit, used) = &known[&name];
-            said.sort_unstable();
-            assert_eq!(said[0], limit.rates[0].requests.get() - used, "the last of {name:?}");
-            assert!(said.windows(2).all(|pair| pair[0] < pair[1]), "twice the same of {name:?}: {said:?}");
+        for (name, mut remaining) in remaining {
+            let (limit, used) = &usage[&name];
+            remaining.sort_unstable();
+            assert_eq!(remaining[0], limit.rates[0].requests.get() - used, "the last response for {name:?}");
+            assert!(
+                remaining.windows(2).all(|pair| pair[0] < pair[1]),
+                "the same response twice for {name:?}: {remaining:?}"
+            );
         }
     }
     assert!(admitted > 500 && denied > 500, "{admitted} admitted, {denied} denied");
-    let merged = store.metrics();
-    assert!(merged.checks > 4 * merged.calls, "sent together: {merged:?}");
-    // What the store holds is what was answered.
-    for ((_, key), (limit, used)) in &known {
+    let metrics = store.metrics();
+    assert!(metrics.checks > 4 * metrics.calls, "checks share calls: {metrics:?}");
+    // The stored counters agree with the responses.
+    for ((_, key), (limit, used)) in &usage {
         let counter = Counter { limit: limit.clone(), key: KeyHash(*key), cost: 0 };
-        let answer = store.check(check(&[counter])).await.unwrap();
-        for (decision, rate) in answer.decisions.iter().zip(&limit.rates) {
+        let response = store.check(check(&[counter])).await.unwrap();
+        for (decision, rate) in response.decisions.iter().zip(&limit.rates) {
             assert_eq!(decision.remaining, rate.requests.get() - used, "{decision:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The Redis store behind three sentinels that watch a master and its replica.
+//! The Redis store behind three sentinels that monitor a master and its replica.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn options(watched: &Watched) -> RedisOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn store_finds_the_master_and_follows_it_when_it_dies() {
+async fn store_finds_the_master_and_follows_a_failover() {
     let mut watched = Watched::start();
     let budget = Duration::from_secs(5);
     let stores: Vec<_> =
@@ -40,15 +40,15 @@ async fn store_finds_the_master_and_follows_it_when_it_dies() {
             let (store, counters) = (stores[n % 2].clone(), counters.clone());
             tokio::spawn(async move {
                 let mut admitted = 0;
-                while let Ok(answer) = store.check(check(&counters)).await {
-                    admitted += usize::from(answer.admitted);
+                while let Ok(response) = store.check(check(&counters)).await {
+                    admitted += usize::from(response.admitted);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 admitted
             })
         })
         .collect();
-    eventually("some are admitted", || async {
+    eventually("some checks are admitted", || async {
         used_or_none(&watched.master, &stores[0], &counters[0]) > 100
     })
     .await;
@@ -65,8 +65,8 @@ async fn store_finds_the_master_and_follows_it_when_it_dies() {
     let survived = used(&mut watched.replica.connection(), &stores[0], &counters[0]) as usize;
     let mut after = 0;
     for _ in 0..number {
-        let answer = stores[0].check(check(&counters)).await.unwrap();
-        if !answer.admitted {
+        let response = stores[0].check(check(&counters)).await.unwrap();
+        if !response.admitted {
             break;
         }
         after += 1;
@@ -77,7 +77,7 @@ async fn store_finds_the_master_and_follows_it_when_it_dies() {
     );
     assert!(before > 0 && total <= number + lost, "{total} admitted of {number}, {lost} of them lost");
     assert_eq!(survived + after, number);
-    // The old master comes back as a replica, and nobody minds.
+    // The old master returns as a replica without any effect on the stores.
     watched.master.restart();
     eventually("the old master is a replica", || async {
         role(&watched.master).is_some_and(|role| role == "slave")
@@ -89,7 +89,7 @@ async fn store_finds_the_master_and_follows_it_when_it_dies() {
     }
 }
 
-/// `None` while it changes its role, for then it ends all connections.
+/// Returns the role of a server, or `None` while it changes its role and closes all connections.
 fn role(redis: &Redis) -> Option<String> {
     let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().ok()?;
     let role: Vec<Value> = redis::cmd("ROLE").query(&mut connection).ok()?;
@@ -105,7 +105,7 @@ fn used_or_none(redis: &Redis, store: &RedisStore, counter: &sluice_store::Count
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_follows_a_master_that_is_replaced_while_it_lives() {
+async fn store_follows_a_failover_from_a_running_master() {
     let watched = Watched::start();
     let store = RedisStore::start(patient(options(&watched))).unwrap();
     let counters = [counter(&limit("replaced", 1_000_000), 1)];
@@ -115,7 +115,7 @@ async fn store_follows_a_master_that_is_replaced_while_it_lives() {
         .arg("main")
         .query(&mut watched.sentinels[0].connection())
         .unwrap();
-    eventually("the replica counts", || async {
+    eventually("the replica is the master and counts", || async {
         let _ = store.check(check(&counters)).await;
         role(&watched.replica).is_some_and(|role| role == "master")
             && used_or_none(&watched.replica, &store, &counters[0]) > 3
@@ -125,24 +125,24 @@ async fn store_follows_a_master_that_is_replaced_while_it_lives() {
 }
 
 #[tokio::test]
-async fn store_asks_the_next_sentinel_and_names_what_is_wrong() {
+async fn store_queries_the_next_sentinel_and_reports_the_fault() {
     let watched = Watched::start();
-    let limit = limit("asks", 3);
+    let limit = limit("next-sentinel", 3);
     let mut urls = watched.urls();
     urls.insert(0, format!("redis://127.0.0.1:{}", free_port()));
     let store = RedisStore::start(patient(RedisOptions::sentinel(urls, "main"))).unwrap();
     assert_eq!(admitted(&store, &[counter(&limit, 1)], 5).await, 3);
-    // A name that nobody knows, and sentinels that are none or not there.
+    // An unknown name of the master, a server that is not a sentinel, and a closed port.
     let store = RedisStore::start(patient(RedisOptions::sentinel(watched.urls(), "other"))).unwrap();
     failing(&store, StoreFault::Nonsense).await;
-    let none = RedisOptions::sentinel([watched.master.url()], "main");
-    failing(&RedisStore::start(patient(none)).unwrap(), StoreFault::Nonsense).await;
-    let gone = RedisOptions::sentinel([format!("redis://127.0.0.1:{}", free_port())], "main");
-    failing(&RedisStore::start(patient(gone)).unwrap(), StoreFault::Unreachable).await;
+    let not_a_sentinel = RedisOptions::sentinel([watched.master.url()], "main");
+    failing(&RedisStore::start(patient(not_a_sentinel)).unwrap(), StoreFault::Nonsense).await;
+    let closed = RedisOptions::sentinel([format!("redis://127.0.0.1:{}", free_port())], "main");
+    failing(&RedisStore::start(patient(closed)).unwrap(), StoreFault::Unreachable).await;
 }
 
 #[tokio::test]
-async fn store_needs_no_more_rights_behind_sentinels_than_documented() {
+async fn store_behind_sentinels_needs_only_the_documented_rights() {
     let watched = Watched::start();
     let limit = limit("acl", 1000);
     let rights = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+role"];
@@ -168,7 +168,7 @@ async fn store_needs_no_more_rights_behind_sentinels_than_documented() {
     for (user, watcher) in [("less", "watcher"), ("least", "blind")] {
         let store = with(user, watcher);
         failing(&store, StoreFault::Refused).await;
-        let answer = store.check(check(&[counter(&limit, 1)])).await;
-        assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Refused)));
+        let response = store.check(check(&[counter(&limit, 1)])).await;
+        assert_eq!(response, Err(StoreError::Unavailable(StoreFault::Refused)));
     }
 }

@@ -1,4 +1,4 @@
-//! The Redis store over TLS: whom it trusts, and what it shows.
+//! The Redis store over TLS: the authorities that it trusts, and the certificate that it presents.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -22,43 +22,45 @@ fn options(port: u16, authority: &Authority) -> RedisOptions {
     RedisOptions { ca_pem: Some(authority.pem.clone().into_bytes()), ..patient(options) }
 }
 
-fn shows(options: RedisOptions, (certificate, key): (String, String)) -> RedisOptions {
+fn with_client_certificate(options: RedisOptions, (certificate, key): (String, String)) -> RedisOptions {
     let client = ClientCertificate { certificate_pem: certificate.into_bytes(), key_pem: key.into_bytes() };
     RedisOptions { client_certificate: Some(client), ..options }
 }
 
-async fn refused(options: RedisOptions) {
+async fn is_refused(options: RedisOptions) {
     let store = RedisStore::start(options).unwrap();
     failing(&store, StoreFault::Refused).await;
-    let answer = store.check(check(&[counter(&limit("refused", 1), 1)])).await;
-    assert_eq!(answer, Err(StoreError::Unavailable(StoreFault::Refused)));
+    let response = store.check(check(&[counter(&limit("refused", 1), 1)])).await;
+    assert_eq!(response, Err(StoreError::Unavailable(StoreFault::Refused)));
 }
 
 #[tokio::test]
-async fn store_trusts_the_authority_that_it_is_given_and_no_other() {
+async fn store_trusts_only_the_configured_authority() {
     let authority = Authority::new();
     let (_redis, port) = serve(&Files::new(&authority, "127.0.0.1"), "no");
     let store = RedisStore::start(options(port, &authority)).unwrap();
     assert_eq!(admitted(&store, &[counter(&limit("tls", 3), 1)], 5).await, 3);
-    refused(options(port, &Authority::new())).await;
-    // The public authorities did not sign it either.
-    refused(RedisOptions { ca_pem: None, ..options(port, &authority) }).await;
+    is_refused(options(port, &Authority::new())).await;
+    // No public authority signed the server's certificate.
+    is_refused(RedisOptions { ca_pem: None, ..options(port, &authority) }).await;
 }
 
 #[tokio::test]
-async fn store_refuses_a_server_of_another_name() {
+async fn store_rejects_a_server_with_another_name() {
     let authority = Authority::new();
     let (_redis, port) = serve(&Files::new(&authority, "other.example"), "no");
-    refused(options(port, &authority)).await;
+    is_refused(options(port, &authority)).await;
 }
 
 #[tokio::test]
-async fn store_shows_its_certificate_to_a_server_that_asks_for_it() {
+async fn store_presents_its_certificate_to_a_server_that_requires_one() {
     let authority = Authority::new();
     let (_redis, port) = serve(&Files::new(&authority, "127.0.0.1"), "yes");
-    refused(options(port, &authority)).await;
-    refused(shows(options(port, &authority), Authority::new().issue("client"))).await;
-    let store = RedisStore::start(shows(options(port, &authority), authority.issue("client"))).unwrap();
+    is_refused(options(port, &authority)).await;
+    is_refused(with_client_certificate(options(port, &authority), Authority::new().issue("client"))).await;
+    let store =
+        RedisStore::start(with_client_certificate(options(port, &authority), authority.issue("client")))
+            .unwrap();
     assert_eq!(admitted(&store, &[counter(&limit("tls", 3), 1)], 5).await, 3);
 }
 
@@ -67,13 +69,14 @@ async fn store_reaches_all_servers_of_a_cluster_over_tls() {
     let authority = Authority::new();
     let files = Files::new(&authority, "127.0.0.1");
     let path = |file: &str| files.0.path().join(file).to_string_lossy().into_owned();
-    let by_hand = ["--tls", "--cacert", &path("ca"), "--cert", &path("certificate"), "--key", &path("key")];
-    let by_hand = by_hand.map(str::to_owned);
-    let (cluster, ports) = cluster::Cluster::start_with_tls(&files.arguments("yes"), &by_hand);
+    let cli_arguments =
+        ["--tls", "--cacert", &path("ca"), "--cert", &path("certificate"), "--key", &path("key")];
+    let cli_arguments = cli_arguments.map(str::to_owned);
+    let (cluster, ports) = cluster::Cluster::start_with_tls(&files.arguments("yes"), &cli_arguments);
     let urls = ports.iter().map(|port| format!("rediss://127.0.0.1:{port}"));
     let options = RedisOptions {
         topology: RedisOptions::cluster(urls).topology,
-        ..shows(options(0, &authority), authority.issue("client"))
+        ..with_client_certificate(options(0, &authority), authority.issue("client"))
     };
     let store = RedisStore::start(options).unwrap();
     let limit = limit("tls", 3);
@@ -92,11 +95,12 @@ async fn store_reaches_all_servers_of_a_cluster_over_tls() {
 }
 
 #[tokio::test]
-async fn store_refuses_certificates_that_it_cannot_read_without_repeating_them() {
+async fn unreadable_certificates_are_rejected_without_repeating_them() {
     let authority = Authority::new();
     let good = authority.issue("client");
     let start = |certificate: &str, key: &str| {
-        let options = shows(options(1, &authority), (certificate.to_owned(), key.to_owned()));
+        let options =
+            with_client_certificate(options(1, &authority), (certificate.to_owned(), key.to_owned()));
         let error = RedisStore::start(options).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         error

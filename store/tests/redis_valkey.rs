@@ -1,4 +1,5 @@
-//! The Redis store against Valkey, if there is one: `valkey-server` on the path, or what `SLUICE_VALKEY` names.
+//! The Redis store with Valkey, if it is installed: `valkey-server` on the path, or the program that
+//! `SLUICE_VALKEY` names.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -16,7 +17,7 @@ use sluice_store::failure::StoreFault;
 use sluice_store::{RedisOptions, RedisStore};
 use support::{eventually, quiet_port};
 
-/// A server; ended on drop.
+/// A Valkey server. Dropping it kills the process.
 struct Valkey {
     program: String,
     child: Child,
@@ -24,7 +25,7 @@ struct Valkey {
 }
 
 impl Valkey {
-    /// `None`, and says so, if there is no such program.
+    /// Starts a server. Prints a message and returns `None` if Valkey is not installed.
     fn start() -> Option<Self> {
         let named = std::env::var("SLUICE_VALKEY").ok().filter(|program| !program.is_empty());
         let program = named.as_deref().unwrap_or("valkey-server");
@@ -34,7 +35,7 @@ impl Valkey {
                 Ok(child) => child,
                 Err(error) if named.is_some() => panic!("SLUICE_VALKEY={program} cannot be run: {error}"),
                 Err(_) => {
-                    // Not by a macro whose output the test harness keeps to itself.
+                    // The test harness captures the output of macros like `eprintln`.
                     let text = b"SKIPPED: no valkey-server on the path; name one with SLUICE_VALKEY\n";
                     std::io::stderr().write_all(text).unwrap();
                     return None;
@@ -125,8 +126,8 @@ async fn store_counts_exactly_in_valkey_and_survives_its_restart() {
     failing(&stores[0], StoreFault::Unreachable).await;
     valkey.restart();
     healthy(&stores[0]).await;
-    eventually("it begins anew", || async {
-        stores[0].check(check(&both)).await.is_ok_and(|answer| answer.admitted)
+    eventually("the counters start from zero", || async {
+        stores[0].check(check(&both)).await.is_ok_and(|response| response.admitted)
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! One case: a load, and what was done to the store meanwhile.
+//! A case: a load, and the faults during it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,31 +7,33 @@ use sluice_store::failure::StoreFault;
 use crate::load::Load;
 use crate::support::until;
 
-/// The latency budget that a store has unless told otherwise.
+/// The default latency budget.
 pub(crate) const BUDGET: Duration = Duration::from_millis(50);
 
-/// A time in which nothing could be admitted.
+/// A time during which no check could be admitted.
 pub(crate) struct Fault {
     pub(crate) from: Instant,
     pub(crate) to: Instant,
 }
 
+/// A load, and the faults during it.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) budget: Duration,
     pub(crate) load: Load,
     pub(crate) clock: Clock,
-    broke: Option<Instant>,
+    fault_began: Option<Instant>,
     pub(crate) faults: Vec<Fault>,
+    /// Times from the end of each fault to the recovery.
     pub(crate) recovered: Vec<Duration>,
-    /// When Redis lost its data: known to be there before, and to be gone after.
-    pub(crate) forgot: Vec<(Instant, Instant)>,
-    /// When counters began anew, for that or another reason.
-    pub(crate) anew: Vec<(Instant, Instant)>,
+    /// Intervals in which Redis lost its data.
+    pub(crate) data_lost: Vec<(Instant, Instant)>,
+    /// Intervals in which counters restarted, for this or another reason.
+    pub(crate) restarted: Vec<(Instant, Instant)>,
 }
 
 impl Case {
-    /// Starts the load, and waits until it is served.
+    /// Starts the load and waits until both stores serve it.
     pub(crate) fn start(name: &'static str, urls: [String; 2], budget: Duration) -> Self {
         let (clock, now) = (Clock::now(), Instant::now());
         let load = Load::start(urls, budget);
@@ -40,81 +42,83 @@ impl Case {
             budget,
             load,
             clock,
-            broke: None,
+            fault_began: None,
             faults: vec![],
             recovered: vec![],
-            forgot: vec![],
-            anew: vec![],
+            data_lost: vec![],
+            restarted: vec![],
         };
-        case.served(now);
+        case.wait_until_served(now);
         case
     }
 
-    /// Waits until each store answers a check that began after `since`.
-    pub(crate) fn served(&self, since: Instant) {
+    /// Waits until each store completes a check that started after `since`.
+    pub(crate) fn wait_until_served(&self, since: Instant) {
         for store in 0..2 {
-            until(&format!("{}: store {store} answers", self.name), || self.load.answers(store, since));
+            until(&format!("{}: store {store} completes a check", self.name), || {
+                self.load.has_completed(store, since)
+            });
         }
     }
 
-    /// Lets the load go on for some time.
-    pub(crate) fn goes_on(&self, time: Duration) {
+    /// Lets the load run for some time.
+    pub(crate) fn run_for(&self, time: Duration) {
         std::thread::sleep(time);
     }
 
-    /// A fault has begun.
-    pub(crate) fn broke(&mut self) {
+    /// Records the start of a fault.
+    pub(crate) fn fault_begins(&mut self) {
         self.load.forget_faults();
-        self.broke = Some(Instant::now());
+        self.fault_began = Some(Instant::now());
     }
 
-    /// Waits until both stores name it.
-    pub(crate) fn is_named(&self, fault: StoreFault) {
+    /// Waits until both stores report the fault.
+    pub(crate) fn wait_until_reported(&self, fault: StoreFault) {
         for store in 0..2 {
-            until(&format!("{}: store {store} names {fault:?}", self.name), || {
+            until(&format!("{}: store {store} reports {fault:?}", self.name), || {
                 self.load.fails_with(store, fault)
             });
         }
     }
 
-    /// The fault is about to end, or has ended already: until now nothing could be admitted.
-    pub(crate) fn ends(&mut self) -> Instant {
+    /// Records the end of a fault, before or after it is lifted. No check could be admitted until now.
+    pub(crate) fn fault_ends(&mut self) -> Instant {
         let now = Instant::now();
-        let from = self.broke.take().unwrap();
+        let from = self.fault_began.take().unwrap();
         self.faults.push(Fault { from, to: now });
         now
     }
 
-    /// Waits until both stores serve again, by themselves.
-    pub(crate) fn recovers(&mut self, since: Instant) {
-        self.served(since);
+    /// Waits until both stores serve again.
+    pub(crate) fn wait_until_recovered(&mut self, since: Instant) {
+        self.wait_until_served(since);
         self.recovered.push(since.elapsed());
     }
 
     /// Waits until every limit admits again.
-    pub(crate) fn admits(&mut self, since: Instant) {
-        until(&format!("{}: every limit admits again", self.name), || self.load.admits(since));
+    pub(crate) fn wait_until_admitting(&mut self, since: Instant) {
+        until(&format!("{}: every limit admits again", self.name), || self.load.has_admitted(since));
         self.recovered.push(since.elapsed());
     }
 
-    /// Redis lost its data between this instant and now.
-    pub(crate) fn forgot(&mut self, from: Instant) {
-        self.forgot.push((from, Instant::now()));
-        self.leapt(from);
+    /// Records that Redis lost its data between this instant and now.
+    pub(crate) fn lost_data(&mut self, from: Instant) {
+        self.data_lost.push((from, Instant::now()));
+        self.skipped_windows(from);
     }
 
-    /// Between this instant and now the server's clock was put forward: windows that had begun are over for it.
-    pub(crate) fn leapt(&mut self, from: Instant) {
-        self.anew.push((from, Instant::now()));
+    /// Records that the server's clock was set forward between this instant and now, which ended all windows.
+    pub(crate) fn skipped_windows(&mut self, from: Instant) {
+        self.restarted.push((from, Instant::now()));
     }
 
-    /// How often counters began anew within a time.
-    pub(crate) fn anew_within(&self, from: Instant, to: Instant) -> u64 {
-        self.anew.iter().filter(|anew| anew.0 <= to && anew.1 >= from).count() as u64
+    /// Returns how often counters restarted during a time.
+    pub(crate) fn restarts_within(&self, from: Instant, to: Instant) -> u64 {
+        self.restarted.iter().filter(|at| at.0 <= to && at.1 >= from).count() as u64
     }
 
-    /// Asserts that each store gave up calls, so that it shows if they are counted all the same.
-    pub(crate) fn calls_timed_out(&self) {
+    /// Asserts that calls of each store timed out, so that the case detects if they are counted nevertheless.
+    pub(crate) fn assert_calls_timed_out(&self) {
         for store in &self.load.stores {
             let metrics = store.metrics();
             assert!(metrics.timeouts >= 3, "{metrics:?}");
@@ -122,7 +126,7 @@ impl Case {
     }
 }
 
-/// What the machine's clock shows at an instant; the server's is the same.
+/// The machine's clock, which is also the server's.
 pub(crate) struct Clock {
     at: Instant,
     since_epoch: Duration,
@@ -133,12 +137,13 @@ impl Clock {
         Self { at: Instant::now(), since_epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap() }
     }
 
+    /// Returns the time at an instant, in milliseconds.
     pub(crate) fn millis(&self, at: Instant) -> u64 {
         (self.since_epoch + at.duration_since(self.at)).as_millis() as u64
     }
 
-    /// Whether it was not set since.
-    pub(crate) fn still(&self) -> bool {
+    /// Reports whether the clock was not set since.
+    pub(crate) fn is_undisturbed(&self) -> bool {
         let now = Self::now();
         now.since_epoch.abs_diff(self.since_epoch + (now.at - self.at)) < Duration::from_millis(1)
     }

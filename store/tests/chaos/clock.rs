@@ -1,5 +1,5 @@
-//! The server's clock is put forward and back by a day. Both stores call the shipped script in a wrapping that moves
-//! what TIME says; when keys expire moves along.
+//! The server's clock is set forward and back by a day. Both stores call the shipped script with a prelude
+//! that shifts TIME and the expiry of keys.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use sluice_store::redis::CHECK_LUA;
 use crate::case::Case;
 use crate::proxy::Proxy;
 use crate::support::until;
-use crate::verdict::Lost;
-use crate::{Server, turn};
+use crate::verdict::Timeouts;
+use crate::{Server, permit};
 
 const PATIENT: Duration = Duration::from_secs(1);
 const DAY: i64 = 86_400;
@@ -35,42 +35,43 @@ local redis = setmetatable({
 ";
 
 fn stepped(name: &'static str, from: i64, to: i64) {
-    let _turn = turn();
+    let _permit = permit();
     let server = Server::start(&[]);
     let mut connection = server.redis.connection();
     let script = server.load(&format!("{PRELUDE}{CHECK_LUA}"));
     let proxy = Proxy::with_script(server.redis.port, script);
     let (): () = connection.set("step", from).unwrap();
     let mut case = Case::start(name, [proxy.url(), proxy.url()], PATIENT);
-    case.goes_on(Duration::from_millis(3_500));
+    case.run_for(Duration::from_millis(3_500));
     let late = case.load.stores.each_ref().map(|store| store.metrics().late);
     let step = Instant::now();
     let (): () = connection.set("step", to).unwrap();
     if to > from {
-        // A call carries its deadline by the clock as last heard: each store loses one, and knows better then.
-        until("each store heard of it", || {
+        // The deadline of a call is based on the clock in the last reply. One call of each store is late, and
+        // its reply corrects the clock.
+        until("a call of each store is late", || {
             case.load.stores.iter().zip(late).all(|(store, late)| store.metrics().late > late)
         });
-        case.leapt(step);
+        case.skipped_windows(step);
     }
-    case.recovers(step);
-    case.admits(step);
-    case.goes_on(Duration::from_millis(4_000));
+    case.wait_until_recovered(step);
+    case.wait_until_admitting(step);
+    case.run_for(Duration::from_millis(4_000));
     for store in &case.load.stores {
         let metrics = store.metrics();
         assert!(metrics.errors == 0 && metrics.reconnects == 0, "{metrics:?}");
     }
     proxy.assert_script_replaced();
-    case.judge(&mut connection, &[], Lost::AtTheEdges);
+    case.judge(&mut connection, &[], Timeouts::CountedAtEdges);
 }
 
 #[test]
-fn store_lives_with_a_clock_that_is_put_forward() {
+fn store_survives_a_clock_that_is_set_forward() {
     stepped("clock a day forward", 0, DAY);
 }
 
-/// What was used is not forgotten, and not held against anybody for longer than the window it was moved to.
+/// The usage is not lost, and it counts no longer than until the end of the window that it was rebased to.
 #[test]
-fn store_lives_with_a_clock_that_is_put_back() {
+fn store_survives_a_clock_that_is_set_back() {
     stepped("clock a day back", 0, -DAY);
 }

@@ -1,5 +1,5 @@
-//! Steady load on two stores, and everything that came of it: 24 callers, a third of them on each limit, ask one
-//! check after another from a thread of their own, whose lateness is measured beside them.
+//! A steady load on two stores, and its results. 24 callers, a third of them for each limit, send one check
+//! after another from a thread of their own. The delays of this thread are measured too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
@@ -13,74 +13,74 @@ use sluice_store::{
     CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth,
 };
 
-/// Callers of each limit at each store.
+/// Number of callers per limit and store.
 pub(crate) const CALLERS: usize = 4;
-/// What the two limits that deny admit in a period.
+/// Number of requests per period of the two limits that deny.
 pub(crate) const REQUESTS: u64 = 100;
-/// The periods of the sliding and of the fixed window, in milliseconds. They divide a day.
+/// The periods of the sliding and the fixed window, in milliseconds. They divide a day.
 pub(crate) const PERIODS: [u64; 2] = [3_000, 2_000];
 pub(crate) const SLIDING: usize = 0;
 pub(crate) const FIXED: usize = 1;
-/// The limit that never denies: whatever is cut would have been counted.
+/// Index of a limit that never denies, so that every charge is visible.
 pub(crate) const UNLIMITED: usize = 2;
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Admitted,
     Denied,
-    /// Refused at the door: the circuit was open, nothing was sent.
+    /// The circuit was open, so no call was sent.
     Refused(StoreFault),
-    /// Taken up, then given up: it may have been sent.
+    /// The check was queued and then failed, so a call may have been sent.
     Cut(StoreError),
 }
 
-/// A check as its caller saw it.
+/// The result of a check.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct CheckResult {
     pub(crate) limit: usize,
     pub(crate) store: usize,
-    pub(crate) begun: Instant,
+    pub(crate) started: Instant,
     pub(crate) ended: Instant,
     pub(crate) outcome: Outcome,
 }
 
-/// What came of a load.
+/// The results of a load.
 pub(crate) struct Log {
-    pub(crate) seen: Vec<Seen>,
-    /// When the runtime was to do something, and when it did: as far as it was more than a timer's grain late.
-    pub(crate) late: Vec<(Instant, Instant)>,
+    pub(crate) results: Vec<CheckResult>,
+    /// Delays of the thread beyond the resolution of a timer: the due time and the actual one.
+    pub(crate) delays: Vec<(Instant, Instant)>,
 }
 
-/// What a store last did, for whoever waits for it.
+/// The latest results of a store.
 #[derive(Debug, Default)]
-struct Replica {
-    /// When the newest check began that was answered: nanoseconds since the load began.
-    answered: AtomicU64,
-    /// The same of those that were admitted, by limit.
+struct LatestResults {
+    /// Start of the latest check that completed, in nanoseconds since the start of the load.
+    completed: AtomicU64,
+    /// Start of the latest admitted check of each limit.
     admitted: [AtomicU64; 3],
-    /// Faults that checks ended with, a bit each.
+    /// Faults that checks failed with, one bit each.
     faults: AtomicU8,
 }
 
-/// A load that runs.
+/// A running load.
 pub(crate) struct Load {
     pub(crate) stores: [Arc<RedisStore>; 2],
     pub(crate) limits: [Arc<LimitSpec>; 3],
-    live: Arc<[Replica; 2]>,
-    begun: Instant,
+    latest: Arc<[LatestResults; 2]>,
+    started: Instant,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Log>>,
 }
 
 impl Load {
     pub(crate) fn start(urls: [String; 2], budget: Duration) -> Self {
-        let (stop, live, begun) =
-            (Arc::new(AtomicBool::new(false)), Arc::<[Replica; 2]>::default(), Instant::now());
+        let (stop, latest, started) =
+            (Arc::new(AtomicBool::new(false)), Arc::<[LatestResults; 2]>::default(), Instant::now());
         let limits = limits();
-        let (give, take) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn({
-            let (stop, live, limits) = (stop.clone(), live.clone(), limits.clone());
+            let (stop, latest, limits) = (stop.clone(), latest.clone(), limits.clone());
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
@@ -88,8 +88,8 @@ impl Load {
                         let options = RedisOptions { latency_budget: budget, ..RedisOptions::new(url) };
                         Arc::new(RedisStore::start(options).unwrap())
                     });
-                    give.send(stores.clone()).unwrap();
-                    let late = tokio::spawn(lateness(stop.clone()));
+                    sender.send(stores.clone()).unwrap();
+                    let delays = tokio::spawn(measure_delays(stop.clone()));
                     let callers: Vec<_> = (0..6 * CALLERS)
                         .map(|n| {
                             let (store, limit) = (n % 2, n / 2 % 3);
@@ -97,48 +97,51 @@ impl Load {
                                 at: (store, limit),
                                 store: stores[store].clone(),
                                 limit: limits[limit].clone(),
-                                live: live.clone(),
-                                base: begun,
+                                latest: latest.clone(),
+                                base: started,
                             };
                             tokio::spawn(caller.run(stop.clone()))
                         })
                         .collect();
-                    let mut seen = vec![];
+                    let mut results = vec![];
                     for caller in callers {
-                        seen.append(&mut caller.await.unwrap());
+                        results.append(&mut caller.await.unwrap());
                     }
-                    Log { seen, late: late.await.unwrap() }
+                    Log { results, delays: delays.await.unwrap() }
                 })
             }
         });
-        let stores = take.recv().unwrap();
-        Self { stores, limits, live, begun, stop, thread: Some(thread) }
+        let stores = receiver.recv().unwrap();
+        Self { stores, limits, latest, started, stop, thread: Some(thread) }
     }
 
-    /// Whether this store is well, and answered a check that began after `since`.
-    pub(crate) fn answers(&self, store: usize, since: Instant) -> bool {
-        let since = since.duration_since(self.begun).as_nanos() as u64;
-        self.stores[store].health() == StoreHealth::Healthy && self.live[store].answered.load(SeqCst) > since
+    /// Reports whether this store is healthy and has completed a check that started after `since`.
+    pub(crate) fn has_completed(&self, store: usize, since: Instant) -> bool {
+        let since = since.duration_since(self.started).as_nanos() as u64;
+        self.stores[store].health() == StoreHealth::Healthy
+            && self.latest[store].completed.load(SeqCst) > since
     }
 
-    /// Whether every limit admitted a check that began after `since`.
-    pub(crate) fn admits(&self, since: Instant) -> bool {
-        let since = since.duration_since(self.begun).as_nanos() as u64;
-        (0..3).all(|limit| self.live.iter().any(|live| live.admitted[limit].load(SeqCst) > since))
+    /// Reports whether every limit has admitted a check that started after `since`.
+    pub(crate) fn has_admitted(&self, since: Instant) -> bool {
+        let since = since.duration_since(self.started).as_nanos() as u64;
+        (0..3).all(|limit| self.latest.iter().any(|latest| latest.admitted[limit].load(SeqCst) > since))
     }
 
-    /// Forgets the faults that were met.
+    /// Forgets the faults so far.
     pub(crate) fn forget_faults(&self) {
-        self.live.iter().for_each(|live| live.faults.store(0, SeqCst));
+        self.latest.iter().for_each(|latest| latest.faults.store(0, SeqCst));
     }
 
-    /// Whether this store says that it fails with this fault, or did so to a check since they were forgotten.
+    /// Reports whether this store is failing with this fault, or a check has failed with it since the faults
+    /// were forgotten.
     pub(crate) fn fails_with(&self, store: usize, fault: StoreFault) -> bool {
         self.stores[store].health() == StoreHealth::Failing(fault)
-            || self.live[store].faults.load(SeqCst) & bit(fault) != 0
+            || self.latest[store].faults.load(SeqCst) & bit(fault) != 0
     }
 
-    /// How many requests Redis has counted for a limit; its counter must be readable.
+    /// Returns the number of requests that Redis has counted for a limit. Panics if the counter cannot be
+    /// read.
     pub(crate) fn counted(&self, redis: &mut redis::Connection, limit: usize) -> u64 {
         let value: Option<Vec<u8>> =
             redis::Commands::get(redis, self.stores[0].key(&counter(&self.limits[limit]))).unwrap();
@@ -171,27 +174,27 @@ struct Caller {
     at: (usize, usize),
     store: Arc<RedisStore>,
     limit: Arc<LimitSpec>,
-    live: Arc<[Replica; 2]>,
+    latest: Arc<[LatestResults; 2]>,
     base: Instant,
 }
 
 impl Caller {
-    async fn run(self, stop: Arc<AtomicBool>) -> Vec<Seen> {
+    async fn run(self, stop: Arc<AtomicBool>) -> Vec<CheckResult> {
         let (store, limit) = self.at;
-        let live = &self.live[store];
-        let mut seen = vec![];
+        let latest = &self.latest[store];
+        let mut results = vec![];
         while !stop.load(SeqCst) {
-            // The store's task has this thread too: nothing changes between this look and the check's own.
+            // The store's worker runs on this thread, so the health cannot change before the check reads it.
             let open = matches!(self.store.health(), StoreHealth::Failing(_));
-            let begun = Instant::now();
-            let answer = self.store.check(CheckRequest::from_iter([counter(&self.limit)])).await;
+            let started = Instant::now();
+            let response = self.store.check(CheckRequest::from_iter([counter(&self.limit)])).await;
             let ended = Instant::now();
-            let outcome = match answer {
-                Ok(answer) => {
-                    let since = begun.duration_since(self.base).as_nanos() as u64;
-                    live.answered.fetch_max(since, SeqCst);
-                    if answer.admitted {
-                        live.admitted[limit].fetch_max(since, SeqCst);
+            let outcome = match response {
+                Ok(response) => {
+                    let since = started.duration_since(self.base).as_nanos() as u64;
+                    latest.completed.fetch_max(since, SeqCst);
+                    if response.admitted {
+                        latest.admitted[limit].fetch_max(since, SeqCst);
                         Outcome::Admitted
                     } else {
                         Outcome::Denied
@@ -199,7 +202,7 @@ impl Caller {
                 }
                 Err(error) => {
                     if let StoreError::Unavailable(fault) = error {
-                        live.faults.fetch_or(bit(fault), SeqCst);
+                        latest.faults.fetch_or(bit(fault), SeqCst);
                     }
                     match error {
                         StoreError::Unavailable(fault) if open => Outcome::Refused(fault),
@@ -207,39 +210,39 @@ impl Caller {
                     }
                 }
             };
-            seen.push(Seen { limit, store, begun, ended, outcome });
+            results.push(CheckResult { limit, store, started, ended, outcome });
             tokio::time::sleep(Duration::from_millis(rand::random_range(3..9))).await;
         }
-        seen
+        results
     }
 }
 
-/// Measures how late this thread is.
-async fn lateness(stop: Arc<AtomicBool>) -> Vec<(Instant, Instant)> {
-    let mut late = vec![];
+/// Measures the delays of this thread.
+async fn measure_delays(stop: Arc<AtomicBool>) -> Vec<(Instant, Instant)> {
+    let mut delays = vec![];
     while !stop.load(SeqCst) {
         let due = Instant::now() + Duration::from_millis(1);
         tokio::time::sleep_until(due.into()).await;
         let now = Instant::now();
-        // Timers go by whole milliseconds.
+        // Timers have a resolution of one millisecond.
         if now - due > Duration::from_millis(2) {
-            late.push((due, now));
+            delays.push((due, now));
         }
     }
-    late
+    delays
 }
 
 pub(crate) fn counter(limit: &Arc<LimitSpec>) -> Counter {
     Counter { limit: limit.clone(), key: KeyHash(7), cost: 1 }
 }
 
-/// Each has, as its last rate, one that never denies and only counts.
+/// Returns the limits. The last rate of each never denies and only counts.
 pub(crate) fn limits() -> [Arc<LimitSpec>; 3] {
     let rate = |requests: u64, period: u64, algorithm: Algorithm| {
         let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
         Rate::new(requests, period, algorithm).unwrap()
     };
-    let meter = rate(MAX_COUNT, calm_period(), Algorithm::FIXED_WINDOW);
+    let meter = rate(MAX_COUNT, quiet_period(), Algorithm::FIXED_WINDOW);
     [
         ("sliding", vec![rate(REQUESTS, PERIODS[SLIDING], Algorithm::SLIDING_WINDOW), meter]),
         ("fixed", vec![rate(REQUESTS, PERIODS[FIXED], Algorithm::FIXED_WINDOW), meter]),
@@ -248,8 +251,8 @@ pub(crate) fn limits() -> [Arc<LimitSpec>; 3] {
     .map(|(scope, rates)| Arc::new(LimitSpec::new(format!("chaos/load/{scope}"), rates)))
 }
 
-/// About a year, so that its window neither began nor ends within days from now.
-fn calm_period() -> u64 {
+/// Returns a period of about a year whose window neither started nor ends within days from now.
+fn quiet_period() -> u64 {
     const DAY: u64 = 86_400_000;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     (0..30)

@@ -1,27 +1,27 @@
-//! The Redis store under load while its Redis is killed, stopped, full, slow, silent, talking nonsense, demoted or
-//! living in another time. Each case starts servers of its own, lets 24 callers ask over two stores, spoils
-//! something, and then judges what the callers saw and what Redis has counted:
-//! - no check took longer than the latency budget and 10 ms, not counting what this machine was late meanwhile;
-//! - what was admitted was counted, and a check that was given up was not, but for those whose call the server may
-//!   have carried out: the ones in flight when something broke;
-//! - never more was admitted in any period than the algorithm allows, plus one window each time Redis lost its data;
-//! - the store named the fault, and served again by itself.
+//! The Redis store under load while its Redis is killed, stopped, full, slow, silent, demoted, sends invalid
+//! replies, or has a wrong clock. Each case starts its own servers, runs 24 callers over two stores, injects
+//! a fault, and then checks the results of the callers and the counters in Redis:
+//! - No check takes longer than the latency budget plus 10 ms, apart from delays of this machine.
+//! - Every admitted check is counted. A check that timed out is not counted, unless its call was in flight at
+//!   the start or the end of the fault, when the server may have run it.
+//! - No period admits more than the algorithm allows, plus one window each time that Redis loses its data.
+//! - The store reports the fault, and recovers without help.
 //!
-//! Each prints rows of one table; `cargo test -p sluice-store --test chaos -- --nocapture` shows them.
+//! Each case prints rows of one table; `cargo test -p sluice-store --test chaos -- --nocapture` shows them.
 //!
-//! - [`load`]: the callers, and what they saw.
-//! - [`case`]: what is done to them.
-//! - [`verdict`]: the table, and what may be.
-//! - [`proxy`]: a way to Redis that can be spoilt.
-//! - [`process`], [`network`], [`nonsense`], [`versions`], [`clock`]: the cases.
+//! - [`load`]: the callers and their results.
+//! - [`case`]: a case and its faults.
+//! - [`verdict`]: the table and the assertions.
+//! - [`proxy`]: a proxy to Redis that injects faults.
+//! - [`process`], [`network`], [`invalid_replies`], [`versions`], [`clock`]: the cases.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod case;
 mod clock;
+mod invalid_replies;
 mod load;
 mod network;
-mod nonsense;
 mod process;
 mod proxy;
 #[path = "../support/mod.rs"]
@@ -34,29 +34,29 @@ use std::sync::{Condvar, Mutex};
 
 use support::Redis;
 
-/// How many cases run at a time: more would measure each other.
-const AT_A_TIME: usize = 2;
+/// Maximum number of concurrent cases. More would disturb each other's measurements.
+const MAX_RUNNING: usize = 2;
 
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ENDED: Condvar = Condvar::new();
 
-/// Room for one case, until dropped.
-struct Turn;
+/// Permission to run one case, until it is dropped.
+struct CasePermit;
 
-fn turn() -> Turn {
-    let mut running = ENDED.wait_while(RUNNING.lock().unwrap(), |running| *running >= AT_A_TIME).unwrap();
+fn permit() -> CasePermit {
+    let mut running = ENDED.wait_while(RUNNING.lock().unwrap(), |running| *running >= MAX_RUNNING).unwrap();
     *running += 1;
-    Turn
+    CasePermit
 }
 
-impl Drop for Turn {
+impl Drop for CasePermit {
     fn drop(&mut self) {
         *RUNNING.lock().unwrap() -= 1;
         ENDED.notify_one();
     }
 }
 
-/// A server with a folder of its own, so that it finds nobody else's data when it starts again.
+/// A server with a folder of its own, so that it loads no other server's data when it restarts.
 struct Server {
     redis: Redis,
     folder: PathBuf,
@@ -66,11 +66,11 @@ impl Server {
     fn start(arguments: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("sluice-chaos-{:016x}", rand::random::<u64>()));
         std::fs::create_dir(&folder).unwrap();
-        let place = folder.to_string_lossy();
-        Self { redis: Redis::start_restartable(&[&["--dir", &place], arguments].concat()), folder }
+        let path = folder.to_string_lossy();
+        Self { redis: Redis::start_restartable(&[&["--dir", &path], arguments].concat()), folder }
     }
 
-    /// The same way for both stores.
+    /// Returns the URL of the server for both stores.
     fn urls(&self) -> [String; 2] {
         [self.redis.url(), self.redis.url()]
     }

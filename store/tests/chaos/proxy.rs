@@ -1,5 +1,5 @@
-//! A way to Redis that can be spoilt: it knows where commands and replies end, and delays, swallows, replaces or
-//! garbles them.
+//! A proxy to Redis that injects faults. It recognizes commands and replies, and delays, drops, replaces or
+//! damages them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -12,52 +12,54 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Makes other bytes of a reply's numbers.
-pub(crate) type Garble = fn(&[i64]) -> Vec<u8>;
+/// Turns the numbers of a reply into other bytes.
+pub(crate) type Damage = fn(&[i64]) -> Vec<u8>;
 
-/// What becomes of commands and replies.
+/// The treatment of commands and replies.
 #[derive(Clone)]
 pub(crate) enum Mode {
     Pass,
-    /// Each command, each reply waits for so long before it goes on.
+    /// Delays each command and each reply.
     Slow(Duration, Duration),
-    /// Nothing comes through and nothing is closed. A connection that has lost a byte so stays dead.
+    /// Drops all data without closing connections. A connection that has lost data stays dead.
     Silent,
-    /// The server is not asked: this is the answer to each command; an empty one closes the connection.
-    CheckResponse(Vec<u8>),
-    /// The server is asked; of a reply to checks half comes through, and nothing after it.
+    /// Replies to each command without the server. An empty reply closes the connection.
+    Reply(Vec<u8>),
+    /// Passes half of a reply to checks, and no data after it.
     Cut,
-    /// The server is asked; replies to checks are garbled; an empty one closes the connection.
-    Garble(Garble),
+    /// Damages the replies to checks. An empty result closes the connection.
+    Damage(Damage),
 }
 
-struct Way {
+/// The state that a proxy shares with its connections.
+struct ProxyState {
     server: u16,
     mode: Mutex<Mode>,
-    /// Connections so far, and how many of the first are dead.
+    /// Number of connections so far, and of the first ones that are dead.
     connections: AtomicUsize,
     dead: AtomicUsize,
-    /// The hash of the shipped script, and what stands in its place.
+    /// Hash of the shipped script, and of the script that replaces it.
     script: Option<(String, String)>,
-    /// Whether the shipped script's text came through although another stands in its place.
-    loaded: AtomicBool,
+    /// Whether the source of the shipped script was sent although it is replaced.
+    source_sent: AtomicBool,
 }
 
-/// A proxy on a free port; ended on drop.
+/// A proxy on a free port. Dropping it ends its connections.
 pub(crate) struct Proxy {
     port: u16,
-    way: Arc<Way>,
+    state: Arc<ProxyState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// A way to the server on this port of 127.0.0.1.
+    /// Starts a proxy to the server on this port of 127.0.0.1.
     pub(crate) fn to(server: u16) -> Self {
         Self::start(server, None)
     }
 
-    /// A way on which another script, which the server knows by this hash, is called instead of the shipped one.
+    /// Starts a proxy that calls the script with this hash, which the server knows, instead of the shipped
+    /// one.
     pub(crate) fn with_script(server: u16, hash: String) -> Self {
         let shipped = redis::Script::new(CHECK_LUA).get_hash().to_owned();
         assert_eq!(shipped.len(), hash.len());
@@ -65,19 +67,19 @@ impl Proxy {
     }
 
     fn start(server: u16, script: Option<(String, String)>) -> Self {
-        let way = Arc::new(Way {
+        let state = Arc::new(ProxyState {
             server,
             mode: Mutex::new(Mode::Pass),
             connections: AtomicUsize::new(0),
             dead: AtomicUsize::new(0),
             script,
-            loaded: AtomicBool::new(false),
+            source_sent: AtomicBool::new(false),
         });
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel();
-        let serving = way.clone();
+        let serving = state.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
@@ -95,26 +97,26 @@ impl Proxy {
                 }
             });
         });
-        Self { port, way, stop: Some(stop), thread: Some(thread) }
+        Self { port, state, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Once this returns, every command and every reply that comes is treated so.
+    /// Sets the treatment of all further commands and replies.
     pub(crate) fn set(&self, mode: Mode) {
-        *self.way.mode.lock().unwrap() = mode;
+        *self.state.mode.lock().unwrap() = mode;
     }
 
-    /// From now on nothing comes through the connections that there are, and they stay open; new ones work.
+    /// Drops all further data of the present connections without closing them. New connections work.
     pub(crate) fn forget_connections(&self) {
-        self.way.dead.store(self.way.connections.load(SeqCst), SeqCst);
+        self.state.dead.store(self.state.connections.load(SeqCst), SeqCst);
     }
 
-    /// Asserts that only the script in the shipped one's place was called.
+    /// Asserts that only the replacement of the script was called.
     pub(crate) fn assert_script_replaced(&self) {
-        assert!(!self.way.loaded.load(SeqCst), "the shipped script was called by its text");
+        assert!(!self.state.source_sent.load(SeqCst), "the shipped script was called by its source");
     }
 }
 
@@ -127,7 +129,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Way {
+impl ProxyState {
     fn mode(&self) -> Mode {
         self.mode.lock().unwrap().clone()
     }
@@ -136,16 +138,16 @@ impl Way {
 /// One connection.
 struct Relay {
     id: usize,
-    way: Arc<Way>,
-    swallowed: AtomicBool,
+    state: Arc<ProxyState>,
+    dropped: AtomicBool,
     client: tokio::sync::Mutex<OwnedWriteHalf>,
 }
 
-async fn relay(client: TcpStream, id: usize, way: Arc<Way>) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", way.server)).await else { return };
+async fn relay(client: TcpStream, id: usize, state: Arc<ProxyState>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", state.server)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((commands, client), (replies, server)) = (client.into_split(), server.into_split());
-    let relay = Relay { id, way, swallowed: AtomicBool::new(false), client: tokio::sync::Mutex::new(client) };
+    let relay = Relay { id, state, dropped: AtomicBool::new(false), client: tokio::sync::Mutex::new(client) };
     tokio::select! {
         _ = relay.commands(commands, server) => {}
         _ = relay.replies(replies) => {}
@@ -153,33 +155,33 @@ async fn relay(client: TcpStream, id: usize, way: Arc<Way>) {
 }
 
 impl Relay {
-    /// What to do with the next bytes.
+    /// Returns the treatment of the next data.
     fn mode(&self) -> Mode {
-        let mode = self.way.mode();
-        if self.id < self.way.dead.load(SeqCst) || self.swallowed.load(SeqCst) { Mode::Silent } else { mode }
+        let mode = self.state.mode();
+        if self.id < self.state.dead.load(SeqCst) || self.dropped.load(SeqCst) { Mode::Silent } else { mode }
     }
 
     async fn commands(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> Option<()> {
         let mut bytes = vec![];
         loop {
             let mut command = frame(&mut from, &mut bytes).await?;
-            if let Some((shipped, other)) = &self.way.script {
+            if let Some((shipped, other)) = &self.state.script {
                 let head = &command[..command.len().min(80)];
                 if let Some(at) = head.windows(40).position(|bytes| bytes == shipped.as_bytes()) {
                     command[at..at + 40].copy_from_slice(other.as_bytes());
                 } else if head.windows(9).any(|bytes| bytes == b"$4\r\nEVAL\r") {
-                    self.way.loaded.store(true, SeqCst);
+                    self.state.source_sent.store(true, SeqCst);
                 }
             }
             match self.mode() {
-                Mode::Silent => self.swallowed.store(true, SeqCst),
-                Mode::CheckResponse(bytes) if bytes.is_empty() => return None,
-                Mode::CheckResponse(bytes) => self.client.lock().await.write_all(&bytes).await.ok()?,
+                Mode::Silent => self.dropped.store(true, SeqCst),
+                Mode::Reply(bytes) if bytes.is_empty() => return None,
+                Mode::Reply(bytes) => self.client.lock().await.write_all(&bytes).await.ok()?,
                 Mode::Slow(delay, _) => {
                     tokio::time::sleep(delay).await;
                     to.write_all(&command).await.ok()?;
                 }
-                Mode::Pass | Mode::Cut | Mode::Garble(_) => to.write_all(&command).await.ok()?,
+                Mode::Pass | Mode::Cut | Mode::Damage(_) => to.write_all(&command).await.ok()?,
             }
         }
     }
@@ -188,7 +190,7 @@ impl Relay {
         let mut bytes = vec![];
         loop {
             let Some(mut reply) = frame(&mut from, &mut bytes).await else {
-                // The client of a dead connection does not learn that the server has gone.
+                // A dead connection stays open even when the server closes its side.
                 while matches!(self.mode(), Mode::Silent) {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -196,32 +198,32 @@ impl Relay {
             };
             match self.mode() {
                 Mode::Silent => {
-                    self.swallowed.store(true, SeqCst);
+                    self.dropped.store(true, SeqCst);
                     continue;
                 }
                 Mode::Slow(_, delay) => tokio::time::sleep(delay).await,
                 Mode::Cut => {
-                    if decision(&reply).is_some() {
+                    if decision_of(&reply).is_some() {
                         reply.truncate(reply.len() / 2);
-                        self.swallowed.store(true, SeqCst);
+                        self.dropped.store(true, SeqCst);
                     }
                 }
-                Mode::Garble(garble) => {
-                    if let Some(numbers) = decision(&reply) {
-                        reply = garble(&numbers);
+                Mode::Damage(damage) => {
+                    if let Some(numbers) = decision_of(&reply) {
+                        reply = damage(&numbers);
                     }
                     if reply.is_empty() {
                         return None;
                     }
                 }
-                Mode::Pass | Mode::CheckResponse(_) => {}
+                Mode::Pass | Mode::Reply(_) => {}
             }
             self.client.lock().await.write_all(&reply).await.ok()?;
         }
     }
 }
 
-/// Reads one command or reply; `None` at the end.
+/// Reads one command or reply, or returns `None` at the end of the connection.
 async fn frame(from: &mut OwnedReadHalf, bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
     loop {
         if let Some(length) = length(bytes) {
@@ -233,7 +235,7 @@ async fn frame(from: &mut OwnedReadHalf, bytes: &mut Vec<u8>) -> Option<Vec<u8>>
     }
 }
 
-/// How long the first RESP2 value is, if it is complete.
+/// Returns the length of the first RESP2 value, if it is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let number = || std::str::from_utf8(&bytes[1..line]).unwrap().parse::<i64>().unwrap();
@@ -250,8 +252,8 @@ fn length(bytes: &[u8]) -> Option<usize> {
     (at <= bytes.len()).then_some(at)
 }
 
-/// The numbers of a reply that decides checks; one that only tells the time is none.
-fn decision(reply: &[u8]) -> Option<Vec<i64>> {
+/// Returns the numbers of a reply to checks, or `None` if it contains only the time.
+fn decision_of(reply: &[u8]) -> Option<Vec<i64>> {
     let mut lines = std::str::from_utf8(reply).ok()?.split("\r\n");
     lines.next()?.strip_prefix('*')?;
     let numbers: Option<Vec<_>> =

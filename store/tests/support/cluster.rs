@@ -1,6 +1,6 @@
-//! A Redis Cluster of a test's own: three masters with a replica each.
+//! A Redis Cluster for a test: three masters with one replica each.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
 use std::process::Command;
 
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use crate::support::{Redis, quiet_port, until};
 
-/// Six servers; the first three begin as masters.
+/// Six servers, of which the first three start as masters.
 pub struct Cluster {
     pub servers: Vec<Redis>,
     _dirs: Vec<TempDir>,
 }
 
-/// What `CLUSTER NODES` says of a server.
+/// A server in the reply to `CLUSTER NODES`.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub id: String,
@@ -28,15 +28,15 @@ pub struct Row {
 }
 
 impl Cluster {
-    /// Starts it with further arguments for every server.
+    /// Starts a cluster with additional arguments for every server.
     pub fn start(arguments: &[&str]) -> Self {
         let (servers, dirs) = start_each(|_| arguments.iter().map(|&argument| argument.to_owned()).collect());
         let ports: Vec<u16> = servers.iter().map(|server| server.port).collect();
         Self { servers, _dirs: dirs }.created(&[], &ports)
     }
 
-    /// Starts it with servers that talk TLS, and tells on which ports; in plain they answer the test alone. `files` are
-    /// redis-cli's arguments.
+    /// Starts a cluster over TLS, and returns its TLS ports. The plain ports are only for the test. `files`
+    /// are arguments of redis-cli.
     pub fn start_with_tls(arguments: &[String], files: &[String]) -> (Self, Vec<u16>) {
         let ports: Vec<u16> = (0..6).map(|_| quiet_port()).collect();
         let (servers, dirs) = start_each(|n| {
@@ -50,7 +50,7 @@ impl Cluster {
         (cluster.created(files, &ports), ports)
     }
 
-    /// Makes one cluster of the servers.
+    /// Joins the servers to a cluster.
     fn created(self, files: &[String], ports: &[u16]) -> Self {
         let mut create = Command::new("redis-cli");
         create.args(files).args(["--cluster", "create"]);
@@ -58,14 +58,14 @@ impl Cluster {
         let output = create.args(["--cluster-replicas", "1", "--cluster-yes"]).output().unwrap();
         assert!(output.status.success(), "redis-cli: {}", String::from_utf8_lossy(&output.stdout));
         let cluster = self;
-        until("all servers agree and all replicas are in step", || {
+        until("all servers agree and all replicas are in sync", || {
             cluster.servers.iter().all(|server| {
                 let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut server.connection()).unwrap();
                 let rows = rows(&mut server.connection());
                 let masters = rows.iter().filter(|row| row.master);
                 let slots: u32 = masters.flat_map(|row| &row.slots).map(|(a, b)| u32::from(b - a) + 1).sum();
                 let role: Value = redis::cmd("ROLE").query(&mut server.connection()).unwrap();
-                let in_step = match &role {
+                let in_sync = match &role {
                     Value::Array(cells) => cells.iter().any(|cell| {
                         *cell == Value::BulkString("master".into())
                             || *cell == Value::BulkString("connected".into())
@@ -76,7 +76,7 @@ impl Cluster {
                     && rows.len() == 6
                     && rows.iter().filter(|row| row.master).count() == 3
                     && slots == 16_384
-                    && in_step
+                    && in_sync
             })
         });
         cluster
@@ -86,13 +86,13 @@ impl Cluster {
         self.servers.iter().map(Redis::url).collect()
     }
 
-    /// The index of the server that owns the slot of a counter's key, as the server at `asked` says.
-    pub fn owner_of(&self, slot: u16, asked: usize) -> usize {
-        let rows = rows(&mut self.servers[asked].connection());
+    /// Returns the index of the server that owns a hash slot, as reported by the server at `source`.
+    pub fn owner_of(&self, slot: u16, source: usize) -> usize {
+        let rows = rows(&mut self.servers[source].connection());
         let owner = rows
             .iter()
             .find(|row| row.slots.iter().any(|&(first, last)| (first..=last).contains(&slot)))
-            .unwrap_or_else(|| panic!("nobody owns slot {slot}: {rows:?}"));
+            .unwrap_or_else(|| panic!("no server owns hash slot {slot}: {rows:?}"));
         self.index(owner.port)
     }
 
@@ -100,30 +100,30 @@ impl Cluster {
         self.servers.iter().position(|server| server.port == port).unwrap()
     }
 
-    /// The slot of a counter's key.
+    /// Returns the hash slot of a counter's key.
     pub fn slot(&self, store: &RedisStore, counter: &Counter) -> u16 {
         self.slot_at(0, store, counter)
     }
 
-    /// The same, as a certain server says.
+    /// Returns the hash slot of a counter's key, as reported by this server.
     pub fn slot_at(&self, server: usize, store: &RedisStore, counter: &Counter) -> u16 {
         let mut command = redis::cmd("CLUSTER");
         command.arg("KEYSLOT").arg(store.key(counter)).query(&mut self.servers[server].connection()).unwrap()
     }
 
-    /// The id of a server.
+    /// Returns the id of a server.
     pub fn id(&self, server: usize) -> String {
         redis::cmd("CLUSTER").arg("MYID").query(&mut self.servers[server].connection()).unwrap()
     }
 
-    /// `CLUSTER SETSLOT` at a server.
+    /// Sends `CLUSTER SETSLOT` to a server.
     pub fn set_slot(&self, server: usize, slot: u16, state: &str, id: &str) -> RedisResult<()> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SETSLOT").arg(slot).arg(state).arg(id);
         command.query(&mut self.servers[server].connection())
     }
 
-    /// Moves up to `count` keys of a slot from one server to another; how many there were.
+    /// Moves up to `count` keys of a hash slot from one server to another. Returns how many it moved.
     pub fn migrate(&self, slot: u16, from: usize, to: usize, count: usize) -> usize {
         let mut connection = self.servers[from].connection();
         let mut command = redis::cmd("CLUSTER");
@@ -160,7 +160,7 @@ fn start_each(arguments: impl Fn(usize) -> Vec<String>) -> (Vec<Redis>, Vec<Temp
     (0..6).map(start).unzip()
 }
 
-/// What a server knows of its cluster.
+/// Returns the servers of the cluster, as this one reports them.
 pub fn rows(connection: &mut Connection) -> Vec<Row> {
     let text: String = redis::cmd("CLUSTER").arg("NODES").query(connection).unwrap();
     text.lines()

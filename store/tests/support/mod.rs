@@ -1,34 +1,35 @@
-//! A Redis server of a test's own.
+//! A Redis server for a test.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A `redis-server` on a free port, without persistence; ended on drop.
+/// A `redis-server` on a free port, without persistence. Dropping it kills the server.
 pub struct Redis {
     child: Option<Child>,
-    /// Where it listens, on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
     arguments: Vec<String>,
 }
 
 impl Redis {
-    /// Starts one with further arguments and waits until it serves.
+    /// Starts a server with additional arguments and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_on(free_port, arguments)
     }
 
-    /// As [`Redis::start`], on a port that stays free while it is down: none that the system gives to connections.
+    /// Starts a server like [`Redis::start`], on a port that stays free while the server is down, because the
+    /// system does not assign it to connections.
     pub fn start_restartable(arguments: &[&str]) -> Self {
         Self::start_on(quiet_port, arguments)
     }
 
     fn start_on(any_port: fn() -> u16, arguments: &[&str]) -> Self {
         let mut arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        // A port that was free a moment ago may be taken by another test: try again.
+        // Another test may have taken the port since it was free.
         for _ in 0..10 {
             let port = any_port();
             let mut redis = Self { child: None, port, arguments };
@@ -40,42 +41,42 @@ impl Redis {
         panic!("redis-server did not start on any of 10 ports");
     }
 
-    /// Starts it again on the same port, with what it kept on disk: nothing, unless its arguments say otherwise.
+    /// Restarts the server on the same port. It keeps no data, unless its arguments enable persistence.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_start(), "redis-server did not start again on port {}", self.port);
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // A stopped process is killed as well.
+            // SIGKILL also ends a stopped process.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// SIGSTOP: it is there and answers nothing.
+    /// Sends SIGSTOP: the server keeps its connections but sends no replies.
     pub fn stop(&self) {
         self.signal("STOP");
         let pid = self.child.as_ref().expect("the server runs").id();
-        // Returns when it has really stopped.
+        // The signal takes effect some time after it was sent.
         while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
             std::thread::yield_now();
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn go_on(&self) {
         self.signal("CONT");
     }
 
-    /// The URL without credentials.
+    /// Returns the URL without credentials.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A connection of the test's own.
+    /// Opens a connection for the test.
     pub fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
@@ -103,14 +104,14 @@ impl Redis {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("these tests need redis-server, which `make test` installs: it cannot be run: {error}")
+                panic!("cannot run redis-server, which these tests need and `make test` installs: {error}")
             });
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let ready = lines
             .by_ref()
             .map_while(Result::ok)
             .any(|line| line.contains("Ready to accept connections") || line.contains("REPLICA sync"));
-        // It must not block on a full pipe later.
+        // The server must not block on a full pipe later.
         std::thread::spawn(move || lines.for_each(drop));
         if ready {
             self.child = Some(child);
@@ -127,13 +128,13 @@ impl Drop for Redis {
     }
 }
 
-/// A port that nobody listens on.
+/// Returns a port without a listener.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// A port that nobody listens on, nor on the one 10,000 above it, where a cluster talks among itself; both below those
-/// that Linux gives to outgoing connections.
+/// Returns a port without a listener, below those that Linux assigns to outgoing connections. The port 10,000
+/// above it, for the cluster bus, has the same properties.
 pub fn quiet_port() -> u16 {
     loop {
         let port = rand::random_range(12_000..22_000);
@@ -143,20 +144,20 @@ pub fn quiet_port() -> u16 {
     }
 }
 
-/// As [`eventually`], for a thread of its own.
+/// Waits like [`eventually`], but blocks the thread.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "did not come about in 60 s: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "still not true after 60 s: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Waits for something to become true, for so long that only a fault can make it fail.
+/// Waits until a condition holds, and panics after a time that only a bug can exceed.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let begun = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < Duration::from_secs(60), "did not come about in 60 s: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "still not true after 60 s: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Three sentinels of a test's own that watch a master and its replica.
+//! Three sentinels for a test, which monitor a master and its replica.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Redis, quiet_port, until};
 
-/// A sentinel; ended on drop.
+/// A sentinel. Dropping it kills the process.
 pub struct Sentinel {
     child: Child,
     pub port: u16,
@@ -58,7 +58,7 @@ impl Sentinel {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
-    /// How many of the others, and how many replicas, it knows of.
+    /// Returns the number of other sentinels and of replicas that this one knows.
     pub fn knows(&self) -> (usize, usize) {
         let rows = |what: &str| -> usize {
             let mut command = redis::cmd("SENTINEL");
@@ -91,7 +91,7 @@ impl Watched {
         until("the sentinels know each other and the replica", || {
             sentinels.iter().all(|sentinel| sentinel.knows() == (2, 1))
         });
-        until("the replica is in step", || {
+        until("the replica is in sync", || {
             let info: String = redis::cmd("INFO").arg("replication").query(&mut master.connection()).unwrap();
             info.contains("state=online")
         });

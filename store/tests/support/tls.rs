@@ -1,13 +1,13 @@
-//! A certificate authority of a test's own, and a Redis with a certificate of it.
+//! A certificate authority for a test, and a Redis with a certificate from it.
 
-#![allow(unreachable_pub, dead_code, reason = "a module of several tests, which do not all need all of it")]
+#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use crate::support::{Redis, quiet_port};
 
-/// A certificate authority of the test's own.
+/// A certificate authority for a test.
 pub struct Authority {
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -23,7 +23,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for a name and its key, in PEM.
+    /// Issues a certificate for a name. Returns it and its key, in PEM.
     pub fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -32,7 +32,7 @@ impl Authority {
     }
 }
 
-/// The certificates of a server in files.
+/// The certificate files of a server.
 pub struct Files(pub TempDir);
 
 impl Files {
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-/// A server that also listens with TLS, and that port.
+/// Starts a server that also listens with TLS. Returns it and its TLS port.
 pub fn serve(files: &Files, clients: &str) -> (Redis, u16) {
     for _ in 0..10 {
         let port = quiet_port();
@@ -68,5 +68,5 @@ pub fn serve(files: &Files, clients: &str) -> (Redis, u16) {
             return (Redis::start(&arguments), port);
         }
     }
-    panic!("no port is free");
+    panic!("no free port");
 }

@@ -54,7 +54,7 @@ impl Sentinels {
                     self.first.store(at, Relaxed);
                     return Ok(Arc::new(master));
                 }
-                // The fault of a reachable sentinel tells more than that another one is unreachable.
+                // The fault of a reachable sentinel is the more specific one.
                 Err(StoreFault::Unreachable) => {}
                 Err(other) => fault = other,
             }

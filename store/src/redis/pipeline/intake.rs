@@ -38,7 +38,7 @@ impl Intake {
         Self { waiting, held: None, signal }
     }
 
-    /// Waits for the next item, but not longer than `idle`. Returns `None` when the node is gone.
+    /// Waits for the next item, but not longer than `idle`. Returns `None` when the node is dropped.
     pub(super) async fn next(&mut self, idle: Duration) -> Result<Option<QueueItem>, Idle> {
         match self.held.take() {
             Some(item) => Ok(Some(item)),
@@ -65,7 +65,7 @@ impl Intake {
         }
     }
 
-    /// Runs a future and fails all items that arrive meanwhile. Returns `None` when the node is gone.
+    /// Runs a future and fails all items that arrive meanwhile. Returns `None` when the node is dropped.
     pub(super) async fn fail_during<T>(
         &mut self,
         error: StoreError,

@@ -33,7 +33,7 @@ pub struct RedisMetrics {
     pub errors: u64,
     /// Number of connections after the first one to each server.
     pub reconnects: u64,
-    /// Number of calls that a server of a cluster redirected to another one, or asked to repeat.
+    /// Number of calls that a server of a cluster redirected to another one, or that had to be repeated.
     pub redirected: u64,
     /// Number of failed operations by error, in the order of [`StoreError::ALL`]. Operations that fail
     /// because of an open circuit are included.

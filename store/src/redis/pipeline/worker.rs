@@ -60,7 +60,7 @@ enum Disconnect {
     Failed,
     /// Another server has become the master.
     MasterChanged,
-    /// The node is gone.
+    /// The node was dropped.
     Closed,
 }
 
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// Runs until the node is gone.
+    /// Runs until the node is dropped.
     pub(super) async fn run(mut self, connector: Connector) {
         let mut connected_before = false;
         self.address = connector.to_string();
@@ -136,7 +136,7 @@ impl Worker {
     }
 
     /// Runs a future. While the circuit is open, fails the items that were on their way to the queue when it
-    /// opened. Returns `None` when the node is gone.
+    /// opened. Returns `None` when the node is dropped.
     async fn fail_items_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         match self.circuit.fault() {
             Some(fault) => self.intake.fail_during(StoreError::Unavailable(fault), work).await,

@@ -55,7 +55,7 @@ impl Cluster {
                     self.adopt(&ranges);
                     return self.is_complete();
                 }
-                // The fault of a reachable server tells more than that another one is unreachable.
+                // The fault of a reachable server is the more specific one.
                 Err(StoreFault::Unreachable) => {}
                 Err(other) => fault = other,
             }

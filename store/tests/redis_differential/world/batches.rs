@@ -10,6 +10,7 @@ use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 use super::state::{BatchEntry, CROWD, Focus, World, key_of, name};
 
 impl World {
+    /// Returns a random batch.
     pub(crate) fn entries(&mut self) -> Vec<BatchEntry> {
         let everyday = self.focus == Focus::Everyday;
         let one = self.one.is_some();
@@ -19,10 +20,10 @@ impl World {
             _ => 40,
         };
         let how_many = self.rng.random_range(1..most);
-        // Mostly each of many clients asks once.
+        // In most of these batches each client sends one check.
         let each_once = one && self.rng.random_bool(0.6);
         let first = self.rng.random_bool(0.5);
-        let in_pairs = one && self.besides.is_none() && self.rng.random_bool(0.2);
+        let in_pairs = one && self.shared.is_none() && self.rng.random_bool(0.2);
         (0..how_many)
             .map(|n| {
                 if self.rng.random_bool(0.1) {
@@ -39,11 +40,12 @@ impl World {
                         counters.push(Counter { limit, key, cost });
                     }
                 }
-                if let (true, Some(besides)) = (simple, self.besides.clone()) {
+                if let (true, Some(shared)) = (simple, self.shared.clone()) {
                     let at = if each_once && first { 0 } else { self.rng.random_range(0..=counters.len()) };
-                    counters.insert(at, besides);
+                    counters.insert(at, shared);
                 }
-                let merges = (!simple || in_pairs) && counters.iter().all(|one| one.limit.is_mergeable());
+                let merges =
+                    (!simple || in_pairs) && counters.iter().all(|counter| counter.limit.is_mergeable());
                 let callers = match merges {
                     true if in_pairs => 2,
                     true => *[1, 1, 1, 2, 3, 7, 40].choose(&mut self.rng).unwrap(),
@@ -54,7 +56,8 @@ impl World {
             .collect()
     }
 
-    pub(super) fn settlement(&mut self) -> BatchEntry {
+    /// Returns a random settlement.
+    fn settlement(&mut self) -> BatchEntry {
         let limit = self.any_limit();
         let delta = match self.rng.random_range(0..8) {
             0 => MAX_COUNT as i64,
@@ -69,7 +72,7 @@ impl World {
             _ => self.now,
         };
         let key = self.key();
-        // A leaky bucket's last reservation is named by its turn.
+        // The last reservation of a leaky bucket is identified by the end of its delay.
         let charged = if matches!(limit.rates[0].algorithm, Algorithm::LeakyBucket { .. })
             && self.rng.random_bool(0.7)
             && let Some(record) =
@@ -84,12 +87,13 @@ impl World {
         BatchEntry::Settle(Settlement { key, limit, charged, delta })
     }
 
-    /// One of few.
+    /// Returns one of a few keys.
     pub(super) fn key(&mut self) -> KeyHash {
         let clients = if self.one.is_some() { CROWD } else { 4 };
         key_of(self.rng.random_range(0..clients))
     }
 
+    /// Returns a random version of a random limit.
     pub(super) fn any_limit(&mut self) -> Arc<LimitSpec> {
         if let Some(one) = &self.one {
             return one.clone();
@@ -101,7 +105,8 @@ impl World {
         versions.choose(&mut self.rng).unwrap().clone()
     }
 
-    pub(super) fn cost(&mut self, limit: &LimitSpec) -> u64 {
+    /// Returns a random cost.
+    fn cost(&mut self, limit: &LimitSpec) -> u64 {
         let requests = limit.rates[0].requests.get();
         match self.rng.random_range(0..12) {
             0 => 0,

@@ -8,8 +8,8 @@ use sluice_store::Counter;
 use super::state::{DAY, EARLIEST, Focus, Stored, World, name};
 
 impl World {
-    /// Moves the clock: half of the time to within one unit of a boundary, be it a millisecond of a window's or the
-    /// microsecond of an instant that is stored.
+    /// Moves the clock. Half of the steps end within one unit of a boundary: a millisecond from that of a
+    /// window, or a microsecond from a stored instant.
     pub(crate) fn step(&mut self) {
         let rate = self.limits.choose(&mut self.rng).unwrap()[0].rates[0];
         let period = rate.tag().window_millis();
@@ -34,8 +34,8 @@ impl World {
         {
             micros = at - 1 + self.rng.random_range(0..3);
         }
-        // At times many clients of one limit ask once each, maybe with a counter that they have in common.
-        (self.one, self.besides) = (None, None);
+        // In some batches many clients of one limit send one check each, possibly with a shared counter.
+        (self.one, self.shared) = (None, None);
         if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
             let (one, key) = (self.any_limit(), self.key());
             let others: Vec<_> = self.limits.iter().map(|versions| versions[0].clone()).collect();
@@ -44,29 +44,27 @@ impl World {
             if self.rng.random_bool(0.6)
                 && let Some(other) = others.choose(&mut self.rng)
             {
-                self.besides = Some(Counter { limit: other, key, cost: 1 });
+                self.shared = Some(Counter { limit: other, key, cost: 1 });
             }
             self.one = Some(one);
         }
-        // Far beyond, the clock is put back by years.
+        // Beyond the latest instant, the clock goes back by years.
         let latest = EARLIEST + 20 * MAX_PERIOD_MS;
         self.now =
             if (EARLIEST..latest).contains(&(micros / 1000)) { micros } else { (EARLIEST + period) * 1000 };
     }
 
-    /// When something that is stored changes an answer.
+    /// Returns an instant at which a stored value changes a decision.
     pub(super) fn stored_instant(&mut self) -> Option<u64> {
         let names: Vec<&String> = self.stored.keys().collect();
-        // Maps are in another order in each run.
+        // The order of a map differs from run to run.
         let name = (*names.iter().min()?).clone();
         let limit = self.any_limit();
         let name = if self.rng.random_bool(0.2) {
             name
         } else {
-            {
-                let key = self.key();
-                self::name(&limit, key)
-            }
+            let key = self.key();
+            self::name(&limit, key)
         };
         let Some(Stored::Records(records)) = self.stored.get(&name) else { return None };
         let record = records.choose(&mut self.rng)?.clone();

@@ -16,14 +16,14 @@ const PERIODS: [u64; 12] =
     [1, 2, 7, 1000, 60_000, 999_983, 3_600_000, DAY, 7 * DAY, 365 * DAY, MAX_PERIOD_MS - 1, MAX_PERIOD_MS];
 
 impl World {
-    /// New limits, nothing stored.
+    /// Creates new limits and removes all values.
     pub(crate) fn rebuild(&mut self) {
         self.stored.clear();
         self.one = None;
         self.limits = (0..8)
             .map(|n| {
                 let first = self.limit(n);
-                // Versions share most of their records with the first.
+                // Edits share most of their records with the first version.
                 let mut versions = vec![first.clone()];
                 for _ in 0..3 {
                     let mut rates = first.rates.clone();
@@ -44,16 +44,17 @@ impl World {
             .collect();
     }
 
-    /// Some limits are great ones, where products pass 2^53; they have one rate, which alone decides.
+    /// Returns a random limit. Some have numbers whose products exceed 2^53; those have a single rate, so
+    /// that it decides.
     pub(super) fn limit(&mut self, n: usize) -> Arc<LimitSpec> {
         if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows | Focus::Everyday) {
-            let slots = if self.focus == Focus::SubWindows { self.rng.random_range(2..=60) } else { 1 };
-            let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / slots * slots;
-            let slots = SubWindows::new(slots).unwrap();
+            let sub_windows = if self.focus == Focus::SubWindows { self.rng.random_range(2..=60) } else { 1 };
+            let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / sub_windows * sub_windows;
+            let sub_windows = SubWindows::new(sub_windows).unwrap();
             let rate = Rate::new(
                 Requests::new(self.rng.random_range(1 << 37..=MAX_COUNT)).unwrap(),
                 Period::from_millis(period).unwrap(),
-                Algorithm::SlidingWindowCounter { sub_windows: slots, bound: Bound::Estimate },
+                Algorithm::SlidingWindowCounter { sub_windows, bound: Bound::Estimate },
             );
             return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
         }
@@ -71,7 +72,7 @@ impl World {
             };
             let Some(rate) = self.rate(focus) else { continue };
             let clash = |other: &Rate| {
-                // Soft rates of one period would share what is known of it.
+                // Rates with the same tag would share a record.
                 other.tag() == rate.tag()
             };
             if !rates.iter().any(clash) {
@@ -81,7 +82,7 @@ impl World {
         Arc::new(LimitSpec::new(format!("limit{n}"), rates))
     }
 
-    /// A rate; `None` if the numbers drawn do not fit together.
+    /// Returns a random rate, or `None` if the random numbers do not form a valid one.
     pub(super) fn rate(&mut self, focus: Focus) -> Option<Rate> {
         let (mut requests, mut period) = (self.requests(), self.period());
         let small = self.rng.random_range(0..20);
@@ -95,11 +96,11 @@ impl World {
         let algorithm = match focus {
             Focus::TwoWindows | Focus::Everyday => Algorithm::SLIDING_WINDOW,
             Focus::SubWindows | Focus::Guaranteed => {
-                let slots = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
-                period = (period / slots).max(1) * slots;
-                period = period.min(MAX_PERIOD_MS / slots * slots);
+                let sub_windows = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
+                period = (period / sub_windows).max(1) * sub_windows;
+                period = period.min(MAX_PERIOD_MS / sub_windows * sub_windows);
                 let bound = if focus == Focus::Guaranteed { Bound::Guaranteed } else { Bound::Estimate };
-                Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(slots).unwrap(), bound }
+                Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(sub_windows).unwrap(), bound }
             }
             Focus::FixedClock => Algorithm::FIXED_WINDOW,
             Focus::FixedFirstRequest => Algorithm::FixedWindow(Alignment::FirstRequest),
@@ -120,7 +121,7 @@ impl World {
                 Algorithm::WarmUp(WarmUp::new(millis, factor).unwrap())
             }
             Focus::Concurrency => {
-                // Some have more places than there can be holders.
+                // Some have more slots than there can be holders.
                 let least = if self.rng.random_bool(0.3) { 1000 } else { 0 };
                 requests = Requests::new(least + requests.get() % 30).unwrap();
                 Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
@@ -145,7 +146,7 @@ impl World {
     pub(super) fn requests(&mut self) -> Requests {
         let n = match self.rng.random_range(0..10) {
             0..5 => self.rng.random_range(0..12),
-            // Where a count needs a second byte.
+            // At the boundary where a count needs a second byte.
             5 => self.rng.random_range(250..262),
             6 if self.focus == Focus::Everyday => self.rng.random_range(255..260),
             6 => self.rng.random_range(0..MAX_COUNT),

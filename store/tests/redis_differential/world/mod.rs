@@ -1,5 +1,5 @@
-//! Generated input for the script and for the reference: random limits and their edits, a random clock, random batches
-//! and stored values. The reference decides the batches, and keeps what Redis must then hold.
+//! Generated input for the script and for the reference: random limits and their edits, a random clock,
+//! random batches and stored values. The reference decides the batches, and keeps what Redis must then hold.
 //!
 //! - [`state`]: the limits, the clock and the stored values.
 //! - [`limits`]: random limits and their edits.

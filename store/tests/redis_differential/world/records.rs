@@ -8,6 +8,7 @@ use sluice_store::KeyHash;
 use super::state::{DAY, Focus, World};
 
 impl World {
+    /// Returns a random record of a rate.
     pub(super) fn record(&mut self, rate: &Rate, key: KeyHash) -> Record {
         let any = |rng: &mut StdRng| match rng.random_range(0..3) {
             0 => rng.random_range(0..20),
@@ -40,7 +41,7 @@ impl World {
                     1 => now + furthest + self.rng.random_range(0..3) - 1,
                     2 => now + self.rng.random_range(0..=2 * furthest + 1),
                     3 => now + 3 * MAX_PERIOD_MS * 1000,
-                    // Just before and after one of this cost fits.
+                    // Just before and after this cost fits.
                     4..6 => (now + capacity).saturating_sub(span) + self.rng.random_range(0..3) - 1,
                     _ => now + self.rng.random_range(0..=furthest),
                 };
@@ -63,7 +64,7 @@ impl World {
             }
             Algorithm::Concurrency { .. } => {
                 if self.rng.random_bool(0.05) {
-                    // As many as there can be, one more or nearly as many; none of them asks.
+                    // About the maximum number of holders. None of them sends a check.
                     let how_many = self.rng.random_range(998..=1001);
                     record.tail = (0..how_many).flat_map(|n| [100 + n, 1, millis + period]).collect();
                     record.window = millis + period;
@@ -92,7 +93,7 @@ impl World {
                     2 => millis + self.rng.random_range(0..3 * period),
                     _ => millis - self.rng.random_range(0..period),
                 };
-                self.over(rate, &mut record, millis);
+                self.add_overrun(rate, &mut record, millis);
                 return record;
             }
             _ => {}
@@ -113,7 +114,7 @@ impl World {
             3 => record.window += self.rng.random_range(2..5),
             4 => record.window += 40 * MAX_PERIOD_MS / rate.period.millis(),
             _ => {
-                // As full as can be, give or take a little; some of them by a clock that was ahead.
+                // Nearly full or just over; some records by a clock that was ahead.
                 record.window += u64::from(self.rng.random_bool(0.1));
                 record.previous %= rate.requests.get() + 1;
                 if !record.tail.is_empty() {
@@ -121,7 +122,7 @@ impl World {
                     record.tail.iter_mut().for_each(|count| *count %= modest);
                 }
                 if record.previous > 0 && record.tail.is_empty() && self.rng.random_bool(0.5) {
-                    record.previous = self.hard_share(rate).unwrap_or(record.previous);
+                    record.previous = self.hard_count(rate).unwrap_or(record.previous);
                 }
                 record.current = 0;
                 let (rolled, at) = rate.roll(Some(record.clone()), now);
@@ -133,12 +134,12 @@ impl World {
                 }
             }
         }
-        self.over(rate, &mut record, millis);
+        self.add_overrun(rate, &mut record, millis);
         record
     }
 
-    /// When a soft rate was over its number, at times.
-    pub(super) fn over(&mut self, rate: &Rate, record: &mut Record, millis: u64) {
+    /// Adds an overrun to some records, mostly to those of soft rates.
+    pub(super) fn add_overrun(&mut self, rate: &Rate, record: &mut Record, millis: u64) {
         if self.rng.random_bool(if rate.soft.is_some() { 0.6 } else { 0.05 }) {
             let period = rate.period.millis();
             let near = |rng: &mut StdRng| match rng.random_range(0..4) {
@@ -152,9 +153,9 @@ impl World {
         }
     }
 
-    /// A previous count whose share leaves next to nothing, or nearly a whole, when divided by the period: there a
-    /// product that is not exact rounds to the other side.
-    pub(super) fn hard_share(&mut self, rate: &Rate) -> Option<u64> {
+    /// Returns a previous count whose product with the overlap is just above or below a multiple of the
+    /// period, where an inexact product rounds to the wrong side.
+    pub(super) fn hard_count(&mut self, rate: &Rate) -> Option<u64> {
         let period = i128::from(rate.period.millis());
         let rest = period - i128::from(self.now / 1000) % period;
         let (divisor, factor) = euclid(rest, period);
@@ -167,7 +168,8 @@ impl World {
     }
 }
 
-/// The greatest common divisor of `a` and `m`, and what to multiply `a` with to get it modulo `m` (extended Euclid).
+/// Returns the greatest common divisor of `a` and `m`, and the factor of `a` that yields it modulo `m`
+/// (extended Euclidean algorithm).
 fn euclid(a: i128, m: i128) -> (i128, i128) {
     let ((mut r0, mut r1), (mut t0, mut t1)) = ((m, a.rem_euclid(m)), (0, 1));
     while r1 != 0 {

@@ -10,7 +10,7 @@ use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 use super::state::{BatchEntry, Stored, World, name};
 
 impl World {
-    /// What the reference makes of an entry: its values of the reply.
+    /// Decides an entry and returns its part of the reply.
     pub(crate) fn decide(&mut self, entry: &BatchEntry) -> Vec<Value> {
         match entry {
             BatchEntry::Check { counters, callers } => self.check(counters, *callers),
@@ -18,8 +18,8 @@ impl World {
         }
     }
 
-    /// What is known of the counters of an entry.
-    pub(crate) fn known(&self, entry: &BatchEntry) -> Vec<Vec<Record>> {
+    /// Returns the stored records of an entry's counters.
+    pub(crate) fn records_of(&self, entry: &BatchEntry) -> Vec<Vec<Record>> {
         match entry {
             BatchEntry::Check { counters, .. } => counters
                 .iter()
@@ -31,16 +31,16 @@ impl World {
         }
     }
 
-    /// How these counters stand, each of the first rate of its limit.
-    pub(crate) fn standing(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
-        let stands = |counter: &Counter| {
+    /// Returns the states of these counters, each with the first rate of its limit.
+    pub(crate) fn states_of(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
+        let state = |counter: &Counter| {
             let rate = &counter.limit.rates[0];
             let mut known = self.records(&name(&counter.limit, counter.key)).iter();
             let known = known.find(|record| record.tag == rate.tag()).cloned();
             let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
             [record.window, record.current, record.previous].map(|n| n as i64)
         };
-        counters.iter().map(stands).collect()
+        counters.iter().map(state).collect()
     }
 
     pub(super) fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
@@ -101,22 +101,22 @@ impl World {
         self.stored.insert(name.to_owned(), Stored::Records(records));
     }
 
-    /// Forgets what Redis does not keep: values that were written when all of their records had ended long ago.
-    pub(crate) fn forget(&mut self) {
+    /// Removes the values that Redis does not keep: those that had expired long ago when they were written.
+    pub(crate) fn remove_expired(&mut self) {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         for name in self.written.drain(..) {
-            let gone = match self.stored.get(&name) {
+            let is_expired = match self.stored.get(&name) {
                 Some(Stored::Records(records)) => records.iter().all(|record| record.expires_at() < real),
                 _ => false,
             };
-            if gone {
+            if is_expired {
                 self.stored.remove(&name);
             }
         }
     }
 }
 
-/// The state of a rate as the script returns it.
+/// Returns the state of a rate as the script sends it.
 fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
     let mut values = if record.tag.has_view() {
         let view = rate.view(record, cost);
@@ -134,13 +134,14 @@ fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
     values
 }
 
-/// The records that a written counter keeps: its own first, then up to 8 others that have not expired.
+/// Returns the records that are stored for a charged counter: its own first, then up to 8 others that have
+/// not expired.
 fn written(own: &[Record], before: &[Record], now: u64) -> Vec<Record> {
     let foreign = before.iter().filter(|record| own.iter().all(|used| used.tag != record.tag));
     own.iter().cloned().chain(foreign.filter_map(|record| record.clone().carry_over(now)).take(8)).collect()
 }
 
-/// The records of a counter that is not charged, if some of them were rebased.
+/// Returns the records of a counter that is not charged, if some of them were rebased.
 fn corrected(limit: &LimitSpec, key: KeyHash, before: &[Record], now: u64) -> Option<Vec<Record>> {
     let mut records = before.to_vec();
     let mut changed = false;

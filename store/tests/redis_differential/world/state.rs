@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 use sluice_limiter::{MAX_PERIOD_MS, Record};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
-/// The year 2096 in milliseconds: the future, so that Redis expires nothing, and the same for everybody, so that a
-/// seed repeats a run.
+/// The year 2096 in milliseconds. It lies in the future, so that Redis expires nothing, and it is constant,
+/// so that a seed repeats a run.
 pub(super) const EARLIEST: u64 = 4_000_000_000_000;
 pub(super) const DAY: u64 = 86_400_000;
-/// Which algorithm most of the rates have.
+/// The algorithm of most of the rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Focus {
     TwoWindows,
@@ -28,7 +28,7 @@ pub(crate) enum Focus {
     WarmUp,
     Soft,
     Concurrency,
-    /// Plain windows, most of them asked for one: the script's short forms.
+    /// Plain windows, mostly with a cost of 1: the short forms of the script.
     Everyday,
 }
 
@@ -49,34 +49,34 @@ pub(crate) const ALL: [Focus; 14] = [
     Focus::Everyday,
 ];
 
-/// How many clients there are where a batch is about one limit.
+/// Number of clients in a batch on a single limit.
 pub(super) const CROWD: u128 = 20;
 
-/// What Redis must hold.
+/// A value that Redis must hold.
 pub(crate) enum Stored {
     Records(Vec<Record>),
-    /// Bytes that are no records.
+    /// Bytes that are not records.
     Garbage(Vec<u8>),
     /// A list.
     List,
 }
 
-/// Limits, clients, and what is known of their counters.
+/// The limits, the clock and the stored values.
 pub(crate) struct World {
     pub(crate) rng: StdRng,
-    /// The versions of each limit, as edits make them: (limit, version).
+    /// Each limit and its edits.
     pub(super) limits: Vec<Vec<Arc<LimitSpec>>>,
-    /// If this batch is about one limit only.
+    /// The only limit of this batch, if there is only one.
     pub(super) one: Option<Arc<LimitSpec>>,
-    /// And about this counter besides.
-    pub(super) besides: Option<Counter>,
+    /// The shared counter of this batch, if there is one.
+    pub(super) shared: Option<Counter>,
     pub(crate) stored: HashMap<String, Stored>,
-    /// In microseconds.
+    /// Time in microseconds.
     pub(crate) now: u64,
     pub(super) focus: Focus,
-    /// Names of what the batch wrote.
+    /// Names of the values that the batch wrote.
     pub(super) written: Vec<String>,
-    /// Counts what was compared, to see that the runs are not vacuous.
+    /// Numbers of compared checks, to prove that the run is not vacuous.
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
 }
@@ -88,10 +88,12 @@ pub(crate) enum BatchEntry {
 }
 
 impl BatchEntry {
-    /// Of all counters that it is about.
+    /// Returns the names of all counters that the entry may change.
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
-            Self::Check { counters, .. } => counters.iter().map(|one| name(&one.limit, one.key)).collect(),
+            Self::Check { counters, .. } => {
+                counters.iter().map(|counter| name(&counter.limit, counter.key)).collect()
+            }
             Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
         }
     }
@@ -105,7 +107,7 @@ impl World {
             rng,
             limits,
             one: None,
-            besides: None,
+            shared: None,
             stored,
             now: EARLIEST * 1000,
             focus,
@@ -133,7 +135,7 @@ impl World {
     }
 }
 
-/// Clients, different in all of their bits.
+/// Returns the key of a client. Keys differ in all of their bits.
 pub(super) fn key_of(client: u128) -> KeyHash {
     KeyHash(client.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -142,13 +144,13 @@ pub(crate) fn name(limit: &LimitSpec, key: KeyHash) -> String {
     format!("{}:{}", limit.scope, key.0)
 }
 
-/// Whether a value has ended long before all that happens here.
+/// Reports whether a value has expired long before the earliest instant here.
 pub(super) fn ended(records: &[Record]) -> bool {
     !records.is_empty() && records.iter().all(|record| record.expires_at() < EARLIEST - 5 * MAX_PERIOD_MS)
 }
 
-/// When a value expires: at its records' latest end. Only damaged ones end in the past or beyond all time; those
-/// are put without an end.
+/// Returns the expiry of a value: the latest one of its records. Damaged records may expire in the past or
+/// too far in the future; their values are stored without an expiry.
 pub(crate) fn expires(records: &[Record]) -> Option<i64> {
     let sane = EARLIEST - 5 * MAX_PERIOD_MS..1 << 60;
     records.iter().map(Record::expires_at).max().filter(|end| sane.contains(end)).map(|end| end as i64)

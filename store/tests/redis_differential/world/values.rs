@@ -7,8 +7,8 @@ use sluice_limiter::{MAX_COUNT, MAX_PERIOD_MS, Rate, Record, Tag};
 use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
 
 impl World {
-    /// A value as it may be found: records of any version and of no version, of any age, just below and above what
-    /// their rate has room for; or no records at all.
+    /// Returns a random value: records of any version of a limit or of none, of any age, just below and above
+    /// their limit, or bytes that are not records.
     pub(crate) fn seed(&mut self) -> (String, Stored) {
         let limit = self.any_limit();
         let key = self.key();
@@ -17,12 +17,12 @@ impl World {
             return (name, Stored::List);
         }
         let mut records = vec![];
-        let just_its_own = self.focus == Focus::Everyday && self.rng.random_bool(0.8);
+        let own_only = self.focus == Focus::Everyday && self.rng.random_bool(0.8);
         let how_many =
-            if just_its_own { limit.rates.len() } else { *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap() };
+            if own_only { limit.rates.len() } else { *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap() };
         let foreign = how_many > 8;
         for n in 0..how_many {
-            let rates = if foreign || !just_its_own && self.rng.random_bool(0.1) {
+            let rates = if foreign || !own_only && self.rng.random_bool(0.1) {
                 self.limit(7).rates.clone()
             } else {
                 limit.rates.clone()
@@ -30,8 +30,8 @@ impl World {
             let rate = rates[n % rates.len()];
             records.push(self.record(&rate, key));
         }
-        if just_its_own && self.rng.random_bool(0.5) {
-            // All with room, and as wide as may be.
+        if own_only && self.rng.random_bool(0.5) {
+            // Records with room, whose counts take any number of bytes.
             for (record, rate) in records.iter_mut().zip(&limit.rates) {
                 let most = 1 << self.rng.random_range(0..24);
                 let edge = self.rng.random_range(254..257);
@@ -53,53 +53,57 @@ impl World {
                 4 => bytes = self.wrong_tag(),
                 // Another width of the counts.
                 6..9 => bytes[0] = bytes[0] & !7 | self.rng.random_range(0..8),
-                // The length of a short record that stands behind another one: that one twice.
+                // Repeats bytes of the length of a short record at the end.
                 5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
                 _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
             }
         }
         match Record::decode_all(&bytes) {
-            // Counts that no release writes are put back into range when they are written again, which is not compared.
-            // Nor does Redis keep what ended long ago.
-            Ok(records) if records.iter().any(absurd) || ended(&records) => self.seed(),
+            // The script clamps counts that no release writes when it writes them again, which is not
+            // compared. And Redis does not keep a value that expired long ago.
+            Ok(records) if records.iter().any(is_absurd) || ended(&records) => self.seed(),
             Ok(records) => (name, Stored::Records(records)),
             Err(_) => (name, Stored::Garbage(bytes)),
         }
     }
 
-    /// At times all clients of the one limit have a value of the same layout, as in production: with or without room, just
-    /// below where a count needs another byte, or with a hard share of the slot before. What they have in common has
-    /// room for few of them.
+    /// Returns values of the same layout for all clients of the batch's only limit, as in production: with or
+    /// without room, just below the boundary where a count needs another byte, or with a hard part of the
+    /// previous window. The shared counter has room for a few of the clients.
     pub(crate) fn crowd(&mut self) -> Vec<(String, Stored)> {
         let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(0.6)) else { return vec![] };
         let widths: Vec<u32> =
             limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 5].choose(&mut self.rng).unwrap()).collect();
         let mut all = vec![];
         for client in 0..CROWD {
-            let records =
-                limit.rates.iter().zip(&widths).map(|(rate, &width)| self.alike(rate, width)).collect();
+            let records = limit
+                .rates
+                .iter()
+                .zip(&widths)
+                .map(|(rate, &width)| self.record_of_width(rate, width))
+                .collect();
             all.push((name(&limit, key_of(client)), Stored::Records(records)));
         }
-        if let Some(besides) = self.besides.clone().filter(|_| self.rng.random_bool(0.7)) {
-            let rate = besides.limit.rates[0];
+        if let Some(shared) = self.shared.clone().filter(|_| self.rng.random_bool(0.7)) {
+            let rate = shared.limit.rates[0];
             let mut record = Record::empty(rate.tag(), self.now);
             let left = self.rng.random_range(0..8);
             record.current = rate.requests.get().saturating_sub(left);
-            all.push((name(&besides.limit, besides.key), Stored::Records(vec![record])));
+            all.push((name(&shared.limit, shared.key), Stored::Records(vec![record])));
         }
-        // Nobody's value is empty, and Redis keeps none without an end.
+        // No value is empty, and Redis keeps none that has expired.
         all.retain(|(_, stored)| !matches!(stored, Stored::Records(records) if ended(records)));
         all
     }
 
-    /// A record whose counts take so many bytes, or nearly so, and nearly always of the slot of now.
-    pub(super) fn alike(&mut self, rate: &Rate, width: u32) -> Record {
+    /// Returns a record whose counts take about this many bytes, nearly always of the current window.
+    pub(super) fn record_of_width(&mut self, rate: &Rate, width: u32) -> Record {
         let mut record = Record::empty(rate.tag(), self.now);
         let most = (1 << (8 * width)) - 1;
         if rate.tag().previous_windows() > 0 {
             record.previous = match self.rng.random_range(0..4) {
                 0 => 0,
-                1 => self.hard_share(rate).unwrap_or(3),
+                1 => self.hard_count(rate).unwrap_or(3),
                 2 => self.rng.random_range(0..6),
                 _ => self.rng.random_range(0..=most),
             }
@@ -110,41 +114,42 @@ impl World {
         record.current = match self.rng.random_range(0..4) {
             0 => (spare + 1).saturating_sub(self.rng.random_range(0..4)),
             1 => most - self.rng.random_range(0..3),
-            // Where the short form of an answer ends.
+            // At the limit of the short form of a result.
             2 if width == 3 => (1 << 20) - self.rng.random_range(0..4),
             _ => self.rng.random_range(0..=most.min(spare + 1)),
         }
         .min(most);
         match self.rng.random_range(0..40) {
             0..2 => record.window -= self.rng.random_range(1..3),
-            // Another rate's, of the same shape.
+            // The record of another rate with the same layout.
             2 | 3 if rate.period.millis() > 1 => record.tag = Tag::from_number(rate.tag().get() - (1 << 13)),
             _ => {}
         }
         record
     }
 
-    /// A record that is right in all but its period or the number of its slots.
+    /// Returns a record that is valid except for its period or its number of sub-windows.
     pub(super) fn wrong_tag(&mut self) -> Vec<u8> {
-        let (period, slots) = match self.rng.random_range(0..3) {
+        let (period, sub_windows) = match self.rng.random_range(0..3) {
             0 => (0, 1),
             1 => (MAX_PERIOD_MS + self.rng.random_range(1..1000), 1),
             _ => {
-                let slots = self.rng.random_range(61..64);
-                (slots * self.rng.random_range(1..100_000), slots)
+                let sub_windows = self.rng.random_range(61..64);
+                (sub_windows * self.rng.random_range(1..100_000), sub_windows)
             }
         };
-        let right = Record::empty(Tag::from_number(slots << 13 | 1 << 9 | slots << 3), 1000);
-        // As the head of record.rs says: the period, the algorithm, the slots.
-        encode(&[Record { tag: Tag::from_number(period << 13 | 1 << 9 | slots << 3), ..right }])
+        let valid = Record::empty(Tag::from_number(sub_windows << 13 | 1 << 9 | sub_windows << 3), 1000);
+        // The tag consists of the period, the algorithm and the number of sub-windows.
+        encode(&[Record { tag: Tag::from_number(period << 13 | 1 << 9 | sub_windows << 3), ..valid }])
     }
 }
 
-fn absurd(record: &Record) -> bool {
-    // An empty log has ended before all time.
+/// Reports whether no release writes such a record.
+fn is_absurd(record: &Record) -> bool {
+    // An empty log has always been expired.
     let empty = record.tag.has_view() && record.tail.is_empty();
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
-    // Instants out of order are found by no search, nor are they ever written.
+    // Instants out of order are never written, and a binary search does not find them.
     let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
     empty
         || disorder

@@ -1,4 +1,4 @@
-//! Somebody answers who is no Redis, or answers are garbled on their way.
+//! A server that is not Redis, or replies that are damaged on their way.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use sluice_store::{CheckRequest, Counter, RedisOptions, RedisStore, StoreError};
 
 use crate::case::{BUDGET, Case};
 use crate::load::{UNLIMITED, counter, limits};
-use crate::proxy::{Garble, Mode, Proxy};
+use crate::proxy::{Damage, Mode, Proxy};
 use crate::support::eventually;
-use crate::verdict::Lost;
-use crate::{Server, turn};
+use crate::verdict::Timeouts;
+use crate::{Server, permit};
 
 const LOADED: Duration = Duration::from_millis(1_500);
 
-fn spoilt(name: &'static str, ways: Vec<(&str, StoreFault, Mode)>) {
-    let _turn = turn();
+fn run(name: &'static str, faults: Vec<(&str, StoreFault, Mode)>) {
+    let _permit = permit();
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.redis.port);
     let mut case = Case::start(name, [proxy.url(), proxy.url()], BUDGET);
-    case.goes_on(LOADED);
-    let allowed: Vec<_> = ways.iter().map(|(_, fault, _)| *fault).collect();
-    for (what, fault, mode) in ways {
+    case.run_for(LOADED);
+    let allowed: Vec<_> = faults.iter().map(|(_, fault, _)| *fault).collect();
+    for (description, fault, mode) in faults {
         proxy.set(mode);
-        case.broke();
-        println!("{name}: {}", what.escape_debug());
-        case.is_named(fault);
-        let back = case.ends();
+        case.fault_begins();
+        println!("{name}: {}", description.escape_debug());
+        case.wait_until_reported(fault);
+        let back = case.fault_ends();
         proxy.set(Mode::Pass);
-        case.recovers(back);
+        case.wait_until_recovered(back);
     }
-    case.goes_on(LOADED);
-    case.judge(&mut server.redis.connection(), &allowed, Lost::Replies);
+    case.run_for(LOADED);
+    case.judge(&mut server.redis.connection(), &allowed, Timeouts::MayBeCounted);
 }
 
 #[test]
-fn store_survives_a_server_that_is_no_redis() {
-    let ways = [
+fn store_survives_a_server_that_is_not_redis() {
+    let replies = [
         (Nonsense, &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..]),
         (Nonsense, &[0xff; 4096]),
         (Nonsense, b"\r\n\r\n\r\n"),
@@ -64,11 +64,11 @@ fn store_survives_a_server_that_is_no_redis() {
         (Nonsense, b"-ERR unknown command 'EVALSHA'\r\n"),
         (Nonsense, b"-NOSCRIPT No matching script.\r\n"),
     ];
-    let ways = ways.map(|(fault, bytes)| {
-        let what = std::str::from_utf8(&bytes[..bytes.len().min(40)]).unwrap_or("0xff");
-        (what, fault, Mode::CheckResponse(bytes.to_vec()))
+    let faults = replies.map(|(fault, bytes)| {
+        let description = std::str::from_utf8(&bytes[..bytes.len().min(40)]).unwrap_or("0xff");
+        (description, fault, Mode::Reply(bytes.to_vec()))
     });
-    spoilt("no Redis", ways.into());
+    run("not Redis", faults.into());
 }
 
 fn array<'a>(elements: impl IntoIterator<Item = &'a i64>) -> Vec<u8> {
@@ -82,15 +82,15 @@ fn half(reply: &[i64]) -> Vec<u8> {
 }
 
 #[test]
-fn store_survives_answers_that_are_cut_or_mixed() {
-    let ways: [(&str, StoreFault, Garble); 12] = [
-        ("cut, and closed", Unreachable, |_| vec![]),
-        ("half of one, then a whole one", Nonsense, |reply| [half(reply), array(reply)].concat()),
+fn store_survives_replies_that_are_cut_or_mixed() {
+    let damages: [(&str, StoreFault, Damage); 12] = [
+        ("cut, connection closed", Unreachable, |_| vec![]),
+        ("half a reply, then a whole one", Nonsense, |reply| [half(reply), array(reply)].concat()),
         ("all but the last element", Nonsense, |reply| array(&reply[..reply.len() - 1])),
-        ("an element too many", Nonsense, |reply| array(reply.iter().chain([&0]))),
-        ("a second reply in the first", Nonsense, |reply| array(reply.iter().chain(reply))),
-        ("the time and nothing else", Slow, |reply| array(&reply[..1])),
-        ("an element announced that never comes", Slow, |reply| {
+        ("one element too many", Nonsense, |reply| array(reply.iter().chain([&0]))),
+        ("two replies in one", Nonsense, |reply| array(reply.iter().chain(reply))),
+        ("only the time", Slow, |reply| array(&reply[..1])),
+        ("an announced element is missing", Slow, |reply| {
             let whole = String::from_utf8(array(reply)).unwrap();
             whole.replacen(&format!("*{}", reply.len()), &format!("*{}", reply.len() + 1), 1).into_bytes()
         }),
@@ -104,29 +104,30 @@ fn store_survives_answers_that_are_cut_or_mixed() {
             format!("{}$-1\r\n", whole.replacen(&format!("*{}", reply.len() - 1), &head, 1)).into_bytes()
         }),
         ("an array in an array", Nonsense, |reply| [b"*1\r\n".to_vec(), array(reply)].concat()),
-        ("all negative", Nonsense, |reply| array(reply.iter().map(|n| -n).collect::<Vec<_>>().iter())),
-        ("all too large", Nonsense, |reply| {
+        ("negative numbers", Nonsense, |reply| array(reply.iter().map(|n| -n).collect::<Vec<_>>().iter())),
+        ("numbers that are too large", Nonsense, |reply| {
             array(reply.iter().map(|n| n | 1 << 60).collect::<Vec<_>>().iter())
         }),
     ];
-    let mut ways: Vec<_> = ways.map(|(what, fault, garble)| (what, fault, Mode::Garble(garble))).into();
-    ways.push(("cut, and silence", Slow, Mode::Cut));
-    spoilt("answers cut or mixed", ways);
+    let damage = |(description, fault, damage)| (description, fault, Mode::Damage(damage));
+    let mut faults: Vec<_> = damages.map(damage).into();
+    faults.push(("cut, then silence", Slow, Mode::Cut));
+    run("replies cut or mixed", faults);
 }
 
-/// Such a reply has the right shape, and would admit everybody.
+/// Such a reply has a valid form.
 #[tokio::test]
-async fn store_does_not_believe_that_more_were_admitted_than_asked() {
-    let _turn = turn();
+async fn a_reply_that_admits_more_callers_than_there_are_is_invalid() {
+    let _permit = permit();
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.redis.port);
     let options = RedisOptions { latency_budget: Duration::from_secs(5), ..RedisOptions::new(proxy.url()) };
     let store = RedisStore::start(options).unwrap();
-    // A check of cost 2 is answered by how many are admitted.
+    // The reply to a check of cost 2 contains the number of admitted callers.
     let limit = limits()[UNLIMITED].clone();
     let check = || CheckRequest::from_iter([Counter { cost: 2, ..counter(&limit) }]);
-    eventually("it answers", || async { store.check(check()).await.is_ok() }).await;
-    proxy.set(Mode::Garble(|reply| {
+    eventually("the store responds", || async { store.check(check()).await.is_ok() }).await;
+    proxy.set(Mode::Damage(|reply| {
         let mut reply = reply.to_vec();
         reply[1] += 1;
         array(&reply)
