@@ -353,7 +353,7 @@ async fn retry_after_from_redis_is_exact_to_the_microsecond() {
     println!("{denials} denials with an exact retry-after");
 }
 
-/// Of two stores with the same history, one is checked after the wait and one a microsecond before.
+/// Two stores have the same history. One is checked after the wait, the other a microsecond before.
 #[test]
 fn retry_after_from_memory_is_exact_to_the_microsecond() {
     for rates in combinations() {

@@ -99,7 +99,7 @@ impl RedisStore {
     /// that many checks one after another.
     ///
     /// # Errors
-    /// The same as of [`RedisStore::check`].
+    /// See [`RedisStore::check`].
     pub async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         let wanted = wanted.clamp(1, MAX_ACQUIRED);
         let (limit, key) = (counter.limit.clone(), counter.key);
@@ -109,7 +109,7 @@ impl RedisStore {
     /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied.
     ///
     /// # Errors
-    /// The same as of [`RedisStore::check`].
+    /// See [`RedisStore::check`].
     pub async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
         let limit = settlement.limit.clone();
         self.send(settlement.key, &limit, |caller| Operation::Settle(settlement, caller)).await

@@ -102,7 +102,7 @@ pub(crate) fn run(
                     shared = Some(vec![]);
                 }
                 let named = name(&counters[own].limit, counters[own].key);
-                // After a denial, the script does not check the type of a missing value.
+                // After a denial, the script does not check whether a missing value is one of another type.
                 let decided = !matches!(rest.first(), Some(Value::Int(-2..=-1)));
                 let unseen = if decided && matches!(world.stored.get(&named), Some(Stored::List)) {
                     world.stored.remove(&named)

@@ -105,7 +105,7 @@ impl Shard {
     /// hot.
     pub(in crate::memory) fn is_repeated(&mut self, id: CounterId) -> bool {
         let repeated = std::mem::replace(&mut self.last, id.high) == id.high;
-        // `note` advances `checks` only, so a quiet check in between starts over.
+        // Quiet checks only call `note`, which advances `checks`, so a sequence starts over after one.
         self.repeated = if repeated && self.repeated_at == self.checks { self.repeated + 1 } else { 0 };
         self.repeated_at = self.checks + 1;
         self.repeated >= CHECKS_UNTIL_HOT
