@@ -153,7 +153,12 @@ async fn e2e_status_reports_pods_older_than_the_label_with_the_command_that_inje
     let message = shop.wait_for("p", "Programmed", "False NotInjected").await;
     let [label, restart] =
         ["label namespace early sluice.dev/injection=enabled", "-n early rollout restart deployment/web"];
-    assert_eq!(message, format!("2 of 2 pods have no sidecar. To add it, run `kubectl {label}`, then run `kubectl {restart}`."));
+    assert_eq!(
+        message,
+        format!(
+            "2 of 2 pods have no sidecar. To add it, run `kubectl {label}`, then run `kubectl {restart}`."
+        )
+    );
     kubectl(label);
     kubectl(restart);
     shop.wait_for_rollout("web");
@@ -182,7 +187,8 @@ spec:
     );
     let message = shop.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
     assert!(
-        message.contains("1 of 2 pods") && message.contains("fake (its sidecar is not connected to the operator)"),
+        message.contains("1 of 2 pods")
+            && message.contains("fake (its sidecar is not connected to the operator)"),
         "{message}"
     );
     kubectl("-n hang delete pod fake --grace-period=0 --force");

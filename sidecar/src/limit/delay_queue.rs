@@ -84,7 +84,7 @@ struct Charge {
     waiter: Option<Waiter>,
 }
 
-/// What it takes to refund a charge.
+/// The parts of a refund.
 #[derive(Debug)]
 struct Refund {
     limiter: LimiterHandle,

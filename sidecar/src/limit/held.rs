@@ -1,4 +1,4 @@
-//! What a request holds until it ends: slots of shared concurrency limits, and permits of adaptive ones.
+//! The slots of shared concurrency limits and the permits of adaptive ones that a request holds until it ends.
 //!
 //! A slot is acquired by the same check that charges the rates, so either all of them are charged or none. A permit is
 //! acquired before that check, so that a request that is shed was charged nothing. Both are released on a denial, at the

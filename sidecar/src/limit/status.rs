@@ -15,7 +15,7 @@ pub(crate) struct RateLimitStatus {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) limits: SmallVec<[LimitIndex; 2]>,
     pub(crate) response: CheckResponse,
-    /// What was charged to each counter.
+    /// The charge to each counter.
     pub(crate) reservations: SmallVec<[Reservation; 2]>,
     /// A word for the store's failure, if local quota or `onStoreFailure` decided in its place.
     pub(crate) failure: Option<&'static str>,

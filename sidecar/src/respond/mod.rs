@@ -1,5 +1,4 @@
-//! What a client receives beside the application's own response: rate-limit headers, and responses that the sidecar writes
-//! itself.
+//! Responses to the client: rate-limit headers on the application's responses, and responses that the sidecar writes itself.
 //!
 //! - [`names`]: how headers and messages name a limit's rates, made once a snapshot.
 //! - [`headers`]: the headers that report the state of a request's limits.

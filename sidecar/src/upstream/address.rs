@@ -14,7 +14,7 @@ pub struct Upstream {
 /// A text that is not the address of an application.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid address of an application {0:?}: write HOST:PORT or http://HOST:PORT, without a path or TLS"
+    "invalid address of the application {0:?}: write HOST:PORT or http://HOST:PORT, without a path or TLS"
 )]
 pub struct InvalidUpstream(String);
 

@@ -43,7 +43,8 @@ impl MemoryStore {
         let rate = limit.rates.first()?;
         let (record, at) = rate.roll(stored, now + rate.phase(key.0));
         let room = rate.has_room(&record, at, *cost);
-        let record = if room { rate.charge(record, at, *cost) } else { rate.charge_denied(record, at, *cost) };
+        let record =
+            if room { rate.charge(record, at, *cost) } else { rate.charge_denied(record, at, *cost) };
         let decision = rate.decision(&record, at, *cost, room, room);
         match found {
             Ok(at) => shard.set(id, at, layout, record),
