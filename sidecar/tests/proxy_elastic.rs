@@ -37,7 +37,6 @@ async fn application() -> (std::net::SocketAddr, watch::Sender<bool>) {
 }
 
 /// Waits until a metric has this value.
-/// Waits until a metric has this value.
 async fn until(sidecar: &Sidecar, name: &str, expected: u64) {
     let look = async {
         while metric(&sidecar.metrics(), name) != expected {

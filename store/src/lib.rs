@@ -2,7 +2,7 @@
 //! them are charged, or none.
 //!
 //! In the order in which a check meets them:
-//! - [`limiter`]: the one public door, in front of everything below.
+//! - [`limiter`]: the one public entry, in front of everything below.
 //! - [`lease`]: quota that a process acquires in advance.
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
@@ -31,7 +31,7 @@ pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec,
 pub use clock::Clock;
 pub use failure::{StoreError, StoreFault, StoreHealth};
 pub use lease::LeaseMetrics;
-pub use limiter::door::Limiter;
+pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
 pub use limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
 pub use local::{LocalQuotaMetrics, Replica, Replicas};

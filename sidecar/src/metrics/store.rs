@@ -110,11 +110,7 @@ fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Resul
                 "Requests under a leased limit that needed a call of their own, once for each limit",
                 leases.single_calls,
             ),
-            (
-                "lease_takes",
-                "Calls that acquired quota of a leased limit, including those that granted none",
-                leases.acquisitions,
-            ),
+            ("lease_takes", "Calls for quota of a leased limit, granted or not", leases.acquisitions),
             ("lease_returns", "Calls that returned unused quota of a leased limit", leases.returns),
             (
                 "lease_quota_taken",

@@ -1,14 +1,14 @@
-//! The one door to all counters. A caller describes each limit once as a [`LimitPlan`](plan::LimitPlan) and
+//! The one public entry to all counters. A caller describes each limit once as a [`LimitPlan`](plan::LimitPlan) and
 //! then checks requests against plans; it does not need to know which store counts them.
 //!
 //! In the order in which a check meets them:
 //! - [`plan`]: a limit together with where and how it is counted.
-//! - [`door`]: [`Limiter`](door::Limiter), which sends the check to the memory store or to the limiter in
+//! - [`facade`]: [`Limiter`](facade::Limiter), which sends the check to the memory store or to the limiter in
 //!   front of Redis.
 //! - [`remote`]: the limiter in front of a remote store, with leases, remembered denials and local quota.
 //! - [`outcome`]: the options of a limiter and the result of a check.
 
-pub(crate) mod door;
+pub(crate) mod facade;
 pub(crate) mod outcome;
 pub(crate) mod plan;
 mod remote;

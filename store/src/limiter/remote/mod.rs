@@ -1,6 +1,6 @@
 //! The limiter in front of a remote store.
 //!
-//! - [`limiter`]: the limiter as its door sees it. [`remote_core`]: the state that checks and background work
+//! - [`limiter`]: the limiter as the facade calls it. [`remote_core`]: the state that checks and background work
 //!   share.
 //! - [`check`]: one check from top to bottom, with the [`denial_cache`] and the [`reservations`] it makes on
 //!   the way.
