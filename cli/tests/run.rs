@@ -128,7 +128,7 @@ async fn an_error_at_the_start_is_printed_and_ends_the_process() {
         (vec!["--policy", good, "--upstream", "https://127.0.0.1:1"], "without a path or TLS"),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "redis://:s3cret@:x"],
-            "--store: the store's url cannot be used: its server has no host",
+            "--store: the store's URL cannot be used: its server has no host",
         ),
         (
             vec!["--policy", good, "--upstream", "http://127.0.0.1:1", "--store", "postgres://:s3cret@a"],

@@ -4,7 +4,7 @@
 pub mod types {
     /// The policy is valid.
     pub const ACCEPTED: &str = "Accepted";
-    /// Every counted pod has confirmed this version of the policy.
+    /// Every selected pod has confirmed this version of the policy.
     pub const PROGRAMMED: &str = "Programmed";
     /// No Service routes requests past the sidecars.
     pub const CAPTURED: &str = "Captured";
@@ -20,7 +20,7 @@ pub mod reasons {
     pub const ACCEPTED: &str = "Accepted";
     /// Accepted: the policy is not valid. The message names the fields and the reasons.
     pub const INVALID: &str = "Invalid";
-    /// Programmed: every counted pod has confirmed the policy.
+    /// Programmed: every selected pod has confirmed the policy.
     pub const PROGRAMMED: &str = "Programmed";
     /// Programmed: a workload whose pods the policy selects is scaled to zero.
     pub const SCALED_TO_ZERO: &str = "ScaledToZero";

@@ -35,7 +35,7 @@ pub enum RateError {
     SlowBucket(u64),
     /// A cold limiter that takes too long to admit one period's requests.
     #[error(
-        "a cold limiter takes {factor} times the period of {period} ms to admit its requests, which is \
+        "with warmUp, the requests of a period take up to {factor} times the period of {period} ms, which is \
          longer than 8784 hours: make the period shorter"
     )]
     SlowWarmUp {

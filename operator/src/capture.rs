@@ -32,9 +32,12 @@ pub struct CapturedPort {
 /// The reason why a sidecar cannot capture the ports of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
-    /// No port has a name, or the annotation is empty.
+    /// No port has a name.
     #[error("no container has a named TCP port: add `name: http` to the port that serves requests")]
     NoNamedPort,
+    /// The annotation names no port.
+    #[error("the annotation {PORTS_ANNOTATION} is empty: list the ports that serve requests, or remove it")]
+    EmptyAnnotation,
     /// Several ports have names, and none of them is `http`.
     #[error(
         "several ports are named ({0}): list the ports that serve requests in the annotation {PORTS_ANNOTATION}"
@@ -53,7 +56,10 @@ pub enum CaptureError {
     #[error("a container uses port {0}, which the sidecar needs: move the container to another port")]
     PortInUse(u16),
     /// The annotation names a port that no container has.
-    #[error("the annotation {PORTS_ANNOTATION} names {0:?}, but no container has a TCP port of that name")]
+    #[error(
+        "the annotation {PORTS_ANNOTATION} names {0:?}, but no container has a TCP port of that name: correct \
+         the annotation, or name the port"
+    )]
     UnknownName(String),
     /// The annotation names too many ports.
     #[error("the annotation {PORTS_ANNOTATION} names more than {MAX_PORTS} ports: remove some")]
@@ -76,7 +82,7 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         None => vec![default_port(&named)?],
     };
     if wanted.is_empty() {
-        return Err(CaptureError::NoNamedPort);
+        return Err(CaptureError::EmptyAnnotation);
     }
     if wanted.len() > MAX_PORTS {
         return Err(CaptureError::TooMany);

@@ -95,7 +95,7 @@ async fn fail_to_start(plane: &ControlPlane, arguments: &[&str]) -> String {
 async fn an_operator_does_not_start_with_a_store_url_that_no_sidecar_can_use() {
     let plane = ControlPlane::shared().await;
     let text = fail_to_start(plane, &["--store-url=redis+cluster://:hunter2@a,b:x"]).await;
-    for part in ["--store-url", "the store's url cannot be used: server 2 of 2 has a port"] {
+    for part in ["--store-url", "the store's URL cannot be used: server 2 of 2 has a port"] {
         assert!(text.contains(part), "{text}");
     }
 }

@@ -36,7 +36,7 @@ impl PreparedPolicy {
         let mut from = serde_json::Deserializer::from_str(json);
         let policy = CompiledPolicy::deserialize(&mut from).and_then(|policy| from.end().map(|()| policy));
         let policy = policy.map_err(|error| {
-            Nack(format!("this sidecar cannot read the policy, it may be too old: {error}"))
+            Nack(format!("this sidecar cannot read the policy and may be too old for it: {error}"))
         })?;
         Self::new(policy, PolicyHash::of(json))
     }

@@ -39,8 +39,8 @@ pub struct Aimd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub initial: Option<i64>,
-    /// Increase of the response time over that without a queue that counts as overload, 1 to 1000 percent.
-    /// Default: 10.
+    /// Increase of the response time over that without a queue, above which it counts as overload, 1 to 1000
+    /// percent. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub tolerance_percent: Option<i64>,

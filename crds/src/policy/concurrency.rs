@@ -18,7 +18,7 @@ pub struct Concurrency {
     /// Mode of this limit. The description in the CRD is that of [`Mode`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Requests that the limit applies to: those that fulfil at least one entry. Default: all requests.
+    /// Requests that the limit applies to: those that match at least one entry. Default: all requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,

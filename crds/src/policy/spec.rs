@@ -53,7 +53,7 @@ pub struct RateLimitPolicySpec {
     ///   the policy selects.
     #[serde(default)]
     pub consistency: Consistency,
-    /// Decision about a request when the store does not respond within its latency budget:
+    /// Decision about a request when the store does not answer within the latency budget:
     /// - Allow (default): the request passes and is not counted.
     /// - Deny: the request is rejected.
     /// - Share: the pod counts the request and admits up to the limit divided by the number of pods that the

@@ -14,7 +14,7 @@ pub struct RateLimitPolicyStatus {
     pub observed_generation: Option<i64>,
     /// Conditions of the policy:
     /// - Accepted: the policy is valid.
-    /// - Programmed: every counted pod has confirmed this version of the policy.
+    /// - Programmed: every selected pod has confirmed this version of the policy.
     /// - Captured: no Service routes requests past the sidecars.
     /// - StoreHealthy: the sidecars can use the store.
     /// - Ready: Accepted, Programmed and Captured are all true.

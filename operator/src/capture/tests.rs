@@ -48,6 +48,8 @@ fn a_single_named_port_is_captured_only_if_its_name_indicates_http() {
 fn ports_without_a_clear_choice_are_not_captured() {
     let unnamed = json!([{"containerPort": 8080}]);
     assert_eq!(planned(&unnamed, None), Err(CaptureError::NoNamedPort));
+    let http = json!([{"name": "http", "containerPort": 8080}]);
+    assert_eq!(planned(&http, Some(" , ")), Err(CaptureError::EmptyAnnotation));
     let udp = json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}]);
     assert_eq!(planned(&udp, None), Err(CaptureError::NoNamedPort));
     let unclear = json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}]);

@@ -223,7 +223,7 @@ impl Stores {
 /// Returns what a limiter holds, within [`CLOSE_TIMEOUT`].
 async fn close(limiter: &Limiter) {
     if tokio::time::timeout(CLOSE_TIMEOUT, limiter.close()).await.is_err() {
-        tracing::warn!("not all leased quota could be returned: the rest ends with its window");
+        tracing::warn!("not all leased quota could be returned: the rest expires with its window");
     }
 }
 

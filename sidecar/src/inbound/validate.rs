@@ -37,13 +37,13 @@ impl InvalidRequest {
     pub(crate) fn detail(self) -> &'static str {
         match self {
             Self::AmbiguousLength => {
-                "the length of the request is ambiguous: send either one Content-Length or chunks"
+                "The length of the request is ambiguous: send either one Content-Length or a chunked body."
             }
-            Self::TransferCoding => "the only transfer coding accepted in requests is chunked",
-            Self::Host => "the request must have exactly one valid Host",
-            Self::Target => "the target of the request must be a path, * or an absolute http URI",
-            Self::Connect => "CONNECT is not supported",
-            Self::Body => "the body of the request broke off, or its chunks are malformed",
+            Self::TransferCoding => "The only transfer coding accepted in requests is chunked.",
+            Self::Host => "The request must have exactly one valid Host header.",
+            Self::Target => "The target of the request must be a path, * or an absolute http URI.",
+            Self::Connect => "CONNECT is not supported.",
+            Self::Body => "The body of the request broke off, or its chunks are malformed.",
         }
     }
 

@@ -54,7 +54,7 @@ pub struct Args {
     /// Time after that in which requests in flight can end
     #[arg(long, env = "SLUICE_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
     pub drain_timeout: Duration,
-    /// Number of workers [default: the CPU quota of the cgroup, rounded up]
+    /// Number of workers [default: the CPU quota of the cgroup, rounded up; 2 without a quota]
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
     /// Maximum number of concurrent connections of all workers [default: one for each 64 KiB of the cgroup's

@@ -52,7 +52,10 @@ impl ResponseFormat {
     /// Rejects a request that lacks a part of a limit's key.
     pub(crate) fn key_missing(self, limit: &ActiveLimit) -> Response<ResponseBody> {
         let name = name(limit);
-        let detail = format!("Limit {name} denies requests that do not identify their client exactly once.");
+        let detail = format!(
+            "Limit {name} denies requests that do not identify their client: a header that it needs is missing, empty or \
+             repeated."
+        );
         self.too_many_requests(QUOTA_EXCEEDED, &detail, &[name])
     }
 
@@ -94,8 +97,9 @@ impl ResponseFormat {
 
     /// Rejects a request that the store could not check, under a policy that denies in that case.
     pub(crate) fn store_failed(self, fault: &'static str) -> Response<ResponseBody> {
-        let detail =
-            format!("The rate limit cannot be checked now ({fault}), and its policy rejects requests then.");
+        let detail = format!(
+            "The rate limits cannot be checked now ({fault}), and a policy rejects requests in that case."
+        );
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[]);
         set_retry_after(response.headers_mut(), RETRY_SOON);
         response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));

@@ -37,7 +37,7 @@ pub(super) fn warnings(spec: &RateLimitPolicySpec) -> Vec<Violation> {
     {
         warnings.push(Violation::new(
             "spec.onStoreFailure",
-            "`concurrency` limits with `max` cannot be divided among pods: while the store does not respond \
+            "`concurrency` limits with `max` cannot be divided among pods: while the store does not answer, \
              they admit requests as with Allow",
         ));
     }
@@ -59,7 +59,7 @@ fn too_small_to_lease(limit_index: usize, limit: &Limit) -> Option<Violation> {
         format!("spec.limits[{limit_index}].rates[{rate_index}]"),
         format!(
             "{quota} of {requests} is too small for leases, which save calls from {min} requests on: a pod \
-             whose part is below about 20 calls the store for every request. Strict costs the same here: use \
+             whose share is below about 20 calls the store for every request. Strict costs the same here: use \
              it, or move this limit to a policy of its own"
         ),
     ))

@@ -146,8 +146,8 @@ fn nacked(pods: &[CountedPod], missing: &[&CountedPod]) -> Option<Programmed> {
         return None;
     }
     let message = format!(
-        "{} rejected this policy: {}. Its previous version stays active there. If the sidecar is older than \
-         the operator, restart the pods to update it.",
+        "{} rejected this policy: {}. There, the previous version stays active, if there is one. If a sidecar \
+         is older than the operator, restart its pod to update it.",
         part_of(nacks.len(), pods.len(), "pod", "has", "have"),
         list(nacks)
     );

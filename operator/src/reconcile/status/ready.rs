@@ -17,13 +17,13 @@ pub(super) fn ready(
         None if store_healthy.status == "False" => Finding::new(
             "True",
             reasons::READY,
-            "Every pod has applied this policy and no Service bypasses it, but sidecars cannot use the \
-             store: see the condition StoreHealthy.",
+            "Every pod has applied this policy and no Service bypasses the sidecars, but sidecars cannot use \
+             the store: see the condition StoreHealthy.",
         ),
         None => Finding::new(
             "True",
             reasons::READY,
-            "Every pod has applied this policy and no Service bypasses it.",
+            "Every pod has applied this policy and no Service bypasses the sidecars.",
         ),
         Some((kind, finding)) => {
             let status = if finding.status == "Unknown" { "Unknown" } else { "False" };

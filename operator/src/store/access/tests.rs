@@ -65,7 +65,7 @@ fn an_unusable_secret_is_named_without_its_content() {
         ("rediss://a", &[password, ("ca.crt", "hunter2")], "certificate authority"),
         ("redis://a", &[password, ("sentinel-password", "hunter2")], "for sentinels"),
         ("redis+sentinel://a/m", &[password, ("sentinel-username", "hunter2")], "without a password"),
-        ("redis+cluster://:hunter2@a", &[password], "both in its url and beside it"),
+        ("redis+cluster://:hunter2@a", &[password], "both in its URL and beside it"),
     ] {
         let error = format!("{:#}", access_from(url, data).unwrap_err());
         assert!(error.contains("the Secret my-redis") && error.contains(expected), "{url}: {error}");

@@ -10,51 +10,51 @@ pub enum OptionsError {
     NoRuntime,
     /// The URL has another scheme than Redis's.
     #[error(
-        "the store's url must begin with redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS"
+        "the store's URL must begin with redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS"
     )]
     Scheme,
     /// The URL cannot be parsed.
-    #[error("the store's url cannot be used: {0}; special characters in it are written as %XX")]
+    #[error("the store's URL cannot be used: {0}; special characters in it are written as %XX")]
     Url(String),
     /// The URL of a single server names several.
-    #[error("the store's url has several servers: begin it with redis+cluster:// or redis+sentinel://")]
+    #[error("the store's URL has several servers: begin it with redis+cluster:// or redis+sentinel://")]
     Several,
     /// A cluster or a set of sentinels without a URL.
-    #[error("the store has no url: give at least one, better three")]
+    #[error("the store has no URL: give at least one, better three")]
     NoUrl,
     /// The URLs of a cluster or of sentinels contradict each other.
-    #[error("the store's urls differ in scheme, user or password: use the same in all of them")]
+    #[error("the store's URLs differ in scheme, user or password: use the same in all of them")]
     Differ,
     /// A database number for a cluster or for sentinels.
-    #[error("the store's url names a database: clusters and sentinels only support 0, so leave it out")]
+    #[error("the store's URL names a database: clusters and sentinels only support 0, so leave it out")]
     Database,
     /// The master's name is empty or invalid.
     #[error(
-        "the store's master name is {0:?}: use the name from `sentinel monitor`, in a url after the sentinels"
+        "the store's master name is {0:?}: use the name from `sentinel monitor`, in a URL after the sentinels"
     )]
     Master(String),
     /// The URL ends in `#insecure`.
     #[error(
-        "the store's url ends in #insecure, which would accept any certificate: \
+        "the store's URL ends in #insecure, which would accept any certificate: \
          configure the certificate authority instead"
     )]
     Insecure,
     /// The password is given twice.
-    #[error("the store's password is given both in its url and beside it: remove one")]
+    #[error("the store's password is given both in its URL and beside it: remove one")]
     TwoPasswords,
     /// A user without a password.
     #[error("the store's username is given without a password: add the password or remove the username")]
     NoPassword,
     /// A user or a password for sentinels, but the URL names none.
-    #[error("the store has a user or a password for sentinels, but its url names no sentinels: remove them")]
+    #[error("the store has a user or a password for sentinels, but its URL names no sentinels: remove them")]
     NoSentinels,
     /// The certificate authority cannot be read.
     #[error("the store's certificate authority cannot be used ({0}): provide certificates in PEM")]
     Ca(String),
     /// A certificate authority for a connection without TLS.
     #[error(
-        "the store has a certificate authority, but its url does not begin with rediss: \
-         change the url, or remove the certificate authority"
+        "the store has a certificate authority, but its URL does not begin with rediss: \
+         change the URL, or remove the certificate authority"
     )]
     CaWithoutTls,
     /// The client's certificate or its key cannot be read.
@@ -64,8 +64,8 @@ pub enum OptionsError {
     ClientCertificate(String),
     /// A client certificate for a connection without TLS.
     #[error(
-        "the store has a client certificate, but its url does not begin with rediss: \
-         change the url, or remove the client certificate"
+        "the store has a client certificate, but its URL does not begin with rediss: \
+         change the URL, or remove the client certificate"
     )]
     ClientWithoutTls,
     /// The process has no cryptography provider for TLS.

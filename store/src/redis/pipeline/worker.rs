@@ -269,7 +269,7 @@ impl Worker {
                     }
                     (None, Some(Redirect::Moved(_))) => tracing::warn!(
                         address = self.address,
-                        "this Redis is part of a cluster: configure it with a cluster url"
+                        "this Redis is part of a cluster: use a URL that begins with redis+cluster:// or rediss+cluster://"
                     ),
                     _ => {}
                 }

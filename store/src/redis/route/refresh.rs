@@ -70,7 +70,10 @@ impl Cluster {
         });
         if is_new {
             let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.address.as_str()).collect();
-            tracing::warn!(?seeds, "cannot read the slots of the Redis cluster from any server: {fault}");
+            tracing::warn!(
+                ?seeds,
+                "cannot read the hash slots of the Redis Cluster from any server: {fault}"
+            );
         }
         false
     }
@@ -113,7 +116,7 @@ impl Cluster {
                 && (before == self.used.len() || map.state != MapState::Known)
             {
                 let slots = self.used.len() - map.owners.len();
-                tracing::warn!(slots, "the Redis cluster has no master for some of the required slots");
+                tracing::warn!(slots, "the Redis Cluster has no master for some of the required hash slots");
             }
             map.state = MapState::Known;
             map.forget_old(now);
@@ -141,7 +144,11 @@ async fn read(target: &Target, failed: u32) -> Result<Vec<SlotRange>, StoreFault
             hash_slots::read_ranges(&reply, host).ok_or(StoreFault::Nonsense)
         }
         Ok(Err(error)) => {
-            tracing::debug!(address = target.address, %error, "cannot read the slots of the Redis cluster");
+            tracing::debug!(
+                address = target.address,
+                %error,
+                "cannot read the hash slots of the Redis Cluster"
+            );
             Err(classify(&error))
         }
         Err(_) => Err(StoreFault::Slow),
