@@ -6,7 +6,7 @@
 //! - `error`: numbers that do not fit together.
 //! - `record`: the state of one rate for one key, and its bytes in a store.
 //! - `decision`: the decision of one rate.
-//! - `algorithm`: the arithmetic, one file an algorithm.
+//! - `algorithm`: the arithmetic, one file for each algorithm.
 //! - `rate`: a number of requests per period with its algorithm. [`Rate`] is how other crates use all of
 //!   this.
 //!

@@ -1,6 +1,6 @@
 //! Upper bounds of the process: the number of workers, connections and keys, and the sizes of buffers. They
-//! follow from the CPU quota and the memory limit of the cgroup, so that the sidecar survives when every
-//! client is at its worst.
+//! follow from the CPU quota and the memory limit of the cgroup, so that the sidecar survives even
+//! if every client sends as much as it can.
 
 use std::num::NonZeroUsize;
 
@@ -19,14 +19,14 @@ const WORKERS_WITHOUT_QUOTA: usize = 2;
 
 /// Memory of one connection, in bytes: a buffer towards the client and one towards the application.
 const CONNECTION_BYTES: u64 = 2 * MAX_BUFFER as u64;
-/// Fewer connections would turn honest clients away.
+/// Fewer connections would not suffice for ordinary clients.
 const MIN_CONNECTIONS: u64 = 512;
 /// Descriptors and ports run out beyond this.
 const MAX_CONNECTIONS: u64 = 10_000;
 
-/// Memory of one key counted in this process while the store does not respond, in bytes.
+/// Memory of one counter of the local quota, in bytes.
 const LOCAL_KEY_BYTES: u64 = 500;
-/// Fraction of the memory limit that such keys may use: one part in this many.
+/// The local quota may use the memory limit divided by this.
 const LOCAL_KEYS_FRACTION: u64 = 8;
 const MIN_LOCAL_KEYS: u64 = 4_096;
 const MAX_LOCAL_KEYS: u64 = 65_536;
@@ -42,7 +42,7 @@ pub(crate) fn connections() -> usize {
     connections_in(cgroup::memory_limit())
 }
 
-/// Returns the number of keys that may be counted in this process while the store does not respond.
+/// Returns the number of keys that the local quota may count.
 pub(crate) fn local_keys() -> usize {
     local_keys_in(cgroup::memory_limit())
 }

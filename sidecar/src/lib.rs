@@ -4,7 +4,7 @@
 //! A request passes through these modules, from top to bottom:
 //! - [`inbound`]: accepts connections, detects their protocol and refuses requests that cannot be forwarded
 //!   safely.
-//! - [`mod@proxy`]: the path of one request, as a table of contents.
+//! - [`mod@proxy`]: handles one request, from its validation to its response.
 //! - [`limit`]: matches the request to limits, checks their counters and decides.
 //! - [`upstream`]: forwards the request to the application and streams the response back.
 //! - [`respond`]: rate-limit headers, and the responses that the sidecar writes itself.
@@ -12,7 +12,8 @@
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
-//! [`process`] starts and ends all of it. [`capacity`] derives how much it may hold from the [`cgroup`].
+//! [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections and keys by the limits
+//! of the [`cgroup`].
 
 mod capacity;
 mod cgroup;

@@ -28,8 +28,9 @@ use crate::upstream::pool::Pool;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::response_body::ResponseBody;
 
-/// Size of the part of a rejected request's body that is read and discarded, in bytes.
+/// Maximum number of bytes of a rejected request's body that are read and discarded.
 const MAX_DISCARDED: u64 = 256 * 1024;
+/// Time in which the rest of a rejected request must arrive.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Handles the requests of one listener in one worker.
@@ -39,7 +40,7 @@ pub(crate) struct Proxy {
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
-    /// Cloned for each request at the application.
+    /// Cloned for each request that is forwarded to the application.
     pub(crate) in_flight: InFlightGuard,
 }
 
@@ -110,7 +111,8 @@ impl Proxy {
         held.forwarding();
         let forwarded = match client.protocol {
             Protocol::Http1 => {
-                // An upgraded connection keeps its permit and its slots.
+                // An upgraded connection keeps its connection permit and its slots, but no permit of an
+                // adaptive limit.
                 let keep = || (client.permit.clone(), std::mem::take(&mut held.slots));
                 forward::http1(&self.pool, request, &client.forwarded_for, keep).await
             }
@@ -153,6 +155,7 @@ impl Proxy {
         }
     }
 
+    /// Returns the response to a request that must not be forwarded.
     fn refuse(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
         self.metrics.refused_request(invalid.reason());
         format.invalid(invalid)
@@ -202,8 +205,9 @@ fn close_connection(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Returns the meaning of a response for an adaptive limit. A server error says nothing about the load:
-/// counted as a success, a quick one would raise the limit of an application that cannot work at all.
+/// Returns the meaning of a response for an adaptive limit. A server error does not measure the
+/// load: if it counted as a success, quick errors would raise the limit of an application that cannot work at
+/// all.
 fn response_outcome(status: StatusCode) -> SampleOutcome {
     if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
 }

@@ -1,8 +1,8 @@
 //! Concurrency limits that many processes share: at most N requests are in flight at any time.
 //!
-//! Each process is a *holder* of slots. A record has the number of slots of each holder and the expiry of
-//! their lease. A holder renews its lease before it expires; the slots of a process that has died are free
-//! again when its lease has expired.
+//! A *holder* is the identity under which one process holds slots. A record has the number of slots of each
+//! holder and the expiry of their lease. A holder renews its lease before it expires; the slots of a process
+//! that has died are free again when its lease has expired.
 //!
 //! A charge takes slots. A settlement returns them (a negative correction) or only renews the lease (zero).
 //! Nothing can tell when a slot becomes free, so the retry-after of a denied request is an estimate.
@@ -22,7 +22,8 @@ pub const MAX_CONCURRENT: u64 = 1_000_000;
 /// Estimated wait of a denied request, in microseconds.
 const RETRY_AFTER_MICROS: u64 = 1_000_000;
 
-/// A process that holds slots: a number below 2^48, which each process draws at random.
+/// The identity under which a process holds slots: a number below 2^48, drawn at random. A process may use
+/// several, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder(u64);
 

@@ -10,8 +10,9 @@ use sluice_store::MAX_COUNTERS;
 /// A policy with the UID of its object.
 pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 
-/// Splits policies into those that can be active together and those that cannot, with the reason. Earlier policies take
-/// precedence. A check holds at most [`MAX_COUNTERS`] counters, and a request may match all limits.
+/// Splits policies into those that can be active together and those that cannot, with the reason. Earlier
+/// policies take precedence. A check holds at most [`MAX_COUNTERS`] counters, and a request may match all
+/// limits.
 pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
     let (mut enforced, mut shadow) = (0, 0);

@@ -1,4 +1,4 @@
-//! A limiter that requests use, and the knowledge when the last of them has ended.
+//! Handles to a limiter, which count its users so that a replaced limiter is closed after the last of them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl LimiterHandle {
         Self { limiter, _in_use: users.token() }
     }
 
-    /// Returns the limiter, for holders that do not keep it from being closed.
+    /// Returns the limiter for callers that are not counted, and so do not delay its closing.
     pub(crate) fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }

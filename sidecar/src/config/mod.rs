@@ -1,9 +1,10 @@
-//! From the operator's messages to the snapshot that requests use.
+//! Receives policies from the operator and makes them the snapshot that requests use.
 //!
 //! In the order in which a policy meets them:
 //! - [`subscribe`]: the session with the operator; [`last_good`] keeps the active policies for a restart.
 //! - [`fit`]: which policies can be active together.
-//! - [`store_choice`], [`redis_options`], [`stores`]: the store that counts; [`limiter_handle`]: its use by requests.
+//! - [`store_choice`], [`redis_options`], [`stores`]: the store in use; [`limiter_handle`]: the limiter in
+//!   front of it, and its users.
 //! - [`replicas`]: the pods that enforce each policy.
 //! - [`publisher`]: builds snapshots and swaps them in.
 //! - [`snapshot`]: the compiled configuration of the pod.

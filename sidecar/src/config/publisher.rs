@@ -52,8 +52,9 @@ impl Publisher {
         }))
     }
 
-    /// Activates these policies, and no others, for every request that arrives after this call. Earlier policies take
-    /// precedence. Returns the policies that cannot be active beside those before them, with the reason.
+    /// Activates these policies, and no others, for every request that arrives after this call. Earlier
+    /// policies take precedence. Returns the policies that cannot be active beside those before them, with
+    /// the reason.
     pub fn publish(
         &self,
         store: &StoreChoice,

@@ -1,5 +1,5 @@
-//! The replicas of each policy. The table survives edits: how much of a limit other pods may have used depends on the number
-//! of replicas during the last period.
+//! The replicas of each policy. The table survives edits: how much of a limit other pods may have used
+//! depends on the number of replicas during the last period.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct ReplicaTable {
 }
 
 impl ReplicaTable {
-    /// Stores a message of the operator, which names every policy with known replicas.
+    /// Records the replicas of every policy for which they are known.
     pub(crate) fn received(&mut self, replicas: &BTreeMap<PolicyUid, message::Replica>) {
         for (uid, replica) in replicas {
             let Some(valid) = validate(*replica) else {

@@ -1,6 +1,6 @@
-//! The compiled configuration of the pod: all policies, ready to match requests, and the limiter. A snapshot is built once a
-//! change and swapped in between two requests; a request keeps the one it started with. Counters live in the store, so a
-//! swap loses none.
+//! The compiled configuration of the pod: all policies, ready to match requests, and the limiter. A snapshot
+//! is built for each change and swapped in between two requests; a request keeps the one it started with.
+//! Counters live in the store, so a swap loses none.
 
 use std::sync::Arc;
 

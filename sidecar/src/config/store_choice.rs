@@ -1,14 +1,15 @@
-//! Where counters should live, and the state of that store.
+//! The store that the configuration chooses, and its state.
 
 use sluice_config::KeySecret;
 use sluice_config::message::StoreReport;
 use sluice_config::store_access::StoreAccess;
 use sluice_store::{StoreFault, StoreHealth};
 
-/// Where counters should live.
+/// The store that the configuration chooses for the counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChoice {
-    /// Nowhere: `onStoreFailure` decides every request. With `Share`, each process enforces its local quota forever.
+    /// None: `onStoreFailure` decides every request. With `Share`, each process enforces its local quota
+    /// forever.
     Unconfigured,
     /// In the memory of this process.
     Memory,
@@ -27,7 +28,8 @@ impl StoreChoice {
         }
     }
 
-    /// Returns what determines which counter a key means. Two choices with equal values share their local counts.
+    /// Returns the secret and the prefix, which determine the counter of a key. Local counts carry over
+    /// between two choices for which these are equal.
     pub(crate) fn key_space(&self) -> Option<(&KeySecret, &str)> {
         match self {
             Self::Access(access) => Some((&access.key_secret, &access.prefix)),

@@ -1,7 +1,8 @@
 //! The store in use: started once, and kept while the choice stays the same.
 //!
-//! A store that replaces another is given time to connect, and the old one counts until then. If keys mean the same
-//! counters in both, because only the way to the store has changed, the new limiter continues with the local counts.
+//! A store that replaces another is given time to connect, and the old one counts until then. If keys mean
+//! the same counters in both, because only the way to the store has changed, the new limiter continues with
+//! the local counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +21,19 @@ use crate::config::store_choice::{StoreChoice, StoreState};
 
 /// Number of keys that a memory store holds.
 const MEMORY_KEYS: usize = 1 << 20;
-/// Time that a store has to connect before it replaces another in any case, and interval of the checks for it.
+/// Time that a store has to connect. Afterwards it replaces the other one in any case.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which the health of a connecting store is read.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
-/// Time that a replaced limiter waits for its last users, and then has to return what it holds.
+/// Time that a replaced limiter waits for its last users.
 const LAST_USERS: Duration = Duration::from_secs(1);
+/// Time that a limiter then has to return its leased quota and to flush its local usage.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The limiter in use, for metrics.
 pub(crate) type CurrentLimiter = Arc<arc_swap::ArcSwapOption<Limiter>>;
 
-/// A limiter with the secret that its keys are hashed with.
+/// A handle to the limiter, with the secret that its keys are hashed with.
 type Keyed = (LimiterHandle, KeySecret);
 
 /// The store in use, and the one that will replace it.
@@ -66,7 +69,7 @@ struct StoreInUse {
 }
 
 impl StartedStore {
-    /// Waits until the store has connected, or failed to, or the time for it has run out.
+    /// Waits until the store has connected or has failed to, but not longer than [`CONNECT_TIMEOUT`].
     pub(crate) async fn ready(&self) {
         let Some(store) = &self.redis else { return };
         let connecting = async {
@@ -105,8 +108,9 @@ impl Stores {
         Self { runtime, clock, in_use: None, starting: None, closing: TaskTracker::new(), current }
     }
 
-    /// Returns the limiter of a choice, and starts its store if the choice has changed. While the new store connects, the
-    /// old one stays in use, and `wait_for` receives the new one; call [`Stores::switch`] when it is ready.
+    /// Returns the limiter of a choice, and starts its store if the choice has changed. While the new store
+    /// connects, the old one stays in use, and `wait_for` receives the new one; call [`Stores::switch`] when
+    /// it is ready.
     pub(crate) fn choose(
         &mut self,
         choice: &StoreChoice,
@@ -220,7 +224,7 @@ impl Stores {
     }
 }
 
-/// Returns what a limiter holds, within [`CLOSE_TIMEOUT`].
+/// Closes a limiter, within [`CLOSE_TIMEOUT`].
 async fn close(limiter: &Limiter) {
     if tokio::time::timeout(CLOSE_TIMEOUT, limiter.close()).await.is_err() {
         tracing::warn!("not all leased quota could be returned: the rest expires with its window");

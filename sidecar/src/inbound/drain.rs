@@ -1,4 +1,4 @@
-//! Phases of the end of a sidecar, as its listeners and connections see them: it first drains (each
+//! The phases of a sidecar's shutdown, as its listeners and connections see them: it first drains (each
 //! connection ends with its current request, new ones are still accepted), then it stops (no new connections,
 //! and a deadline for the requests in flight).
 
@@ -22,7 +22,7 @@ pub(crate) struct DrainSignal(watch::Sender<Phase>);
 #[derive(Debug, Clone)]
 pub(crate) struct DrainWatch(watch::Receiver<Phase>);
 
-/// Creates a signal and the watch of it.
+/// Creates a signal and a watch that observes it.
 pub(crate) fn channel() -> (DrainSignal, DrainWatch) {
     let (sender, receiver) = watch::channel(Phase::Serving);
     (DrainSignal(sender), DrainWatch(receiver))

@@ -1,5 +1,5 @@
-//! How long an HTTP/1 connection waits for the head of a request: long before its first byte, because clients
-//! keep connections to use them again, and shorter after it.
+//! The timeout of an HTTP/1 connection that waits for the head of a request: long before the first byte of
+//! the head, because clients keep idle connections to reuse them, and short after it.
 //!
 //! hyper has a single timer for both, and logs a warning when it fires. So it gets [`HeadTimeout`] as its
 //! timer, which never fires: hyper starts it when it waits for a head and drops it when the head is complete,

@@ -56,8 +56,8 @@ where
 }
 
 /// Waits until the connection must take no more requests. While the sidecar drains but still accepts, a
-/// connection gets to send its first request: sent away without one, the client would come back with its next
-/// connection, and again.
+/// connection may send its first request: a client whose connection ends without one would open another,
+/// again and again.
 async fn leave(drain: &mut DrainWatch, first_request: impl Future<Output = ()>) {
     drain.draining().await;
     tokio::select! {

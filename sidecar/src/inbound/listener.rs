@@ -65,7 +65,7 @@ fn bind_exactly(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpLi
     Ok(listeners)
 }
 
-/// Accepts the connections of one worker to one application.
+/// Accepts the client connections of one worker that are for one application.
 pub(crate) struct Acceptor {
     pub(crate) proxy: Arc<Proxy>,
     /// One permit for each connection of all workers.

@@ -5,10 +5,10 @@
 //! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
 //! - [`protocol`]: detects which of the two the client speaks.
 //! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests.
-//! - [`head_timeout`]: how long a client may take to send a head.
+//! - [`head_timeout`]: limits the time that a client takes to send a head.
 //! - [`connection`]: everything that the requests of one connection share.
 //! - [`validate`]: refuses requests that a proxy must not forward.
-//! - [`drain`]: phases of the end of a sidecar.
+//! - [`drain`]: the phases of a sidecar's shutdown.
 
 pub(crate) mod client_stream;
 pub(crate) mod connection;

@@ -18,7 +18,7 @@ pub(crate) enum InvalidRequest {
     Host,
     /// The target names no resource.
     Target,
-    /// The request asks for a tunnel.
+    /// The method is CONNECT, which opens a tunnel.
     Connect,
     /// The body broke off, or its framing is invalid.
     Body,

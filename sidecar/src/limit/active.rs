@@ -1,4 +1,5 @@
-//! Policies and limits of a snapshot, with everything about them that is the same for all requests.
+//! The active policies and their limits, as a snapshot holds them: everything about them that is the same for
+//! all requests.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::metrics::limit::LimitMetrics;
 use crate::respond::names::RateNames;
 use crate::upstream::in_flight::Load;
 
-/// A limit of a snapshot, by position, and which of its rates apply.
+/// The position of a limit in a snapshot, and which of its rates apply to the request at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitIndex {
     pub(crate) policy: u16,
@@ -56,15 +57,16 @@ pub(crate) struct LimitSource<'a> {
     pub(crate) replicas: &'a Arc<Replicas>,
     pub(crate) load: &'a Load,
     pub(crate) metrics: LimitMetrics,
-    /// The limit of the same scope in the snapshot before. Held slots and learnt limits survive an edit.
+    /// The limit with the same namespace, policy and name in the previous snapshot. Held slots and learnt
+    /// limits survive an edit.
     pub(crate) before: Option<&'a ActiveLimit>,
 }
 
 impl ActiveLimit {
     pub(crate) fn new(source: LimitSource<'_>) -> Self {
         let LimitSource { policy, limit, name, replicas, load, metrics, before } = source;
-        // Slots are checked on each request. They have no local quota: a slot that is taken comes back, so no replica
-        // could own a part of them.
+        // Slots are checked on each request. They have no local quota: a slot that is taken comes back, so no
+        // replica could own a part of them.
         let (consistency, on_failure) = match (&limit.concurrency, on_store_failure(policy)) {
             (None, on_failure) => (consistency(policy), on_failure),
             (Some(_), OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
@@ -88,9 +90,10 @@ impl ActiveLimit {
             _ => None,
         };
         let slot_rate = concurrency.as_ref().map(|limit| limit.slot_rate());
-        // A delayed request that its client abandons is refunded, a slot always is, and elastic rates change: a denial by
-        // such a limit may not be remembered, and no quota leased. A full delay queue also refunds the request's other
-        // limits, but too rarely to give up leases and remembered denials for them.
+        // A delayed request that its client abandons is refunded, a slot always is, and elastic rates change:
+        // a denial by such a limit may not be remembered, and no quota leased. A full delay queue also
+        // refunds the request's other limits, but too rarely to give up leases and remembered denials for
+        // them.
         let corrected = limit.boosted.is_some()
             || limit.concurrency.is_some()
             || limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
@@ -118,7 +121,8 @@ impl ActiveLimit {
         self.boosted.as_ref().is_some_and(BoostedRates::apply)
     }
 
-    /// Reports whether slots of this limit could not be renewed in time, so that other processes may hold them as well.
+    /// Reports whether slots of this limit could not be renewed in time, so that other processes may hold
+    /// them as well.
     pub(crate) fn has_expired_slots(&self) -> bool {
         self.concurrency.as_ref().is_some_and(|limit| limit.has_expired_slots())
     }

@@ -1,8 +1,9 @@
 //! Adaptive concurrency limits of this pod, shared by its workers.
 //!
-//! A limit measures the time from forwarding a request to the head of its response. The time of the body depends on how
-//! fast the client reads, or on the purpose of a stream, and not on the application's load. A request is in flight until
-//! its body ends, because the application works on it until then; an upgraded connection only until the upgrade.
+//! A limit measures the time from forwarding a request to the head of its response. The time of the body
+//! depends on how fast the client reads, or on the purpose of a stream, and not on the application's load. A
+//! request is in flight until its body ends, because the application works on it until then; an upgraded
+//! connection only until the upgrade.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,7 @@ pub(crate) struct AdaptiveLimit {
     limit: AtomicU32,
     in_flight: Arc<AtomicU32>,
     learnt: Mutex<Adaptive>,
+    /// Origin of the times that `learnt` receives.
     began: Instant,
     metrics: AdaptiveMetrics,
 }

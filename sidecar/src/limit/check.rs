@@ -1,4 +1,4 @@
-//! Sends a check to the store.
+//! Passes a check to the limiter, and interprets the result if the store failed.
 
 use sluice_store::{
     CheckOutcome, Limiter, OnStoreFailure, PlannedCounter, Reservation, Source, StoreError, StoreFault,
@@ -11,7 +11,8 @@ pub(crate) const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) outcome: CheckOutcome,
-    /// Counters that nothing has counted, as a bit mask: the store failed, and their limits admit in that case.
+    /// Bit mask of the counters that neither the store nor local quota has counted: the store failed, and the
+    /// `onStoreFailure` of their limits is `Allow`.
     pub(crate) uncounted: u64,
 }
 
@@ -27,7 +28,7 @@ impl Checked {
         Self { outcome, uncounted }
     }
 
-    /// Returns the word for the store's failure, if it was called and failed.
+    /// Returns the store's failure as in `x-sluice-store-failure`, if the store was called and failed.
     pub(crate) fn failure(&self) -> Option<&'static str> {
         self.outcome.failure.as_ref().map(StoreError::as_str)
     }

@@ -1,5 +1,5 @@
-//! Decides a request: one check for all enforced limits, one beside it for each limit in shadow mode, and the policies'
-//! `onStoreFailure` if the store does not answer. Every decision is counted here, where it is made.
+//! Decides a request: one check for all enforced limits, one beside it for each limit in shadow mode, and the
+//! policies' `onStoreFailure` if the store does not answer. Every decision is counted here, where it is made.
 
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ pub(crate) enum Admission {
     SlotsExpired {
         /// The limit that holds the slots.
         limit: LimitIndex,
-        /// The word for the store's failure.
+        /// The store's failure, as in `x-sluice-store-failure`.
         fault: &'static str,
     },
     /// The store did not answer.
     StoreFailed {
-        /// The word for the store's failure.
+        /// The store's failure, as in `x-sluice-store-failure`.
         fault: &'static str,
         /// Whether a policy rejects the request in this case.
         deny: bool,
@@ -190,7 +190,7 @@ async fn check_shadow(
     }
 }
 
-/// Counts a decision under each limit that made it.
+/// Adds a decision to the metrics of each limit that made it.
 fn count(status: &RateLimitStatus, by_local_quota: bool) {
     let admitted = status.response.admitted;
     for (limit, decisions) in status.counted() {
@@ -215,7 +215,7 @@ fn count(status: &RateLimitStatus, by_local_quota: bool) {
     }
 }
 
-/// Decides a request that nothing could count.
+/// Decides a request that neither the store nor local quota has counted.
 fn without_store(snapshot: &Snapshot, limits: &[LimitIndex], fault: &'static str) -> Admission {
     let expired = limits.iter().copied().find(|&index| snapshot.limit(index).has_expired_slots());
     let deny = expired.is_some()

@@ -1,5 +1,5 @@
-//! Requests that a leaky bucket admits wait for their admission time before they go to the application. A client that goes
-//! away while it waits is refunded, so later requests wait less.
+//! Requests that a leaky bucket admits wait for their admission time before they go to the application. A
+//! client that goes away while it waits is refunded, so later requests wait less.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub(crate) struct QueueFull {
 }
 
 impl Delay {
-    /// Places an admitted request in the delay queues of its limits; `None` if it need not wait. `counters` are those of
-    /// the check.
+    /// Places an admitted request in the delay queues of its limits; `None` if it need not wait. `counters`
+    /// are those of the check.
     ///
     /// # Errors
     /// A queue is full. All counters of the request are refunded.
@@ -77,7 +77,8 @@ impl Delay {
     }
 }
 
-/// A charge of a waiting request, with its entry in the queue. Dropping it refunds the charge and leaves the queue.
+/// A charge of a waiting request, with its entry in the queue. Dropping it refunds the charge and leaves the
+/// queue.
 #[derive(Debug)]
 struct Charge {
     refund: Option<Refund>,
@@ -141,7 +142,8 @@ impl Drop for Charge {
 struct Waiter(Gauge);
 
 impl Waiter {
-    /// Enters the queue, unless it is full. The gauge itself is the count, so that the metric and the bound cannot differ.
+    /// Enters the queue, unless it is full. The gauge itself is the count, so that the metric and the bound
+    /// cannot differ.
     fn enter(waiting: &Gauge) -> Option<Self> {
         let waiter = Self(waiting.clone());
         (waiting.inc() < MAX_WAITING).then_some(waiter)

@@ -1,8 +1,9 @@
-//! The slots of shared concurrency limits and the permits of adaptive ones that a request holds until it ends.
+//! The slots of shared concurrency limits and the permits of adaptive ones that a request holds until it
+//! ends.
 //!
-//! A slot is acquired by the same check that charges the rates, so either all of them are charged or none. A permit is
-//! acquired before that check, so that a request that is shed was charged nothing. Both are released on a denial, at the
-//! end of the response, and when the client goes away.
+//! A slot is acquired by the same check that charges the rates, so either all of them are charged or none. A
+//! permit is acquired before that check, so that a request that is shed was charged nothing. Both are
+//! released on a denial, at the end of the response, and when the client goes away.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ pub(crate) struct Held {
 pub(crate) struct PausedPermits(SmallVec<[Arc<AdaptiveLimit>; 1]>);
 
 impl Held {
-    /// Gives up the permits while the request waits in a delay queue, because it is not in flight there. Slots stay held:
-    /// nothing could guarantee that they are free afterwards.
+    /// Gives up the permits while the request waits in a delay queue, because it is not in flight there.
+    /// Slots stay held: nothing could guarantee that they are free afterwards.
     pub(crate) fn pause(&mut self) -> PausedPermits {
         PausedPermits(self.permits.drain(..).map(AdaptivePermit::into_limit).collect())
     }

@@ -26,7 +26,8 @@ pub(crate) struct MatchedLimits {
     pub(crate) has_slots: bool,
     /// Adaptive limits, enforced or in shadow mode.
     pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
-    /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from counting.
+    /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from
+    /// counting.
     pub(crate) shadow: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
     /// Limits in shadow mode that would deny the request because it lacks a part of the key.
     pub(crate) shadow_missing: SmallVec<[LimitIndex; 1]>,

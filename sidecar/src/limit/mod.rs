@@ -1,13 +1,16 @@
-//! The limits of a request: which of them it meets, whether their counters have room, and what it holds until it ends.
+//! The limits of a request: which of them it meets, whether their counters have room, and what it holds until
+//! it ends.
 //!
 //! In the order in which a request meets them:
-//! - [`active`]: policies and limits as a snapshot holds them; [`rates`]: the rates of a limit that apply right now.
+//! - [`active`]: policies and limits as a snapshot holds them; [`rates`]: the rates of a limit that apply
+//!   right now.
 //! - [`matching`]: finds the limits that match a request and builds the key of each.
-//! - [`decide`]: admits, delays or denies the request. [`adaptive`] limits come first, then one check of all counters.
-//! - [`check`]: sends a check to the store.
+//! - [`decide`]: admits, delays or denies the request: first by its [`adaptive`] limits, then by one check of
+//!   all its counters.
+//! - [`check`]: passes a check to the limiter, and interprets the result if the store failed.
 //! - [`slots`]: the slots of shared concurrency limits, from their acquisition to their release.
 //! - [`held`]: everything that a request holds until its response ends.
-//! - [`status`]: the counters of a request after its check, which the response headers report.
+//! - [`status`]: the rate-limit status of a request, which the response headers report.
 //! - [`delay_queue`]: requests that wait for their admission time.
 
 pub(crate) mod active;

@@ -1,5 +1,5 @@
-//! The rates of a limit, as the store and the response headers need them. An elastic limit has two sets of rates that
-//! count in the same records.
+//! The rates of a limit, as the store and the response headers need them. An elastic limit has two sets of
+//! rates that count in the same records.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sluice_store::LimitPlan;
 use crate::respond::names::RateNames;
 use crate::upstream::in_flight::Load;
 
-/// The rates of a limit.
+/// One set of rates of a limit, prepared for checks and for response headers.
 #[derive(Debug)]
 pub(crate) struct EffectiveRates {
     /// The rates as the store counts them.

@@ -1,4 +1,4 @@
-//! The counters of a request after its check.
+//! The rate-limit status of a request.
 
 use std::sync::Arc;
 
@@ -17,9 +17,10 @@ pub(crate) struct RateLimitStatus {
     pub(crate) response: CheckResponse,
     /// The charge to each counter.
     pub(crate) reservations: SmallVec<[Reservation; 2]>,
-    /// A word for the store's failure, if local quota or `onStoreFailure` decided in its place.
+    /// The store's failure, as in `x-sluice-store-failure`, if local quota or `onStoreFailure` decided in its
+    /// place.
     pub(crate) failure: Option<&'static str>,
-    /// Limits that nothing has counted because the store failed, as a bit mask.
+    /// Bit mask of the limits that neither the store nor local quota has counted, because the store failed.
     pub(crate) uncounted: u64,
 }
 

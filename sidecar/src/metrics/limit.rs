@@ -1,15 +1,17 @@
-//! The counters of one limit.
+//! The metrics of one limit.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::limit::adaptive::AdaptiveMetrics;
 
-/// The counters of one limit.
+/// The metrics of one limit. A [`Counter`] here is a metric, not the counter of a key.
 #[derive(Debug, Clone)]
 pub(crate) struct LimitMetrics {
     pub(crate) admitted: Counter,
+    /// Requests denied, or shed by an adaptive limit.
     pub(crate) denied: Counter,
+    /// Requests that the limit would have denied if it were not in shadow mode.
     pub(crate) shadow_denied: Counter,
     /// Requests admitted because the store did not answer.
     pub(crate) fallback_admitted: Counter,
@@ -27,7 +29,7 @@ pub(crate) struct LimitMetrics {
 }
 
 impl LimitMetrics {
-    /// Returns the counter of decisions by local quota.
+    /// Returns the metric of decisions by local quota.
     pub(crate) fn by_local_quota(&self, admitted: bool) -> &Counter {
         &self.local_quota[usize::from(!admitted)]
     }

@@ -160,7 +160,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of a limit. Called once a snapshot.
+    /// Returns the metrics of a limit. Called once for each snapshot.
     pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &PreparedLimit) -> LimitMetrics {
         let policy = format!("{}/{}", policy.namespace, policy.name);
         let of = |family: &Family<DecisionLabels, Counter>, outcome| {

@@ -1,5 +1,5 @@
-//! The numbers of the store in use, read at each scrape. They start again at zero with a new store, which Prometheus handles
-//! like a restart.
+//! The metrics of the store in use, read at each scrape. They start again at zero with a new store, which
+//! Prometheus handles like a restart.
 
 use std::fmt::Error;
 
@@ -12,7 +12,7 @@ use sluice_store::{LimiterMetrics, StoreError, StoreHealth};
 
 use crate::config::stores::CurrentLimiter;
 
-/// Collects the numbers of the store in use.
+/// Collects the metrics of the store in use.
 #[derive(Debug)]
 pub(crate) struct StoreMetrics(pub(crate) CurrentLimiter);
 
@@ -88,7 +88,7 @@ fn redis(encoder: &mut DescriptorEncoder<'_>, metrics: &RedisMetrics) -> Result<
         .encode_histogram::<NoLabelSet>(metrics.latency_sum_us as f64 / 1e6, count, &buckets, None)
 }
 
-/// Encodes what the limiter did without a call to the store.
+/// Encodes the metrics of quota leases, local quota and remembered denials.
 fn local(encoder: &mut DescriptorEncoder<'_>, metrics: &LimiterMetrics) -> Result<(), Error> {
     let LimiterMetrics { leases, local_quota, remembered_denials } = metrics;
     counters(

@@ -15,7 +15,7 @@ use crate::config::publisher::Publisher;
 use crate::inbound::drain::DrainWatch;
 use crate::metrics::registry::Metrics;
 
-/// The state that the pages report.
+/// The state that the pages report: everything that the handlers read.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) publisher: Publisher,

@@ -3,7 +3,7 @@
 //!
 //! - [`args`], [`logging`]: the command line and the logs.
 //! - [`run`]: a process, from its arguments to its end by a signal.
-//! - [`options`]: how to run a sidecar. [`sidecar`]: starts it, and ends it gracefully.
+//! - [`options`]: the options of a sidecar. [`sidecar`]: starts it, and ends it gracefully.
 //! - [`worker`]: a thread that serves requests.
 //! - [`admin`]: the admin port.
 //! - [`drain_request`]: requests to drain before a signal arrives.

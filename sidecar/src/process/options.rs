@@ -1,4 +1,4 @@
-//! How to run a sidecar.
+//! The options of a sidecar.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Route {
     pub upstream: Upstream,
 }
 
-/// Options of a sidecar.
+/// The options of a sidecar.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Listeners with their applications.

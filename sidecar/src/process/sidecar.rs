@@ -184,8 +184,8 @@ impl Sidecar {
         self.drain.drain();
     }
 
-    /// Drains for `delay`, in which others learn that it is not ready, then stops accepting, and ends when
-    /// the requests in flight have ended or `grace` is over.
+    /// Drains for `delay`, in which Kubernetes removes the pod from its endpoints, then stops accepting, and
+    /// ends when the requests in flight have ended or `grace` is over.
     pub async fn shutdown(self, delay: Duration, grace: Duration) {
         self.drain.drain();
         tokio::time::sleep(delay).await;

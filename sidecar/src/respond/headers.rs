@@ -77,7 +77,8 @@ fn write_number(text: &mut BytesMut, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Moves the text into a header. Names are visible ASCII and everything else is digits, so every text is a valid value.
+/// Moves the text into a header. Names are visible ASCII and everything else is digits, so every text is a
+/// valid value.
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
     if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
         headers.insert(name, value);

@@ -1,8 +1,10 @@
-//! Responses to the client: rate-limit headers on the application's responses, and responses that the sidecar writes itself.
+//! Responses to the client: rate-limit headers on the application's responses, and responses that the sidecar
+//! writes itself.
 //!
-//! - [`names`]: how headers and messages name a limit's rates, made once a snapshot.
+//! - [`names`]: the names of a limit's rates in headers and messages, made once for each snapshot.
 //! - [`headers`]: the headers that report the state of a request's limits.
-//! - [`problem`]: the body of an error response; [`format`]: HTTP, HEAD or gRPC.
+//! - [`problem`]: the body of an error response; [`format`]: the format that the client expects: HTTP, HEAD
+//!   or gRPC.
 //! - [`reject`]: one response for each reason to reject a request.
 
 pub(crate) mod format;

@@ -1,8 +1,8 @@
-//! How headers and messages name the rates of a limit.
+//! The names of a limit's rates in headers and messages.
 
 use sluice_limiter::{Algorithm, Rate};
 
-/// The names of a limit's rates, made once a snapshot.
+/// The names of a limit's rates, made once for each snapshot.
 #[derive(Debug)]
 pub(crate) struct RateNames {
     /// The items of `RateLimit`: `"per-client"`, or `"per-client/1m"` if the limit has several rates.
@@ -15,7 +15,8 @@ pub(crate) struct RateNames {
     pub(super) limit: String,
     /// A sentence about each rate: `Limit per-client admits 5 requests per 1m. `
     pub(super) rules: Vec<String>,
-    /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests take.
+    /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
+    /// take.
     pub(super) has_reset: bool,
 }
 

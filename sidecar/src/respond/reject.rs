@@ -16,7 +16,7 @@ use crate::limit::status::RateLimitStatus;
 use crate::upstream::response_body::ResponseBody;
 
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
-/// Suggested wait where no exact one is known.
+/// Suggested wait where no exact one is known, in seconds.
 const RETRY_SOON: u64 = 1;
 
 impl ResponseFormat {
@@ -59,8 +59,9 @@ impl ResponseFormat {
         self.too_many_requests(QUOTA_EXCEEDED, &detail, &[name])
     }
 
-    /// Rejects a request because an adaptive limit is reached. The application has too many requests, not this client: the
-    /// response is 503, or UNAVAILABLE over gRPC, which a client may retry on another pod immediately.
+    /// Rejects a request because an adaptive limit is reached. The application has too many requests, not
+    /// this client: the response is 503, or UNAVAILABLE over gRPC, which a client may retry on another pod
+    /// immediately.
     pub(crate) fn shed(self, limit: &ActiveLimit) -> Response<ResponseBody> {
         let name = name(limit);
         let detail = format!(
@@ -85,7 +86,8 @@ impl ResponseFormat {
         response
     }
 
-    /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request would have had.
+    /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request
+    /// would have had.
     pub(crate) fn queue_full(self, limit: &ActiveLimit, wait: Duration) -> Response<ResponseBody> {
         let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);
         let name = name(limit);

@@ -38,7 +38,7 @@ pub(crate) struct Opened<B> {
 }
 
 impl<B> DedicatedConnection<B> {
-    /// Creates one that is not connected yet.
+    /// Creates a connection that is opened by its first request.
     pub(crate) fn new() -> Self {
         Self { current: Mutex::new(Current { number: 0, sender: None }) }
     }

@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
 use crate::upstream::address::Upstream;
 
-/// Time for one connect: the application is in the same pod, or near.
+/// Timeout for opening a connection. It is short because the application is in the same pod or close to it.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Source addresses of connections to an application on the loopback. Istio's sidecars use the first for the
 /// same purpose, so it is well known. The others serve when the ports of the first are used up.

@@ -49,8 +49,8 @@ impl ForwardError {
     }
 }
 
-/// Forwards an HTTP/1 request from `peer`. If the connection changes its protocol, it keeps the value of
-/// `keep` until it ends.
+/// Forwards an HTTP/1 request from `peer`. If the connection changes its protocol, the result of `keep` is
+/// dropped when the connection ends.
 pub(crate) async fn http1<K: Send + 'static>(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<Incoming>,

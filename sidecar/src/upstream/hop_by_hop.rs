@@ -11,7 +11,8 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Headers that identify and frame a message. `Connection` cannot remove them.
 const PROTECTED: [HeaderName; 5] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE, TRAILER];
 
-/// Returns the protocol that a request asks to change to. `None` for HTTP/2, which must not pass this way.
+/// Returns the value of `Upgrade` if a request may change its protocol. `None` for HTTP/2, which must not be
+/// tunneled.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let is_named = tokens(headers).any(|token| token.eq_ignore_ascii_case("upgrade"));

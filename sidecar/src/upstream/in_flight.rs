@@ -1,9 +1,10 @@
 //! Requests in flight: forwarded to the application, and the response has not ended. From inside a pod this
-//! is the only honest measure of the application's utilization: a container sees its own cgroup and no other,
-//! and the node's load means little for a pod with a quota.
+//! is the only reliable measure of the application's utilization: a container sees its own cgroup and no
+//! other, and the node's load means little for a pod with a quota.
 //!
-//! Each worker counts on a cache line of its own, by the references to it. [`InFlight::watch`] adds the
-//! workers up ten times a second and publishes the mean once a second.
+//! Each worker has an `Arc` on a cache line of its own, whose reference count is the worker's number of
+//! requests in flight. [`InFlight::watch`] adds these numbers up ten times a second and publishes the mean
+//! once a second.
 
 use std::fmt::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ pub(crate) struct InFlightGuard {
     _line: Arc<CacheLine>,
 }
 
-/// The allocation whose reference count is a worker's counter. Two workers never write to the same cache
+/// The allocation whose references are counted. Two workers never write to the same cache
 /// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -69,8 +70,8 @@ impl InFlight {
         workers.iter().map(|worker| worker.strong_count().saturating_sub(1) as u64).sum()
     }
 
-    /// Measures the load for ever: once a second while `is_needed`, and calls `measured` after each
-    /// measurement.
+    /// Measures the load once a second while `is_needed`, and calls `measured` after each measurement. Never
+    /// returns.
     pub(crate) async fn watch(self, is_needed: impl Fn() -> bool, measured: impl Fn()) {
         loop {
             if !is_needed() {

@@ -22,7 +22,7 @@ pub(crate) enum RequestBody {
 pub(crate) struct BrokenMark(Arc<AtomicBool>);
 
 impl BrokenMark {
-    /// Reports whether the client broke the body.
+    /// Reports whether the client broke off the body or sent invalid framing.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

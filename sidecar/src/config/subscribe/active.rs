@@ -1,4 +1,4 @@
-//! Which versions of the received policies are active.
+//! Decides which versions of the received policies are active.
 //!
 //! The active versions always fit together. A received version is a candidate: it replaces the active version
 //! of its policy if the result fits, and otherwise it is nacked and the policy keeps the active version, if

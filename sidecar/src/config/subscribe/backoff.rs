@@ -27,7 +27,7 @@ impl Backoff {
         self.was_connected = true;
     }
 
-    /// Records that a session has served its purpose.
+    /// Records that an event of a session was applied.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }

@@ -2,9 +2,9 @@
 //! go out.
 //!
 //! - [`subscriber`]: follows the session, and opens another one whenever it ends.
-//! - [`operator`]: how the operator is reached. [`backoff`]: how long to wait before another attempt.
+//! - [`operator`]: sends requests to the operator. [`backoff`]: the wait before another attempt.
 //! - [`sse`]: parses the bytes of a session into events.
-//! - [`received`]: everything received so far. [`active`]: which versions of the policies are active.
+//! - [`received`]: everything received so far. [`active`]: decides which versions of the policies are active.
 //! - [`report`]: sends reports.
 //!
 //! Without the operator the sidecar keeps its configuration; [`crate::config::last_good`] keeps it for a

@@ -1,5 +1,5 @@
-//! HTTPS to the operator, with the operator's own certificate authority and the pod's token. Both are read at
-//! every connect, because both rotate in their files.
+//! HTTPS to the operator, with the operator's own certificate authority and the pod's token. Both are read
+//! for every connection, because both rotate in their files.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Time in which the head of a response must arrive, with the connect.
+/// Time from the start of a connection in which the head of the response must arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The operator: its address, and how both sides authenticate.
@@ -55,7 +55,8 @@ pub(crate) enum OperatorError {
 }
 
 impl Operator {
-    /// Creates it from a URL, `https://HOST:PORT`, and the files of the CA certificates and the token.
+    /// Creates an operator from its URL, `https://HOST:PORT`, and the files of the CA certificates and the
+    /// token.
     pub fn new(url: &str, ca_file: PathBuf, token_file: PathBuf) -> Result<Self, InvalidOperatorUrl> {
         let invalid = || InvalidOperatorUrl(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| invalid())?;

@@ -101,7 +101,7 @@ impl Subscriber {
         }
     }
 
-    /// Opens a session after the last event that was applied. Returns its name and its events.
+    /// Opens a session that continues after the last event that was applied. Returns its name and its events.
     async fn open(&self) -> Result<(String, Incoming), SessionEnd> {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.uri_mut() = Uri::from_static(STREAM_PATH);
@@ -157,7 +157,7 @@ impl Subscriber {
         }
     }
 
-    /// Applies an event. Returns whether there is anything to report.
+    /// Applies an event. Reports whether there is a result for the operator.
     fn apply(&mut self, event: Event) -> Result<bool, SessionEnd> {
         let malformed = |error| SessionEnd::Event { kind: event.kind.clone(), error };
         match event.kind.as_str() {

@@ -17,7 +17,8 @@ use crate::limit::check::{Checked, UNCONFIGURED, check};
 /// The error of a check whose task ended without a result: its runtime is shutting down.
 const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
-/// Checks all counters of a request, and returns the slots that were acquired. `limits` are in the order of the counters.
+/// Checks all counters of a request, and returns the slots that were acquired. `limits` are in the order of
+/// the counters.
 ///
 /// # Errors
 /// The store did not answer, and at least one limit denies in that case.

@@ -1,5 +1,5 @@
-//! A shared concurrency limit, as all snapshots see it: its maximum, and the holder under which this process acquires
-//! slots.
+//! A shared concurrency limit, as all snapshots see it: its maximum, and the holder under which this process
+//! acquires slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ pub(super) struct HolderPlan {
     pub(super) spec: Arc<LimitSpec>,
     /// The plan of a check.
     pub(super) plan: Arc<LimitPlan>,
-    /// The plan of a check while slots have expired. It denies if the store fails, because other processes may hold the
-    /// slots that this process still uses.
+    /// The plan of a check while slots have expired. It denies if the store fails, because other processes
+    /// may hold the slots that this process still uses.
     pub(super) plan_with_expired_slots: Arc<LimitPlan>,
 }
 
@@ -61,7 +61,8 @@ pub(super) fn holder_of(spec: &LimitSpec) -> u64 {
 }
 
 impl ConcurrencyLimit {
-    /// Returns the rate of a limit of `max` slots with leases of the length `lease`; `None` if a number is out of range.
+    /// Returns the rate of a limit of `max` slots with leases of the length `lease`; `None` if a number is
+    /// out of range.
     pub(crate) fn rate(max: Requests, lease: Period) -> Option<Rate> {
         Rate::new(max, lease, Algorithm::Concurrency { holder: random_holder() }).ok()
     }
@@ -111,7 +112,7 @@ impl ConcurrencyLimit {
         HolderPlan::new(&self.scope, rate, self.on_failure, &self.replicas)
     }
 
-    /// Returns how long the store keeps a slot that is not renewed.
+    /// Returns the length of a slot lease: the time for which the store keeps a slot that is not renewed.
     pub(super) fn lease(&self) -> Duration {
         Duration::from_millis(self.rate.period.millis())
     }

@@ -1,5 +1,5 @@
-//! Slots of shared concurrency limits: acquired in the store with the check of a request, released when the request ends,
-//! and renewed until then.
+//! Slots of shared concurrency limits: acquired in the store with the check of a request, released when the
+//! request ends, and renewed until then.
 //!
 //! - [`limit`]: the limit, and the holder under which this process acquires slots.
 //! - [`acquire`]: checks a request whose counters include slots.
@@ -7,13 +7,14 @@
 //! - [`table`]: the slots of this process by counter.
 //! - [`upkeep`]: the task that sends releases and renewals to the store.
 //!
-//! A release is noted in a table that one task empties, merged by limit and key. A request that ends never waits for the
-//! store, and no release is lost, however many requests end together.
+//! A release is noted in a table that one task empties, merged by limit and key. A request that ends never
+//! waits for the store, and no release is lost, however many requests end together.
 //!
-//! The store identifies each process by a *holder*. When it is uncertain whether the store executed a call, or whether it
-//! still keeps the slots, the limit continues under a new holder. Slots held under the old one are acquired again under a
-//! third as soon as there is room; then the old holder releases everything it may hold. So a slot may be taken for too
-//! long, but never by two requests.
+//! A *holder* is the identity under which this process holds slots in the store. When it is uncertain whether
+//! the store executed a call, or whether it still keeps the slots, new requests acquire their slots under a
+//! new holder. The slots that are still held under the old one are acquired again, under one more new holder,
+//! as soon as there is room; then everything under the old holder is released. So a slot may be occupied for
+//! too long, but is never given to two requests.
 
 mod acquire;
 mod limit;

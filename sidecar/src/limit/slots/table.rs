@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::limit::{ConcurrencyLimit, ExpiredMark};
 
-/// Number of counters that may hold or release slots of this process. Each request in flight has at most one a limit.
+/// Maximum number of counters with slots of this process. A request in flight uses at most one for each
+/// limit.
 pub(super) const MAX_COUNTERS: usize = 65_536;
 
 /// The counter of a holder: the holder, and the hash of the key.
@@ -20,7 +21,7 @@ pub(super) type CounterId = (u64, u128);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slots(pub(super) Arc<SharedTable>);
 
-/// The table, and what the upkeep task waits for.
+/// The table, and the signals between requests and the upkeep task.
 #[derive(Debug, Default)]
 pub(super) struct SharedTable {
     table: Mutex<Table>,
@@ -49,13 +50,14 @@ pub(super) struct CounterSlots {
     pub(super) held: u32,
     /// Number of released slots that the store still counts.
     pub(super) released: u32,
-    /// Whether the store may count more slots than this process holds. Everything is released when the last request ends.
+    /// Whether the store may count more slots than this process holds. Everything is released when the last
+    /// request ends.
     pub(super) uncertain: bool,
     /// Set while held slots have expired in the store.
     pub(super) expired: Option<ExpiredMark>,
     /// Whether the held slots are being acquired again under a new holder.
     pub(super) moving: bool,
-    /// Earliest time of the next attempt to acquire them again.
+    /// Earliest time of the next attempt to acquire the held slots under a new holder.
     pub(super) move_after: Instant,
     /// Time until which the store keeps the slots, by this process's clock.
     pub(super) until: Instant,
@@ -88,7 +90,8 @@ impl CounterSlots {
         self.pending == 0 && self.held == 0
     }
 
-    /// Notes that the store may count slots that this process does not know of. The limit continues under a new holder.
+    /// Notes that the store may count slots that this process does not know of. The limit continues under a
+    /// new holder.
     pub(super) fn mark_uncertain(&mut self) {
         self.uncertain = true;
         self.limit.change_holder(&self.spec);

@@ -12,12 +12,14 @@ use tokio::time::Instant;
 use super::limit::{ConcurrencyLimit, ExpiredMark};
 use super::table::{CounterId, CounterSlots, Slots, Table};
 
-/// Interval between two looks for slots to renew, and for releases that the store did not acknowledge.
+/// Interval at which the task searches for slots to renew, and for releases that the store did not
+/// acknowledge.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
-/// Number of calls sent together. The queue of the store serves requests too.
+/// Maximum number of concurrent calls, because the queue of the store serves requests too.
 const CALLS_TOGETHER: usize = 256;
-/// Time that the final releases may take, and interval between two looks at their progress.
+/// Time that the final releases may take.
 const FINAL_RELEASE: Duration = Duration::from_secs(2);
+/// Interval at which the progress of the final releases is read.
 const FINAL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A release or a renewal.
@@ -44,8 +46,9 @@ pub(super) struct HolderChange {
     id: CounterId,
     spec: Arc<LimitSpec>,
     limiter: Arc<Limiter>,
+    /// Number of slots that requests hold.
     held: u32,
-    /// Slots that were released before.
+    /// Number of slots that had been released when the change began.
     released: u32,
 }
 
@@ -180,6 +183,7 @@ impl Slots {
         }
     }
 
+    /// Sends calls, at most [`CALLS_TOGETHER`] at a time, and notes their results in the table.
     pub(super) async fn send_all(&self, calls: Vec<SlotCall>) {
         let mut calls = calls.into_iter();
         loop {
@@ -205,7 +209,7 @@ impl Slots {
                     counter.until = counter.until.max(until);
                 }
             }
-            // The next look notices a renewal that is late.
+            // The next search finds slots whose renewal is late.
             (Err(_), Some(0)) => {}
             // The call was not sent.
             (Err(StoreError::Overloaded), Some(release)) => {
