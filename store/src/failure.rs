@@ -30,7 +30,7 @@ impl StoreError {
         Self::Unavailable(StoreFault::WrongType),
     ];
 
-    /// Returns the word for metrics and response headers.
+    /// Returns the name in metrics and response headers.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ pub enum StoreFault {
 }
 
 impl StoreFault {
-    /// Returns the word for metrics and status.
+    /// Returns the name in metrics and in the status of a policy.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 //! them are charged, or none.
 //!
 //! In the order in which a check meets them:
-//! - [`limiter`]: the one public entry, in front of everything below.
+//! - [`limiter`]: the entry point of this crate, in front of everything below.
 //! - [`lease`]: quota that a process acquires in advance.
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.

@@ -1,5 +1,5 @@
-//! A call to the store that several requests wait for. The call continues when they leave, so its result is
-//! not lost.
+//! A call to the store that several requests wait for. The call continues even if all of them are
+//! cancelled, so its result is not lost.
 
 use std::sync::OnceLock;
 

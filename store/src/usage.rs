@@ -19,7 +19,7 @@ pub(crate) fn used(rate: &Rate, decision: &Decision) -> u64 {
     capacity(rate).saturating_sub(decision.remaining)
 }
 
-/// Estimates how much of that usage has expired `micros` after the decision.
+/// Estimates how much of the usage after a decision has expired `micros` microseconds later.
 pub(crate) fn freed_after(rate: &Rate, decision: &Decision, micros: u64) -> f64 {
     let used = used(rate, decision) as f64;
     let periods = micros as f64 / rate.period.micros() as f64;

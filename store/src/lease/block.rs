@@ -1,4 +1,4 @@
-//! A block of quota in the hands of one holder.
+//! The block of quota of one lease.
 
 use super::terms::ChargedWindow;
 

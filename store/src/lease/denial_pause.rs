@@ -1,10 +1,10 @@
 //! The pause after a denial by the store, in which requests are denied without a call.
 //!
 //! The pause can be longer than the store's own retry-after, and so can deny what the store would admit.
-//! Where quota comes back gradually, it is worth a call only when some has accumulated, and it is not lost
-//! meanwhile. The pause never passes the end of a fixed window, where it would be lost. Other holders return
-//! what they do not use, so some of the paused requests still probe the store: one in [`PROBE_EVERY`], and
-//! one a minute.
+//! Where quota comes back gradually, a call is worth its cost only when some quota has accumulated, and none
+//! is lost meanwhile. In a fixed window the rest of the quota would be lost, so there the pause is never
+//! longer than the store's retry-after. Other holders return what they do not use, so some of the paused
+//! requests still probe the store: one in [`PROBE_EVERY`], and at least one a minute if there are requests.
 
 use super::sizing::worthwhile_block;
 use super::terms::LeaseTerms;

@@ -65,7 +65,7 @@ impl CounterEstimate {
         }
     }
 
-    /// Returns the quota left in the store: that of the fullest rate.
+    /// Returns the quota left in the store: that of the rate with the least left.
     pub(super) fn available(&self, spec: &LimitSpec, now: u64) -> f64 {
         let passed = self.last.as_ref().map_or(0, |last| now.saturating_sub(last.received));
         let available = spec.rates.iter().enumerate().map(|(n, rate)| {

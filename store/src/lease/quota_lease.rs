@@ -117,7 +117,7 @@ impl QuotaLease {
         LeaseStep::Acquire(size)
     }
 
-    /// Returns to the block what a request reserved that was not admitted after all.
+    /// Puts back into the block what was reserved for a request that was not admitted after all.
     pub(super) fn put_back(&mut self, now: u64, cost: u64, window_end: u64) {
         self.expire_block(now);
         self.block.put_back(cost, window_end, now);

@@ -1,4 +1,4 @@
-//! [`Limiter`]: one type for every way to count.
+//! [`Limiter`]: one type in front of all stores.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ impl Limiter {
     /// Counts in Redis. Must be called within a tokio runtime, which runs the background work.
     ///
     /// If it has a `predecessor` whose keys identify the same counters, this limiter continues with the
-    /// predecessor's local usage and flushes it to the new store. The predecessor still answers checks that
-    /// hold it, and must be closed.
+    /// predecessor's local usage and flushes it to the new store. The predecessor still decides the checks of
+    /// requests that hold it, and must be closed.
     #[must_use]
     pub fn in_redis(store: Arc<RedisStore>, options: &LimiterOptions, predecessor: Option<&Self>) -> Self {
         let local = predecessor.and_then(Self::hand_over);

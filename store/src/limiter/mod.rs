@@ -1,8 +1,8 @@
-//! The one public entry to all counters. A caller describes each limit once as a [`LimitPlan`](plan::LimitPlan) and
-//! then checks requests against plans; it does not need to know which store counts them.
+//! The entry point to all counters. A caller describes each limit once as a [`LimitPlan`](plan::LimitPlan)
+//! and then checks requests against plans; it does not need to know which store counts them.
 //!
 //! In the order in which a check meets them:
-//! - [`plan`]: a limit together with where and how it is counted.
+//! - [`plan`]: a limit with the options for counting it.
 //! - [`facade`]: [`Limiter`](facade::Limiter), which sends the check to the memory store or to the limiter in
 //!   front of Redis.
 //! - [`remote`]: the limiter in front of a remote store, with leases, remembered denials and local quota.

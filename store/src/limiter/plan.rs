@@ -1,5 +1,6 @@
-//! A limit together with where and how it is counted. It is built once per snapshot, so that a check computes
-//! nothing about the limit.
+//! A limit with the options for counting it: its consistency, its behavior while the store does not answer,
+//! and the replicas that share it. A plan is built once per snapshot, so that a check computes nothing about
+//! the limit.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
@@ -11,7 +12,7 @@ use crate::check::{Counter, KeyHash, LimitSpec};
 use crate::lease::LeaseTerms;
 use crate::local::Replicas;
 
-/// Where a limit is counted.
+/// The consistency of a limit: what counts its requests, and how often the store is called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// In the store, with a call per request.
@@ -23,7 +24,7 @@ pub enum Consistency {
     Local,
 }
 
-/// How a limit is decided when the store does not answer.
+/// The decision of a limit while the store does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
     /// By local quota: each replica enforces its share of the limit.
@@ -35,14 +36,14 @@ pub enum OnStoreFailure {
     Deny,
 }
 
-/// A limit together with where and how it is counted.
+/// A limit with the options for counting it.
 #[derive(Debug)]
 pub struct LimitPlan {
     /// The limit.
     pub spec: Arc<LimitSpec>,
-    /// Where it is counted.
+    /// Its consistency.
     pub consistency: Consistency,
-    /// How it is decided when the store does not answer.
+    /// Its decision while the store does not answer.
     pub on_failure: OnStoreFailure,
     /// The replicas that share it.
     pub(crate) replicas: Arc<Replicas>,
@@ -79,7 +80,7 @@ impl LimitPlan {
     /// Plans a limit that these replicas share.
     ///
     /// `corrected` means that a counter can gain room other than by time: because reservations are settled
-    /// later, or because different numbers apply to it at times (an elastic limit). Denials of such a limit
+    /// later, or because its rates change at times (an elastic limit). Denials of such a limit
     /// are not remembered, and it is not leased.
     #[must_use]
     pub fn new(
@@ -131,12 +132,12 @@ impl PlannedCounter {
         Counter { limit: self.limit.spec.clone(), key: self.key, cost: self.cost }
     }
 
-    /// Returns the id of the key under a limit with these very rates.
+    /// Returns the id of the counter under the limit with exactly these rates.
     pub(crate) fn id(&self) -> u128 {
         combine(self.limit.limit_hash, self.key)
     }
 
-    /// Returns the id of the counter, which does not depend on the rates.
+    /// Returns the id of the counter, which stays the same when the rates are edited.
     pub(crate) fn counter_id(&self) -> u128 {
         combine(self.limit.scope_hash, self.key)
     }

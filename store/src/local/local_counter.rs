@@ -1,4 +1,5 @@
-//! One counter of this process. Pure but for its state; instants are microseconds of the store's clock.
+//! One counter of this process. It does no I/O and reads no clock; instants are microseconds of the store's
+//! clock.
 
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ impl LocalCounter {
         Self { plan: plan.clone(), key, replicas: replicas.into(), limit, records, unflushed, last_known }
     }
 
-    /// Adopts the numbers of `plan` and the shares of `replicas`. The records are kept.
+    /// Adopts the rates of `plan` and the shares of `replicas`. The records are kept.
     pub(super) fn update(&mut self, plan: &Arc<LimitPlan>, replicas: &[Replica]) {
         if self.replicas[..] != *replicas || !Arc::ptr_eq(&self.plan, plan) {
             if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {

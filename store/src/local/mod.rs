@@ -27,10 +27,10 @@
 //!
 //! # Why these counters are not in a memory store
 //!
-//! A counter here starts from the last known usage of each rate, is removed when it is flushed, and is settled
-//! by the time of the remote store. One lock covers its records and the usage to flush, so a flush never
-//! misses an admission. A [`MemoryStore`](crate::memory::MemoryStore) does none of this. What both have in
-//! common, the arithmetic, is [`decide`](crate::check::decide).
+//! A counter here starts from the last known usage of each rate, is removed when it is flushed, and is
+//! settled by the time of the remote store. One lock covers its records and the usage to flush, so a flush
+//! never misses an admission. A [`MemoryStore`](crate::memory::MemoryStore) does none of this. What both have
+//! in common, the arithmetic, is [`decide`](crate::check::decide).
 
 mod last_known_usage;
 mod local_counter;

@@ -4,10 +4,9 @@
 //!
 //! Rendezvous hashing: every replica has a score for a key, made from both, and its rank is the number of
 //! replicas with a higher score (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates",
-//! 1998). Replicas are identified by their numbers from 0, in an order that the operator sends to all of
-//! them.
+//! 1998). Replicas are identified by an index from 0, in an order that is the same for all of them.
 
-/// The number of this replica among the replicas of a policy.
+/// The index of this replica among the replicas of a policy, and their count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica {
     index: u32,

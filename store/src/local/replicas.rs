@@ -13,8 +13,8 @@ use super::replica::Replica;
 /// For each rate of a limit, the replicas that share it.
 pub(crate) type RateReplicas = SmallVec<[Replica; 2]>;
 
-/// The replicas of a policy. The plans of all its limits share one value, which is updated when replicas come
-/// and go. A new snapshot of the policy keeps it.
+/// The replicas of a policy, now and in the recent past. The plans of all its limits share one value, which
+/// is updated when replicas come and go. A new snapshot of the policy keeps it.
 #[derive(Debug)]
 pub struct Replicas {
     started: Instant,
@@ -40,7 +40,7 @@ impl Replicas {
         })
     }
 
-    /// Replaces the number of this replica and the count.
+    /// Replaces the index of this replica and the count.
     pub fn set(&self, replica: Replica) {
         self.count.store(replica.count(), Relaxed);
         self.lock().set(self.now(), replica);

@@ -1,13 +1,15 @@
-//! Mutants of the script: one operator, one number or one statement changed in each. Indentation does not matter.
+//! Mutants of the script: one operator, one number or one statement changed in each. Indentation does not
+//! matter.
 
 use crate::world::Focus::{
     self, Concurrency, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed, LeakyBucket,
     Log, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp,
 };
 
-/// Who is most likely to notice, what goes wrong, the text that is replaced (it stands once in the script), and by what.
+/// Each mutant: the tests most likely to detect it, what goes wrong, the text that is replaced (it occurs once
+/// in the script), and its replacement.
 pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
-    // When, and who is asked.
+    // The deadline, and faults of stored values.
     (TwoWindows, "obeyed after the deadline", "if now > a[1] then", "if now > a[1] + 1 then"),
     (TwoWindows, "late at the deadline", "if now > a[1] then", "if now >= a[1] then"),
     (TwoWindows, "a list taken for garbage", "value, from = false, -1", "value, from = false, -2"),
@@ -306,7 +308,7 @@ pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
         "      if tail[k] > top then top = tail[k] end\n",
         "",
     ),
-    // Room, and who gets it.
+    // Room, and the checks that use it.
     (
         FixedSpread,
         "one more of the others",
@@ -1087,7 +1089,7 @@ pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
         "          out[o + 1] = used\n",
         "          out[o + 1] = 0\n",
     ),
-    // Places of holders.
+    // Positions of holders in a record.
     (
         Concurrency,
         "holders a millisecond beyond their end",

@@ -1,4 +1,4 @@
-//! The operations that a limiter needs of a remote store.
+//! The operations that a remote store provides for its limiter.
 
 use std::future::Future;
 

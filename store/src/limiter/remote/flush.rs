@@ -17,8 +17,7 @@ use crate::usage::used;
 /// Number of counters that are flushed concurrently in the background.
 const CONCURRENT_FLUSHES: usize = 64;
 
-/// Usage is acquired in units of about this fraction of it, which keeps both the calls and the rounding
-/// small.
+/// Usage is acquired in about this many units, which keeps both the number of calls and the rounding small.
 const UNITS: u64 = 1024;
 
 impl<S: Backend> RemoteCore<S> {

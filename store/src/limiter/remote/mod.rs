@@ -1,7 +1,7 @@
 //! The limiter in front of a remote store.
 //!
-//! - [`limiter`]: the limiter as the facade calls it. [`remote_core`]: the state that checks and background work
-//!   share.
+//! - [`limiter`]: the limiter: its start, its succession and its end. [`remote_core`]: the state that checks
+//!   and background work share.
 //! - [`check`]: one check from top to bottom, with the [`denial_cache`] and the [`reservations`] it makes on
 //!   the way.
 //! - [`acquire`]: acquires a block of leased quota; [`flush`]: adds local usage to the store.

@@ -40,7 +40,7 @@ impl<'a, S> PendingReservations<'a, S> {
         self.counters
     }
 
-    /// Sets the state of counter `n`.
+    /// Records that counter `n` is reserved.
     pub(super) fn reserve(&mut self, n: usize, state: CounterState) {
         self.states[n] = state;
     }

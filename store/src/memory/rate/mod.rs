@@ -1,5 +1,5 @@
-//! Rates in a form that the fast path decides on. Each form repeats the arithmetic of `decide` on a cell; the
-//! tests compare the two.
+//! Rates in a form from which the fast path decides. Each form repeats the arithmetic of `decide` on a cell;
+//! the tests compare the two.
 //!
 //! - [`prepared`]: values derived from a limit once.
 //! - [`window`]: a fixed window, or a sliding window of two windows.

@@ -13,7 +13,7 @@ use crate::redis::pipeline::Node;
 /// Duration for which a hash slot counts as moving after a server last reported it.
 const MOVING: Duration = Duration::from_secs(2);
 
-/// Duration for which a server without a hash slot of ours is kept, because a hash slot may be moving to it.
+/// Duration for which a server without a used hash slot is kept, because a hash slot may be moving to it.
 const UNUSED: Duration = Duration::from_secs(30);
 
 /// The servers of a cluster and their hash slots, as far as they are known.
