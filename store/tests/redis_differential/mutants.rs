@@ -6,8 +6,8 @@ use crate::world::Focus::{
     Log, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp,
 };
 
-/// Each mutant: the tests most likely to detect it, what goes wrong, the text that is replaced (it occurs once
-/// in the script), and its replacement.
+/// Each mutant: the tests most likely to detect it, what goes wrong, the text that is replaced (it occurs
+/// once in the script), and its replacement.
 pub(crate) const MUTANTS: &[(Focus, &str, &str, &str)] = &[
     // The deadline, and faults of stored values.
     (TwoWindows, "obeyed after the deadline", "if now > a[1] then", "if now > a[1] + 1 then"),
