@@ -26,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the health of a connecting store is read.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that a replaced limiter waits for its last users.
-const LAST_USERS: Duration = Duration::from_secs(1);
+const LAST_USERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a limiter then has to return its leased quota and to flush its local usage.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -34,7 +34,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) type CurrentLimiter = Arc<arc_swap::ArcSwapOption<Limiter>>;
 
 /// A handle to the limiter, with the secret that its keys are hashed with.
-type Keyed = (LimiterHandle, KeySecret);
+type LimiterAndSecret = (LimiterHandle, KeySecret);
 
 /// The store in use, and the one that will replace it.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl StartedStore {
 }
 
 impl StoreInUse {
-    fn keyed(&self) -> Keyed {
+    fn limiter_and_secret(&self) -> LimiterAndSecret {
         (LimiterHandle::new(self.limiter.clone(), &self.users), self.secret.clone())
     }
 
@@ -115,7 +115,7 @@ impl Stores {
         &mut self,
         choice: &StoreChoice,
         wait_for: impl FnOnce(&Handle, StartedStore),
-    ) -> Option<Keyed> {
+    ) -> Option<LimiterAndSecret> {
         if self.in_use.as_ref().is_some_and(|used| used.choice == *choice) {
             self.starting = None;
         } else if self.starting.as_ref().is_none_or(|starting| starting.choice != *choice) {
@@ -127,14 +127,14 @@ impl Stores {
                 self.replace(next);
             }
         }
-        self.in_use.as_ref().map(StoreInUse::keyed)
+        self.in_use.as_ref().map(StoreInUse::limiter_and_secret)
     }
 
     /// Switches to a store that has been waited for; `None` if another choice has been made since.
-    pub(crate) fn switch(&mut self, started: &StartedStore) -> Option<Keyed> {
+    pub(crate) fn switch(&mut self, started: &StartedStore) -> Option<LimiterAndSecret> {
         let next = self.starting.take_if(|starting| starting.same(started))?;
         self.replace(next);
-        self.in_use.as_ref().map(StoreInUse::keyed)
+        self.in_use.as_ref().map(StoreInUse::limiter_and_secret)
     }
 
     fn replace(&mut self, next: StartedStore) {
@@ -153,7 +153,7 @@ impl Stores {
             users.close();
             self.closing.spawn_on(
                 async move {
-                    let _ = tokio::time::timeout(LAST_USERS, users.wait()).await;
+                    let _ = tokio::time::timeout(LAST_USERS_TIMEOUT, users.wait()).await;
                     close(&limiter).await;
                 },
                 &self.runtime,

@@ -80,8 +80,8 @@ fn acquire_permits(snapshot: &Snapshot, matched: &MatchedLimits, held: &mut Held
             }
             Mode::Shadow => {
                 let (permit, had_room) = adaptive.acquire_anyway();
-                let counter = if had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
-                counter.inc();
+                let metric = if had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
+                metric.inc();
                 permit
             }
         };
@@ -176,8 +176,8 @@ async fn check_shadow(
         Ok((checked, acquired)) if checked.uncounted == 0 => {
             let admitted = checked.outcome.response.admitted;
             let metrics = &limit.metrics;
-            let counter = if admitted { &metrics.admitted } else { &metrics.shadow_denied };
-            counter.inc();
+            let metric = if admitted { &metrics.admitted } else { &metrics.shadow_denied };
+            metric.inc();
             if checked.by_local_quota() {
                 metrics.by_local_quota(admitted).inc();
             }
@@ -222,8 +222,8 @@ fn without_store(snapshot: &Snapshot, limits: &[LimitIndex], fault: &'static str
         || limits.iter().any(|&index| snapshot.policy(index).on_store_failure == OnStoreFailure::Deny);
     for &index in limits {
         let metrics = &snapshot.limit(index).metrics;
-        let counter = if deny { &metrics.fallback_denied } else { &metrics.fallback_admitted };
-        counter.inc();
+        let metric = if deny { &metrics.fallback_denied } else { &metrics.fallback_admitted };
+        metric.inc();
     }
     match expired {
         Some(limit) => Admission::SlotsExpired { limit, fault },

@@ -30,7 +30,7 @@ pub(crate) fn write_status(status: &RateLimitStatus, headers: &mut HeaderMap) {
     let mut tightest: Option<(Decision, bool)> = None;
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
-        for (policy, decision) in names.policies.iter().zip(decisions) {
+        for (policy, decision) in names.policy_items.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(policy.as_bytes());
             let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));

@@ -8,7 +8,7 @@ pub(crate) struct RateNames {
     /// The items of `RateLimit`: `"per-client"`, or `"per-client/1m"` if the limit has several rates.
     pub(super) items: Vec<String>,
     /// The items of `RateLimit-Policy`: `"per-client";q=5;w=60`.
-    pub(super) policies: Vec<String>,
+    pub(super) policy_items: Vec<String>,
     /// The names without quotes: `per-client`, or `per-client/1m`.
     pub(super) unquoted: Vec<String>,
     /// The name of the limit: `per-client`.
@@ -41,7 +41,7 @@ impl RateNames {
         });
         let rules = rates.iter().map(|rate| format!("Limit {limit} {}. ", rule(rate)));
         let has_reset = !rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::Concurrency { .. }));
-        Self { policies: policies.collect(), rules: rules.collect(), items, unquoted, limit, has_reset }
+        Self { policy_items: policies.collect(), rules: rules.collect(), items, unquoted, limit, has_reset }
     }
 }
 
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
         let one = RateNames::new("per-client", &[rate(5, 60_000)]);
-        assert_eq!(one.policies, ["\"per-client\";q=5;w=60"]);
+        assert_eq!(one.policy_items, ["\"per-client\";q=5;w=60"]);
         assert_eq!(one.rules, ["Limit per-client admits 5 requests per 1m. "]);
         let two = RateNames::new("a\"b\u{e9}", &[rate(1, 1_500), rate(9, 7_200_000)]);
-        assert_eq!(two.policies, ["\"a\\\"b_/1500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
+        assert_eq!(two.policy_items, ["\"a\\\"b_/1500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
     }
 
     #[test]

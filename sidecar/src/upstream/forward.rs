@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use crate::upstream::address::Upstream;
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
 use crate::upstream::hop_by_hop;
-use crate::upstream::pool::{Lease, Pool};
+use crate::upstream::pool::{Pool, PooledConnection};
 use crate::upstream::request_body::{BrokenMark, RequestBody};
 use crate::upstream::response_body::ResponseBody;
 
@@ -78,22 +78,22 @@ pub(crate) async fn http1<K: Send + 'static>(
     }
     let (body, broken) = RequestBody::new(body);
     let request = Request::from_parts(parts, body);
-    let (mut response, lease) = exchange(pool, request, broken.as_ref()).await?;
+    let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(switch_protocols(response, client, keep()));
     }
     hop_by_hop::strip_response(response.headers_mut());
-    Ok(response.map(|body| attach_lease(body, lease)))
+    Ok(response.map(|body| return_at_end(body, connection)))
 }
 
 /// Makes the connection return to the pool at the end of the body, or now if there is no body.
-fn attach_lease(body: Incoming, lease: Lease<RequestBody>) -> ResponseBody {
+fn return_at_end(body: Incoming, connection: PooledConnection<RequestBody>) -> ResponseBody {
     if body.is_end_stream() {
-        lease.give_back();
+        connection.give_back();
         return ResponseBody::upstream(body, None);
     }
-    ResponseBody::upstream(body, Some(lease))
+    ResponseBody::upstream(body, Some(connection))
 }
 
 /// Sends a request and waits for the head of its response. Only using an idle connection shows that the
@@ -103,20 +103,20 @@ async fn exchange(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<RequestBody>,
     broken: Option<&BrokenMark>,
-) -> Result<(Response<Incoming>, Lease<RequestBody>), ForwardError> {
-    if let Some(mut lease) = pool.take_idle() {
+) -> Result<(Response<Incoming>, PooledConnection<RequestBody>), ForwardError> {
+    if let Some(mut connection) = pool.take_idle() {
         let copy = is_repeatable(&request).then(|| copy(&request));
-        match lease.sender.try_send_request(request).await {
-            Ok(response) => return Ok((response, lease)),
+        match connection.sender.try_send_request(request).await {
+            Ok(response) => return Ok((response, connection)),
             Err(mut error) => match error.take_message().or(copy) {
                 Some(again) if !error.error().is_parse() => request = again,
                 _ => return Err(ForwardError::no_response(error.into_error(), broken)),
             },
         }
     }
-    let mut lease = pool.connect().await.map_err(ForwardError::Unreachable)?;
-    match lease.sender.try_send_request(request).await {
-        Ok(response) => Ok((response, lease)),
+    let mut connection = pool.connect().await.map_err(ForwardError::Unreachable)?;
+    match connection.sender.try_send_request(request).await {
+        Ok(response) => Ok((response, connection)),
         Err(error) => Err(ForwardError::no_response(error.into_error(), broken)),
     }
 }

@@ -29,12 +29,12 @@ pub(crate) struct Pool<B> {
 
 /// A connection in use. Dropping it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Lease<B> {
+pub(crate) struct PooledConnection<B> {
     pub(crate) sender: http1::SendRequest<B>,
     pool: Arc<Pool<B>>,
 }
 
-impl<B> Lease<B> {
+impl<B> PooledConnection<B> {
     /// Returns the connection to the pool.
     pub(crate) fn give_back(self) {
         if self.sender.is_closed() {
@@ -54,7 +54,7 @@ impl<B> Pool<B> {
     }
 
     /// Takes the newest idle connection, if there is one.
-    pub(crate) fn take_idle(self: &Arc<Self>) -> Option<Lease<B>> {
+    pub(crate) fn take_idle(self: &Arc<Self>) -> Option<PooledConnection<B>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let mut at = idle.len();
         while at > 0 {
@@ -65,7 +65,7 @@ impl<B> Pool<B> {
             // A connection that is not ready still finishes its last exchange.
             } else if sender.is_ready() {
                 let (sender, _) = idle.remove(at);
-                return Some(Lease { sender, pool: self.clone() });
+                return Some(PooledConnection { sender, pool: self.clone() });
             }
         }
         None
@@ -83,7 +83,7 @@ where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     /// Opens a connection.
-    pub(crate) async fn connect(self: &Arc<Self>) -> io::Result<Lease<B>> {
+    pub(crate) async fn connect(self: &Arc<Self>) -> io::Result<PooledConnection<B>> {
         let io = TokioIo::new(dial(&self.upstream).await?);
         let (sender, connection) =
             http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(io).await.map_err(io::Error::other)?;
@@ -92,6 +92,6 @@ where
                 tracing::debug!(%error, "a connection to the application failed");
             }
         });
-        Ok(Lease { sender, pool: self.clone() })
+        Ok(PooledConnection { sender, pool: self.clone() })
     }
 }

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use crate::limit::held::Held;
 use crate::upstream::in_flight::InFlightGuard;
-use crate::upstream::pool::Lease;
+use crate::upstream::pool::PooledConnection;
 use crate::upstream::request_body::RequestBody;
 
 /// The body of a response on its way to the client.
@@ -25,7 +25,7 @@ pub(crate) enum ResponseBody {
 #[derive(Debug, Default)]
 pub(crate) struct ReleasedAtEnd {
     /// Returned to the pool at the end of the body. Closed if the body is dropped before.
-    lease: Option<Lease<RequestBody>>,
+    connection: Option<PooledConnection<RequestBody>>,
     in_flight: Option<InFlightGuard>,
     held: Held,
 }
@@ -34,16 +34,16 @@ impl ReleasedAtEnd {
     fn release(&mut self) {
         self.in_flight = None;
         self.held = Held::default();
-        if let Some(lease) = self.lease.take() {
-            lease.give_back();
+        if let Some(connection) = self.connection.take() {
+            connection.give_back();
         }
     }
 }
 
 impl ResponseBody {
     /// Wraps the application's body. Its connection returns to the pool at the end of the body.
-    pub(crate) fn upstream(body: Incoming, lease: Option<Lease<RequestBody>>) -> Self {
-        Self::Upstream(body, ReleasedAtEnd { lease, ..ReleasedAtEnd::default() })
+    pub(crate) fn upstream(body: Incoming, connection: Option<PooledConnection<RequestBody>>) -> Self {
+        Self::Upstream(body, ReleasedAtEnd { connection, ..ReleasedAtEnd::default() })
     }
 
     /// Keeps the request in flight, with its slots and permits, until the application's body has ended.

@@ -48,7 +48,7 @@ struct LeasedKey {
 
 /// Result of [`Leases::reserve`].
 #[derive(Debug)]
-pub(crate) enum LeaseReservation {
+pub(crate) enum LeaseOutcome {
     /// Quota was reserved from the block.
     Reserved(LeasedQuota),
     /// The counter in the store is believed to be exhausted.
@@ -98,7 +98,7 @@ impl Leases {
         terms: &LeaseTerms,
         now: u64,
         has_waited: bool,
-    ) -> (LeaseReservation, Option<BlockAcquisition>) {
+    ) -> (LeaseOutcome, Option<BlockAcquisition>) {
         let id = counter.id();
         let mut shard = self.lock(id);
         if !has_waited {
@@ -116,7 +116,7 @@ impl Leases {
                 last_request: now,
             },
         );
-        let Some(leased) = leased else { return (LeaseReservation::CallStore, None) };
+        let Some(leased) = leased else { return (LeaseOutcome::CallStore, None) };
         leased.last_request = now;
         let spec = &leased.plan.spec;
         let step = if has_waited {
@@ -133,21 +133,21 @@ impl Leases {
                     window_end: leased.lease.block().window_end(),
                 };
                 let acquisition = (acquire > 0).then(|| leased.start_acquisition(id, acquire));
-                (LeaseReservation::Reserved(quota), acquisition)
+                (LeaseOutcome::Reserved(quota), acquisition)
             }
             LeaseStep::Deny => {
                 self.counts.denied.fetch_add(1, Relaxed);
-                (LeaseReservation::Denied(leased.lease.decisions(spec, now, false)), None)
+                (LeaseOutcome::Denied(leased.lease.decisions(spec, now, false)), None)
             }
             LeaseStep::Acquire(size) => {
                 let acquisition = leased.start_acquisition(id, size);
-                (LeaseReservation::Wait(acquisition.call.clone()), Some(acquisition))
+                (LeaseOutcome::Wait(acquisition.call.clone()), Some(acquisition))
             }
             LeaseStep::Wait => match &leased.acquisition {
-                Some(call) => (LeaseReservation::Wait(call.clone()), None),
-                None => (LeaseReservation::CallStore, None),
+                Some(call) => (LeaseOutcome::Wait(call.clone()), None),
+                None => (LeaseOutcome::CallStore, None),
             },
-            LeaseStep::CallStore => (LeaseReservation::CallStore, None),
+            LeaseStep::CallStore => (LeaseOutcome::CallStore, None),
         }
     }
 

@@ -28,6 +28,6 @@ mod simulation;
 mod sizing;
 mod terms;
 
-pub(crate) use leases::{BlockAcquisition, LeaseReservation, LeasedQuota, Leases};
+pub(crate) use leases::{BlockAcquisition, LeaseOutcome, LeasedQuota, Leases};
 pub use metrics::LeaseMetrics;
 pub(crate) use terms::LeaseTerms;

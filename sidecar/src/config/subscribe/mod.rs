@@ -4,19 +4,19 @@
 //! - [`subscriber`]: follows the session, and opens another one whenever it ends.
 //! - [`operator`]: sends requests to the operator. [`backoff`]: the wait before another attempt.
 //! - [`sse`]: parses the bytes of a session into events.
-//! - [`received`]: everything received so far. [`active`]: decides which versions of the policies are active.
+//! - [`received`]: everything received so far. [`versions`]: decides which versions of the policies are active.
 //! - [`report`]: sends reports.
 //!
 //! Without the operator the sidecar keeps its configuration; [`crate::config::last_good`] keeps it for a
 //! restart.
 
-mod active;
 mod backoff;
 mod operator;
 mod received;
 mod report;
 mod sse;
 mod subscriber;
+mod versions;
 
 pub use self::operator::{InvalidOperatorUrl, Operator};
 pub use self::subscriber::Subscriber;

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use sluice_config::Nack;
 use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
 
+use crate::config::fit::IdentifiedPolicy;
 use crate::config::publisher::Publisher;
 use crate::config::store_choice::StoreChoice;
-use crate::config::subscribe::active::{ActivePolicies, IdentifiedPolicy};
+use crate::config::subscribe::versions::PolicyVersions;
 
 /// Everything that was received. The policies become active with the first credentials.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// `None` before the first message about policies.
-    policies: Option<ActivePolicies>,
+    policies: Option<PolicyVersions>,
     credentials: Option<Credentials>,
     replicas: Option<LiveReplicas>,
 }
@@ -55,7 +56,7 @@ impl Received {
 
     /// Returns the result for each policy.
     pub(crate) fn report(&self) -> BTreeMap<PolicyUid, PolicyReport> {
-        self.policies.as_ref().map(ActivePolicies::report).unwrap_or_default()
+        self.policies.as_ref().map(PolicyVersions::report).unwrap_or_default()
     }
 
     /// Returns the active configuration as messages that would lead to it. `None` before it is complete.

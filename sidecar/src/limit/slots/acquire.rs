@@ -33,7 +33,7 @@ pub(crate) async fn check_with_slots(
     if limiter.health() != StoreHealth::Failing(StoreFault::Unconfigured) {
         for (&index, counter) in limits.iter().zip(counters.iter_mut()) {
             let Some(limit) = &snapshot.limit(index).concurrency else { continue };
-            let Some((slot, plan)) = slots.request(limit, counter.key, limiter.limiter()) else {
+            let Some((slot, plan)) = slots.prepare_check(limit, counter.key, limiter.limiter()) else {
                 pending.iter_mut().for_each(Slot::denied);
                 return Err(StoreError::Overloaded);
             };
@@ -80,7 +80,7 @@ async fn check_and_settle(
 
 impl Slots {
     /// Prepares a check of a slot: its guard, and the plan to check. `None` if too many counters hold slots.
-    pub(super) fn request(
+    pub(super) fn prepare_check(
         &self,
         limit: &Arc<ConcurrencyLimit>,
         key: KeyHash,

@@ -20,7 +20,7 @@ pub(crate) struct ConcurrencyLimit {
     replicas: Arc<Replicas>,
     /// The limit under its current holder.
     pub(super) current: ArcSwap<HolderPlan>,
-    pub(super) kept: Arc<Kept>,
+    pub(super) totals: Arc<SlotTotals>,
 }
 
 /// The limit under one holder.
@@ -36,7 +36,7 @@ pub(super) struct HolderPlan {
 
 /// The part of a limit that survives an edit of its maximum.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SlotTotals {
     /// Number of counters with slots that could not be renewed in time.
     pub(super) expired: AtomicUsize,
     /// Number of slots that requests of this process hold.
@@ -76,8 +76,8 @@ impl ConcurrencyLimit {
         held: Gauge,
         before: Option<&Self>,
     ) -> Arc<Self> {
-        let kept = before.map(|before| before.kept.clone());
-        let kept = kept.unwrap_or_else(|| Arc::new(Kept { expired: AtomicUsize::new(0), held }));
+        let totals = before.map(|before| before.totals.clone());
+        let totals = totals.unwrap_or_else(|| Arc::new(SlotTotals { expired: AtomicUsize::new(0), held }));
         let current = ArcSwap::new(HolderPlan::new(scope, rate, on_failure, replicas));
         Arc::new(Self {
             rate,
@@ -85,7 +85,7 @@ impl ConcurrencyLimit {
             on_failure,
             replicas: replicas.clone(),
             current,
-            kept,
+            totals,
         })
     }
 
@@ -96,7 +96,7 @@ impl ConcurrencyLimit {
 
     /// Reports whether slots of this process could not be renewed in time.
     pub(crate) fn has_expired_slots(&self) -> bool {
-        self.kept.expired.load(Ordering::Relaxed) > 0
+        self.totals.expired.load(Ordering::Relaxed) > 0
     }
 
     /// Continues under a new holder, unless that has already happened since `spec` was current.
@@ -132,12 +132,12 @@ impl HolderPlan {
 
 /// Marks slots of a counter as expired while they are still in use.
 #[derive(Debug)]
-pub(super) struct ExpiredMark(Arc<Kept>);
+pub(super) struct ExpiredMark(Arc<SlotTotals>);
 
 impl ExpiredMark {
-    pub(super) fn new(kept: &Arc<Kept>) -> Self {
-        kept.expired.fetch_add(1, Ordering::Relaxed);
-        Self(kept.clone())
+    pub(super) fn new(totals: &Arc<SlotTotals>) -> Self {
+        totals.expired.fetch_add(1, Ordering::Relaxed);
+        Self(totals.clone())
     }
 }
 

@@ -34,7 +34,7 @@ impl Slot {
         if let Some(counter) = self.table.lock().counters.get_mut(&self.id) {
             counter.pending = counter.pending.saturating_sub(1);
             counter.held += 1;
-            counter.limit.kept.held.inc();
+            counter.limit.totals.held.inc();
         }
     }
 
@@ -58,7 +58,7 @@ impl Drop for Slot {
         match self.state {
             State::Held => {
                 counter.held = counter.held.saturating_sub(1);
-                counter.limit.kept.held.dec();
+                counter.limit.totals.held.dec();
                 counter.released += 1;
                 first_release = counter.released == 1;
             }

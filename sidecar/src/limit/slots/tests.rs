@@ -13,7 +13,7 @@ use sluice_store::{Counter, KeyHash, LimitPlan, Limiter, OnStoreFailure, Replica
 use super::limit::{ConcurrencyLimit, holder_of};
 use super::slot::Slot;
 use super::table::Slots;
-use super::upkeep::INTERVAL;
+use super::upkeep::{INTERVAL, SlotOperation};
 
 const KEY: KeyHash = KeyHash(7);
 
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     fn request(&self) -> (Slot, Arc<LimitPlan>) {
-        self.slots.request(&self.limit, KEY, &self.limiter).unwrap()
+        self.slots.prepare_check(&self.limit, KEY, &self.limiter).unwrap()
     }
 
     fn acquire(&self) -> Option<Slot> {
@@ -87,13 +87,13 @@ impl Stage {
 async fn releases_are_merged_and_never_lost() {
     let stage = Stage::new(3);
     let held: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
-    assert_eq!((held.len(), stage.limit.kept.held.get()), (3, 3));
+    assert_eq!((held.len(), stage.limit.totals.held.get()), (3, 3));
     drop(held);
     assert!(stage.acquire().is_none(), "the store still counts them");
     assert!(stage.slots.renewals().is_empty(), "renewals do not lose a release");
     let calls = stage.slots.releases();
-    assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [Some(3)]);
-    assert_eq!((stage.counters(), stage.limit.kept.held.get()), (0, 0));
+    assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::Release(3)]);
+    assert_eq!((stage.counters(), stage.limit.totals.held.get()), (0, 0));
     stage.slots.send_all(calls).await;
     assert_eq!(std::iter::from_fn(|| stage.acquire()).map(std::mem::forget).count(), 3);
 }
@@ -107,7 +107,7 @@ async fn held_slots_are_renewed_in_time() {
         assert!(stage.slots.renewals().is_empty());
         tokio::time::advance(Duration::from_secs(2)).await;
         let calls = stage.slots.renewals();
-        assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [Some(0)]);
+        assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::Renew]);
         stage.slots.send_all(calls).await;
     }
     assert!(!stage.limit.has_expired_slots());
@@ -138,11 +138,11 @@ async fn a_slot_of_a_lost_answer_is_released_with_the_others_of_its_holder() {
     drop(all);
     stage.release_last().await;
     // Alone, it is released by the next renewal, while the store may still count it.
-    let (mut slot, _) = stage.slots.request(&stage.limit, KeyHash(8), &stage.limiter).unwrap();
+    let (mut slot, _) = stage.slots.prepare_check(&stage.limit, KeyHash(8), &stage.limiter).unwrap();
     slot.unanswered();
     drop(slot);
     let calls = stage.slots.renewals();
-    assert_eq!(calls.iter().map(|call| call.release).collect::<Vec<_>>(), [None]);
+    assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::ReleaseAll]);
     assert!(stage.slots.renewals().is_empty());
 }
 

@@ -22,22 +22,40 @@ const FINAL_RELEASE: Duration = Duration::from_secs(2);
 /// Interval at which the progress of the final releases is read.
 const FINAL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The change that a call makes to the slots of one holder. Every call renews the slots that remain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlotOperation {
+    Renew,
+    Release(u32),
+    ReleaseAll,
+}
+
+impl SlotOperation {
+    /// Returns the correction of the number of slots in the store.
+    fn delta(self) -> i64 {
+        match self {
+            Self::Renew => 0,
+            Self::Release(slots) => -i64::from(slots),
+            Self::ReleaseAll => -(MAX_CONCURRENT as i64),
+        }
+    }
+}
+
 /// A release or a renewal.
 pub(super) struct SlotCall {
     id: CounterId,
     limit: Arc<ConcurrencyLimit>,
     spec: Arc<LimitSpec>,
     limiter: Arc<Limiter>,
-    /// Number of slots to release: 0 only renews the others, `None` releases all of the holder.
-    pub(super) release: Option<u32>,
+    pub(super) operation: SlotOperation,
     /// Time until which the store keeps the other slots after this call.
     until: Instant,
 }
 
 impl SlotCall {
-    fn new(id: CounterId, counter: &CounterSlots, release: Option<u32>, until: Instant) -> Self {
+    fn new(id: CounterId, counter: &CounterSlots, operation: SlotOperation, until: Instant) -> Self {
         let CounterSlots { limit, spec, limiter, .. } = counter;
-        Self { id, limit: limit.clone(), spec: spec.clone(), limiter: limiter.clone(), release, until }
+        Self { id, limit: limit.clone(), spec: spec.clone(), limiter: limiter.clone(), operation, until }
     }
 }
 
@@ -80,11 +98,19 @@ impl Slots {
             let Some(counter) = counters.get_mut(&id).filter(ready) else { continue };
             let release = std::mem::take(&mut counter.released);
             if !counter.is_unused() {
-                calls.push(SlotCall::new(id, counter, Some(release), now + counter.limit.lease()));
+                calls.push(SlotCall::new(
+                    id,
+                    counter,
+                    SlotOperation::Release(release),
+                    now + counter.limit.lease(),
+                ));
             } else if let Some(counter) = counters.remove(&id) {
                 // A call that fails inserts the counter again.
-                let release = (!counter.uncertain).then_some(release);
-                calls.push(SlotCall::new(id, &counter, release, counter.until));
+                let operation = match counter.uncertain {
+                    true => SlotOperation::ReleaseAll,
+                    false => SlotOperation::Release(release),
+                };
+                calls.push(SlotCall::new(id, &counter, operation, counter.until));
             }
         }
         self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
@@ -105,17 +131,17 @@ impl Slots {
                 }
                 // After its lease, the store forgets the slots without a call.
                 if counter.uncertain && now < counter.until {
-                    calls.push(SlotCall::new(id, counter, None, counter.until));
+                    calls.push(SlotCall::new(id, counter, SlotOperation::ReleaseAll, counter.until));
                 }
                 return false;
             }
             let lease = counter.limit.lease();
             if counter.held > 0 && counter.until <= now && counter.expired.is_none() {
-                counter.expired = Some(ExpiredMark::new(&counter.limit.kept));
+                counter.expired = Some(ExpiredMark::new(&counter.limit.totals));
                 counter.mark_uncertain();
             }
             if counter.held > 0 && counter.until <= now + lease * 2 / 3 {
-                calls.push(SlotCall::new(id, counter, Some(0), now + lease));
+                calls.push(SlotCall::new(id, counter, SlotOperation::Renew, now + lease));
             }
             true
         });
@@ -159,7 +185,7 @@ impl Slots {
             let Some(counter) = counters.get_mut(&id) else { return };
             counter.moving = false;
             let moved = matches!(&result, Ok(response) if response.admitted);
-            let release_old = moved.then(|| SlotCall::new(id, counter, None, began));
+            let release_old = moved.then(|| SlotCall::new(id, counter, SlotOperation::ReleaseAll, began));
             if moved {
                 counter.spec = spec;
                 counter.uncertain = false;
@@ -196,28 +222,28 @@ impl Slots {
     }
 
     async fn send(&self, call: SlotCall) {
-        let SlotCall { id, limit, spec, limiter, release, until } = call;
-        let delta = -release.map_or(MAX_CONCURRENT as i64, i64::from);
+        let SlotCall { id, limit, spec, limiter, operation, until } = call;
+        let delta = operation.delta();
         let settlement = Settlement { limit: spec.clone(), key: KeyHash(id.1), charged: 0, delta };
         let result = limiter.settle_in_store(settlement).await;
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
         let mut table = self.0.lock();
         let Table { counters, released } = &mut *table;
-        match (result, release) {
+        match (result, operation) {
             (Ok(()), _) => {
                 if let Some(counter) = counters.get_mut(&id) {
                     counter.until = counter.until.max(until);
                 }
             }
             // The next search finds slots whose renewal is late.
-            (Err(_), Some(0)) => {}
+            (Err(_), SlotOperation::Renew) => {}
             // The call was not sent.
-            (Err(StoreError::Overloaded), Some(release)) => {
+            (Err(StoreError::Overloaded), SlotOperation::Release(release)) => {
                 let new = || CounterSlots::new(limit, spec, limiter, until);
                 counters.entry(id).or_insert_with(new).released += release;
                 released.push(id);
             }
-            (Err(_), _) => {
+            (Err(_), SlotOperation::Release(_) | SlotOperation::ReleaseAll) => {
                 let new = || CounterSlots::new(limit, spec, limiter, until);
                 counters.entry(id).or_insert_with(new).mark_uncertain();
             }
@@ -235,7 +261,9 @@ impl Slots {
         let left: Vec<SlotCall> = {
             let mut table = self.0.lock();
             let counters = table.counters.drain();
-            counters.map(|(id, counter)| SlotCall::new(id, &counter, None, counter.until)).collect()
+            counters
+                .map(|(id, counter)| SlotCall::new(id, &counter, SlotOperation::ReleaseAll, counter.until))
+                .collect()
         };
         self.0.calls.fetch_add(left.len(), Ordering::AcqRel);
         let sent = async {

@@ -12,7 +12,7 @@ use super::remote_core::RemoteCore;
 use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse};
 use crate::failure::{StoreError, StoreHealth};
-use crate::lease::{LeaseReservation, LeaseTerms};
+use crate::lease::{LeaseOutcome, LeaseTerms};
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
 use crate::usage::Decisions;
@@ -75,26 +75,26 @@ impl<S: Backend> RemoteCore<S> {
             }
             if let Some(terms) = &counter.limit.lease_terms {
                 match self.reserve_leased(counter, terms, deadline).await? {
-                    LeaseReservation::Reserved(quota) => {
+                    LeaseOutcome::Reserved(quota) => {
                         reservations.reserve(n, CounterState::Leased(quota));
                     }
-                    LeaseReservation::Denied(decisions) => {
+                    LeaseOutcome::Denied(decisions) => {
                         return Ok(Some(self.denied_by(n, &decisions, counters, Source::Lease)));
                     }
-                    LeaseReservation::CallStore | LeaseReservation::Wait(_) => {}
+                    LeaseOutcome::CallStore | LeaseOutcome::Wait(_) => {}
                 }
             }
         }
         Ok(None)
     }
 
-    /// Reserves leased quota, and waits for a block if needed. Never returns [`LeaseReservation::Wait`].
+    /// Reserves leased quota, and waits for a block if needed. Never returns [`LeaseOutcome::Wait`].
     async fn reserve_leased(
         self: &Arc<Self>,
         counter: &PlannedCounter,
         terms: &LeaseTerms,
         deadline: Instant,
-    ) -> Result<LeaseReservation, StoreError> {
+    ) -> Result<LeaseOutcome, StoreError> {
         for attempt in 0..MAX_ATTEMPTS {
             let (reservation, acquisition) =
                 self.leases.reserve(counter, terms, self.time.now(), attempt > 0);
@@ -102,11 +102,11 @@ impl<S: Backend> RemoteCore<S> {
                 self.acquire(acquisition);
             }
             match reservation {
-                LeaseReservation::Wait(call) => within(deadline, call.wait()).await?,
+                LeaseOutcome::Wait(call) => within(deadline, call.wait()).await?,
                 decided => return Ok(decided),
             }
         }
-        Ok(LeaseReservation::CallStore)
+        Ok(LeaseOutcome::CallStore)
     }
 
     /// Checks the open counters in the store, and records what the response reveals about them.

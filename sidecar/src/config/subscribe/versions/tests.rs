@@ -52,13 +52,13 @@ fn check_fit(policies: &[IdentifiedPolicy]) -> Result<(), Nack> {
 }
 
 /// Receives a message and activates the candidates that fit.
-fn apply(policies: &mut ActivePolicies, message: Policies) {
+fn apply(policies: &mut PolicyVersions, message: Policies) {
     policies.receive(message);
     policies.activate(check_fit);
 }
 
 /// The active policies as `UID=LIMITS`, and the nacked ones as `UID: REASON`.
-fn state(policies: &ActivePolicies) -> Vec<String> {
+fn state(policies: &PolicyVersions) -> Vec<String> {
     let active = policies.active().into_iter().map(|(uid, policy)| format!("{uid}={}", policy.limits.len()));
     let nacked = policies.report().into_iter().filter_map(|(uid, report)| match report {
         PolicyReport::Nacked { reason, .. } => Some(format!("{uid}: {reason}")),
@@ -69,7 +69,7 @@ fn state(policies: &ActivePolicies) -> Vec<String> {
 
 #[test]
 fn a_policy_is_not_reported_before_it_was_tried() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     policies.receive(changes(&[("a", &json("a", 1))]));
     assert!(policies.contains(&"a".to_owned()) && policies.report().is_empty());
     policies.activate(check_fit);
@@ -78,7 +78,7 @@ fn a_policy_is_not_reported_before_it_was_tried() {
 
 #[test]
 fn a_new_policy_displaces_no_active_one_and_becomes_active_when_there_is_room() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("m", &json("m", 4)), ("z", &json("z", 6))]));
     apply(&mut policies, changes(&[("a", &json("a", 1))]));
     assert_eq!(state(&policies), ["m=4", "z=6", "a: too many limits"]);
@@ -88,7 +88,7 @@ fn a_new_policy_displaces_no_active_one_and_becomes_active_when_there_is_room() 
 
 #[test]
 fn an_edit_that_does_not_fit_leaves_the_active_version() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("a", &json("a", 4)), ("b", &json("b", 6))]));
     apply(&mut policies, changes(&[("a", &json("a", 5))]));
     assert_eq!(state(&policies), ["a=4", "b=6", "a: too many limits"]);
@@ -98,7 +98,7 @@ fn an_edit_that_does_not_fit_leaves_the_active_version() {
 
 #[test]
 fn an_edit_uses_the_room_that_a_later_edit_of_the_same_message_leaves() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("a", &json("a", 4)), ("b", &json("b", 6))]));
     apply(&mut policies, changes(&[("a", &json("a", 6)), ("b", &json("b", 4)), ("c", &json("c", 1))]));
     assert_eq!(state(&policies), ["a=6", "b=4", "c: too many limits"]);
@@ -106,14 +106,14 @@ fn an_edit_uses_the_room_that_a_later_edit_of_the_same_message_leaves() {
 
 #[test]
 fn new_policies_are_tried_in_the_order_of_their_names() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("1", &json("z", 6)), ("2", &json("y", 6)), ("3", &json("y", 1))]));
     assert_eq!(state(&policies), ["2=6", "1: too many limits", "3: same name"]);
 }
 
 #[test]
 fn an_invalid_version_leaves_the_active_one_until_the_next_edit() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     let good = json("a", 1);
     apply(&mut policies, changes(&[("a", &good)]));
     let unknown = good.replace("fixedWindow", "crystalBall");
@@ -131,7 +131,7 @@ fn an_invalid_version_leaves_the_active_one_until_the_next_edit() {
 
 #[test]
 fn a_full_map_removes_what_it_neither_contains_nor_keeps() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("a", &json("a", 1)), ("b", &json("b", 2)), ("c", &json("c", 3))]));
     let full = Policies {
         full: true,
@@ -145,10 +145,10 @@ fn a_full_map_removes_what_it_neither_contains_nor_keeps() {
 
 #[test]
 fn the_published_policies_lead_to_the_same_state() {
-    let mut policies = ActivePolicies::default();
+    let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("a", &json("a", 4)), ("b", &json("b", 6))]));
     apply(&mut policies, changes(&[("a", &json("a", 9))]));
-    let mut again = ActivePolicies::default();
+    let mut again = PolicyVersions::default();
     apply(&mut again, Policies { policies: policies.published(), ..changes(&[]) });
     assert_eq!(state(&again), ["a=4", "b=6"]);
 }
@@ -196,7 +196,7 @@ proptest! {
     fn active_policies_fit_stay_and_leave_no_room_for_a_nacked_candidate(
         messages in proptest::collection::vec(proptest::collection::vec((0usize..5, change()), 0..5), 1..8),
     ) {
-        let mut policies = ActivePolicies::default();
+        let mut policies = PolicyVersions::default();
         for changes in &messages {
             policies.receive(message(changes));
             let before: BTreeMap<_, _> = policies

@@ -13,15 +13,14 @@ use serde_json::value::RawValue;
 use sluice_config::message::{Policies, PolicyReport, PolicyUid, PublishedPolicy};
 use sluice_config::{Nack, PolicyHash, PreparedPolicy};
 
+use crate::config::fit::IdentifiedPolicy;
+
 #[cfg(test)]
 mod tests;
 
-/// A policy with the UID of its object.
-pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
-
 /// The policies of the pod, each with its active version and its newest one.
 #[derive(Debug, Default)]
-pub(crate) struct ActivePolicies(BTreeMap<PolicyUid, Versions>);
+pub(crate) struct PolicyVersions(BTreeMap<PolicyUid, Versions>);
 
 /// The versions of one policy.
 #[derive(Debug, Default)]
@@ -40,7 +39,7 @@ struct Version {
     json: Box<RawValue>,
 }
 
-impl ActivePolicies {
+impl PolicyVersions {
     /// Records a message: removes policies, and makes the received versions candidates. Versions that this
     /// sidecar cannot enforce are nacked.
     pub(crate) fn receive(&mut self, message: Policies) {
