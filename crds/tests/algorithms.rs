@@ -242,7 +242,7 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
             "{requests: 6, per: 8784h}",
             "algorithm: {tokenBucket: {warmUp: {period: 1s}}}",
             ".rates[0].per",
-            "a cold limiter takes 3 times",
+            "with warmUp",
         ),
         (ONE, "algorithm: {leakyBucket: {}}", ".algorithm.leakyBucket.maxWait", "is required"),
         (

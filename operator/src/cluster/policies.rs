@@ -80,7 +80,8 @@ impl Policies {
             name: object.name_any(),
         };
         self.table.send_modify(|table| {
-            if !table.listed {
+            // A list that broke off is repeated. What has been published since needs no second reconcile.
+            if !table.listed && !table.is_current(&key, &object) {
                 table.unpublished.insert(key.clone());
             }
             table.objects.insert(key.clone(), Arc::new(object));

@@ -23,6 +23,9 @@ use crate::reconcile::status::status;
 #[cfg(test)]
 mod tests;
 
+/// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
+/// pods of a rollout) lead to one more reconcile, and not to one each.
+const SETTLE: Duration = Duration::from_millis(50);
 /// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_JITTER: Duration = Duration::from_secs(2);
@@ -82,6 +85,7 @@ async fn update_status(
     outcome: Outcome,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
+    tokio::time::sleep(SETTLE).await;
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {
@@ -104,11 +108,11 @@ async fn update_status(
     if let Some(delay) = check_again_after {
         context.queue.add_after(key.clone(), delay);
     }
-    report::write(context, key, object, previous.as_ref(), &status).await?;
-    // Sidecars still enforce the last valid edit, whose replicas may have changed. They are counted after the
-    // status is written, because it does not depend on them.
+    let written = report::write(context, key, object, previous.as_ref(), &status).await;
+    // Sidecars still enforce the last valid edit, whose replicas may have changed. Neither depends on the other:
+    // replicas are counted even if the status cannot be written.
     if let (Outcome::Invalid(_), Some(selector)) = (&outcome, context.hub.selector(&uid)) {
         count_replicas(context, key, &uid, &selector).await?;
     }
-    Ok(())
+    written
 }

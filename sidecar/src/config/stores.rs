@@ -153,8 +153,11 @@ impl Stores {
             users.close();
             self.closing.spawn_on(
                 async move {
-                    let _ = tokio::time::timeout(LAST_USERS_TIMEOUT, users.wait()).await;
-                    close(&limiter).await;
+                    let closing = async {
+                        let _ = tokio::time::timeout(LAST_USERS_TIMEOUT, users.wait()).await;
+                        limiter.close().await;
+                    };
+                    close_in_time(closing).await;
                 },
                 &self.runtime,
             );
@@ -217,7 +220,7 @@ impl Stores {
         replaced.close();
         async move {
             if let Some(limiter) = limiter {
-                close(&limiter).await;
+                close_in_time(limiter.close()).await;
             }
             replaced.wait().await;
         }
@@ -225,8 +228,8 @@ impl Stores {
 }
 
 /// Closes a limiter, within [`CLOSE_TIMEOUT`].
-async fn close(limiter: &Limiter) {
-    if tokio::time::timeout(CLOSE_TIMEOUT, limiter.close()).await.is_err() {
+async fn close_in_time(closing: impl Future<Output = ()>) {
+    if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
         tracing::warn!("not all leased quota could be returned: the rest expires with its window");
     }
 }

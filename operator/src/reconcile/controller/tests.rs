@@ -134,7 +134,7 @@ async fn respond(api: ApiServer, request: Request<Body>, written: &Mutex<Vec<Val
 
 /// Waits until no task can make progress. Time is paused, so it advances only then.
 async fn idle() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    tokio::time::sleep(2 * SETTLE).await;
 }
 
 fn key(name: &str) -> PolicyKey {
@@ -214,6 +214,19 @@ async fn events_during_a_reconcile_lead_to_one_more_reconcile() {
     let _controller = controller.listed();
     idle().await;
     assert_eq!(COMPILATIONS.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_events_leads_to_one_more_reconcile() {
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    controller.apply("a", "1", 1, spec(1)).await;
+    let before = COMPILATIONS.get();
+    for _ in 0..40 {
+        controller.context.queue.add(key("a"));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    idle().await;
+    assert_eq!(COMPILATIONS.get() - before, 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,10 +55,12 @@ impl PolicyVersions {
         }
     }
 
-    /// Activates the candidates that fit. `check_fit` gets policies of which all but the last fit together,
-    /// and returns why the last one does not fit beside them.
+    /// Activates the candidates that fit. `check_fit` returns why policies do not fit together. Except for the
+    /// edits as a whole, all but the last of these policies are known to fit.
     pub(crate) fn activate(&mut self, check_fit: impl Fn(&[IdentifiedPolicy]) -> Result<(), Nack>) {
         let (edits, new) = self.candidates();
+        // Some edits fit only together, such as two policies that swap their modes.
+        self.activate_together(&edits, &check_fit);
         // An edit that is activated may leave room for one that was tried before it. A new policy never does.
         while self.try_each(&edits, &check_fit) {}
         self.try_each(&new, &check_fit);
@@ -79,6 +81,26 @@ impl PolicyVersions {
             candidates.into_iter().map(|((_, _, uid), _)| uid.clone()).collect()
         };
         (uids(edits), uids(new))
+    }
+
+    /// Activates the candidates of these policies if all of them fit together.
+    fn activate_together(
+        &mut self,
+        uids: &[PolicyUid],
+        check_fit: &impl Fn(&[IdentifiedPolicy]) -> Result<(), Nack>,
+    ) {
+        let policies = self.0.iter().filter_map(|(uid, versions)| {
+            let candidate = versions.candidate.as_ref().filter(|_| uids.contains(uid));
+            Some((uid.clone(), candidate.or(versions.active.as_ref())?.prepared.clone()))
+        });
+        if uids.len() < 2 || check_fit(&policies.collect::<Vec<_>>()).is_err() {
+            return;
+        }
+        for (_, versions) in self.0.iter_mut().filter(|(uid, _)| uids.contains(uid)) {
+            if let Some(candidate) = versions.candidate.take() {
+                *versions = Versions { active: Some(candidate), ..Versions::default() };
+            }
+        }
     }
 
     /// Tries the candidates of these policies in turn, each beside the policies that are active by then.

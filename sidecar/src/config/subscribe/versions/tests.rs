@@ -87,6 +87,25 @@ fn a_new_policy_displaces_no_active_one_and_becomes_active_when_there_is_room() 
 }
 
 #[test]
+fn edits_that_fit_only_together_are_activated_together() {
+    let differ = |policies: &[IdentifiedPolicy]| match policies {
+        [(_, a), (_, b)] if a.limits.len() == b.limits.len() => Err(Nack("equal".into())),
+        _ => Ok(()),
+    };
+    let mut policies = PolicyVersions::default();
+    for message in
+        [[("a", &json("a", 1)), ("b", &json("b", 2))], [("a", &json("a", 2)), ("b", &json("b", 1))]]
+    {
+        policies.receive(changes(&message.map(|(uid, json)| (uid, json.as_str()))));
+        policies.activate(differ);
+    }
+    assert_eq!(state(&policies), ["a=2", "b=1"]);
+    policies.receive(changes(&[("b", &json("b", 2))]));
+    policies.activate(differ);
+    assert_eq!(state(&policies), ["a=2", "b=1", "b: equal"]);
+}
+
+#[test]
 fn an_edit_that_does_not_fit_leaves_the_active_version() {
     let mut policies = PolicyVersions::default();
     apply(&mut policies, changes(&[("a", &json("a", 4)), ("b", &json("b", 6))]));
