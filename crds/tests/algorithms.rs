@@ -134,7 +134,7 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
             ONE,
             "algorithm: {}",
             ".algorithm",
-            "exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket is needed, but none is set",
+            "exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket must be set, but none is set",
         ),
         (ONE, "algorithm: {gcra: {}, tokenBucket: {}}", ".algorithm", "tokenBucket and gcra are set"),
         (
@@ -255,7 +255,7 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
             ONE,
             "enforcement: {}",
             ".enforcement",
-            "exactly one of hard, soft, elastic is needed, but none is set",
+            "exactly one of hard, soft, elastic must be set, but none is set",
         ),
         (
             ONE,

@@ -58,7 +58,7 @@ fn a_policy_may_have_only_concurrency_limits_and_its_shadow_mode_takes_precedenc
 fn an_invalid_concurrency_limit_is_reported_with_its_path() {
     let g = "gradient2: {minimum: 4, maximum: 400}";
     for (text, path, expected) in [
-        ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive is needed, but none"),
+        ("{name: a}".to_owned(), "spec.concurrency[0]", "exactly one of max, adaptive must be set, but none"),
         (
             format!("{{name: a, max: 1, adaptive: {{{g}}}}}"),
             "spec.concurrency[0]",

@@ -107,7 +107,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
     let namespace = namespace().await;
     for (spec, path) in [
         (json!({"limits": []}), "spec.limits"),
-        (json!({}), "at least one of limits, concurrency is needed"),
+        (json!({}), "at least one of limits, concurrency must be set"),
         (json!({"limits": "many"}), "spec.limits"),
         (json!({"limits": [{"name": "a"}]}), "spec.limits[0].rates"),
         (json!({"limits": [{"name": "a", "rates": []}]}), "spec.limits[0].rates"),
@@ -150,7 +150,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
         ),
         (
             limit(json!({"algorithm": {"tokenBucket": {"burst": 5, "warmUp": {"period": "1s"}}}})),
-            "burst and warmUp exclude each other",
+            "burst and warmUp cannot be combined",
         ),
         (limit(json!({"algorithm": {"tokenBucket": {"burst": 0}}})), "tokenBucket.burst"),
         (limit(json!({"algorithm": {"tokenBucket": {"warmUp": {}}}})), "tokenBucket.warmUp.period"),
@@ -164,7 +164,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
             limit(
                 json!({"rates": [{"requests": 1, "per": "1m", "subWindows": 2}], "algorithm": {"gcra": {}}}),
             ),
-            "only slidingWindowCounter has subWindows",
+            "subWindows is only allowed with slidingWindowCounter",
         ),
         (limit(json!({"enforcement": {}})), "exactly one of hard, soft, elastic"),
         (
@@ -177,7 +177,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
             limit(
                 json!({"algorithm": {"gcra": {}}, "enforcement": {"soft": {"overPercent": 1, "for": "1s"}}}),
             ),
-            "only slidingWindowCounter and fixedWindow can be soft",
+            "soft is only allowed with slidingWindowCounter and fixedWindow",
         ),
         (
             limit(
@@ -190,7 +190,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
                 "rates": [{"requests": 1, "per": "1m"}, {"requests": 2, "per": "1h"}],
                 "enforcement": {"elastic": {"requests": 2, "utilizationBelowPercent": 70, "capacity": {"inFlight": 1}}},
             })),
-            "an elastic limit has exactly one rate",
+            "elastic is only allowed with exactly one rate",
         ),
         (
             limit(json!({"matches": [{"path": {"exact": "/a", "prefix": "/b"}}]})),
@@ -230,14 +230,14 @@ async fn admit_accepts_concurrency_limits_and_names_the_field_of_an_invalid_limi
     }
     let gradient2 = json!({"gradient2": {"minimum": 4, "maximum": 400}});
     for (spec, expected) in [
-        (json!({}), "at least one of limits, concurrency is needed"),
-        (limit(json!({})), "exactly one of max, adaptive is needed"),
-        (limit(json!({"max": 1, "adaptive": gradient2})), "exactly one of max, adaptive is needed"),
+        (json!({}), "at least one of limits, concurrency must be set"),
+        (limit(json!({})), "exactly one of max, adaptive must be set"),
+        (limit(json!({"max": 1, "adaptive": gradient2})), "exactly one of max, adaptive must be set"),
         (limit(json!({"max": 0})), "spec.concurrency[0].max"),
-        (limit(json!({"adaptive": {}})), "exactly one of aimd, vegas, gradient2 is needed"),
+        (limit(json!({"adaptive": {}})), "exactly one of aimd, vegas, gradient2 must be set"),
         (
             limit(json!({"adaptive": gradient2, "key": {"parts": [{"clientIP": {}}]}})),
-            "an adaptive limit has no key",
+            "key is not allowed with adaptive",
         ),
         (
             limit(json!({"adaptive": {"vegas": {"minimum": 2, "maximum": 1}}})),
@@ -250,7 +250,7 @@ async fn admit_accepts_concurrency_limits_and_names_the_field_of_an_invalid_limi
         (
             json!({"concurrency": [{"name": "a", "max": 1}],
                    "limits": [{"name": "a", "rates": [{"requests": 1, "per": "1s"}]}]}),
-            "names are unique",
+            "names must be unique",
         ),
     ] {
         let error = namespace.apply("bad", spec.clone()).await.unwrap_err().to_string();

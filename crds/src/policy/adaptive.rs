@@ -8,7 +8,7 @@ use crate::duration;
 /// Algorithm that adjusts the limit. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.aimd), has(self.vegas), has(self.gradient2)].filter(x, x).size() == 1").message("exactly one of aimd, vegas, gradient2 is needed"))]
+#[x_kube(validation = Rule::new("[has(self.aimd), has(self.vegas), has(self.gradient2)].filter(x, x).size() == 1").message("exactly one of aimd, vegas, gradient2 must be set"))]
 pub struct Adaptive {
     /// Additive increase, multiplicative decrease: raises the limit a little while responses are fast, and
     /// lowers it by a tenth when they are slow.
@@ -27,7 +27,7 @@ pub struct Adaptive {
 /// Additive increase, multiplicative decrease.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("minimum <= initial <= maximum is needed"))]
+#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("must have minimum <= initial <= maximum"))]
 pub struct Aimd {
     /// Lowest limit, 1 to 1000000 concurrent requests in each pod.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -54,7 +54,7 @@ pub struct Aimd {
 /// Estimates the number of requests that wait in the application.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("minimum <= initial <= maximum is needed"))]
+#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("must have minimum <= initial <= maximum"))]
 pub struct Vegas {
     /// Lowest limit, 1 to 1000000 concurrent requests in each pod.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -76,7 +76,7 @@ pub struct Vegas {
 /// Compares the current response time with the response time without a queue.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("minimum <= initial <= maximum is needed"))]
+#[x_kube(validation = Rule::new("self.minimum <= self.maximum && (!has(self.initial) || (self.minimum <= self.initial && self.initial <= self.maximum))").message("must have minimum <= initial <= maximum"))]
 pub struct Gradient2 {
     /// Lowest limit, 1 to 1000000 concurrent requests in each pod.
     #[schemars(range(min = 1, max = 1_000_000))]

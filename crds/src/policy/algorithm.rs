@@ -9,7 +9,7 @@ use crate::duration;
 /// Algorithm that counts requests. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow), has(self.slidingWindowLog), has(self.tokenBucket), has(self.gcra), has(self.leakyBucket)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket is needed"))]
+#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow), has(self.slidingWindowLog), has(self.tokenBucket), has(self.gcra), has(self.leakyBucket)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket must be set"))]
 pub struct Algorithm {
     /// Counts the requests of the last period in sub-windows. Only the oldest sub-window, which the period
     /// overlaps in part, is not counted exactly. The best choice for most limits.
@@ -104,7 +104,7 @@ pub struct SlidingWindowLog {
 /// A bucket of tokens.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.burst) && has(self.warmUp))").message("burst and warmUp exclude each other"))]
+#[x_kube(validation = Rule::new("!(has(self.burst) && has(self.warmUp))").message("burst and warmUp cannot be combined"))]
 pub struct TokenBucket {
     /// Number of tokens that the bucket can hold, and so the largest burst, 1 to 1099511627776 (2^40).
     /// Default: the rate's requests.

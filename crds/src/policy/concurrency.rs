@@ -8,8 +8,8 @@ use crate::policy::{Adaptive, Key, Match, Mode};
 /// A limit on concurrent requests: its name and exactly one of max and adaptive.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.max), has(self.adaptive)].filter(x, x).size() == 1").message("exactly one of max, adaptive is needed"))]
-#[x_kube(validation = Rule::new("!(has(self.adaptive) && has(self.key))").message("an adaptive limit has no key: it is the pod's"))]
+#[x_kube(validation = Rule::new("[has(self.max), has(self.adaptive)].filter(x, x).size() == 1").message("exactly one of max, adaptive must be set"))]
+#[x_kube(validation = Rule::new("!(has(self.adaptive) && has(self.key))").message("key is not allowed with adaptive, which limits all clients of a pod together"))]
 pub struct Concurrency {
     /// Name of the limit, unique in the policy, also among the names in `limits`. It identifies the limit in
     /// metrics, response headers and the store.

@@ -9,7 +9,7 @@ use crate::duration;
 /// Strictness with which the rates are enforced. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.hard), has(self.soft), has(self.elastic)].filter(x, x).size() == 1").message("exactly one of hard, soft, elastic is needed"))]
+#[x_kube(validation = Rule::new("[has(self.hard), has(self.soft), has(self.elastic)].filter(x, x).size() == 1").message("exactly one of hard, soft, elastic must be set"))]
 pub struct Enforcement {
     /// Admits no more than the rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ pub struct Elastic {
 /// The capacity of a pod. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.inFlight)].filter(x, x).size() == 1").message("exactly one of inFlight is needed"))]
+#[x_kube(validation = Rule::new("[has(self.inFlight)].filter(x, x).size() == 1").message("inFlight must be set"))]
 pub struct Capacity {
     /// Number of requests that the application of a pod can process at the same time, 1 to 1000000. A request
     /// is in flight from the moment when it is forwarded until its response is complete.

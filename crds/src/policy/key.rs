@@ -23,7 +23,7 @@ pub struct Key {
 /// A part of a key. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP)].filter(x, x).size() == 1").message("exactly one of header, clientIP is needed"))]
+#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP)].filter(x, x).size() == 1").message("exactly one of header, clientIP must be set"))]
 pub struct KeyPart {
     /// The value of a header.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,7 @@ pub struct Match {
 /// A condition on the path. Exactly one field is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.exact), has(self.prefix), has(self.regex)].filter(x, x).size() == 1").message("exactly one of exact, prefix, regex is needed"))]
+#[x_kube(validation = Rule::new("[has(self.exact), has(self.prefix), has(self.regex)].filter(x, x).size() == 1").message("exactly one of exact, prefix, regex must be set"))]
 pub struct PathMatch {
     /// The path must equal this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct PathMatch {
 /// one matching value is enough.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.exact), has(self.regex), has(self.present)].filter(x, x).size() == 1").message("exactly one of exact, regex, present is needed"))]
+#[x_kube(validation = Rule::new("[has(self.exact), has(self.regex), has(self.present)].filter(x, x).size() == 1").message("exactly one of exact, regex, present must be set"))]
 pub struct HeaderMatch {
     /// Name of the header, in upper or lower case.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]

@@ -32,8 +32,8 @@ use crate::policy::{
     printcolumn = r#"{"name":"Limits","type":"string","jsonPath":".status.limits","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency is needed"))]
-#[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names are unique among limits and concurrency together"))]
+#[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency must be set"))]
+#[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names must be unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
     /// Pods of this namespace that the policy applies to. Default: all pods. If several policies select a
     /// pod, a request must pass the limits of all of them.

@@ -29,7 +29,7 @@ impl Validator {
             let all: Vec<_> = members.iter().map(|(name, _)| *name).collect();
             let found =
                 if set.is_empty() { "none is set".into() } else { format!("{} are set", set.join(" and ")) };
-            self.violation(path, format!("exactly one of {} is needed, but {found}", all.join(", ")));
+            self.violation(path, format!("exactly one of {} must be set, but {found}", all.join(", ")));
         }
     }
 
