@@ -183,7 +183,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
             limit(
                 json!({"enforcement": {"elastic": {"requests": 2, "utilizationBelowPercent": 70, "capacity": {}}}}),
             ),
-            "exactly one of inFlight",
+            "inFlight must be set",
         ),
         (
             limit(json!({
