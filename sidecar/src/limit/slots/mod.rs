@@ -15,6 +15,15 @@
 //! new holder. The slots that are still held under the old one are acquired again, under one more new holder,
 //! as soon as there is room; then everything under the old holder is released. So a slot may be occupied for
 //! too long, but is never given to two requests.
+//!
+//! A counter of one holder is in one of these states:
+//!
+//! | state | entered when | upkeep does | left when |
+//! |---|---|---|---|
+//! | certain | its first check is sent | sends releases, renews after a third of the lease | a call fails, or a lease expires |
+//! | uncertain | the store may count other slots than this process | tries to move the held slots | moved, or the last request ends |
+//! | expired | held slots were not renewed in time; also uncertain | the same; checks deny if the store fails | moved, or the last request ends |
+//! | moving | held slots are being acquired under a new holder | sends nothing else for this counter | the store answers |
 
 mod acquire;
 mod limit;
