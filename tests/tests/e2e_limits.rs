@@ -212,7 +212,7 @@ async fn e2e_the_api_server_rejects_an_invalid_policy_with_the_path_of_the_field
         ),
         (
             "[{name: a, rates: [{requests: 1, per: 1m}, {requests: 2, per: 60s}]}]",
-            "spec.limits[0].rates[1].per: rates[0] has the same period",
+            "spec.limits[0].rates[1].per: is the same period as that of rates[0]",
         ),
         ("[{name: a, rates: [{requests: -5, per: 1m}]}]", "spec.limits[0].rates[0].requests"),
         (
