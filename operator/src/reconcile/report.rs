@@ -40,9 +40,11 @@ pub async fn write(
     });
     let params = PatchParams::apply("sluice-operator").force();
     let api = api(context.client.clone(), Some(&key.namespace));
-    log_changes(key, previous, status);
     match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            log_changes(key, previous, status);
+            Ok(())
+        }
         // The policy was changed or deleted meanwhile, and the watch will queue it again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
         Err(error) => Err(error).context("the status could not be written"),
