@@ -12,7 +12,7 @@ pub struct CompiledLimit {
     pub name: String,
     /// Enforced, or only observed.
     pub mode: Mode,
-    /// Requests that the limit applies to: those that fulfil at least one entry. If empty, all requests.
+    /// Requests that the limit applies to: those that match at least one entry. If empty, all requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
     /// Parts of the key that identifies clients. If empty, all clients share one counter.

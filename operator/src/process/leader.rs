@@ -22,7 +22,7 @@ use crate::reconcile::context::{Context, Listed};
 use crate::reconcile::controller;
 use crate::store::access;
 
-/// Interval between reads of Secrets, and between writes of objects that somebody may have changed.
+/// Interval between reads of Secrets, and between writes of objects that another client may have changed.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Interval between reads of the store's Secret while there is no access to the store.
 const RETRY_ACCESS_EVERY: Duration = Duration::from_secs(5);
@@ -143,7 +143,7 @@ impl Leader {
             tokio::select! {
                 _ = trusted.changed() => {}
                 () = context.namespaces.changed() => {}
-                // Somebody may have changed what was written.
+                // Another client may have changed what was written.
                 () = tokio::time::sleep(REFRESH_EVERY) => {}
             }
         }

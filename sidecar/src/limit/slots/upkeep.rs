@@ -106,9 +106,10 @@ impl Slots {
                 ));
             } else if let Some(counter) = counters.remove(&id) {
                 // A call that fails inserts the counter again.
-                let operation = match counter.uncertain {
-                    true => SlotOperation::ReleaseAll,
-                    false => SlotOperation::Release(release),
+                let operation = if counter.uncertain {
+                    SlotOperation::ReleaseAll
+                } else {
+                    SlotOperation::Release(release)
                 };
                 calls.push(SlotCall::new(id, &counter, operation, counter.until));
             }
