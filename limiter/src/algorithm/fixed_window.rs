@@ -4,6 +4,8 @@
 //! Up to 2N requests may pass within one period that crosses an edge. That follows from the definition, and
 //! it is why fixed windows are not the default.
 
+use serde::{Deserialize, Serialize};
+
 use super::soft::Soft;
 use super::{clock_windows, soft};
 use crate::decision::Decision;
@@ -11,9 +13,11 @@ use crate::number::{MAX_COUNT, Period, Quota, add_delta};
 use crate::record::{Kind, Record};
 
 /// The beginnings of fixed windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Alignment {
     /// At multiples of the period since the Unix epoch.
+    #[default]
     Clock,
     /// At the first admitted request. [`Record::window`] is that instant in milliseconds.
     FirstRequest,

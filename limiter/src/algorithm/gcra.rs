@@ -19,16 +19,20 @@
 
 mod span;
 
+use serde::{Deserialize, Serialize};
 use span::Span;
 
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Quota, within};
+use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Quota, plain_integer, within};
 use crate::record::Record;
 
 /// Number of requests that a full bucket admits immediately, 1 to [`MAX_COUNT`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Burst(u64);
+
+plain_integer!(Burst, new, get);
 
 impl Burst {
     /// Checks the range.
@@ -44,13 +48,22 @@ impl Burst {
 }
 
 /// The longest delay of a request, 0 to [`MAX_PERIOD_MS`] milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct MaxWait(u64);
+
+plain_integer!(MaxWait, from_millis, millis);
 
 impl MaxWait {
     /// Checks the range.
     pub fn from_millis(value: u64) -> Result<Self, OutOfRange> {
         within(value, 0, MAX_PERIOD_MS).map(Self)
+    }
+
+    /// Returns the delay in milliseconds.
+    #[must_use]
+    pub fn millis(self) -> u64 {
+        self.0
     }
 
     /// Returns the delay in microseconds.

@@ -19,16 +19,21 @@
 //! `Guaranteed` never exceeds N in any trailing period, because such a period touches at most m + 1 windows.
 //! It admits m / (m + 1) of the rate to a client that sends all the time: choose m well above 1.
 
+use serde::{Deserialize, Serialize};
+
 use super::soft::Soft;
 use super::{clock_windows, soft};
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, OutOfRange, Quota, within};
+use crate::number::{MAX_COUNT, OutOfRange, Quota, plain_integer, within};
 use crate::record::{Counts, Record};
 
 /// Number of sub-windows of a period, 1 to 60.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct SubWindows(u8);
+
+plain_integer!(SubWindows, new, get);
 
 impl SubWindows {
     /// One sub-window: the counter of two windows.
@@ -47,9 +52,11 @@ impl SubWindows {
 }
 
 /// The weight of the oldest window of a sliding-window counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Bound {
     /// The part that the last period still overlaps.
+    #[default]
     Estimate,
     /// All of it, so that no trailing period ever exceeds the number.
     Guaranteed,

@@ -17,6 +17,7 @@
 mod curve;
 
 use curve::Curve;
+use serde::{Deserialize, Serialize};
 
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -29,10 +30,28 @@ const UNITS: u64 = 256;
 pub const MAX_WARM_UP_MS: u64 = 3_600_000;
 
 /// The parameters of a warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", try_from = "WarmUpFields")]
 pub struct WarmUp {
+    #[serde(rename = "periodMillis")]
     millis: u64,
     cold_factor: u64,
+}
+
+/// The fields of a warm-up before they are checked.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WarmUpFields {
+    period_millis: u64,
+    cold_factor: u64,
+}
+
+impl TryFrom<WarmUpFields> for WarmUp {
+    type Error = OutOfRange;
+
+    fn try_from(fields: WarmUpFields) -> Result<Self, OutOfRange> {
+        Self::new(fields.period_millis, fields.cold_factor)
+    }
 }
 
 impl WarmUp {
@@ -40,6 +59,12 @@ impl WarmUp {
     /// 100 (Guava: 3).
     pub fn new(millis: u64, cold_factor: u64) -> Result<Self, OutOfRange> {
         Ok(Self { millis: within(millis, 1, MAX_WARM_UP_MS)?, cold_factor: within(cold_factor, 2, 100)? })
+    }
+
+    /// Returns the warm-up period in milliseconds.
+    #[must_use]
+    pub fn millis(self) -> u64 {
+        self.millis
     }
 
     /// Returns the warm-up period in microseconds.

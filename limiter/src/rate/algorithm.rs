@@ -1,5 +1,7 @@
 //! The algorithms with their parameters.
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::concurrency::Holder;
 use crate::algorithm::fixed_window::Alignment;
 use crate::algorithm::gcra::{Burst, MaxWait};
@@ -8,7 +10,8 @@ use crate::algorithm::warm_up::WarmUp;
 use crate::record::Kind;
 
 /// The algorithm of a rate, with its parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Algorithm {
     /// Counts in sub-windows of a sliding period.
     SlidingWindowCounter {
@@ -22,6 +25,7 @@ pub enum Algorithm {
     /// Keeps the instant of every request.
     SlidingWindowLog {
         /// Shortest time between two admitted requests, in milliseconds; 0 for none.
+        #[serde(rename = "minIntervalMillis")]
         min_interval: u64,
         /// Whether denied requests are recorded too, so that a client has to pause before it is admitted
         /// again.
@@ -40,11 +44,14 @@ pub enum Algorithm {
     /// A bucket that drains at a constant rate, and delays requests accordingly.
     LeakyBucket {
         /// The longest delay. A request that would be delayed longer is denied.
+        #[serde(rename = "maxWaitMillis")]
         max_wait: MaxWait,
     },
     /// A token bucket that warms up.
     WarmUp(WarmUp),
-    /// Counts requests in flight. The period of the rate is the length of a slot lease.
+    /// Counts requests in flight. The period of the rate is the length of a slot lease. It is never sent: each
+    /// process has a holder of its own.
+    #[serde(skip)]
     Concurrency {
         /// The process for which slots are taken.
         holder: Holder,

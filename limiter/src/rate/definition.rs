@@ -1,5 +1,7 @@
 //! The rate and its validation.
 
+use serde::{Deserialize, Serialize};
+
 use super::algorithm::Algorithm;
 use crate::algorithm::gcra::BucketSize;
 use crate::algorithm::soft::Soft;
@@ -9,16 +11,39 @@ use crate::number::{Period, Quota, Requests};
 use crate::record::Tag;
 
 /// One rate of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", try_from = "RateFields")]
 pub struct Rate {
     /// Number of requests per period.
     pub requests: Requests,
     /// Length of the period.
+    #[serde(rename = "periodMillis")]
     pub period: Period,
     /// The algorithm that counts requests.
     pub algorithm: Algorithm,
     /// Extra above the number; `None` for a hard limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub soft: Option<Soft>,
+}
+
+/// The fields of a rate before they are checked together.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RateFields {
+    requests: Requests,
+    period_millis: Period,
+    algorithm: Algorithm,
+    #[serde(default)]
+    soft: Option<Soft>,
+}
+
+impl TryFrom<RateFields> for Rate {
+    type Error = RateError;
+
+    fn try_from(fields: RateFields) -> Result<Self, RateError> {
+        let RateFields { requests, period_millis: period, algorithm, soft } = fields;
+        Self { requests, period, algorithm, soft }.validated()
+    }
 }
 
 impl Rate {

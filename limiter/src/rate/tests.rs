@@ -224,3 +224,46 @@ fn a_record_of_another_period_does_not_count() {
     assert!(check(&long, Some(record.clone()), 5_000_000, 1).1.admitted);
     assert!(!check(&short, Some(record), 5_000_000, 1).1.admitted);
 }
+
+#[test]
+fn a_rate_survives_serialization() {
+    for (json, unchanged) in [
+        (
+            r#"{"requests":5,"periodMillis":60000,"algorithm":{"slidingWindowCounter":{"subWindows":6,"bound":"Guaranteed"}}}"#,
+            true,
+        ),
+        (
+            r#"{"requests":5,"periodMillis":60000,"algorithm":{"fixedWindow":"Spread"},"soft":{"overPercent":20,"forMillis":1000}}"#,
+            true,
+        ),
+        (
+            r#"{"requests":5,"periodMillis":60000,"algorithm":{"slidingWindowLog":{"minIntervalMillis":10,"countDenied":true}}}"#,
+            true,
+        ),
+        (
+            r#"{"requests":5,"periodMillis":60000,"algorithm":{"warmUp":{"periodMillis":1000,"coldFactor":3}}}"#,
+            true,
+        ),
+        (r#"{"requests":5,"periodMillis":60000,"algorithm":{"leakyBucket":{"maxWaitMillis":1000}}}"#, true),
+        // Numbers that do not fit together, a number out of its range, unknown fields, an algorithm that is
+        // never sent.
+        (
+            r#"{"requests":5,"periodMillis":7,"algorithm":{"slidingWindowCounter":{"subWindows":6,"bound":"Estimate"}}}"#,
+            false,
+        ),
+        (r#"{"requests":5,"periodMillis":0,"algorithm":{"gcra":{"burst":1}}}"#, false),
+        (r#"{"requests":5,"periodMillis":1000,"algorithm":{"gcra":{"burst":1,"x":1}}}"#, false),
+        (r#"{"requests":5,"periodMillis":1000,"algorithm":{"gcra":{"burst":1}},"x":1}"#, false),
+        (
+            r#"{"requests":5,"periodMillis":1000,"algorithm":{"warmUp":{"periodMillis":1000,"coldFactor":3,"x":1}}}"#,
+            false,
+        ),
+        (r#"{"requests":5,"periodMillis":1000,"algorithm":{"concurrency":{"holder":1}}}"#, false),
+    ] {
+        let rate = serde_json::from_str::<Rate>(json);
+        assert_eq!(rate.is_ok(), unchanged, "{json}: {rate:?}");
+        if let Ok(rate) = rate {
+            assert_eq!(serde_json::to_string(&rate).unwrap(), json);
+        }
+    }
+}
