@@ -1,6 +1,6 @@
 //! The decision of one rate.
 
-use crate::number::Quota;
+use crate::quota::Quota;
 
 /// The decision of one rate about one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,11 +2,12 @@
 //! decision come out. There is no I/O and no clock: the caller passes the time.
 //!
 //! In the order in which a check meets them, each using only those above it:
-//! - `number`: requests, periods and their ranges.
+//! - `number`: requests, periods and their ranges; `duration`: their text.
 //! - `error`: numbers that do not fit together.
 //! - `record`: the state of one rate for one key, and its bytes in a store.
+//! - `soft`: the extra above a number; `quota`: the numbers that all algorithms share.
 //! - `decision`: the decision of one rate.
-//! - `algorithm`: the arithmetic, one file for each algorithm.
+//! - `algorithm`: the algorithms, one file each, behind one trait.
 //! - `rate`: a number of requests per period with its algorithm. [`Rate`] is how other crates use all of
 //!   this.
 //!
@@ -18,23 +19,22 @@
 pub mod adaptive;
 mod algorithm;
 mod decision;
+mod duration;
 mod error;
 mod number;
+mod quota;
 mod rate;
 mod record;
+mod soft;
 
 #[cfg(test)]
 mod testing;
 
-pub use algorithm::concurrency::{Holder, MAX_CONCURRENT};
-pub use algorithm::fixed_window::Alignment;
-pub use algorithm::gcra::{Burst, MaxWait};
-pub use algorithm::sliding_window::{Bound, SubWindows};
-pub use algorithm::soft::Soft;
-pub use algorithm::view::RecordView;
-pub use algorithm::warm_up::{MAX_WARM_UP_MS, WarmUp};
+pub use algorithm::*;
 pub use decision::Decision;
+pub use duration::Millis;
 pub use error::RateError;
 pub use number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Period, Requests};
-pub use rate::{Algorithm, Rate};
+pub use rate::Rate;
 pub use record::{Overrun, Record, RecordError, Tag};
+pub use soft::Soft;

@@ -96,12 +96,3 @@ impl Period {
         self.0 * 1000
     }
 }
-
-/// A number of requests per period: the numbers of a rate that every algorithm uses.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Quota {
-    /// Number of requests.
-    pub(crate) requests: Requests,
-    /// Length of the period.
-    pub(crate) period: Period,
-}

@@ -11,10 +11,12 @@
 //! its lease in milliseconds; `window` is the latest expiry. The period of a rate is the length of a lease.
 //! The period of the tag is always 1, so that an edit of that length keeps the record.
 
-use super::view::RecordView;
+use super::definition::Definition;
+use super::shape::{RecordView, Unit};
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{OutOfRange, Quota, within};
+use crate::number::{OutOfRange, within};
+use crate::quota::Quota;
 use crate::record::{Kind, MAX_HOLDERS, Record, Tag};
 
 /// The largest number of slots.
@@ -40,96 +42,123 @@ impl Holder {
     }
 }
 
-/// Checks the number of slots.
-pub(crate) fn validate(quota: Quota) -> Result<(), RateError> {
-    let slots = quota.requests.get();
-    if slots > MAX_CONCURRENT { Err(RateError::TooManySlots(slots)) } else { Ok(()) }
+/// Slots for the requests of many processes, taken for one of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Concurrency {
+    pub(crate) holder: Holder,
 }
 
-/// Returns the tag of all concurrency limits.
-#[inline]
-pub(crate) fn tag() -> Tag {
-    Tag::new(Kind::Holders, 0, 1)
-}
-
-/// Returns the record at `now` without expired leases. No lease lasts longer than a period from now.
-pub(crate) fn roll(quota: Quota, mut record: Record, now: u64) -> Record {
-    let (millis, latest) = (now / 1000, lease_end(quota, now));
-    let live = record.tail.chunks_exact(3).filter(|holder| holder[1] > 0 && holder[2] > millis);
-    record.tail = live.flat_map(|holder| [holder[0], holder[1], holder[2].min(latest)]).collect();
-    set_latest_expiry(&mut record);
-    record
-}
-
-/// Returns the number of slots in use.
-#[inline]
-pub(crate) fn used(record: &Record) -> u64 {
-    record.tail.chunks_exact(3).map(|holder| holder[1]).sum()
-}
-
-/// Reports whether `cost` slots are free, and the record has room for the holder.
-pub(crate) fn has_room(holder: Holder, quota: Quota, record: &Record, cost: u64) -> bool {
-    let is_listed = record.tail.chunks_exact(3).any(|other| other[0] == holder.0);
-    let fits = used(record).saturating_add(cost) <= quota.requests.get();
-    fits && (is_listed || record.tail.len() < 3 * MAX_HOLDERS)
-}
-
-/// Gives `cost` slots to the holder and renews its lease.
-pub(crate) fn charge(holder: Holder, quota: Quota, record: &mut Record, now: u64, cost: u64) {
-    if cost == 0 {
-        return;
+impl Definition for Concurrency {
+    fn validate(self, quota: Quota) -> Result<(), RateError> {
+        let slots = quota.requests.get();
+        if slots > MAX_CONCURRENT { Err(RateError::TooManySlots(slots)) } else { Ok(()) }
     }
-    let until = lease_end(quota, now);
-    match record.tail.chunks_exact_mut(3).find(|other| other[0] == holder.0) {
-        Some(own) => (own[1], own[2]) = (own[1] + cost, until),
-        None => record.tail.extend([holder.0, cost, until]),
+
+    /// The tag of all concurrency limits.
+    #[inline]
+    fn tag(self, _quota: Quota) -> Tag {
+        Tag::new(Kind::Holders, 0, 1)
     }
-    set_latest_expiry(record);
-}
 
-/// Changes the slots of the holder by `delta` and renews its lease. Does nothing if the holder is not in the
-/// record.
-pub(crate) fn settle(holder: Holder, quota: Quota, record: &mut Record, now: u64, delta: i64) {
-    let until = lease_end(quota, now);
-    if let Some(own) = record.tail.chunks_exact_mut(3).find(|other| other[0] == holder.0) {
-        own[1] = own[1].saturating_add_signed(delta).min(MAX_CONCURRENT);
-        own[2] = until;
+    /// Removes expired leases. No lease lasts longer than a period from now.
+    fn roll(self, quota: Quota, mut stored: Record, now: u64) -> (Record, u64) {
+        let (millis, latest) = (now / 1000, lease_end(quota, now));
+        let live = stored.tail.chunks_exact(3).filter(|holder| holder[1] > 0 && holder[2] > millis);
+        stored.tail = live.flat_map(|holder| [holder[0], holder[1], holder[2].min(latest)]).collect();
+        set_latest_expiry(&mut stored);
+        (stored, now)
     }
-    record.tail = record.tail.chunks_exact(3).filter(|other| other[1] > 0).flatten().copied().collect();
-    set_latest_expiry(record);
-}
 
-/// Returns the summary that a decision needs.
-#[inline]
-pub(crate) fn view(record: &Record) -> RecordView {
-    RecordView { newest: record.window, used: used(record), leaves: 0 }
-}
-
-/// Reports whether `cost` slots are free in the record that the view summarizes.
-pub(crate) fn view_has_room(quota: Quota, view: &RecordView, cost: u64) -> bool {
-    view.used.saturating_add(cost) <= quota.requests.get()
-}
-
-/// Decides about `cost` from a view; `has_room` was decided before a charge.
-#[inline]
-pub(crate) fn decide(quota: Quota, view: &RecordView, now: u64, cost: u64, has_room: bool) -> Decision {
-    let slots = quota.requests.get();
-    Decision {
-        remaining: slots.saturating_sub(view.used),
-        reset: if view.used == 0 { 0 } else { (view.newest * 1000).saturating_sub(now) },
-        retry_after: (!has_room && cost <= slots).then_some(RETRY_AFTER_MICROS),
-        ..Decision::new(quota, has_room)
+    /// Returns the number of slots in use.
+    #[inline]
+    fn used(self, _quota: Quota, record: &Record, _now: u64) -> u64 {
+        record.tail.chunks_exact(3).map(|holder| holder[1]).sum()
     }
-}
 
-/// Returns the arguments for the script: the holder, and the length of its lease in milliseconds.
-pub(crate) fn script_arguments(holder: Holder, quota: Quota) -> [u64; 5] {
-    [holder.get(), quota.period.millis(), 0, 0, 0]
-}
+    /// Reports whether `cost` slots are free, and the record has room for the holder.
+    fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
+        let is_listed = record.tail.chunks_exact(3).any(|other| other[0] == self.holder.0);
+        let fits = self.used(quota, record, now).saturating_add(cost) <= quota.requests.get();
+        fits && (is_listed || record.tail.len() < 3 * MAX_HOLDERS)
+    }
 
-/// Returns the instant, in milliseconds, from which the record no longer changes a decision.
-pub(crate) fn expires_at(record: &Record) -> u64 {
-    record.window.saturating_add(1)
+    /// Gives `cost` slots to the holder and renews its lease.
+    fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let until = lease_end(quota, now);
+        match record.tail.chunks_exact_mut(3).find(|other| other[0] == self.holder.0) {
+            Some(own) => (own[1], own[2]) = (own[1] + cost, until),
+            None => record.tail.extend([self.holder.0, cost, until]),
+        }
+        set_latest_expiry(record);
+    }
+
+    /// Changes the slots of the holder by `delta` and renews its lease. Does nothing if the holder is not in
+    /// the record.
+    fn settle(self, quota: Quota, record: &mut Record, now: u64, _charged: u64, delta: i64) {
+        let until = lease_end(quota, now);
+        if let Some(own) = record.tail.chunks_exact_mut(3).find(|other| other[0] == self.holder.0) {
+            own[1] = own[1].saturating_add_signed(delta).min(MAX_CONCURRENT);
+            own[2] = until;
+        }
+        record.tail = record.tail.chunks_exact(3).filter(|other| other[1] > 0).flatten().copied().collect();
+        set_latest_expiry(record);
+    }
+
+    #[inline]
+    fn decide(
+        self,
+        quota: Quota,
+        record: &Record,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+        _charged: bool,
+    ) -> Decision {
+        self.decide_from_view(quota, &self.view(quota, record, cost), now, cost, has_room)
+    }
+
+    #[inline]
+    fn view(self, quota: Quota, record: &Record, _cost: u64) -> RecordView {
+        RecordView { newest: record.window, used: self.used(quota, record, 0), leaves: 0 }
+    }
+
+    #[inline]
+    fn decide_from_view(
+        self,
+        quota: Quota,
+        view: &RecordView,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+    ) -> Decision {
+        let slots = quota.requests.get();
+        Decision {
+            remaining: slots.saturating_sub(view.used),
+            reset: if view.used == 0 { 0 } else { (view.newest * 1000).saturating_sub(now) },
+            retry_after: (!has_room && cost <= slots).then_some(RETRY_AFTER_MICROS),
+            ..Decision::new(quota, has_room)
+        }
+    }
+
+    /// Returns the holder, and the length of its lease in milliseconds.
+    fn script_arguments(self, quota: Quota, _key: u128, _cost: u64) -> [u64; 5] {
+        [self.holder.get(), quota.period.millis(), 0, 0, 0]
+    }
+
+    fn unit(self) -> Unit {
+        Unit::Slots
+    }
+
+    fn description(self, quota: Quota) -> String {
+        format!("admits {} concurrent requests", quota.requests.get())
+    }
+
+    fn notes(self, _quota: Quota) -> Vec<String> {
+        vec![]
+    }
 }
 
 #[inline]

@@ -6,11 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::soft::Soft;
-use super::{clock_windows, soft};
+use super::clock_windows;
+use super::definition::Definition;
+use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
-use crate::number::{MAX_COUNT, Period, Quota, add_delta};
-use crate::record::{Kind, Record};
+use crate::error::RateError;
+use crate::number::{MAX_COUNT, add_delta};
+use crate::quota::Quota;
+use crate::record::{Kind, Record, Tag};
 
 /// The beginnings of fixed windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,21 +29,148 @@ pub enum Alignment {
     Spread,
 }
 
-/// Returns how far the time of a key is ahead of the clock, in microseconds.
-#[inline]
-pub(crate) fn phase(alignment: Alignment, period: Period, key: u128) -> u64 {
-    match alignment {
-        Alignment::Spread => (key >> 64) as u64 % period.millis() * 1000,
-        Alignment::Clock | Alignment::FirstRequest => 0,
+/// One fixed window after another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FixedWindow(pub(crate) Alignment);
+
+impl Definition for FixedWindow {
+    fn validate(self, _quota: Quota) -> Result<(), RateError> {
+        Ok(())
+    }
+
+    fn can_be_soft(self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn tag(self, quota: Quota) -> Tag {
+        let kind = match self.0 {
+            Alignment::Clock => Kind::Clock,
+            Alignment::Spread => Kind::Spread,
+            Alignment::FirstRequest => Kind::FirstRequest,
+        };
+        Tag::new(kind, 0, quota.period.millis())
+    }
+
+    #[inline]
+    fn phase(self, quota: Quota, key: u128) -> u64 {
+        match self.0 {
+            Alignment::Spread => (key >> 64) as u64 % quota.period.millis() * 1000,
+            Alignment::Clock | Alignment::FirstRequest => 0,
+        }
+    }
+
+    #[inline]
+    fn roll(self, quota: Quota, stored: Record, now: u64) -> (Record, u64) {
+        match self.0 {
+            Alignment::Clock | Alignment::Spread => clock_windows::roll(stored, now),
+            Alignment::FirstRequest => roll_from_first_request(quota, stored, now),
+        }
+    }
+
+    #[inline]
+    fn used(self, _quota: Quota, record: &Record, _now: u64) -> u64 {
+        record.current
+    }
+
+    #[inline]
+    fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
+        quota.has_room(record, now, record.current.saturating_add(cost))
+    }
+
+    #[inline]
+    fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64) {
+        record.current = record.current.saturating_add(cost).min(MAX_COUNT);
+        if quota.soft.is_some() && cost > 0 && record.current > quota.requests.get() {
+            quota.mark_overrun(record, now, self.ends_at(record));
+        }
+    }
+
+    fn settle(self, _quota: Quota, record: &mut Record, _now: u64, charged: u64, delta: i64) {
+        match self.0 {
+            Alignment::Clock | Alignment::Spread => clock_windows::settle(record, charged, delta),
+            Alignment::FirstRequest => {
+                if charged / 1000 >= record.window {
+                    record.current = add_delta(record.current, delta);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn decide(
+        self,
+        quota: Quota,
+        record: &Record,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+        _charged: bool,
+    ) -> Decision {
+        let falls_to = |spare| if record.current <= spare { now / 1000 } else { self.ends_at(record) };
+        Decision {
+            remaining: quota.requests.get().saturating_sub(record.current),
+            reset: if record.current == 0 { 0 } else { self.ends_at(record) * 1000 - now },
+            retry_after: if has_room { None } else { quota.retry_after(record, now, cost, falls_to) },
+            ..Decision::new(quota, has_room)
+        }
+    }
+
+    #[inline]
+    fn is_plain(self) -> bool {
+        self.0 == Alignment::Clock
+    }
+
+    /// Returns the phase in milliseconds, the soft ceiling, and the duration of the extra.
+    fn script_arguments(self, quota: Quota, key: u128, _cost: u64) -> [u64; 5] {
+        quota.script_arguments(self.phase(quota, key) / 1000)
+    }
+
+    fn shape(self) -> Option<Shape> {
+        (self.0 == Alignment::Clock).then_some(Shape::Windows(PreviousPart::None))
+    }
+
+    /// Leases to the end of the window, which is exact.
+    fn longest_lease(self, quota: Quota) -> Option<u64> {
+        Some(quota.period.micros())
+    }
+
+    fn left_of_window(self, quota: Quota, now: u64, decision: &Decision) -> Option<u64> {
+        match self.0 {
+            Alignment::FirstRequest if decision.reset > 0 => Some(decision.reset),
+            _ => Some(quota.period.micros() - now % quota.period.micros()),
+        }
+    }
+
+    fn refills_gradually(self) -> bool {
+        false
+    }
+
+    fn freed_after(self, _quota: Quota, used: f64, decision: &Decision, micros: u64) -> f64 {
+        if micros >= decision.reset { used } else { 0.0 }
+    }
+
+    fn least_still_used(self, quota: Quota, used: u64, at: u64, now: u64) -> u64 {
+        let is_same_window = at / quota.period.micros() == now / quota.period.micros();
+        if is_same_window && self.0 != Alignment::FirstRequest { used } else { 0 }
+    }
+
+    fn notes(self, _quota: Quota) -> Vec<String> {
+        vec![match self.0 {
+            Alignment::Clock => "fixedWindow".into(),
+            alignment => format!("fixedWindow {alignment:?}"),
+        }]
     }
 }
 
-/// Returns the record at `now` and the instant that counts.
-#[inline]
-pub(crate) fn roll(alignment: Alignment, quota: Quota, record: Record, now: u64) -> (Record, u64) {
-    match alignment {
-        Alignment::Clock | Alignment::Spread => clock_windows::roll(record, now),
-        Alignment::FirstRequest => roll_from_first_request(quota, record, now),
+impl FixedWindow {
+    /// Returns the end of the window in milliseconds.
+    #[inline]
+    fn ends_at(self, record: &Record) -> u64 {
+        match self.0 {
+            Alignment::FirstRequest => record.window + record.tag.period_millis(),
+            Alignment::Clock | Alignment::Spread => clock_windows::newest_end(record),
+        }
     }
 }
 
@@ -64,94 +194,9 @@ fn roll_from_first_request(quota: Quota, mut record: Record, now: u64) -> (Recor
 }
 
 /// Moves a window that opened at the first request, and is in the future, back to `millis`.
-fn rebase(record: &mut Record, millis: u64) {
+pub(crate) fn rebase(record: &mut Record, millis: u64) {
     record.window = millis;
     record.overrun.rebase(millis);
-}
-
-/// Reports whether the record has room for `cost`.
-#[inline]
-pub(crate) fn has_room(soft: Option<Soft>, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
-    soft::has_room(soft, quota, record, now, record.current.saturating_add(cost))
-}
-
-/// Adds `cost` to the window.
-#[inline]
-pub(crate) fn charge(soft: Option<Soft>, quota: Quota, record: &mut Record, now: u64, cost: u64) {
-    record.current = record.current.saturating_add(cost).min(MAX_COUNT);
-    if soft.is_some() && cost > 0 && record.current > quota.requests.get() {
-        soft::mark(quota, record, now, ends_at(record));
-    }
-}
-
-/// Adds `delta` to the window if the instant `charged` lies in it.
-pub(crate) fn settle(alignment: Alignment, record: &mut Record, charged: u64, delta: i64) {
-    match alignment {
-        Alignment::Clock | Alignment::Spread => clock_windows::settle(record, charged, delta),
-        Alignment::FirstRequest => {
-            if charged / 1000 >= record.window {
-                record.current = add_delta(record.current, delta);
-            }
-        }
-    }
-}
-
-/// Decides about `cost`; `has_room` was decided before a charge.
-#[inline]
-pub(crate) fn decide(
-    soft: Option<Soft>,
-    quota: Quota,
-    record: &Record,
-    now: u64,
-    cost: u64,
-    has_room: bool,
-) -> Decision {
-    let falls_to = |spare| if record.current <= spare { now / 1000 } else { ends_at(record) };
-    Decision {
-        remaining: quota.requests.get().saturating_sub(record.current),
-        reset: if record.current == 0 { 0 } else { ends_at(record) * 1000 - now },
-        retry_after: if has_room {
-            None
-        } else {
-            soft::retry_after(soft, quota, record, now, cost, falls_to)
-        },
-        ..Decision::new(quota, has_room)
-    }
-}
-
-/// Returns the end of the window in milliseconds.
-#[inline]
-fn ends_at(record: &Record) -> u64 {
-    if record.tag.kind() == Some(Kind::FirstRequest) {
-        record.window + record.tag.period_millis()
-    } else {
-        clock_windows::newest_end(record)
-    }
-}
-
-/// Returns the arguments for the script: the phase in milliseconds, the soft ceiling, the duration of the
-/// extra.
-pub(crate) fn script_arguments(
-    alignment: Alignment,
-    soft: Option<Soft>,
-    quota: Quota,
-    key: u128,
-) -> [u64; 5] {
-    soft::script_arguments(soft, quota, phase(alignment, quota.period, key) / 1000)
-}
-
-/// Returns the instant, in milliseconds, from which a window that opened at the first request changes no
-/// decision.
-pub(crate) fn first_request_expires_at(record: &Record) -> u64 {
-    record.window.saturating_add(record.tag.period_millis())
-}
-
-/// Rebases a window that opened at the first request, if it is more than a period ahead of `now`.
-pub(crate) fn carry_over_first_request(mut record: Record, now: u64) -> Record {
-    if record.window > now / 1000 + record.tag.period_millis() {
-        rebase(&mut record, now / 1000);
-    }
-    record
 }
 
 #[cfg(test)]

@@ -1,25 +1,150 @@
 //! The algorithms, one file each: parameters, validation, and the arithmetic on records.
 //!
-//! Every algorithm offers the same steps, as free functions over its parameters, a quota and a record:
-//! `validate`, `roll` (bring a stored record to now), `used`, `has_room`, `charge`, `settle`, `decide` and
-//! `script_arguments`. [`Rate`](crate::Rate) calls the functions of its own algorithm.
+//! [`Algorithm`] names them on the wire. Each implements [`Definition`] on a struct of its parameters, and
+//! [`dispatch`] leads from one to the other. A new algorithm has a file, a variant, and an arm there.
 //!
+//! - [`definition`]: the trait with every property of an algorithm; [`shape`]: the types of some.
 //! - [`clock_windows`]: windows aligned to the clock, shared by the next two.
-//! - [`sliding_window`], [`fixed_window`]: counts in windows; [`soft`]: their extra above the number.
+//! - [`sliding_window`], [`fixed_window`]: counts in windows.
 //! - [`log`]: the instant of every request.
-//! - [`gcra`]: token bucket, generic cell rate algorithm and leaky bucket.
+//! - [`arrival`]: the theoretical arrival time, shared by the next two.
+//! - [`token_bucket`]: token bucket and generic cell rate algorithm; [`leaky_bucket`]: the one that delays.
 //! - [`warm_up`]: the bucket that warms up.
 //! - [`concurrency`]: slots shared by many processes.
-//! - [`view`]: the summary of a record with a long tail.
 //! - [`stored`]: operations on a record without its rate.
 
+mod arrival;
 pub(crate) mod clock_windows;
-pub(crate) mod concurrency;
-pub(crate) mod fixed_window;
-pub(crate) mod gcra;
-pub(crate) mod log;
-pub(crate) mod sliding_window;
-pub(crate) mod soft;
+mod concurrency;
+mod definition;
+mod fixed_window;
+mod leaky_bucket;
+mod log;
+mod shape;
+mod sliding_window;
 mod stored;
-pub(crate) mod view;
-pub(crate) mod warm_up;
+mod token_bucket;
+mod warm_up;
+
+use serde::{Deserialize, Serialize};
+
+pub use concurrency::{Holder, MAX_CONCURRENT};
+pub use fixed_window::Alignment;
+pub use leaky_bucket::MaxWait;
+pub use shape::{PreviousPart, RecordView, Shape, Unit};
+pub use sliding_window::{Bound, SubWindows};
+pub use token_bucket::Burst;
+pub use warm_up::{MAX_WARM_UP_MS, WarmUp};
+
+pub(crate) use concurrency::Concurrency;
+pub(crate) use definition::Definition;
+pub(crate) use fixed_window::FixedWindow;
+pub(crate) use leaky_bucket::LeakyBucket;
+pub(crate) use log::SlidingWindowLog;
+pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use token_bucket::TokenBucket;
+
+/// The algorithm of a rate, with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Algorithm {
+    /// Counts in sub-windows of a sliding period.
+    SlidingWindowCounter {
+        /// Number of sub-windows.
+        sub_windows: SubWindows,
+        /// Weight of the oldest one.
+        bound: Bound,
+    },
+    /// Counts in one window after another.
+    FixedWindow(Alignment),
+    /// Keeps the instant of every request.
+    SlidingWindowLog {
+        /// Shortest time between two admitted requests, in milliseconds; 0 for none.
+        #[serde(rename = "minIntervalMillis")]
+        min_interval: u64,
+        /// Whether denied requests are recorded too, so that a client has to pause before it is admitted
+        /// again.
+        count_denied: bool,
+    },
+    /// A bucket that fills at a constant rate.
+    TokenBucket {
+        /// Number of tokens that it holds.
+        burst: Burst,
+    },
+    /// The generic cell rate algorithm.
+    Gcra {
+        /// Number of requests that may arrive together.
+        burst: Burst,
+    },
+    /// A bucket that drains at a constant rate, and delays requests accordingly.
+    LeakyBucket {
+        /// The longest delay. A request that would be delayed longer is denied.
+        #[serde(rename = "maxWaitMillis")]
+        max_wait: MaxWait,
+    },
+    /// A token bucket that warms up.
+    WarmUp(WarmUp),
+    /// Counts requests in flight. The period of the rate is the length of a slot lease. It is never sent: each
+    /// process has a holder of its own.
+    #[serde(skip)]
+    Concurrency {
+        /// The process for which slots are taken.
+        holder: Holder,
+    },
+}
+
+/// Evaluates an expression with the definition of an algorithm. It is a macro so that the hot path is compiled
+/// for each algorithm.
+macro_rules! dispatch {
+    ($algorithm:expr, $definition:ident => $value:expr) => {{
+        use $crate::algorithm as a;
+        match $algorithm {
+            a::Algorithm::SlidingWindowCounter { sub_windows, bound } => {
+                let $definition = a::SlidingWindow { sub_windows, bound };
+                $value
+            }
+            a::Algorithm::FixedWindow(alignment) => {
+                let $definition = a::FixedWindow(alignment);
+                $value
+            }
+            a::Algorithm::SlidingWindowLog { min_interval, count_denied } => {
+                let $definition = a::SlidingWindowLog { min_interval, count_denied };
+                $value
+            }
+            algorithm @ (a::Algorithm::TokenBucket { burst } | a::Algorithm::Gcra { burst }) => {
+                let is_gcra = matches!(algorithm, a::Algorithm::Gcra { .. });
+                let $definition = a::TokenBucket { burst, is_gcra };
+                $value
+            }
+            a::Algorithm::LeakyBucket { max_wait } => {
+                let $definition = a::LeakyBucket { max_wait };
+                $value
+            }
+            a::Algorithm::WarmUp($definition) => $value,
+            a::Algorithm::Concurrency { holder } => {
+                let $definition = a::Concurrency { holder };
+                $value
+            }
+        }
+    }};
+}
+pub(crate) use dispatch;
+
+impl Algorithm {
+    /// The default: two windows, of which the previous one counts in proportion.
+    pub const SLIDING_WINDOW: Self =
+        Self::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Estimate };
+    /// Fixed windows aligned to the clock.
+    pub const FIXED_WINDOW: Self = Self::FixedWindow(Alignment::Clock);
+
+    /// Returns the algorithm with `share` of its burst, which is at least one, or the rate could never admit
+    /// anything.
+    pub(crate) fn scaled(self, share: impl Fn(u64) -> u64) -> Self {
+        let scaled = |burst: Burst| Burst::new(share(burst.get()).max(1)).unwrap_or(burst);
+        match self {
+            Self::TokenBucket { burst } => Self::TokenBucket { burst: scaled(burst) },
+            Self::Gcra { burst } => Self::Gcra { burst: scaled(burst) },
+            other => other,
+        }
+    }
+}

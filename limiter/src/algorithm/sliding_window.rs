@@ -21,12 +21,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::soft::Soft;
-use super::{clock_windows, soft};
+use super::clock_windows;
+use super::definition::Definition;
+use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, OutOfRange, Quota, plain_integer, within};
-use crate::record::{Counts, Record};
+use crate::number::{MAX_COUNT, OutOfRange, plain_integer, within};
+use crate::quota::Quota;
+use crate::record::{Counts, Kind, Record, Tag};
 
 /// Number of sub-windows of a period, 1 to 60.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -62,83 +64,168 @@ pub enum Bound {
     Guaranteed,
 }
 
-/// Checks that the sub-windows are whole milliseconds.
-pub(crate) fn validate(sub_windows: SubWindows, quota: Quota) -> Result<(), RateError> {
-    let (period, sub_windows) = (quota.period.millis(), sub_windows.get());
-    if period.is_multiple_of(u64::from(sub_windows)) {
-        Ok(())
-    } else {
-        Err(RateError::Indivisible { period, sub_windows })
-    }
+/// The sliding-window counter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlidingWindow {
+    pub(crate) sub_windows: SubWindows,
+    pub(crate) bound: Bound,
 }
 
-/// Returns the number of requests in the period that ends at `now`: an estimate or an upper bound.
-#[inline]
-pub(crate) fn used(bound: Bound, record: &Record, now: u64) -> u64 {
-    let (whole, oldest) = match record.tail.split_last() {
-        None => (record.current, record.previous),
-        Some((oldest, others)) => (record.current + record.previous + others.iter().sum::<u64>(), *oldest),
-    };
-    match bound {
-        Bound::Guaranteed => whole + oldest,
-        Bound::Estimate if oldest == 0 => whole,
-        Bound::Estimate => {
-            let length = record.tag.window_millis();
-            whole + ceil_share(oldest, clock_windows::newest_end(record) - now / 1000, length)
+impl Definition for SlidingWindow {
+    fn validate(self, quota: Quota) -> Result<(), RateError> {
+        let (period, sub_windows) = (quota.period.millis(), self.sub_windows.get());
+        if period.is_multiple_of(u64::from(sub_windows)) {
+            Ok(())
+        } else {
+            Err(RateError::Indivisible { period, sub_windows })
+        }
+    }
+
+    fn can_be_soft(self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn tag(self, quota: Quota) -> Tag {
+        Tag::new(Kind::Sliding, u64::from(self.sub_windows.get()), quota.period.millis())
+    }
+
+    #[inline]
+    fn roll(self, _quota: Quota, stored: Record, now: u64) -> (Record, u64) {
+        clock_windows::roll(stored, now)
+    }
+
+    #[inline]
+    fn used(self, _quota: Quota, record: &Record, now: u64) -> u64 {
+        let (whole, oldest) = match record.tail.split_last() {
+            None => (record.current, record.previous),
+            Some((oldest, others)) => {
+                (record.current + record.previous + others.iter().sum::<u64>(), *oldest)
+            }
+        };
+        match self.bound {
+            Bound::Guaranteed => whole + oldest,
+            Bound::Estimate if oldest == 0 => whole,
+            Bound::Estimate => {
+                let length = record.tag.window_millis();
+                whole + ceil_share(oldest, clock_windows::newest_end(record) - now / 1000, length)
+            }
+        }
+    }
+
+    #[inline]
+    fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
+        quota.has_room(record, now, self.used(quota, record, now).saturating_add(cost))
+    }
+
+    #[inline]
+    fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64) {
+        record.current = record.current.saturating_add(cost).min(MAX_COUNT);
+        if quota.soft.is_some() && cost > 0 && self.used(quota, record, now) > quota.requests.get() {
+            quota.mark_overrun(record, now, clock_windows::newest_end(record));
+        }
+    }
+
+    fn settle(self, _quota: Quota, record: &mut Record, _now: u64, charged: u64, delta: i64) {
+        clock_windows::settle(record, charged, delta);
+    }
+
+    #[inline]
+    fn decide(
+        self,
+        quota: Quota,
+        record: &Record,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+        _charged: bool,
+    ) -> Decision {
+        let retry_after = || quota.retry_after(record, now, cost, |spare| self.falls_to(record, now, spare));
+        Decision {
+            remaining: quota.requests.get().saturating_sub(self.used(quota, record, now)),
+            reset: reset(record, now),
+            retry_after: if has_room { None } else { retry_after() },
+            ..Decision::new(quota, has_room)
+        }
+    }
+
+    #[inline]
+    fn is_plain(self) -> bool {
+        self.sub_windows == SubWindows::ONE && self.bound == Bound::Estimate
+    }
+
+    /// Returns 1 if guaranteed, the soft ceiling, and the duration of the extra.
+    fn script_arguments(self, quota: Quota, _key: u128, _cost: u64) -> [u64; 5] {
+        quota.script_arguments(u64::from(self.bound == Bound::Guaranteed))
+    }
+
+    fn script_weight(self, _quota: Quota) -> usize {
+        3 + usize::from(self.sub_windows.get()) / 10
+    }
+
+    fn shape(self) -> Option<Shape> {
+        let part = match self.bound {
+            Bound::Estimate => PreviousPart::Overlap,
+            Bound::Guaranteed => PreviousPart::All,
+        };
+        (self.sub_windows == SubWindows::ONE).then_some(Shape::Windows(part))
+    }
+
+    /// Leases to the end of the sub-window. Aligned periods are exact; the estimate never knew where in a
+    /// sub-window its requests fell.
+    fn longest_lease(self, quota: Quota) -> Option<u64> {
+        Some(self.window_micros(quota))
+    }
+
+    fn left_of_window(self, quota: Quota, now: u64, _decision: &Decision) -> Option<u64> {
+        Some(self.window_micros(quota) - now % self.window_micros(quota))
+    }
+
+    /// The oldest window holds at most the whole number, which slides out within the window's length.
+    fn least_still_used(self, quota: Quota, used: u64, at: u64, now: u64) -> u64 {
+        quota.least_left(used, now.saturating_sub(at), self.window_micros(quota))
+    }
+
+    fn notes(self, _quota: Quota) -> Vec<String> {
+        match self.bound {
+            Bound::Estimate => vec![],
+            Bound::Guaranteed => vec!["Guaranteed".into()],
         }
     }
 }
 
-/// Reports whether the record has room for `cost`.
-#[inline]
-pub(crate) fn has_room(
-    bound: Bound,
-    soft: Option<Soft>,
-    quota: Quota,
-    record: &Record,
-    now: u64,
-    cost: u64,
-) -> bool {
-    soft::has_room(soft, quota, record, now, used(bound, record, now).saturating_add(cost))
-}
-
-/// Adds `cost` to the current window.
-#[inline]
-pub(crate) fn charge(
-    bound: Bound,
-    soft: Option<Soft>,
-    quota: Quota,
-    record: &mut Record,
-    now: u64,
-    cost: u64,
-) {
-    record.current = record.current.saturating_add(cost).min(MAX_COUNT);
-    if soft.is_some() && cost > 0 && used(bound, record, now) > quota.requests.get() {
-        soft::mark(quota, record, now, clock_windows::newest_end(record));
+impl SlidingWindow {
+    /// Returns the length of a sub-window in microseconds.
+    fn window_micros(self, quota: Quota) -> u64 {
+        self.tag(quota).window_millis() * 1000
     }
-}
 
-/// Decides about `cost`; `has_room` was decided before a charge.
-#[inline]
-pub(crate) fn decide(
-    bound: Bound,
-    soft: Option<Soft>,
-    quota: Quota,
-    record: &Record,
-    now: u64,
-    cost: u64,
-    has_room: bool,
-) -> Decision {
-    let falls_to = |spare| falls_to(bound, record, now, spare);
-    Decision {
-        remaining: quota.requests.get().saturating_sub(used(bound, record, now)),
-        reset: reset(record, now),
-        retry_after: if has_room {
-            None
-        } else {
-            soft::retry_after(soft, quota, record, now, cost, falls_to)
-        },
-        ..Decision::new(quota, has_room)
+    /// Returns the instant, in milliseconds, from which at most `spare` requests are used.
+    fn falls_to(self, record: &Record, now: u64, spare: u64) -> u64 {
+        let (kept, length) = (record.tag.previous_windows(), record.tag.window_millis());
+        let counts = Counts(record);
+        // The sum of the windows that count whole while window + ahead is the current one: all but the oldest.
+        let mut whole: u64 = (0..kept).map(|index| counts.get(index)).sum();
+        for ahead in 0..=kept {
+            let begins = (record.window + ahead) * length;
+            let oldest = counts.get(kept - ahead);
+            if whole <= spare {
+                let share = spare - whole;
+                let at = if oldest <= share {
+                    begins
+                } else {
+                    match self.bound {
+                        Bound::Estimate => begins + length - floor_share(share, length, oldest),
+                        Bound::Guaranteed => begins + length,
+                    }
+                };
+                return at.max(now / 1000);
+            }
+            if ahead < kept {
+                whole -= counts.get(kept - ahead - 1);
+            }
+        }
+        (record.window + kept + 1) * length
     }
 }
 
@@ -150,39 +237,6 @@ fn reset(record: &Record, now: u64) -> u64 {
         Some(index) => (record.window + kept + 1 - index) * record.tag.window_millis() * 1000 - now,
         None => 0,
     }
-}
-
-/// Returns the instant, in milliseconds, from which at most `spare` requests are used.
-fn falls_to(bound: Bound, record: &Record, now: u64, spare: u64) -> u64 {
-    let (kept, length) = (record.tag.previous_windows(), record.tag.window_millis());
-    let counts = Counts(record);
-    // The sum of the windows that count whole while window + ahead is the current one: all but the oldest.
-    let mut whole: u64 = (0..kept).map(|index| counts.get(index)).sum();
-    for ahead in 0..=kept {
-        let begins = (record.window + ahead) * length;
-        let oldest = counts.get(kept - ahead);
-        if whole <= spare {
-            let share = spare - whole;
-            let at = if oldest <= share {
-                begins
-            } else {
-                match bound {
-                    Bound::Estimate => begins + length - floor_share(share, length, oldest),
-                    Bound::Guaranteed => begins + length,
-                }
-            };
-            return at.max(now / 1000);
-        }
-        if ahead < kept {
-            whole -= counts.get(kept - ahead - 1);
-        }
-    }
-    (record.window + kept + 1) * length
-}
-
-/// Returns the arguments for the script: 1 if guaranteed, the soft ceiling, the duration of the extra.
-pub(crate) fn script_arguments(bound: Bound, soft: Option<Soft>, quota: Quota) -> [u64; 5] {
-    soft::script_arguments(soft, quota, u64::from(bound == Bound::Guaranteed))
 }
 
 /// Returns ceil(count * part / whole), for part <= whole. The result is at most `count`.

@@ -1,6 +1,7 @@
 //! Operations on a stored record that need only its tag, not its rate.
 
-use super::{clock_windows, concurrency, fixed_window, gcra, log, warm_up};
+use super::warm_up::MAX_WARM_UP_MS;
+use super::{clock_windows, fixed_window, log};
 use crate::number::MAX_PERIOD_MS;
 use crate::record::{Kind, Record};
 
@@ -10,11 +11,9 @@ impl Record {
     #[inline]
     pub fn expires_at(&self) -> u64 {
         let end = match self.tag.kind() {
-            Some(Kind::FirstRequest) => fixed_window::first_request_expires_at(self),
-            Some(Kind::Log) => log::expires_at(self),
-            Some(Kind::Arrival) => gcra::expires_at(self),
-            Some(Kind::WarmUp) => warm_up::expires_at(self),
-            Some(Kind::Holders) => concurrency::expires_at(self),
+            Some(Kind::FirstRequest | Kind::Log) => self.window.saturating_add(self.tag.period_millis()),
+            Some(Kind::Arrival | Kind::Holders) => self.window.saturating_add(1),
+            Some(Kind::WarmUp) => self.window.saturating_add(1 + MAX_WARM_UP_MS),
             Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Overrun) | None => {
                 clock_windows::expires_at(self)
             }
@@ -36,16 +35,18 @@ impl Record {
         if self.expires_at() <= millis {
             return None;
         }
-        Some(match self.tag.kind() {
-            Some(Kind::FirstRequest) => fixed_window::carry_over_first_request(self, now),
-            Some(Kind::Log) => log::carry_over(self, now),
+        let is_far_ahead = self.window > millis + self.tag.period_millis();
+        match self.tag.kind() {
+            Some(Kind::FirstRequest) if is_far_ahead => fixed_window::rebase(&mut self, millis),
+            Some(Kind::Log) if is_far_ahead => log::rebase(&mut self, millis),
+            Some(Kind::FirstRequest | Kind::Log) => {}
             Some(Kind::Arrival | Kind::WarmUp | Kind::Holders) => {
                 self.window = self.window.min(millis + 2 * MAX_PERIOD_MS);
-                self
             }
             Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Overrun) | None => {
-                clock_windows::carry_over(self, now)
+                self = clock_windows::carry_over(self, now);
             }
-        })
+        }
+        Some(self)
     }
 }

@@ -19,10 +19,13 @@ mod curve;
 use curve::Curve;
 use serde::{Deserialize, Serialize};
 
+use super::definition::Definition;
 use crate::decision::Decision;
+use crate::duration::Millis;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Quota, within};
-use crate::record::{Record, Tag};
+use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, within};
+use crate::quota::Quota;
+use crate::record::{Kind, Record, Tag};
 
 /// Units in a microsecond.
 const UNITS: u64 = 256;
@@ -80,89 +83,109 @@ impl WarmUp {
     }
 }
 
-/// Checks that a cold limiter admits one period's requests within the longest period.
-pub(crate) fn validate(warm_up: WarmUp, quota: Quota) -> Result<(), RateError> {
-    let (period, factor) = (quota.period.millis(), warm_up.cold_factor());
-    if factor * period > MAX_PERIOD_MS { Err(RateError::SlowWarmUp { period, factor }) } else { Ok(()) }
-}
-
-/// Returns the record of a limiter that was never used: it is cold.
-pub(crate) fn fresh(warm_up: WarmUp, tag: Tag, now: u64) -> Record {
-    let mut record = Record::empty(tag, now);
-    set_next_free(&mut record, now * UNITS);
-    record.current = warm_up.micros() * UNITS;
-    record
-}
-
-/// Stores the time that was not used since the last request (Guava: `resync`).
-pub(crate) fn roll(warm_up: WarmUp, quota: Quota, mut record: Record, now: u64) -> Record {
-    let now = now * UNITS;
-    // The most that one request can delay the next, if it costs all requests of a period.
-    let latest = now + quota.period.micros() * warm_up.cold_factor * UNITS;
-    let free = next_free(&record);
-    let full = warm_up.micros() * UNITS;
-    record.current = record.current.min(full);
-    if free > latest {
-        set_next_free(&mut record, latest);
-    } else if free < now {
-        record.current = full.min(record.current.saturating_add(now - free));
-        set_next_free(&mut record, now);
+impl Definition for WarmUp {
+    /// Checks that a cold limiter admits one period's requests within the longest period.
+    fn validate(self, quota: Quota) -> Result<(), RateError> {
+        let (period, factor) = (quota.period.millis(), self.cold_factor);
+        if factor * period > MAX_PERIOD_MS { Err(RateError::SlowWarmUp { period, factor }) } else { Ok(()) }
     }
-    record
-}
 
-/// Returns 1 if the next request would have to wait, otherwise 0.
-pub(crate) fn used(record: &Record, now: u64) -> u64 {
-    u64::from(wait(record, now) > 0)
-}
-
-/// Reports whether `cost` is admitted now.
-pub(crate) fn has_room(quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
-    cost <= quota.requests.get() && wait(record, now) == 0
-}
-
-/// Takes `cost` permits, which delays the next request.
-pub(crate) fn charge(warm_up: WarmUp, quota: Quota, record: &mut Record, cost: u64) {
-    if cost == 0 || quota.requests.get() == 0 {
-        return;
+    #[inline]
+    fn tag(self, quota: Quota) -> Tag {
+        Tag::new(Kind::WarmUp, 0, quota.period.millis())
     }
-    let interval = quota.period.micros() as f64 / quota.requests.get() as f64;
-    let curve = Curve::new(interval, warm_up.micros() as f64, warm_up.cold_factor as f64);
-    let (stored, cost) = (record.current as f64 / UNITS as f64 / curve.cool_down, cost as f64);
-    let wait = curve.wait(stored, cost);
-    let left = (stored - stored.min(cost)) * curve.cool_down * UNITS as f64;
-    record.current = left.floor() as u64;
-    let free = next_free(record) + (wait * UNITS as f64).floor() as u64;
-    set_next_free(record, free);
-}
 
-/// Moves the next request by the cost of `delta` warm requests. Stored permits stay.
-pub(crate) fn settle(quota: Quota, record: &mut Record, delta: i64) {
-    let by = warm_units(quota, delta.unsigned_abs());
-    let free = next_free(record);
-    set_next_free(record, if delta < 0 { free.saturating_sub(by) } else { free.saturating_add(by) });
-}
-
-/// Decides about `cost`; `has_room` was decided before a charge.
-pub(crate) fn decide(quota: Quota, record: &Record, now: u64, cost: u64, has_room: bool) -> Decision {
-    let (requests, wait) = (quota.requests.get(), wait(record, now));
-    Decision {
-        remaining: u64::from(requests > 0 && wait == 0),
-        reset: wait,
-        retry_after: (!has_room && cost <= requests).then_some(wait),
-        ..Decision::new(quota, has_room)
+    /// Returns the record of a limiter that was never used: it is cold.
+    fn fresh(self, quota: Quota, now: u64) -> Record {
+        let mut record = Record::empty(self.tag(quota), now);
+        set_next_free(&mut record, now * UNITS);
+        record.current = self.micros() * UNITS;
+        record
     }
-}
 
-/// Returns the arguments for the script: the warm-up period in microseconds, the cold factor, and the units
-/// by which a settlement of `cost` moves the next request.
-pub(crate) fn script_arguments(warm_up: WarmUp, quota: Quota, cost: u64) -> [u64; 5] {
-    [warm_up.micros(), warm_up.cold_factor(), warm_units(quota, cost), 0, 0]
-}
+    /// Stores the time that was not used since the last request (Guava: `resync`).
+    fn roll(self, quota: Quota, mut stored: Record, now: u64) -> (Record, u64) {
+        let units = now * UNITS;
+        // The most that one request can delay the next, if it costs all requests of a period.
+        let latest = units + quota.period.micros() * self.cold_factor * UNITS;
+        let free = next_free(&stored);
+        let full = self.micros() * UNITS;
+        stored.current = stored.current.min(full);
+        if free > latest {
+            set_next_free(&mut stored, latest);
+        } else if free < units {
+            stored.current = full.min(stored.current.saturating_add(units - free));
+            set_next_free(&mut stored, units);
+        }
+        (stored, now)
+    }
 
-/// Returns the instant, in milliseconds, from which the record no longer changes a decision.
-pub(crate) fn expires_at(record: &Record) -> u64 {
-    record.window.saturating_add(1 + MAX_WARM_UP_MS)
+    /// Returns 1 if the next request would have to wait, otherwise 0.
+    fn used(self, _quota: Quota, record: &Record, now: u64) -> u64 {
+        u64::from(wait(record, now) > 0)
+    }
+
+    fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
+        cost <= quota.requests.get() && wait(record, now) == 0
+    }
+
+    /// Takes `cost` permits, which delays the next request.
+    fn charge(self, quota: Quota, record: &mut Record, _now: u64, cost: u64) {
+        if cost == 0 || quota.requests.get() == 0 {
+            return;
+        }
+        let interval = quota.period.micros() as f64 / quota.requests.get() as f64;
+        let curve = Curve::new(interval, self.micros() as f64, self.cold_factor as f64);
+        let (stored, cost) = (record.current as f64 / UNITS as f64 / curve.cool_down, cost as f64);
+        let wait = curve.wait(stored, cost);
+        let left = (stored - stored.min(cost)) * curve.cool_down * UNITS as f64;
+        record.current = left.floor() as u64;
+        let free = next_free(record) + (wait * UNITS as f64).floor() as u64;
+        set_next_free(record, free);
+    }
+
+    /// Moves the next request by the cost of `delta` warm requests. Stored permits stay.
+    fn settle(self, quota: Quota, record: &mut Record, _now: u64, _charged: u64, delta: i64) {
+        let by = warm_units(quota, delta.unsigned_abs());
+        let free = next_free(record);
+        set_next_free(record, if delta < 0 { free.saturating_sub(by) } else { free.saturating_add(by) });
+    }
+
+    fn is_mergeable(self) -> bool {
+        false
+    }
+
+    fn decide(
+        self,
+        quota: Quota,
+        record: &Record,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+        _charged: bool,
+    ) -> Decision {
+        let (requests, wait) = (quota.requests.get(), wait(record, now));
+        Decision {
+            remaining: u64::from(requests > 0 && wait == 0),
+            reset: wait,
+            retry_after: (!has_room && cost <= requests).then_some(wait),
+            ..Decision::new(quota, has_room)
+        }
+    }
+
+    /// Returns the warm-up period in microseconds, the cold factor, and the units by which a settlement of
+    /// `cost` moves the next request.
+    fn script_arguments(self, quota: Quota, _key: u128, cost: u64) -> [u64; 5] {
+        [self.micros(), self.cold_factor, warm_units(quota, cost), 0, 0]
+    }
+
+    fn description(self, quota: Quota) -> String {
+        format!("admits {quota}, and fewer after an idle time")
+    }
+
+    fn notes(self, _quota: Quota) -> Vec<String> {
+        vec![format!("tokenBucket warmUp {} from 1/{}", Millis(self.millis), self.cold_factor)]
+    }
 }
 
 fn next_free(record: &Record) -> u64 {

@@ -2,13 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::Algorithm;
-use crate::algorithm::gcra::BucketSize;
-use crate::algorithm::soft::Soft;
-use crate::algorithm::{concurrency, fixed_window, gcra, log, sliding_window, soft, warm_up};
+use crate::algorithm::{Algorithm, Definition as _, dispatch};
 use crate::error::RateError;
-use crate::number::{Period, Quota, Requests};
+use crate::number::{Period, Requests};
+use crate::quota::Quota;
 use crate::record::Tag;
+use crate::soft::Soft;
 
 /// One rate of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,42 +58,31 @@ impl Rate {
 
     /// Returns the rate, if its numbers fit together.
     pub fn validated(self) -> Result<Self, RateError> {
-        let quota = self.quota();
-        match self.algorithm {
-            Algorithm::SlidingWindowCounter { sub_windows, .. } => {
-                sliding_window::validate(sub_windows, quota)
-            }
-            Algorithm::FixedWindow(_) => Ok(()),
-            Algorithm::SlidingWindowLog { min_interval, .. } => log::validate(min_interval, quota),
-            Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst } => {
-                gcra::validate(BucketSize::Burst(burst), quota)
-            }
-            Algorithm::LeakyBucket { max_wait } => gcra::validate(BucketSize::Delay(max_wait), quota),
-            Algorithm::WarmUp(parameters) => warm_up::validate(parameters, quota),
-            Algorithm::Concurrency { .. } => concurrency::validate(quota),
-        }?;
-        let has_windows =
-            matches!(self.algorithm, Algorithm::SlidingWindowCounter { .. } | Algorithm::FixedWindow(_));
-        if self.soft.is_some() && !has_windows { Err(RateError::Soft) } else { Ok(self) }
+        dispatch!(self.algorithm, definition => {
+            definition.validate(self.quota())?;
+            if self.soft.is_some() && !definition.can_be_soft() { Err(RateError::Soft) } else { Ok(self) }
+        })
+    }
+
+    /// Returns the rate of a replica whose part of each number is its `share`.
+    #[must_use]
+    pub fn scaled(self, share: impl Fn(u64) -> u64) -> Self {
+        // A share is at most the whole number, and so in range.
+        let requests = Requests::new(share(self.requests.get())).unwrap_or(self.requests);
+        Self { requests, algorithm: self.algorithm.scaled(share), ..self }
     }
 
     /// Returns the most requests that may be admitted per period: the number, plus the soft extra.
     #[must_use]
     pub fn ceiling(&self) -> u64 {
-        soft::ceiling(self.soft, self.quota())
+        self.quota().ceiling()
     }
 
     /// Returns the tag of this rate's records. The number of requests does not change it.
     #[must_use]
     #[inline]
     pub fn tag(&self) -> Tag {
-        match self.algorithm {
-            Algorithm::Concurrency { .. } => concurrency::tag(),
-            algorithm => {
-                let windows = u64::from(algorithm.previous_windows());
-                Tag::new(algorithm.kind(), windows, self.period.millis())
-            }
-        }
+        dispatch!(self.algorithm, definition => definition.tag(self.quota()))
     }
 
     /// Returns how far this rate's time is ahead of the clock for a key, in microseconds. It is 0 except for
@@ -102,14 +90,11 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn phase(&self, key: u128) -> u64 {
-        match self.algorithm {
-            Algorithm::FixedWindow(alignment) => fixed_window::phase(alignment, self.period, key),
-            _ => 0,
-        }
+        dispatch!(self.algorithm, definition => definition.phase(self.quota(), key))
     }
 
     #[inline]
     pub(crate) fn quota(&self) -> Quota {
-        Quota { requests: self.requests, period: self.period }
+        Quota { requests: self.requests, period: self.period, soft: self.soft }
     }
 }

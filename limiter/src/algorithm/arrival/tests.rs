@@ -1,6 +1,5 @@
-use super::*;
 use crate::testing::{Random, check, rate};
-use crate::{Algorithm, Rate};
+use crate::{Algorithm, Burst, MaxWait, Rate};
 
 const START: u64 = 1_126_000_020_000_000;
 

@@ -1,0 +1,193 @@
+//! The trait that every algorithm implements. It holds all properties of an algorithm: no other code
+//! distinguishes algorithms.
+
+use super::shape::{RecordView, Shape, Unit};
+use crate::decision::Decision;
+use crate::error::RateError;
+use crate::number::MAX_COUNT;
+use crate::quota::Quota;
+use crate::record::{Record, Tag};
+
+/// An algorithm with its parameters. The defaults are what most algorithms do.
+///
+/// Instants are microseconds in the rate's own time. A record is *rolled* if it comes from [`roll`](Self::roll)
+/// at the same instant. A cost is at least 1 unless the method says otherwise.
+pub(crate) trait Definition: Copy {
+    /// Checks that the numbers of the rate fit together.
+    fn validate(self, quota: Quota) -> Result<(), RateError>;
+
+    /// Reports whether the rate may have a soft extra.
+    fn can_be_soft(self) -> bool {
+        false
+    }
+
+    /// Returns the tag of the rate's records. The number of requests does not change it.
+    fn tag(self, quota: Quota) -> Tag;
+
+    /// Returns how far the rate's own time is ahead of the clock for a key, in microseconds.
+    #[inline]
+    fn phase(self, _quota: Quota, _key: u128) -> u64 {
+        0
+    }
+
+    // Counting.
+
+    /// Returns the record of a key that sends its first request.
+    #[inline]
+    fn fresh(self, quota: Quota, now: u64) -> Record {
+        Record::empty(self.tag(quota), now)
+    }
+
+    /// Brings a stored record to now. Returns it with the instant that counts.
+    fn roll(self, quota: Quota, stored: Record, now: u64) -> (Record, u64);
+
+    /// Returns the usage of a rolled record, in requests.
+    fn used(self, quota: Quota, record: &Record, now: u64) -> u64;
+
+    /// Reports whether a rolled record has room for `cost`.
+    fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool;
+
+    /// Adds an admitted `cost`, which may be 0, to a rolled record.
+    fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64);
+
+    /// Reports whether denied requests are charged too.
+    #[inline]
+    fn counts_denied(self) -> bool {
+        false
+    }
+
+    /// Removes a `cost` that was charged to the record at the same instant.
+    #[inline]
+    fn undo_charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64) {
+        self.settle(quota, record, now, now, -(cost.min(MAX_COUNT) as i64));
+    }
+
+    /// Corrects the cost that was charged at the instant `charged`.
+    fn settle(self, quota: Quota, record: &mut Record, now: u64, charged: u64, delta: i64);
+
+    /// Reports whether equal checks at the same instant may be decided together, from their number alone.
+    fn is_mergeable(self) -> bool {
+        true
+    }
+
+    // Decisions.
+
+    /// Decides about `cost`. `has_room` was decided before a charge; `charged` tells whether the cost is
+    /// already in the record.
+    fn decide(
+        self,
+        quota: Quota,
+        record: &Record,
+        now: u64,
+        cost: u64,
+        has_room: bool,
+        charged: bool,
+    ) -> Decision;
+
+    /// Returns the summary that a decision about `cost` needs. Only records of a list have one; other
+    /// algorithms keep the defaults of this method and the next two, which no store calls.
+    fn view(self, _quota: Quota, record: &Record, _cost: u64) -> RecordView {
+        RecordView { newest: record.window, used: record.current, leaves: 0 }
+    }
+
+    /// Reports whether the record that the view summarizes has room for `cost`.
+    fn view_has_room(self, quota: Quota, view: &RecordView, _now: u64, cost: u64) -> bool {
+        view.used.saturating_add(cost) <= quota.requests.get()
+    }
+
+    /// Decides about `cost` as [`decide`](Self::decide) does, from the view of a record.
+    fn decide_from_view(
+        self,
+        quota: Quota,
+        view: &RecordView,
+        _now: u64,
+        _cost: u64,
+        has_room: bool,
+    ) -> Decision {
+        let remaining = quota.requests.get().saturating_sub(view.used);
+        Decision { remaining, ..Decision::new(quota, has_room) }
+    }
+
+    // Scripts.
+
+    /// Reports whether a script can count a hard rate without arguments.
+    #[inline]
+    fn is_plain(self) -> bool {
+        false
+    }
+
+    /// Returns the numbers with which a script repeats the arithmetic for a check of `cost`, which may be 0.
+    fn script_arguments(self, quota: Quota, key: u128, cost: u64) -> [u64; 5];
+
+    /// Returns the same for a settlement of `amount`.
+    fn settlement_script_arguments(self, quota: Quota, key: u128, amount: u64) -> [u64; 5] {
+        self.script_arguments(quota, key, amount)
+    }
+
+    /// Returns the time that a script takes for a record, measured, as a multiple of that for a plain rate.
+    fn script_weight(self, _quota: Quota) -> usize {
+        3
+    }
+
+    /// Returns the shape of a hard rate that a store may count on a compact form of its record.
+    fn shape(self) -> Option<Shape> {
+        None
+    }
+
+    // Leases and local quota.
+
+    /// Returns the most that is admitted at one instant.
+    fn capacity(self, quota: Quota) -> u64 {
+        quota.requests.get()
+    }
+
+    /// Returns the longest time, in microseconds, for which quota of a hard rate can be leased; `None` if it
+    /// cannot.
+    fn longest_lease(self, _quota: Quota) -> Option<u64> {
+        None
+    }
+
+    /// Returns the microseconds that are left of the window that was charged at `now`; `None` if there are no
+    /// windows.
+    fn left_of_window(self, _quota: Quota, _now: u64, _decision: &Decision) -> Option<u64> {
+        None
+    }
+
+    /// Reports whether quota comes back gradually, and not only at the end of a window.
+    fn refills_gradually(self) -> bool {
+        true
+    }
+
+    /// Estimates how much of what was `used` after a decision has expired `micros` microseconds later.
+    fn freed_after(self, quota: Quota, used: f64, _decision: &Decision, micros: u64) -> f64 {
+        // Assumes that the usage is spread evenly over the period.
+        (used * (micros as f64 / quota.period.micros() as f64)).min(used)
+    }
+
+    /// Returns the least of what was `used` at the instant `at` that must still count at `now`. Quota comes
+    /// back no faster than this assumes.
+    fn least_still_used(self, _quota: Quota, _used: u64, _at: u64, _now: u64) -> u64 {
+        0
+    }
+
+    // Descriptions.
+
+    /// Returns the unit of the rate's number.
+    fn unit(self) -> Unit {
+        Unit::Requests
+    }
+
+    /// Reports whether admitted requests may be delayed.
+    fn delays(self) -> bool {
+        false
+    }
+
+    /// Describes a rate for people who do not know the names of the algorithms, as the end of a sentence that
+    /// begins with the limit.
+    fn description(self, quota: Quota) -> String {
+        format!("admits {quota}")
+    }
+
+    /// Names the algorithm and its parameters as a policy does. Defaults are left out.
+    fn notes(self, quota: Quota) -> Vec<String>;
+}
