@@ -6,13 +6,34 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
-
-use crate::policy::{AddressHeader, ClientAddress};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Number of addresses that are read from a header. No real chain of proxies is longer.
 const MAX_ADDRESSES: usize = 64;
+
+/// Source of a client's address when the peer is a trusted proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientAddress {
+    /// Networks of the proxies whose header is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Header in which these proxies report the client's address.
+    pub header: AddressHeader,
+}
+
+/// A header that carries client addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum AddressHeader {
+    /// `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+}
 
 /// Returns the address of the client. The chain of trusted proxies ends at the first untrusted or unreadable
 /// address.

@@ -7,12 +7,51 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::key_secret::KeySecret;
-use crate::matcher::header_name;
+use crate::matches::header_name;
 use crate::nack::Nack;
-use crate::policy::{KeyPart, OnMissing};
+
+/// One part of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum KeyPart {
+    /// Value of the header with this name.
+    Header(String),
+    /// Network of the client's address.
+    ClientIp {
+        /// Prefix length of the network of an IPv4 address.
+        ipv4_prefix: u8,
+        /// Prefix length of the network of an IPv6 address.
+        ipv6_prefix: u8,
+    },
+}
+
+impl KeyPart {
+    /// Reports whether a client can choose the value of this part, unless something before the pod verifies it.
+    #[must_use]
+    pub fn is_chosen_by_client(&self) -> bool {
+        match self {
+            Self::Header(_) => true,
+            Self::ClientIp { .. } => false,
+        }
+    }
+}
+
+/// Treatment of a request that lacks a part of the key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum OnMissing {
+    /// All such requests share one counter.
+    #[default]
+    Shared,
+    /// The limit does not apply to the request.
+    Skip,
+    /// The request is rejected.
+    Deny,
+}
 
 /// The client that sent a request, as one limit identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

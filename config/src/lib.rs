@@ -9,15 +9,13 @@
 //! - [`store_access`]: the address and the credentials of the store.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
-//! - [`path`], [`matcher`]: which requests a limit applies to.
+//! - [`path`], [`matches`]: which requests a limit applies to.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
-//! - [`lease`]: which limits allow quota leases.
 
 pub mod client_address;
 pub mod key;
 pub mod key_secret;
-pub mod lease;
-pub mod matcher;
+pub mod matches;
 pub mod message;
 pub mod nack;
 pub mod path;

@@ -1,7 +1,7 @@
-//! The CRDs as YAML.
+//! The CRDs: what the derived schemas lack is added here, and they are written as YAML.
 
 use kube::CustomResourceExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::policy::RateLimitPolicy;
 
@@ -9,29 +9,71 @@ use crate::policy::RateLimitPolicy;
 #[must_use]
 pub fn crd_files() -> Vec<(&'static str, String)> {
     let mut text = String::from("# Generated from crds/src by `make generate`. Do not edit.\n");
-    // A CRD is plain data, which always serializes.
-    let mut crd = serde_json::to_value(RateLimitPolicy::crd()).unwrap_or_default();
-    join_lines(&mut crd);
+    let mut crd = crd();
+    finish(&mut crd, false);
     text.push_str(&serde_saphyr::to_string(&crd).unwrap_or_default());
     vec![("ratelimitpolicies.sluice.dev.yaml", text)]
 }
 
-/// Joins the lines of each paragraph in all descriptions. `kubectl explain` wraps text to the terminal and
-/// would keep the line breaks of the doc comments. The entries of a list stay on lines of their own.
-fn join_lines(value: &mut Value) {
-    match value {
+/// Returns the CRD as it is derived from the types.
+pub(crate) fn crd() -> Value {
+    // A CRD is plain data, which always serializes.
+    serde_json::to_value(RateLimitPolicy::crd()).unwrap_or_default()
+}
+
+/// Returns the fields of a union, of which an object has exactly one; `None` if the schema is no union.
+pub(crate) fn members_of(schema: &Value) -> Option<Vec<&str>> {
+    let member = |one: &'_ Value| -> Option<usize> { one["required"].as_array().map(Vec::len) };
+    let variants = schema["oneOf"].as_array()?;
+    if variants.iter().any(|one| member(one) != Some(1)) {
+        return None;
+    }
+    variants.iter().map(|one| one["required"][0].as_str()).collect()
+}
+
+/// Adds to every schema what the types do not say:
+/// - A union has a rule with a message that names its fields, instead of `oneOf`, whose message does not.
+/// - A list without a list type is atomic. Otherwise two appliers could merge their entries.
+/// - Nothing in a list has a default: the API server would add it to what was applied, and GitOps tools, which
+///   compare whole lists, would report a difference for ever. Defaults are applied when a policy is compiled.
+/// - Each paragraph of a description is one line. `kubectl explain` wraps text to the terminal and would keep
+///   the line breaks of the doc comments. The entries of a list stay on lines of their own.
+fn finish(schema: &mut Value, in_list: bool) {
+    let members =
+        members_of(schema).map(|members| members.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+    match schema {
         Value::Object(fields) => {
+            if let Some(members) = members {
+                fields.remove("oneOf");
+                let set =
+                    members.iter().map(|name| format!("has(self.{name})")).collect::<Vec<_>>().join(", ");
+                let rule = json!({
+                    "rule": format!("[{set}].filter(x, x).size() == 1"),
+                    "message": format!("exactly one of {} must be set", members.join(", ")),
+                });
+                let rules = fields.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+                if let Some(rules) = rules.as_array_mut() {
+                    rules.insert(0, rule);
+                }
+            }
+            if fields.get("type").is_some_and(|kind| kind == "array") {
+                fields.entry("x-kubernetes-list-type").or_insert_with(|| json!("atomic"));
+            }
+            // A field named `default` would be an object with a type.
+            if in_list && fields.contains_key("type") {
+                fields.remove("default");
+            }
             for (name, value) in fields {
                 match value {
                     Value::String(text) if name == "description" => {
                         *text = text.replace("\n- ", "\n\n- ");
                         *text = text.split("\n\n").map(join_paragraph).collect::<Vec<_>>().join("\n");
                     }
-                    other => join_lines(other),
+                    other => finish(other, in_list || name == "items"),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(join_lines),
+        Value::Array(items) => items.iter_mut().for_each(|item| finish(item, in_list)),
         _ => {}
     }
 }

@@ -5,8 +5,7 @@
 //! - [`manifest`]: reads policies from YAML files and reports problems with their lines.
 //! - [`schema`]: checks an object against the schema of the CRD.
 //! - [`policy`]: the API types, with [`duration`] as the format of their durations.
-//! - [`mod@validate`]: everything that makes a policy valid; each problem is a [`violation`].
-//! - [`mod@compile`]: translates a valid policy into a compiled one.
+//! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
 //! - [`summary`]: describes a compiled policy in one line.
 //! - [`conditions`]: types and reasons of status conditions.
 //! - [`crd`]: writes the CRDs as YAML.
@@ -20,13 +19,11 @@ pub mod manifest;
 pub mod policy;
 pub mod schema;
 pub mod summary;
-pub mod validate;
 pub mod violation;
 
-pub use compile::compile;
+pub use compile::{Compiled, compile};
 pub use crd::crd_files;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
-pub use validate::{ValidPolicy, validate};
 pub use violation::Violation;
 
 /// API group of Sluice.

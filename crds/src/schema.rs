@@ -3,21 +3,18 @@
 
 use std::sync::OnceLock;
 
-use kube::CustomResourceExt as _;
 use regex::Regex;
 use serde_json::Value;
 
+use crate::crd::{crd, members_of};
 use crate::duration;
-use crate::policy::RateLimitPolicy;
 use crate::violation::Violation;
 
 /// Returns the schema of a whole `RateLimitPolicy` object.
 fn schema() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
-    SCHEMA.get_or_init(|| {
-        let crd = serde_json::to_value(RateLimitPolicy::crd()).unwrap_or_default();
-        crd.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default()
-    })
+    SCHEMA
+        .get_or_init(|| crd().pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default())
 }
 
 /// Returns all violations of the schema in `spec`.
@@ -101,7 +98,6 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
             for (name, value) in fields {
                 let path = format!("{path}.{name}");
                 match schema["properties"].get(name) {
-                    Some(_) if value.is_null() => {}
                     Some(schema) => walk(&path, value, schema, found),
                     None if additional.is_object() => walk(&path, value, additional, found),
                     None => {
@@ -118,8 +114,20 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                     }
                 }
             }
+            if let Some(members) = members_of(schema) {
+                let set: Vec<_> = members.iter().copied().filter(|name| fields.contains_key(*name)).collect();
+                if set.len() != 1 {
+                    let found_members = match &set[..] {
+                        [] => "none is set".to_owned(),
+                        set => format!("{} are set", set.join(" and ")),
+                    };
+                    let members = members.join(", ");
+                    let message = format!("exactly one of {members} must be set, but {found_members}");
+                    found.push(Violation::new(path, message));
+                }
+            }
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                if fields.get(name).is_none_or(Value::is_null) {
+                if !fields.contains_key(name) {
                     found.push(Violation::new(format!("{path}.{name}"), "is required"));
                 }
             }

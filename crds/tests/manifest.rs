@@ -233,3 +233,48 @@ fn equal_policies_compile_to_equal_hashes() {
     let other = text.replace("per: 1m", "per: 60s").replace("  limits", "  mode: Enforce\n  limits");
     assert_eq!(one(&text).compiled.to_json(), one(&other).compiled.to_json());
 }
+
+#[test]
+fn a_problem_hides_no_problem_of_another_field() {
+    let text = manifest(
+        "  mode: Loud
+  clientAddress: {trustedProxies: [10.0.0.0/33]}
+  limits:
+  - name: A
+    matches: [{}]
+    key: {parts: [{header: {name: x}, clientIP: {}}]}
+    rates: [{requests: 1, per: 1d}]
+    algorithm: {leakyBucket: {maxWait: 2h}}
+    enforcement: {soft: {overPercent: 5, for: 9000h}}
+  - name: b
+    rates: [{requests: 1, per: 60s}, {requests: 2, per: 1m}, {requests: -1, per: 1h}]
+    matches: [{path: {exact: /a//b}}]
+  - {}
+  concurrency:
+  - {name: b, max: 0}
+  - {name: c, adaptive: {vegas: {minimum: 3, maximum: 2}}, key: {parts: []}}
+",
+    );
+    let mut paths: Vec<_> =
+        errors(&text).iter().map(|error| error.split(": ").nth(1).unwrap().to_owned()).collect();
+    paths.sort();
+    let expected = [
+        "spec.clientAddress.trustedProxies[0]",
+        "spec.concurrency[0].max",
+        "spec.concurrency[0].name",
+        "spec.concurrency[1].adaptive.vegas.maximum",
+        "spec.concurrency[1].key.parts",
+        "spec.limits[0].algorithm.leakyBucket.maxWait",
+        "spec.limits[0].enforcement.soft.for",
+        "spec.limits[0].key.parts[0]",
+        "spec.limits[0].matches[0]",
+        "spec.limits[0].name",
+        "spec.limits[0].rates[0].per",
+        "spec.limits[1].matches[0].path.exact",
+        "spec.limits[1].rates[2].requests",
+        "spec.limits[2].name",
+        "spec.limits[2].rates",
+        "spec.mode",
+    ];
+    assert_eq!(paths, expected);
+}

@@ -24,7 +24,7 @@ fn a_key_that_the_client_chooses_is_warned_about() {
     assert!(
         warnings
             .iter()
-            .any(|w| w.contains("limits[0].key: a client can get a new counter by changing the header")),
+            .any(|w| w.contains("limits[0].key: a client can get a new counter by sending another value")),
         "{warnings:?}"
     );
 }
@@ -114,35 +114,33 @@ fn rates_without_effect_and_other_odd_algorithms_are_warned_about() {
 #[test]
 fn a_limit_that_is_too_small_to_lease_is_warned_about() {
     let small = |top: &str, limits: &str| {
-        let found = load_one(top, limits)
-            .warnings
-            .into_iter()
-            .filter(|w| w.message.contains("is too small for leases"));
+        let found =
+            load_one(top, limits).warnings.into_iter().filter(|w| w.message.contains("too few for leases"));
         found.map(|warning| format!("{}: {}", warning.path, warning.message)).collect::<Vec<_>>()
     };
     let limits = |rates: &str, more: &str| format!("limits: [{{name: l, rates: [{rates}]{more}}}]");
     for (rates, more, warned) in [
-        ("{requests: 49, per: 1m}", "", Some("rates[0]: a limit of 49")),
+        ("{requests: 49, per: 1m}", "", Some("rates[0]: 49 requests at once")),
         ("{requests: 50, per: 1m}", "", None),
-        ("{requests: 40, per: 1m}, {requests: 20000, per: 24h}", "", Some("rates[0]: a limit of 40")),
-        ("{requests: 500, per: 1m}, {requests: 20, per: 1s}", "", Some("rates[1]: a limit of 20")),
+        ("{requests: 40, per: 1m}, {requests: 20000, per: 24h}", "", Some("rates[0]: 40 requests at once")),
+        ("{requests: 500, per: 1m}, {requests: 20, per: 1s}", "", Some("rates[1]: 20 requests at once")),
         ("{requests: 500, per: 1m}, {requests: 50, per: 1s}", "", None),
-        ("{requests: 10, per: 1m}", ", algorithm: {fixedWindow: {}}", Some("rates[0]: a limit of 10")),
+        ("{requests: 10, per: 1m}", ", algorithm: {fixedWindow: {}}", Some("rates[0]: 10 requests at once")),
         // The burst matters, not the rate.
         ("{requests: 10, per: 1m}", ", algorithm: {tokenBucket: {burst: 100}}", None),
         (
             "{requests: 100, per: 1m}",
             ", algorithm: {tokenBucket: {burst: 10}}",
-            Some("rates[0]: a burst of 10"),
+            Some("rates[0]: 10 requests at once"),
         ),
-        ("{requests: 100, per: 1m}", ", algorithm: {gcra: {}}", Some("rates[0]: a burst of 1")),
+        ("{requests: 100, per: 1m}", ", algorithm: {gcra: {}}", Some("rates[0]: 1 requests at once")),
         // These are never leased.
         ("{requests: 10, per: 1m}", ", algorithm: {slidingWindowLog: {}}", None),
         ("{requests: 10, per: 40ms}", "", None),
     ] {
         let found = small("consistency: Leased", &limits(rates, more));
         let expected = warned.map(|warned| {
-            format!("spec.limits[0].{warned} is too small for leases, which save calls from 50 requests on: ")
+            format!("spec.limits[0].{warned} are too few for leases, which save calls from 50 on: ")
         });
         assert_eq!(found.len(), usize::from(expected.is_some()), "{rates} {more}: {found:?}");
         assert!(expected.is_none_or(|expected| found[0].starts_with(&expected)), "{found:?}");

@@ -19,16 +19,15 @@ use tokio::sync::Notify;
 fn concurrent(name: &str, max: u64, mode: &str) -> String {
     format!(
         r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-        "rates":[{{"requests":{max},"periodMillis":30000,"algorithm":"concurrency"}}]}}"#
+        "kind":{{"slots":{{"max":{max},"leaseMillis":30000}}}}}}"#
     )
 }
 
 /// Returns an adaptive limit in JSON.
 fn adaptive(initial: u32, mode: &str) -> String {
     format!(
-        r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","rates":[{{"requests":9,"periodMillis":1,"algorithm":
-        {{"adaptive":{{"minimum":1,"initial":{initial},"maximum":9,
-        "kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}]}}"#
+        r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","kind":{{"adaptive":{{"minimum":1,"initial":{initial},
+        "maximum":9,"kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}"#
     )
 }
 
@@ -330,8 +329,8 @@ async fn an_edit_keeps_the_counts_of_requests_in_flight() {
 async fn a_request_rejected_by_a_full_delay_queue_returns_its_slot_once() {
     const WAITING: u64 = 1000;
     let application = Application::start().await;
-    let leaky = r#"{"name":"leaky","mode":"Enforce","onMissing":"Shared","rates":[{"requests":1,"periodMillis":1000,
-        "algorithm":{"leakyBucket":{"maxWaitMillis":3600000}}}]}"#;
+    let leaky = r#"{"name":"leaky","mode":"Enforce","onMissing":"Shared","kind":{"rates":{"base":[{"requests":1,
+        "periodMillis":1000,"algorithm":{"leakyBucket":{"maxWaitMillis":3600000}}}]}}}"#;
     let concurrent = concurrent("l", WAITING + 1, "Enforce");
     let sidecar = sidecar_with(application.address, &[policy(&[leaky.to_owned(), concurrent.clone()])]);
     let address = sidecar.addresses()[0];

@@ -13,7 +13,7 @@ use support::*;
 fn leaky(name: &str, period: u64, max_wait: u64, mode: &str) -> String {
     format!(
         r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-        "rates":[{{"requests":1,"periodMillis":{period},"algorithm":{{"leakyBucket":{{"maxWaitMillis":{max_wait}}}}}}}]}}"#
+        "kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":{period},"algorithm":{{"leakyBucket":{{"maxWaitMillis":{max_wait}}}}}}}]}}}}}}"#
     )
 }
 

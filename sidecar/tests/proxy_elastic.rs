@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 /// A limit of 3 per hour, boosted to 5 while less than half of a capacity of 2 is used.
 const ELASTIC: &str = r#"{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-api-key"}],
-    "rates":[{"requests":3,"periodMillis":3600000,"algorithm":{"elastic":{"algorithm":"fixedWindow","requests":5,
-    "belowPercent":50,"capacity":{"inFlight":2}}}}]}"#;
+    "kind":{"rates":{"base":[{"requests":3,"periodMillis":3600000,"algorithm":{"fixedWindow":"Clock"}}],
+    "boosted":{"requests":5,"belowPercent":50,"capacity":{"inFlight":2}}}}}"#;
 
 /// An application that responds while the sender holds `true`.
 async fn application() -> (std::net::SocketAddr, watch::Sender<bool>) {

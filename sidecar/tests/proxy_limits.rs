@@ -96,14 +96,14 @@ async fn a_request_denied_by_one_policy_is_not_charged_by_another() {
 #[tokio::test]
 async fn several_rates_of_one_limit_have_different_names() {
     let application = Application::start().await;
-    let rates = r#"[{"requests":5,"periodMillis":1500,"algorithm":"slidingWindowCounter"},
-        {"requests":9,"periodMillis":3600000,"algorithm":"fixedWindow"}]"#;
+    let rates = r#"[{"requests":5,"periodMillis":1500,"algorithm":{"slidingWindowCounter":{"subWindows":1,"bound":"Estimate"}}},
+        {"requests":9,"periodMillis":3600000,"algorithm":{"fixedWindow":"Clock"}}]"#;
     let json = policy_json("checkout", "Allow", &[limit("l", 1, "")]);
-    let (before, after) = json.split_once(r#""rates":["#).unwrap();
-    let json = format!("{before}\"rates\":{rates}{}", after.split_once(']').unwrap().1);
+    let (before, after) = json.split_once(r#""base":["#).unwrap();
+    let json = format!("{before}\"base\":{rates}{}", after.split_once(']').unwrap().1);
     let sidecar = sidecar_with(application.address, &[prepare(&json)]);
     let response = get(sidecar.addresses()[0], "").await;
-    assert_eq!(response.header("ratelimit-policy"), "\"l/1500ms\";q=5, \"l/1h\";q=9;w=3600");
+    assert_eq!(response.header("ratelimit-policy"), "\"l/1s500ms\";q=5, \"l/1h\";q=9;w=3600");
 }
 
 #[tokio::test]

@@ -21,7 +21,8 @@ const YEAR: u64 = 366 * 24 * 3_600_000;
 
 /// Returns a policy of one limit, with the header `x-api-key` as key.
 fn policy(name: &str, consistency: &str, on_failure: &str, requests: u64) -> Arc<PreparedPolicy> {
-    let rate = format!(r#"{{"requests":{requests},"periodMillis":{YEAR},"algorithm":"fixedWindow"}}"#);
+    let rate =
+        format!(r#"{{"requests":{requests},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}"#);
     policy_with_rate(name, consistency, on_failure, &rate, "Enforce")
 }
 
@@ -35,7 +36,7 @@ fn policy_with_rate(
 ) -> Arc<PreparedPolicy> {
     prepare(&format!(
         r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"{consistency}",
-        "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"rates":[{rate}]}}]}}"#
+        "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{rate}]}}}}}}]}}"#
     ))
 }
 
@@ -298,7 +299,7 @@ async fn each_policy_decides_about_store_failures_and_a_policy_that_denies_wins(
 #[tokio::test]
 async fn a_shadow_limit_uses_local_quota_too() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
-    let rate = format!(r#"{{"requests":4,"periodMillis":{YEAR},"algorithm":"fixedWindow"}}"#);
+    let rate = format!(r#"{{"requests":4,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}"#);
     let policies = [policy_with_rate("p", "Strict", "Share", &rate, "Shadow")];
     let sidecar = pod(&application, &choice(&redis), &policies, (0, 2)).await;
     redis.kill();
@@ -363,9 +364,9 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
     let policies = [prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Local","limits":[
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "rates":[{{"requests":6,"periodMillis":{YEAR},"algorithm":"fixedWindow"}}]}},
+          "kind":{{"rates":{{"base":[{{"requests":6,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "rates":[{{"requests":1,"periodMillis":30000,"algorithm":"concurrency"}}]}}]}}"#
+          "kind":{{"slots":{{"max":1,"leaseMillis":30000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &choice(&redis), &policies, (0, 2)).await;
     let address = sidecar.addresses()[0];
@@ -406,11 +407,11 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
 async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates_with_local_quota() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [prepare(&format!(
-        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","limits":[
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","limits":[
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "rates":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":"fixedWindow"}}]}},
+          "kind":{{"rates":{{"base":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "rates":[{{"requests":9,"periodMillis":2000,"algorithm":"concurrency"}}]}}]}}"#
+          "kind":{{"slots":{{"max":9,"leaseMillis":2000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &choice(&redis), &policies, (0, 1)).await;
     let (address, key) = (sidecar.addresses()[0], "x-api-key: a\r\n");

@@ -132,7 +132,8 @@ async fn a_policy_that_cannot_be_enforced_is_nacked_and_its_active_version_still
     assert_eq!(test.limit().await, "10");
 
     let mut changed = message(true, &[("uid-a", &json("a", 12))]);
-    changed["policies"]["uid-a"]["policy"]["limits"][0]["rates"][0]["requests"] = 1_000_000.into();
+    changed["policies"]["uid-a"]["policy"]["limits"][0]["kind"]["rates"]["base"][0]["requests"] =
+        1_000_000.into();
     session.event("policies", "4", &changed);
     let report = test.operator.report().await;
     assert!(reason(&report.policies["uid-a"]).contains("changed in transit"));

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use sluice_config::KeySecret;
-use sluice_config::key::{Identity, KeyBuilder};
-use sluice_config::policy::{KeyPart, OnMissing};
+use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
 use sluice_limiter::Record;
 use sluice_tests::client::{KeepAlive, get, get_many};
 use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, try_apply};

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{ClientAddress, CompiledLimit, Consistency, Mode, OnStoreFailure};
+use crate::client_address::ClientAddress;
+use crate::policy::{CompiledLimit, Consistency, Mode, OnStoreFailure};
 
 /// A compiled policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompiledPolicy {
     /// Namespace of the policy object.
     pub namespace: String,
@@ -16,14 +17,28 @@ pub struct CompiledPolicy {
     pub mode: Mode,
     /// Decision about requests while the store does not respond.
     pub on_store_failure: OnStoreFailure,
-    /// Location of the counters; if absent, the store, with one check per request.
-    #[serde(default, skip_serializing_if = "Consistency::is_strict")]
+    /// Location of the counters.
     pub consistency: Consistency,
     /// Source of client addresses; if absent, the peer's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
     /// Limits of the policy. A request must pass all that match it.
     pub limits: Vec<CompiledLimit>,
+    /// What a sidecar may ignore.
+    #[serde(default, skip_serializing_if = "Hints::is_empty")]
+    pub hints: Hints,
+}
+
+/// Parts of a policy that a sidecar may ignore, because every request is decided alike without them. A sidecar
+/// that does not know a hint drops it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hints {}
+
+impl Hints {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl CompiledPolicy {

@@ -1,12 +1,19 @@
 //! One limit of a policy.
 
 use serde::{Deserialize, Serialize};
+use sluice_limiter::{Period, Rate, RateError, Requests};
 
-use crate::policy::{CompiledRate, KeyPart, Match, Mode, OnMissing};
+use crate::key::{KeyPart, OnMissing};
+use crate::matches::Match;
+use crate::policy::{CompiledAdaptive, Mode};
+
+/// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
+/// its slots three times within it, so a shorter outage of the store loses no slot.
+pub const SLOT_LEASE_MILLIS: u64 = 30_000;
 
 /// A compiled limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompiledLimit {
     /// Name of the limit, unique in the policy.
     pub name: String,
@@ -20,7 +27,76 @@ pub struct CompiledLimit {
     pub key: Vec<KeyPart>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
-    /// Rates, all of which must admit the request. A concurrency limit has one entry with an algorithm of its
-    /// own.
-    pub rates: Vec<CompiledRate>,
+    /// What the limit counts, and how much it admits.
+    pub kind: LimitKind,
+}
+
+/// What a limit counts, and how much it admits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum LimitKind {
+    /// Requests per period.
+    Rates(Rates),
+    /// Concurrent requests in all pods together.
+    Slots(Slots),
+    /// Concurrent requests in each pod, which learns their number from its application.
+    Adaptive(CompiledAdaptive),
+}
+
+/// The rates of a limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rates {
+    /// Rates, all of which must admit the request.
+    pub base: Vec<Rate>,
+    /// A higher number of requests while the pod has spare capacity. The limit then has exactly one rate: with
+    /// several it would be ambiguous which of them is boosted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boosted: Option<Boosted>,
+}
+
+/// A higher number of requests while the pod has spare capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Boosted {
+    /// Boosted number of requests per period.
+    pub requests: Requests,
+    /// Utilization below which the boosted number applies, in percent of `capacity`.
+    pub below_percent: u64,
+    /// Capacity of the pod.
+    pub capacity: Capacity,
+}
+
+/// The capacity of a pod, 100 percent of utilization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Capacity {
+    /// Number of requests in flight.
+    InFlight(u64),
+}
+
+/// A limit on concurrent requests in all pods together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Slots {
+    /// Number of slots, at most [`sluice_limiter::MAX_CONCURRENT`].
+    pub max: Requests,
+    /// Slot lease: time after which a slot that is not renewed expires.
+    #[serde(rename = "leaseMillis")]
+    pub lease: Period,
+}
+
+impl Boosted {
+    /// Returns the boosted form of a rate. It has the tag of the base rate, so both count in the same record.
+    pub fn apply(&self, base: Rate) -> Result<Rate, RateError> {
+        Rate { requests: self.requests, ..base }.validated()
+    }
+
+    /// Returns the mean number of requests in flight below which the boosted number applies, in hundredths of
+    /// a request.
+    #[must_use]
+    pub fn below_hundredths(&self) -> u64 {
+        let Capacity::InFlight(capacity) = self.capacity;
+        self.below_percent.saturating_mul(capacity)
+    }
 }

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use sluice_limiter::Rate;
+use sluice_limiter::adaptive::Adaptive;
+use sluice_limiter::{MAX_CONCURRENT, OutOfRange, Rate};
 
 use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
-use crate::matcher::Matcher;
+use crate::matches::Matcher;
 use crate::nack::Nack;
-use crate::policy::{Capacity, CompiledLimit, CompiledRate, Elastic, InvalidRate, Mode};
-use crate::prepared::{Concurrency, RequestAttributes};
+use crate::policy::{CompiledLimit, LimitKind, Mode, Rates, Slots};
+use crate::prepared::RequestAttributes;
 
 /// Largest number of rates of one limit.
 const MAX_RATES: usize = 8;
@@ -23,19 +24,31 @@ pub struct PreparedLimit {
     pub scope: String,
     /// Enforced, or only observed.
     pub mode: Mode,
-    /// Rates; empty for a concurrency limit.
-    pub rates: Vec<Rate>,
-    /// Settings of a concurrency limit, which has no rates.
-    pub concurrency: Option<Concurrency>,
-    /// Rates of an elastic limit while the pod has spare capacity.
-    pub boosted: Option<Boosted>,
+    /// What the limit counts, and how much it admits.
+    pub kind: PreparedKind,
     matches: Vec<Matcher>,
     key: KeyBuilder,
 }
 
+/// A [`LimitKind`] that was checked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PreparedKind {
+    /// Requests per period.
+    Rates {
+        /// Rates, all of which must admit the request.
+        base: Vec<Rate>,
+        /// Rates that replace them while the pod has spare capacity.
+        boosted: Option<BoostedRates>,
+    },
+    /// Concurrent requests in all pods together.
+    Slots(Slots),
+    /// Concurrent requests in each pod, with the limit in its initial state.
+    Adaptive(Box<Adaptive>),
+}
+
 /// The rates that replace a limit's own while the pod has spare capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Boosted {
+pub struct BoostedRates {
     /// Boosted rates. Each has the tag of the base rate that it replaces, so that both count in the same
     /// record.
     pub rates: Vec<Rate>,
@@ -45,25 +58,32 @@ pub struct Boosted {
 
 impl PreparedLimit {
     pub(super) fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Nack> {
-        let concurrency = Concurrency::from_rates(&limit.rates)?;
-        let compiled = if concurrency.is_some() { &[] } else { &limit.rates[..] };
-        let rates = compiled.iter().map(|rate| rate.rate().map_err(nack));
-        let rates = rates.collect::<Result<Vec<_>, Nack>>()?;
-        let repeated =
-            rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
-        if (rates.is_empty() && concurrency.is_none()) || rates.len() > MAX_RATES || repeated {
-            return Err(Nack(format!("a limit needs 1 to {MAX_RATES} rates with different periods")));
-        }
         Ok(Self {
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
-            boosted: boosted(compiled)?,
-            rates,
-            concurrency,
+            kind: PreparedKind::new(&limit.kind)?,
             matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })
+    }
+
+    /// Returns the base rates. A limit on concurrent requests has none.
+    #[must_use]
+    pub fn rates(&self) -> &[Rate] {
+        match &self.kind {
+            PreparedKind::Rates { base, .. } => base,
+            PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => &[],
+        }
+    }
+
+    /// Returns the rates that apply while the pod has spare capacity, if the limit has such rates.
+    #[must_use]
+    pub fn boosted(&self) -> Option<&BoostedRates> {
+        match &self.kind {
+            PreparedKind::Rates { boosted, .. } => boosted.as_ref(),
+            PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => None,
+        }
     }
 
     /// Reports whether the limit applies to a request. `path` must be in normal form.
@@ -88,23 +108,32 @@ impl PreparedLimit {
     }
 }
 
-/// Returns the boosted rates of an elastic limit. It must have exactly one rate: with several it would be
-/// ambiguous which of them is boosted.
-fn boosted(rates: &[CompiledRate]) -> Result<Option<Boosted>, Nack> {
-    for rate in rates {
-        let Some((boosted, elastic)) = rate.boosted().map_err(nack)? else { continue };
-        let &Elastic { below_percent, capacity: Capacity::InFlight(capacity), .. } = elastic;
-        if rates.len() != 1 {
-            return Err(Nack("an elastic limit must have exactly one rate".into()));
+impl PreparedKind {
+    fn new(kind: &LimitKind) -> Result<Self, Nack> {
+        match kind {
+            LimitKind::Rates(rates) => prepare_rates(rates),
+            LimitKind::Slots(slots) => match slots.max.get() {
+                1..=MAX_CONCURRENT => Ok(Self::Slots(*slots)),
+                value => Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
+            },
+            LimitKind::Adaptive(adaptive) => {
+                Ok(Self::Adaptive(Box::new(adaptive.adaptive().map_err(Nack::new)?)))
+            }
         }
-        return Ok(Some(Boosted {
-            rates: vec![boosted],
-            below_hundredths: below_percent.saturating_mul(capacity),
-        }));
     }
-    Ok(None)
 }
 
-fn nack(error: InvalidRate) -> Nack {
-    Nack(error.to_string())
+fn prepare_rates(Rates { base, boosted }: &Rates) -> Result<PreparedKind, Nack> {
+    let repeated = base.iter().enumerate().any(|(n, rate)| base[..n].iter().any(|r| r.tag() == rate.tag()));
+    if base.is_empty() || base.len() > MAX_RATES || repeated {
+        return Err(Nack(format!("a limit needs 1 to {MAX_RATES} rates with different periods")));
+    }
+    let boosted = boosted.as_ref().map(|boosted| match base[..] {
+        [rate] => Ok(BoostedRates {
+            rates: vec![boosted.apply(rate).map_err(Nack::new)?],
+            below_hundredths: boosted.below_hundredths(),
+        }),
+        _ => Err(Nack("an elastic limit must have exactly one rate".into())),
+    });
+    Ok(PreparedKind::Rates { base: base.clone(), boosted: boosted.transpose()? })
 }

@@ -3,14 +3,11 @@
 //! - [`request`]: the attributes of a request that limits look at.
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit.
-//! - [`concurrency`]: the settings of a concurrency limit.
 
-pub mod concurrency;
 pub mod limit;
 pub mod policy;
 pub mod request;
 
-pub use concurrency::Concurrency;
-pub use limit::{Boosted, PreparedLimit};
+pub use limit::{BoostedRates, PreparedKind, PreparedLimit};
 pub use policy::PreparedPolicy;
 pub use request::RequestAttributes;

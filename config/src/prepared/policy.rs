@@ -1,12 +1,10 @@
 //! A whole policy, ready to be applied to requests.
 
-use serde::Deserialize as _;
-
-use crate::client_address;
+use crate::client_address::{self, ClientAddress};
 use crate::key::Identity;
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
-use crate::policy::{ClientAddress, CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
+use crate::policy::{CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
 use crate::prepared::{PreparedLimit, RequestAttributes};
 
 #[cfg(test)]
@@ -31,13 +29,18 @@ pub struct PreparedPolicy {
 }
 
 impl PreparedPolicy {
-    /// Prepares a policy from its JSON. A nack names the limit that cannot be enforced.
+    /// Prepares a policy from its JSON. A nack names the field, or the limit, that cannot be enforced.
     pub fn from_json(json: &str) -> Result<Self, Nack> {
         let mut from = serde_json::Deserializer::from_str(json);
-        let policy = CompiledPolicy::deserialize(&mut from).and_then(|policy| from.end().map(|()| policy));
-        let policy = policy.map_err(|error| {
-            Nack(format!("this sidecar cannot read the policy and may be too old for it: {error}"))
-        })?;
+        let unreadable = |path: String, error: serde_json::Error| {
+            let path = if path == "." { String::new() } else { format!("{path}: ") };
+            Nack(format!(
+                "{path}{error}: if the operator is newer than this sidecar, restart the pod to update it"
+            ))
+        };
+        let policy: CompiledPolicy = serde_path_to_error::deserialize(&mut from)
+            .map_err(|error| unreadable(error.path().to_string(), error.into_inner()))?;
+        from.end().map_err(|error| unreadable(String::new(), error))?;
         Self::new(policy, PolicyHash::of(json))
     }
 

@@ -1,56 +1,67 @@
-//! Translates a valid policy into the compiled policy that sidecars enforce. Equal specs give equal compiled
-//! policies, with equal hashes.
+//! Compiles policies. Validating is compiling: one function returns the compiled policy, or all violations.
+//! Admission, the controller and `sluice check` all call it, so they always agree.
 //!
-//! - [`limit`]: mode, matches and key, which all limits have.
-//! - [`rate`]: the rates of a limit, with their algorithm and enforcement.
-//! - [`concurrency`]: limits on concurrent requests.
+//! Each type in [`crate::policy`] compiles itself: it checks its fields, reports what is wrong or probably not
+//! intended, and translates the rest. Equal specs give equal compiled policies, with equal hashes.
+//!
+//! - [`field`]: the place of a value in the spec, where problems are reported.
+//! - [`readable`]: what can be read of an object whose schema has violations, so that they hide no others.
+//! - [`redundant_rates`]: rates that never deny a request.
 
-pub(crate) mod concurrency;
-mod limit;
-pub(crate) mod rate;
+pub(crate) mod field;
+mod readable;
+pub(crate) mod redundant_rates;
 
-use sluice_config::policy::{AddressHeader, ClientAddress, CompiledPolicy, Consistency, OnStoreFailure};
+use kube::core::Selector;
+use serde_json::Value;
+use sluice_config::CompiledPolicy;
 
-use self::concurrency::compile_concurrency;
-use self::limit::{compile_limit, compile_mode};
-use self::rate::compile_rate;
-use crate::policy as api;
-use crate::validate::ValidPolicy;
+use self::field::{Field, Report};
+use self::readable::readable_spec;
+use crate::policy::RateLimitPolicySpec;
+use crate::schema;
+use crate::violation::Violation;
 
-/// Compiles a valid policy.
-#[must_use]
-pub fn compile(valid: &ValidPolicy) -> CompiledPolicy {
-    let policy = &valid.policy;
-    let spec = &policy.spec;
-    let limits = spec.limits.iter().map(|limit| {
-        let rates = limit.rates.iter().map(|rate| compile_rate(limit, rate)).collect();
-        compile_limit(spec.mode, &limit.name, limit.mode, &limit.matches, limit.key.as_ref(), rates)
-    });
-    let concurrency = spec.concurrency.iter().map(|limit| {
-        let rates = vec![compile_concurrency(limit)];
-        compile_limit(spec.mode, &limit.name, limit.mode, &limit.matches, limit.key.as_ref(), rates)
-    });
-    CompiledPolicy {
-        namespace: policy.metadata.namespace.clone().unwrap_or_default(),
-        name: policy.metadata.name.clone().unwrap_or_default(),
-        mode: compile_mode(spec.mode),
-        on_store_failure: match spec.on_store_failure {
-            api::OnStoreFailure::Allow => OnStoreFailure::Allow,
-            api::OnStoreFailure::Deny => OnStoreFailure::Deny,
-            api::OnStoreFailure::Share => OnStoreFailure::Share,
-        },
-        consistency: match spec.consistency {
-            api::Consistency::Strict => Consistency::Strict,
-            api::Consistency::Leased => Consistency::Leased,
-            api::Consistency::Local => Consistency::Local,
-        },
-        client_address: spec.client_address.as_ref().map(|address| ClientAddress {
-            trusted_proxies: address.trusted_proxies.iter().filter_map(|net| net.parse().ok()).collect(),
-            header: match address.header {
-                api::AddressHeader::XForwardedFor => AddressHeader::XForwardedFor,
-                api::AddressHeader::Forwarded => AddressHeader::Forwarded,
-            },
-        }),
-        limits: limits.chain(concurrency).collect(),
+/// A valid policy.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// The policy that sidecars enforce.
+    pub policy: CompiledPolicy,
+    /// Pods that the policy applies to.
+    pub selector: Selector,
+    /// Settings that are valid but probably not intended.
+    pub warnings: Vec<Violation>,
+}
+
+/// Compiles an object in JSON, or returns all its violations: those of the schema, and everything that a schema
+/// cannot express.
+pub fn compile(object: &Value) -> Result<Compiled, Vec<Violation>> {
+    let mut object = object.clone();
+    remove_nulls(&mut object);
+    let report = Report::new(schema::violations(&object));
+    let spec = match serde_json::from_value::<RateLimitPolicySpec>(readable_spec(&object, &report)) {
+        Ok(spec) => spec,
+        Err(error) => {
+            Field::root(&report).violation(error.to_string());
+            return Err(report.into_violations());
+        }
+    };
+    let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (policy, selector) = spec.compile(&Field::root(&report), name("namespace"), name("name"));
+    match (policy, report.is_empty()) {
+        (Some(policy), true) => Ok(Compiled { policy, selector, warnings: report.into_warnings() }),
+        _ => Err(report.into_violations()),
+    }
+}
+
+/// Removes fields that are null, which the API server treats as absent.
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
     }
 }

@@ -15,8 +15,7 @@ use sluice_config::CompiledPolicy;
 use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
-use crate::compile::compile;
-use crate::validate::{ValidPolicy, validate};
+use crate::compile::{Compiled, compile};
 use crate::violation::Violation;
 
 /// Size of the largest file that is read, in bytes.
@@ -154,9 +153,9 @@ fn load_policy(node: &Spanned<Node>) -> Result<Option<LoadedPolicy>, Vec<Problem
     let located = |violation: Violation| {
         Problem::new(line_of(node, &violation.path), violation.path, violation.message)
     };
-    let valid: ValidPolicy =
-        validate(&object).map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
-    let compiled = compile(&valid);
-    let warnings = valid.warnings.into_iter().map(located).collect();
-    Ok(Some(LoadedPolicy { namespace: compiled.namespace.clone(), name, compiled, warnings }))
+    let compiled =
+        compile(&object).map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
+    let Compiled { policy, selector: _, warnings } = compiled;
+    let warnings = warnings.into_iter().map(located).collect();
+    Ok(Some(LoadedPolicy { namespace: policy.namespace.clone(), name, compiled: policy, warnings }))
 }

@@ -3,38 +3,43 @@
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_limiter::{self as limiter, RateError};
+use sluice_limiter::{Alignment, Bound, Burst, MAX_PERIOD_MS, MAX_WARM_UP_MS, MaxWait, SubWindows};
 
+use crate::compile::field::{Field, number};
+use crate::compile::redundant_rates::Relation;
 use crate::duration;
+use crate::policy::Rate;
+
+/// Default `coldFactor`, the one of Guava's `SmoothWarmingUp`.
+const COLD_FACTOR: i64 = 3;
+/// Longest delay of a leaky bucket, in milliseconds. No client waits longer.
+const MAX_WAIT_MS: u64 = 3_600_000;
+/// Time after which most clients and load balancers stop waiting for a response, in milliseconds.
+const PATIENCE_MS: u64 = 60_000;
 
 /// Algorithm that counts requests. Exactly one field is required.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.slidingWindowCounter), has(self.fixedWindow), has(self.slidingWindowLog), has(self.tokenBucket), has(self.gcra), has(self.leakyBucket)].filter(x, x).size() == 1").message("exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket must be set"))]
-pub struct Algorithm {
+pub enum Algorithm {
     /// Counts the requests of the last period in sub-windows. Only the oldest sub-window, which the period
     /// overlaps in part, is not counted exactly. The best choice for most limits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sliding_window_counter: Option<SlidingWindowCounter>,
+    SlidingWindowCounter(SlidingWindowCounter),
     /// Counts the requests since the current window began. Up to twice the limit can pass within one period
     /// that spans two windows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fixed_window: Option<FixedWindow>,
+    FixedWindow(FixedWindow),
     /// Records the time of every admitted request and never admits more than the limit in any period. Each
     /// request takes 6 bytes in the store, and a rate admits at most 10000 requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sliding_window_log: Option<SlidingWindowLog>,
+    SlidingWindowLog(SlidingWindowLog),
     /// Holds tokens, of which each request takes one. Tokens are added at a constant speed, the rate's
     /// requests per period, up to the burst. After a pause a client can send a whole burst.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_bucket: Option<TokenBucket>,
+    TokenBucket(TokenBucket),
     /// The generic cell rate algorithm: admits requests at an even pace, at least period/requests apart,
     /// except for a burst.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gcra: Option<Gcra>,
+    Gcra(Gcra),
     /// Delays requests in the sidecar so that they reach the application at an even pace, at least
     /// period/requests apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leaky_bucket: Option<LeakyBucket>,
+    LeakyBucket(LeakyBucket),
 }
 
 /// A window that always ends now.
@@ -50,16 +55,6 @@ pub struct SlidingWindowCounter {
     pub bound: Bound,
 }
 
-/// Counting of the oldest sub-window.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bound {
-    /// In proportion to the part that the period still overlaps.
-    #[default]
-    Estimate,
-    /// In full.
-    Guaranteed,
-}
-
 /// Windows that follow one another.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -72,18 +67,6 @@ pub struct FixedWindow {
     ///   at the same time.
     #[serde(default)]
     pub alignment: Alignment,
-}
-
-/// Times at which fixed windows begin.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Alignment {
-    /// At multiples of the period since the Unix epoch.
-    #[default]
-    Clock,
-    /// At the client's first admitted request.
-    FirstRequest,
-    /// Like `Clock`, with an offset for each client.
-    Spread,
 }
 
 /// A log of the time of every request.
@@ -147,4 +130,110 @@ pub struct LeakyBucket {
     /// wait longer is rejected immediately.
     #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
     pub max_wait: String,
+}
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self::SlidingWindowCounter(SlidingWindowCounter::default())
+    }
+}
+
+impl Algorithm {
+    /// Compiles the algorithm for one rate of the limit, which stands at `at_rate`.
+    pub(crate) fn compile(
+        &self,
+        at: &Field<'_>,
+        rate: &Rate,
+        at_rate: &Field<'_>,
+    ) -> Option<limiter::Algorithm> {
+        if rate.sub_windows.is_some() && !matches!(self, Self::SlidingWindowCounter(_)) {
+            at_rate.at("subWindows").violation("is only allowed with slidingWindowCounter: remove it");
+        }
+        Some(match self {
+            Self::SlidingWindowCounter(SlidingWindowCounter { bound }) => {
+                let sub_windows = number(rate.sub_windows.unwrap_or(1));
+                if (*bound, sub_windows) == (Bound::Guaranteed, 1) {
+                    at_rate.warning(
+                        "with `bound: Guaranteed` and a single sub-window, a client with a steady rate gets \
+                         only half of the limit, because the whole previous period counts: set subWindows, for \
+                         example to 10",
+                    );
+                }
+                let sub_windows = at_rate.at("subWindows").accept(SubWindows::new(sub_windows))?;
+                limiter::Algorithm::SlidingWindowCounter { sub_windows, bound: *bound }
+            }
+            Self::FixedWindow(FixedWindow { alignment }) => limiter::Algorithm::FixedWindow(*alignment),
+            Self::SlidingWindowLog(SlidingWindowLog { min_interval, count_denied }) => {
+                let at = at.at("slidingWindowLog.minInterval");
+                let min_interval = match min_interval {
+                    Some(text) => at.millis(text, MAX_PERIOD_MS)?,
+                    None => 0,
+                };
+                limiter::Algorithm::SlidingWindowLog { min_interval, count_denied: *count_denied }
+            }
+            Self::TokenBucket(TokenBucket { burst, warm_up: Some(warm_up) }) => {
+                if burst.is_some() {
+                    at.at("tokenBucket.burst")
+                        .violation("cannot be combined with warmUp: remove one of them");
+                }
+                let at = at.at("tokenBucket.warmUp");
+                let millis = at.at("period").millis(&warm_up.period, MAX_WARM_UP_MS)?;
+                let cold_factor = number(warm_up.cold_factor.unwrap_or(COLD_FACTOR));
+                limiter::Algorithm::WarmUp(
+                    at.at("coldFactor").accept(limiter::WarmUp::new(millis, cold_factor))?,
+                )
+            }
+            Self::TokenBucket(TokenBucket { burst, warm_up: None }) => {
+                // A rate of 0 requests still needs a bucket for at least one token, which never fills.
+                let burst = Burst::new(number(burst.unwrap_or(rate.requests)).max(1));
+                limiter::Algorithm::TokenBucket { burst: at.at("tokenBucket.burst").accept(burst)? }
+            }
+            Self::Gcra(Gcra { burst }) => {
+                let burst = Burst::new(number(burst.unwrap_or(1)));
+                limiter::Algorithm::Gcra { burst: at.at("gcra.burst").accept(burst)? }
+            }
+            Self::LeakyBucket(LeakyBucket { max_wait }) => {
+                let at = at.at("leakyBucket.maxWait");
+                let millis = at.millis(max_wait, MAX_WAIT_MS)?;
+                limiter::Algorithm::LeakyBucket { max_wait: at.accept(MaxWait::from_millis(millis))? }
+            }
+        })
+    }
+
+    /// Warns of settings that are valid with every rate but probably not intended.
+    pub(crate) fn warn(&self, at: &Field<'_>) {
+        if let Self::LeakyBucket(LeakyBucket { max_wait }) = self
+            && duration::period(max_wait).is_ok_and(|wait| wait.millis() > PATIENCE_MS)
+        {
+            at.at("leakyBucket.maxWait")
+                .warning("is longer than 60s, and most clients and load balancers stop waiting by then");
+        }
+    }
+
+    /// Returns the field whose value contradicts the rate's numbers, relative to the limit at `limit` with the
+    /// rate at `rate`.
+    pub(crate) fn culprit<'a>(&self, error: RateError, limit: &Field<'a>, rate: &Field<'a>) -> Field<'a> {
+        match error {
+            RateError::Indivisible { .. } => rate.at("subWindows"),
+            RateError::LongLog(_) | RateError::TooManySlots(_) => rate.at("requests"),
+            RateError::LongInterval { .. } => limit.at("algorithm.slidingWindowLog.minInterval"),
+            RateError::SlowBucket(_) if matches!(self, Self::Gcra(_)) => limit.at("algorithm.gcra.burst"),
+            RateError::SlowBucket(_) => limit.at("algorithm.tokenBucket.burst"),
+            RateError::SlowWarmUp { .. } => rate.at("per"),
+            RateError::Soft => limit.at("enforcement.soft"),
+        }
+    }
+
+    /// Returns how several rates with this algorithm relate to each other.
+    pub(crate) fn relation(&self) -> Relation {
+        match self {
+            Self::SlidingWindowCounter(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindowLog(SlidingWindowLog { count_denied: false, .. }) => Relation::Windows,
+            Self::Gcra(_) | Self::LeakyBucket(_) | Self::TokenBucket(TokenBucket { burst: Some(_), .. }) => {
+                Relation::SameBurst
+            }
+            Self::SlidingWindowLog(_) | Self::TokenBucket(_) => Relation::Other,
+        }
+    }
 }

@@ -1,7 +1,12 @@
 //! Source of client addresses.
 
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::client_address;
+use sluice_config::client_address::AddressHeader;
+
+use crate::compile::field::Field;
 
 /// Source of a client's address when the peer is a trusted proxy.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -19,12 +24,17 @@ pub struct ClientAddress {
     pub header: AddressHeader,
 }
 
-/// A header that carries client addresses.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AddressHeader {
-    /// `X-Forwarded-For`.
-    #[default]
-    XForwardedFor,
-    /// `Forwarded` (RFC 7239).
-    Forwarded,
+impl ClientAddress {
+    pub(crate) fn compile(&self, at: &Field<'_>) -> client_address::ClientAddress {
+        let network = |(n, text): (usize, &String)| {
+            let network = text.parse::<IpNet>().map_err(|_| {
+                format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
+            });
+            at.at("trustedProxies").entry(n).accept(network)
+        };
+        client_address::ClientAddress {
+            trusted_proxies: self.trusted_proxies.iter().enumerate().filter_map(network).collect(),
+            header: self.header,
+        }
+    }
 }

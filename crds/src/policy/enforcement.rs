@@ -1,26 +1,25 @@
 //! Hard, soft and elastic enforcement of rates.
 
-use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::policy::{self as compiled, Boosted};
+use sluice_limiter::{self as limiter, MAX_PERIOD_MS, Requests};
 
+use crate::compile::field::{Field, number};
 use crate::duration;
+use crate::policy::Rate;
 
 /// Strictness with which the rates are enforced. Exactly one field is required.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.hard), has(self.soft), has(self.elastic)].filter(x, x).size() == 1").message("exactly one of hard, soft, elastic must be set"))]
-pub struct Enforcement {
+pub enum Enforcement {
     /// Admits no more than the rates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hard: Option<Hard>,
+    Hard(Hard),
     /// Admits more than the rates for some time; only for slidingWindowCounter and fixedWindow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub soft: Option<Soft>,
+    Soft(Soft),
     /// Admits more requests in a pod while that pod has spare capacity; only for a limit with exactly one
     /// rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub elastic: Option<Elastic>,
+    Elastic(Elastic),
 }
 
 /// Has no fields: write {}.
@@ -42,7 +41,7 @@ pub struct Soft {
 }
 
 /// A higher number of requests while the pod has spare capacity.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Elastic {
     /// Number of requests per period of the rate while the pod has spare capacity. Must be higher than the
@@ -58,13 +57,59 @@ pub struct Elastic {
 }
 
 /// The capacity of a pod. Exactly one field is required.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.inFlight)].filter(x, x).size() == 1").message("inFlight must be set"))]
-pub struct Capacity {
+pub enum Capacity {
     /// Number of requests that the application of a pod can process at the same time, 1 to 1000000. A request
     /// is in flight from the moment when it is forwarded until its response is complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub in_flight: Option<i64>,
+    InFlight(#[schemars(range(min = 1, max = 1_000_000))] i64),
+}
+
+impl Default for Enforcement {
+    fn default() -> Self {
+        Self::Hard(Hard {})
+    }
+}
+
+impl Enforcement {
+    /// Returns the soft extra of each rate, if the limit is soft.
+    pub(crate) fn soft(&self, at: &Field<'_>) -> Option<limiter::Soft> {
+        match self {
+            Self::Soft(Soft { over_percent, duration }) => {
+                let millis = at.at("soft.for").millis(duration, MAX_PERIOD_MS)?;
+                at.at("soft.overPercent").accept(limiter::Soft::new(number(*over_percent), millis))
+            }
+            Self::Hard(_) | Self::Elastic(_) => None,
+        }
+    }
+
+    /// Returns the boosted number of requests, if the limit is elastic.
+    pub(crate) fn boosted(&self, at: &Field<'_>, rates: &[Rate]) -> Option<Boosted> {
+        match self {
+            Self::Elastic(elastic) => elastic.compile(&at.at("elastic"), rates),
+            Self::Hard(_) | Self::Soft(_) => None,
+        }
+    }
+}
+
+impl Elastic {
+    fn compile(&self, at: &Field<'_>, rates: &[Rate]) -> Option<Boosted> {
+        match rates {
+            [rate] if self.requests <= rate.requests => at.at("requests").violation(format_args!(
+                "must be higher than the {} requests of the rate, but is {}",
+                rate.requests, self.requests
+            )),
+            [] | [_] => {}
+            rates => at.violation(format_args!(
+                "is only allowed with exactly one rate, but the limit has {}: make a limit for each rate",
+                rates.len()
+            )),
+        }
+        let Capacity::InFlight(capacity) = self.capacity;
+        Some(Boosted {
+            requests: at.at("requests").accept(Requests::new(number(self.requests)))?,
+            below_percent: number(self.utilization_below_percent),
+            capacity: compiled::Capacity::InFlight(number(capacity)),
+        })
+    }
 }

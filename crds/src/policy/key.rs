@@ -1,8 +1,9 @@
 //! Keys, which identify clients.
 
-use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::key;
+use sluice_config::key::OnMissing;
 
 /// Identifies the client that sent a request.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -21,16 +22,14 @@ pub struct Key {
 }
 
 /// A part of a key. Exactly one field is required.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP)].filter(x, x).size() == 1").message("exactly one of header, clientIP must be set"))]
-pub struct KeyPart {
+pub enum KeyPart {
     /// The value of a header.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub header: Option<HeaderKey>,
+    Header(HeaderKey),
     /// The client's address, or the network that it belongs to.
-    #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
-    pub client_ip: Option<ClientIpKey>,
+    #[serde(rename = "clientIP")]
+    ClientIp(ClientIpKey),
 }
 
 /// A header as a part of a key.
@@ -58,14 +57,16 @@ pub struct ClientIpKey {
     pub ipv6_prefix: Option<i32>,
 }
 
-/// Treatment of a request that lacks a part of the key.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnMissing {
-    /// All such requests share one counter.
-    #[default]
-    Shared,
-    /// The limit does not apply to the request.
-    Skip,
-    /// The request is rejected.
-    Deny,
+impl KeyPart {
+    pub(crate) fn compile(&self) -> key::KeyPart {
+        let bits =
+            |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);
+        match self {
+            Self::Header(header) => key::KeyPart::Header(header.name.to_ascii_lowercase()),
+            Self::ClientIp(ip) => key::KeyPart::ClientIp {
+                ipv4_prefix: bits(ip.ipv4_prefix, 32),
+                ipv6_prefix: bits(ip.ipv6_prefix, 64),
+            },
+        }
+    }
 }

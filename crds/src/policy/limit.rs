@@ -2,8 +2,14 @@
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::policy::{CompiledLimit, LimitKind, Mode, Rates};
+use sluice_limiter::{self as limiter, RateError, Requests};
 
-use crate::policy::{Algorithm, Enforcement, Key, Match, Mode, Rate};
+use crate::compile::field::{Field, number};
+use crate::compile::redundant_rates;
+use crate::compile::redundant_rates::Relation;
+use crate::duration;
+use crate::policy::{Algorithm, Enforcement, Rate, Selection};
 
 /// A limit on the rate of requests: the requests that it applies to, how it identifies clients, and the
 /// number of requests that it admits.
@@ -13,24 +19,11 @@ use crate::policy::{Algorithm, Enforcement, Key, Match, Mode, Rate};
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.soft) || !has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || has(self.algorithm.fixedWindow)").message("soft is only allowed with slidingWindowCounter and fixedWindow"))]
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || self.rates.size() == 1").message("elastic is only allowed with exactly one rate"))]
 pub struct Limit {
-    /// Name of the limit, unique in the policy, also among the names in `concurrency`. It identifies the
-    /// limit in metrics, response headers and the store: under a new name, counting starts again from zero.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
-    pub name: String,
-    /// Mode of this limit. The description in the CRD is that of [`Mode`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    /// Requests that the limit applies to: those that match at least one entry. Default: all requests.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    pub matches: Vec<Match>,
-    /// Identifies the client that sent a request. Each client has a counter of its own. Default: all clients
-    /// share one counter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Key>,
+    /// Name, mode, requests and clients.
+    #[serde(flatten)]
+    pub selection: Selection,
     /// Numbers of requests that the limit admits. A request must pass all rates. Their periods must differ.
     #[schemars(length(min = 1, max = 8))]
-    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub rates: Vec<Rate>,
     /// Algorithm that counts requests. Default: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,4 +31,73 @@ pub struct Limit {
     /// Strictness with which the rates are enforced. Default: hard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
+}
+
+impl Limit {
+    pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode) -> CompiledLimit {
+        let rates = LimitKind::Rates(self.compile_rates(at));
+        self.selection.compile(at, policy_mode, rates)
+    }
+
+    /// Compiles the rates. Leaves out those that are not valid.
+    fn compile_rates(&self, at: &Field<'_>) -> Rates {
+        let algorithm = self.algorithm.clone().unwrap_or_default();
+        let enforcement = self.enforcement.clone().unwrap_or_default();
+        let soft = enforcement.soft(&at.at("enforcement"));
+        let boosted = enforcement.boosted(&at.at("enforcement"), &self.rates);
+        if self.rates.is_empty() {
+            // The schema has reported the rates. The algorithm is checked all the same.
+            let any = Rate { requests: 1, per: "1s".to_owned(), sub_windows: None };
+            algorithm.compile(&at.at("algorithm"), &any, &at.at("rates"));
+        }
+        let mut base = Vec::<limiter::Rate>::new();
+        for (n, rate) in self.rates.iter().enumerate() {
+            let at_rate = at.at("rates").entry(n);
+            let compiled_algorithm = algorithm.compile(&at.at("algorithm"), rate, &at_rate);
+            let Some(period) = at_rate.at("per").accept(duration::period(&rate.per)) else { continue };
+            if let Some(first) = base.iter().position(|other| other.period == period) {
+                at_rate.at("per").violation(format_args!(
+                    "is the same period as that of rates[{first}]: keep only the rate with fewer requests"
+                ));
+                continue;
+            }
+            let requests = at_rate.at("requests").accept(Requests::new(number(rate.requests)));
+            let (Some(requests), Some(algorithm_of_rate)) = (requests, compiled_algorithm) else { continue };
+            let hard = limiter::Rate { requests, period, algorithm: algorithm_of_rate, soft: None };
+            let checked =
+                hard.validated().and_then(|hard| soft.map_or(Ok(hard), |soft| hard.with_soft(soft)));
+            match checked {
+                Ok(rate) => base.push(rate),
+                Err(error) => {
+                    algorithm.culprit(error, at, &at_rate).violation(describe(error, n));
+                    continue;
+                }
+            }
+            if let Some(Err(error)) = boosted.map(|boosted| boosted.apply(hard)) {
+                let requests =
+                    matches!(error, RateError::LongLog(_)).then(|| at.at("enforcement.elastic.requests"));
+                let field = requests.unwrap_or_else(|| algorithm.culprit(error, at, &at_rate));
+                field.violation(describe(error, n));
+            }
+        }
+        algorithm.warn(&at.at("algorithm"));
+        let relation = if soft.is_some() { Relation::Other } else { algorithm.relation() };
+        redundant_rates::warn(at, &base, relation);
+        Rates { base, boosted }
+    }
+}
+
+/// Describes an error of the rate with this index.
+fn describe(error: RateError, index: usize) -> String {
+    match error {
+        RateError::LongInterval { interval, period } => format!(
+            "{} is longer than the period of rates[{index}], {}",
+            duration::format(interval),
+            duration::format(period)
+        ),
+        RateError::Soft => "is only allowed with slidingWindowCounter and fixedWindow: remove it; with \
+                            tokenBucket or gcra, set a burst instead"
+            .to_owned(),
+        other => other.to_string(),
+    }
 }

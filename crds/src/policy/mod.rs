@@ -1,8 +1,11 @@
-//! The API types of a `RateLimitPolicy`. Doc comments become the text of `kubectl explain`.
+//! The API types of a `RateLimitPolicy`. Doc comments become the text of `kubectl explain`. Each type also
+//! compiles itself: see [`mod@crate::compile`].
 //!
-//! - [`spec`]: the whole policy: [`mode`], [`store_use`] and [`client_address`] apply to all its limits.
-//! - [`limit`]: a limit on the rate of requests: [`matches`], [`key`], [`rate`], [`algorithm`],
-//!   [`enforcement`].
+//! A union is an enum: in YAML an object with exactly one field.
+//!
+//! - [`spec`]: the whole policy; [`client_address`] applies to all its limits.
+//! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
+//! - [`limit`]: a limit on the rate of requests: [`rate`], [`algorithm`], [`enforcement`].
 //! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
 //! - [`status`]: the observed state.
 
@@ -14,25 +17,20 @@ pub mod enforcement;
 pub mod key;
 pub mod limit;
 pub mod matches;
-pub mod mode;
 pub mod rate;
+pub mod selection;
 pub mod spec;
 pub mod status;
-pub mod store_use;
 
-pub use adaptive::{Adaptive, Aimd, Gradient2, Vegas};
-pub use algorithm::{
-    Algorithm, Alignment, Bound, FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog,
-    TokenBucket, WarmUp,
-};
-pub use client_address::{AddressHeader, ClientAddress};
-pub use concurrency::Concurrency;
-pub use enforcement::{Capacity, Elastic, Enforcement, Hard, Soft};
-pub use key::{ClientIpKey, HeaderKey, Key, KeyPart, OnMissing};
+pub use adaptive::Adaptive;
+pub use algorithm::Algorithm;
+pub use client_address::ClientAddress;
+pub use concurrency::{Concurrency, ConcurrencyKind};
+pub use enforcement::Enforcement;
+pub use key::Key;
 pub use limit::Limit;
-pub use matches::{HeaderMatch, Match, PathMatch};
-pub use mode::Mode;
+pub use matches::Match;
 pub use rate::Rate;
+pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};
 pub use status::{PodCounts, RateLimitPolicyStatus};
-pub use store_use::{Consistency, OnStoreFailure};

@@ -1,12 +1,20 @@
 //! The whole policy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
+use sluice_config::CompiledPolicy;
+use sluice_config::key::KeyPart;
+use sluice_config::policy::{CompiledLimit, Consistency, Hints, LimitKind, Mode, OnStoreFailure, Rates};
+use sluice_limiter::Rate;
 
-use crate::policy::{
-    ClientAddress, Concurrency, Consistency, Limit, Mode, OnStoreFailure, RateLimitPolicyStatus,
-};
+use crate::compile::field::Field;
+use crate::policy::{ClientAddress, Concurrency, Limit, RateLimitPolicyStatus};
+
+/// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
+/// nothing, so below this number a few pods with the same client call the store for nearly every request.
+const MIN_LEASED_REQUESTS: u64 = 50;
 
 /// The limits of a policy, and the pods that enforce them. At least one of limits and concurrency is
 /// required.
@@ -75,4 +83,147 @@ pub struct RateLimitPolicySpec {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub concurrency: Vec<Concurrency>,
+}
+
+impl RateLimitPolicySpec {
+    /// Compiles the policy, and returns the pods that it applies to. Everything that is wrong is reported at its
+    /// field.
+    pub(crate) fn compile(
+        &self,
+        at: &Field<'_>,
+        namespace: String,
+        name: String,
+    ) -> (Option<CompiledPolicy>, Selector) {
+        let selector = self.selector.clone().map_or(Ok(Selector::default()), Selector::try_from);
+        let selector = at.at("selector").accept(selector).unwrap_or_default();
+        let client_address = self.client_address.as_ref();
+        let client_address = client_address.map(|address| address.compile(&at.at("clientAddress")));
+        if self.limits.is_empty() && self.concurrency.is_empty() {
+            at.at("limits").violation("is required unless spec.concurrency is set");
+        }
+        let limits = self.limits.iter().enumerate();
+        let limits = limits.map(|(n, limit)| Some(limit.compile(&at.at("limits").entry(n), self.mode)));
+        let concurrency = self.concurrency.iter().enumerate().map(|(n, limit)| {
+            let at = at.at("concurrency").entry(n);
+            let same_name = |other: &Limit| other.selection.name == limit.selection.name;
+            if let Some(other) = self.limits.iter().position(same_name)
+                && !limit.selection.name.is_empty()
+            {
+                at.at("name").violation(format_args!(
+                    "{:?} is already used by spec.limits[{other}]",
+                    limit.selection.name
+                ));
+            }
+            limit.compile(&at, self.mode)
+        });
+        let Some(limits) = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect() else {
+            return (None, selector);
+        };
+        let policy = CompiledPolicy {
+            namespace,
+            name,
+            mode: self.mode,
+            on_store_failure: self.on_store_failure,
+            consistency: self.consistency,
+            client_address,
+            limits,
+            hints: Hints::default(),
+        };
+        self.warn_of_keys(at, &policy.limits);
+        self.warn_of_store(at, &policy.limits);
+        (Some(policy), selector)
+    }
+
+    /// Returns the field of a compiled limit.
+    fn field<'a>(&self, at: &Field<'a>, index: usize) -> Field<'a> {
+        match index.checked_sub(self.limits.len()) {
+            None => at.at("limits").entry(index),
+            Some(index) => at.at("concurrency").entry(index),
+        }
+    }
+
+    /// Warns of keys that a client can choose, unless another limit counts it in any case.
+    fn warn_of_keys(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
+        let is_chosen = |limit: &CompiledLimit| {
+            !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client)
+        };
+        let counts_every_client = |limit: &CompiledLimit| !is_chosen(limit) && !is_adaptive(limit);
+        if limits.iter().any(counts_every_client) {
+            return;
+        }
+        for (n, _) in limits.iter().enumerate().filter(|(_, limit)| is_chosen(limit)) {
+            self.field(at, n).at("key").warning(
+                "a client can get a new counter by sending another value: unless a proxy in front of the pods \
+                 verifies it, add a limit by clientIP",
+            );
+        }
+    }
+
+    /// Warns of settings of the store that have no effect or an unexpected one.
+    fn warn_of_store(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
+        let at_consistency = at.at("consistency");
+        match self.consistency {
+            Consistency::Strict => {}
+            Consistency::Leased => {
+                let leased: Vec<_> = limits.iter().map(leased_rates).collect();
+                if leased.iter().all(Option::is_none) {
+                    at_consistency.warning(
+                        "no limit of this policy can be leased, so every request calls the store, as with \
+                         Strict: leases are possible for hard limits whose sub-windows last 50ms or longer, and \
+                         for tokenBucket and gcra with a period of 1s or longer and a burst that takes 200ms or \
+                         longer to fill",
+                    );
+                }
+                for (n, rates) in leased.into_iter().enumerate() {
+                    if let Some(rates) = rates {
+                        warn_of_small_leases(&self.field(at, n), rates);
+                    }
+                }
+            }
+            Consistency::Local if self.limits.is_empty() => at_consistency.warning(
+                "has no effect, because the policy has no `limits`: `concurrency` is always counted in the \
+                 store",
+            ),
+            Consistency::Local => at_consistency.warning(
+                "each pod admits the limit divided by the number of pods that the policy selects: a client \
+                 whose requests are not spread evenly over these pods gets less than the limit",
+            ),
+        }
+        if self.on_store_failure == OnStoreFailure::Share
+            && limits.iter().any(|limit| matches!(limit.kind, LimitKind::Slots(_)))
+        {
+            at.at("onStoreFailure").warning(
+                "`concurrency` limits with `max` cannot be divided among pods: while the store does not answer, \
+                 they admit requests as with Allow",
+            );
+        }
+    }
+}
+
+fn is_adaptive(limit: &CompiledLimit) -> bool {
+    matches!(limit.kind, LimitKind::Adaptive(_))
+}
+
+/// Returns the rates of a limit that can be leased.
+fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
+    match &limit.kind {
+        LimitKind::Rates(Rates { base, boosted }) => {
+            let can_be_leased = boosted.is_none() && base.iter().all(|rate| rate.longest_lease().is_some());
+            can_be_leased.then_some(base)
+        }
+        LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,
+    }
+}
+
+/// Warns of a limit whose leases save no calls.
+fn warn_of_small_leases(at: &Field<'_>, rates: &[Rate]) {
+    let capacities = rates.iter().map(Rate::capacity).enumerate();
+    let Some((n, capacity)) = capacities.min_by_key(|&(_, capacity)| capacity) else { return };
+    if capacity < MIN_LEASED_REQUESTS {
+        at.at("rates").entry(n).warning(format_args!(
+            "{capacity} requests at once are too few for leases, which save calls from {MIN_LEASED_REQUESTS} on: \
+             a pod whose share is below about 20 calls the store for every request. Strict costs the same here: \
+             use it, or move this limit to a policy of its own"
+        ));
+    }
 }

@@ -1,7 +1,7 @@
 //! The review of a policy, with the same validation as `sluice check`.
 
 use serde_json::Value;
-use sluice_crds::{Violation, validate};
+use sluice_crds::{Violation, compile};
 
 /// Maximum number of violations, or warnings, in one response.
 const MAX_LINES: usize = 20;
@@ -18,8 +18,8 @@ pub struct Review {
 /// Reviews a policy object.
 #[must_use]
 pub fn review(object: &Value) -> Review {
-    match validate(object) {
-        Ok(valid) => Review { rejection: None, warnings: lines(&valid.warnings) },
+    match compile(object) {
+        Ok(compiled) => Review { rejection: None, warnings: lines(&compiled.warnings) },
         Err(violations) => Review { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() },
     }
 }

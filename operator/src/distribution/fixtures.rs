@@ -29,6 +29,7 @@ pub(super) fn strict() -> CompiledPolicy {
         consistency: Consistency::Strict,
         client_address: None,
         limits: Vec::new(),
+        hints: Default::default(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Validates, compiles and hashes a policy. Pure.
 
 use kube::api::DynamicObject;
-use sluice_crds::{Violation, compile as compile_policy, validate};
+use sluice_crds::{Violation, compile as compile_policy};
 
 use crate::distribution::publication::Publication;
 use crate::reconcile::facts::Compiled;
@@ -17,8 +17,8 @@ pub fn compile(object: &DynamicObject) -> Result<Compiled, Vec<Violation>> {
     #[cfg(test)]
     COMPILATIONS.set(COMPILATIONS.get() + 1);
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
-    let valid = validate(&serde_json::to_value(object).map_err(unreadable)?)?;
-    let policy = compile_policy(&valid);
-    let publication = Publication::new(valid.selector(), &policy).map_err(unreadable)?;
+    let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?)?;
+    let sluice_crds::Compiled { policy, selector, warnings: _ } = compiled;
+    let publication = Publication::new(selector, &policy).map_err(unreadable)?;
     Ok(Compiled { policy, publication })
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use sluice_config::message::{PolicyUid, Replica};
+use sluice_config::prepared::PreparedKind;
 use sluice_config::{Nack, PreparedPolicy};
 
 use crate::config::fit::{IdentifiedPolicy, fit};
@@ -89,10 +90,12 @@ impl Publisher {
             let limits = policy.limits.iter().map(|limit| {
                 let qualified = format!("{}/{}", policy.name, limit.name);
                 let repeated = repeated.contains(limit.name.as_str());
-                let before = limit
-                    .concurrency
-                    .as_ref()
-                    .and_then(|_| current.limits().find(|before| before.base.plan.spec.scope == limit.scope));
+                let before = match limit.kind {
+                    PreparedKind::Rates { .. } => None,
+                    PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => {
+                        current.limits().find(|before| before.base.plan.spec.scope == limit.scope)
+                    }
+                };
                 ActiveLimit::new(LimitSource {
                     policy,
                     limit,

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use sluice_config::policy::{self, Mode};
-use sluice_config::prepared::Concurrency;
+use sluice_config::policy::Mode;
+use sluice_config::prepared::PreparedKind;
 use sluice_config::{PreparedLimit, PreparedPolicy};
-use sluice_limiter::{Algorithm, Rate};
+use sluice_limiter::Rate;
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 
 use crate::limit::adaptive::AdaptiveLimit;
@@ -67,23 +67,22 @@ impl ActiveLimit {
         let LimitSource { policy, limit, name, replicas, load, metrics, before } = source;
         // Slots are checked on each request. They have no local quota: a slot that is taken comes back, so no
         // replica could own a part of them.
-        let (consistency, on_failure) = match (&limit.concurrency, on_store_failure(policy)) {
-            (None, on_failure) => (consistency(policy), on_failure),
-            (Some(_), OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
-            (Some(_), on_failure) => (Consistency::Strict, on_failure),
+        let (consistency, on_failure) = match (&limit.kind, policy.on_store_failure) {
+            (PreparedKind::Rates { .. }, on_failure) => (policy.consistency, on_failure),
+            (_, OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
+            (_, on_failure) => (Consistency::Strict, on_failure),
         };
-        let concurrency = match (&limit.concurrency, &metrics.held) {
-            (Some(Concurrency::Shared { max, slot_lease }), Some(held)) => {
+        let concurrency = match (&limit.kind, &metrics.held) {
+            (PreparedKind::Slots(slots), Some(held)) => {
                 let before = before.and_then(|before| before.concurrency.as_deref());
-                let rate = ConcurrencyLimit::rate(*max, *slot_lease);
-                rate.map(|rate| {
+                ConcurrencyLimit::rate(slots).map(|rate| {
                     ConcurrencyLimit::new(&limit.scope, rate, on_failure, replicas, held.clone(), before)
                 })
             }
             _ => None,
         };
-        let adaptive = match (&limit.concurrency, &metrics.adaptive) {
-            (Some(Concurrency::Adaptive(settings)), Some(metrics)) => {
+        let adaptive = match (&limit.kind, &metrics.adaptive) {
+            (PreparedKind::Adaptive(settings), Some(metrics)) => {
                 let before = before.and_then(|before| before.adaptive.as_ref());
                 Some(AdaptiveLimit::new(settings, metrics.clone(), before))
             }
@@ -94,17 +93,18 @@ impl ActiveLimit {
         // a denial by such a limit may not be remembered, and no quota leased. A full delay queue also
         // refunds the request's other limits, but too rarely to give up leases and remembered denials for
         // them.
-        let corrected = limit.boosted.is_some()
-            || limit.concurrency.is_some()
-            || limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
+        let corrected = match &limit.kind {
+            PreparedKind::Rates { base, boosted } => boosted.is_some() || base.iter().any(Rate::delays),
+            PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => true,
+        };
         let effective = |rates: &[Rate]| {
             let spec = Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec()));
             let plan = LimitPlan::new(spec, consistency, on_failure, corrected, replicas.clone());
             EffectiveRates { plan: Arc::new(plan), names: RateNames::new(name, rates) }
         };
         Self {
-            base: effective(slot_rate.as_ref().map_or(&limit.rates, std::slice::from_ref)),
-            boosted: limit.boosted.as_ref().map(|boosted| BoostedRates {
+            base: effective(slot_rate.as_ref().map_or(limit.rates(), std::slice::from_ref)),
+            boosted: limit.boosted().map(|boosted| BoostedRates {
                 rates: effective(&boosted.rates),
                 below: boosted.below_hundredths,
                 load: load.clone(),
@@ -125,21 +125,5 @@ impl ActiveLimit {
     /// them as well.
     pub(crate) fn has_expired_slots(&self) -> bool {
         self.concurrency.as_ref().is_some_and(|limit| limit.has_expired_slots())
-    }
-}
-
-fn consistency(policy: &PreparedPolicy) -> Consistency {
-    match policy.consistency {
-        policy::Consistency::Strict => Consistency::Strict,
-        policy::Consistency::Leased => Consistency::Leased,
-        policy::Consistency::Local => Consistency::Local,
-    }
-}
-
-fn on_store_failure(policy: &PreparedPolicy) -> OnStoreFailure {
-    match policy.on_store_failure {
-        policy::OnStoreFailure::Allow => OnStoreFailure::Allow,
-        policy::OnStoreFailure::Deny => OnStoreFailure::Deny,
-        policy::OnStoreFailure::Share => OnStoreFailure::Share,
     }
 }

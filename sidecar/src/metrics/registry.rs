@@ -8,9 +8,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_config::policy::Mode;
-use sluice_config::prepared::Concurrency;
+use sluice_config::prepared::PreparedKind;
 use sluice_config::{PreparedLimit, PreparedPolicy};
-use sluice_limiter::Algorithm;
+use sluice_limiter::Rate;
 
 use crate::config::stores::CurrentLimiter;
 use crate::limit::adaptive::AdaptiveMetrics;
@@ -175,9 +175,9 @@ impl Metrics {
             family.remove(&labels);
             None
         };
-        let waits = limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::LeakyBucket { .. }));
-        let is_shared = matches!(limit.concurrency, Some(Concurrency::Shared { .. }));
-        let is_adaptive = matches!(limit.concurrency, Some(Concurrency::Adaptive(_)));
+        let waits = limit.rates().iter().any(Rate::delays);
+        let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
+        let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
         let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
         let adaptive = level.zip(in_flight).zip(probing);
         // The application has too many requests, not the client.
@@ -190,7 +190,7 @@ impl Metrics {
             fallback_denied: of(&self.fallbacks, "denied"),
             local_quota: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
-            boosted: gauge(&self.boosted, limit.boosted.is_some()),
+            boosted: gauge(&self.boosted, limit.boosted().is_some()),
             held: gauge(&self.held, is_shared),
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
                 limit,

@@ -93,14 +93,14 @@ pub fn limit(name: &str, requests: u64, extra: &str) -> String {
     let missing = if extra.contains("onMissing") { "" } else { r#""onMissing":"Shared","# };
     format!(
         r#"{{"name":"{name}",{mode}{missing}"key":[{{"header":"x-api-key"}}],
-        "rates":[{{"requests":{requests},"periodMillis":60000,"algorithm":"fixedWindow"}}]{extra}}}"#
+        "kind":{{"rates":{{"base":[{{"requests":{requests},"periodMillis":60000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}{extra}}}"#
     )
 }
 
 /// Returns a policy in JSON.
 pub fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
     format!(
-        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","limits":[{}]}}"#,
+        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","limits":[{}]}}"#,
         limits.join(",")
     )
 }

@@ -5,6 +5,7 @@
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
+use serde::{Deserialize, Serialize};
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
@@ -13,7 +14,8 @@ use crate::lease::LeaseTerms;
 use crate::local::Replicas;
 
 /// The consistency of a limit: what counts its requests, and how often the store is called.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Consistency {
     /// In the store, with a call per request.
     #[default]
@@ -25,15 +27,16 @@ pub enum Consistency {
 }
 
 /// The decision of a limit while the store does not answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OnStoreFailure {
-    /// By local quota: each replica enforces its share of the limit.
-    #[default]
-    Share,
     /// All requests are admitted.
+    #[default]
     Allow,
     /// All requests are denied.
     Deny,
+    /// By local quota: each replica enforces its share of the limit.
+    Share,
 }
 
 /// A limit with the options for counting it.

@@ -1,48 +1,79 @@
 use crate::PreparedPolicy;
 
-fn json(extra: &str, rates: &str) -> String {
+fn json(kind: &str) -> String {
     format!(
-        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow"{extra},
-        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","rates":[{rates}]}}]}}"#
+        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict",
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{kind}}}]}}"#
     )
 }
 
-const RATE: &str = r#"{"requests":1,"periodMillis":1000,"algorithm":"fixedWindow"}"#;
+fn rates(base: &str, boosted: &str) -> String {
+    json(&format!(r#"{{"rates":{{"base":[{base}]{boosted}}}}}"#))
+}
+
+const RATE: &str = r#"{"requests":2,"periodMillis":1000,"algorithm":{"fixedWindow":"Clock"}}"#;
+const BOOSTED: &str = r#","boosted":{"requests":20,"belowPercent":70,"capacity":{"inFlight":40}}"#;
 
 #[test]
-fn an_unknown_field_is_ignored_and_an_unknown_algorithm_is_nacked() {
-    assert!(PreparedPolicy::from_json(&json(r#","later":1"#, RATE)).is_ok());
-    let nack = PreparedPolicy::from_json(&json("", &RATE.replace("fixedWindow", "magic"))).unwrap_err();
-    assert!(nack.0.contains("magic"), "{nack}");
+fn an_unknown_field_or_name_is_nacked_with_its_path_and_the_remedy() {
+    for (json, path, unknown) in [
+        (rates(RATE, "").replace(r#""limits""#, r#""later":1,"limits""#), "", "unknown field `later`"),
+        (rates(RATE, r#","later":1"#), "limits[0].kind.rates", "unknown field `later`"),
+        (
+            rates(&RATE.replace(":1000", r#":1000,"later":1"#), ""),
+            "limits[0].kind.rates.base[0]",
+            "unknown field `later`",
+        ),
+        (
+            rates(&RATE.replace("fixedWindow", "magic"), ""),
+            "limits[0].kind.rates.base[0].algorithm",
+            "unknown variant `magic`",
+        ),
+        (json(r#"{"magic":{}}"#), "limits[0].kind", "unknown variant `magic`"),
+    ] {
+        let nack = PreparedPolicy::from_json(&json).unwrap_err().0;
+        assert!(nack.starts_with(path) && nack.contains(unknown), "{nack}");
+        assert!(nack.contains("restart the pod"), "{nack}");
+    }
+}
+
+#[test]
+fn an_unknown_hint_is_ignored() {
+    let json = rates(RATE, "").replace(r#""limits""#, r#""hints":{"later":{"x":1}},"limits""#);
+    PreparedPolicy::from_json(&json).unwrap();
 }
 
 #[test]
 fn a_nack_names_the_limit_and_the_reason() {
-    for (rates, expected) in [
-        (RATE.replace(":1000", ":0"), "out of range"),
-        (String::new(), "1 to 8 rates"),
-        (format!("{RATE},{RATE}"), "different periods"),
-        (RATE.replace("\"fixedWindow\"", r#"{"gcra":{"burst":0}}"#), "out of range"),
-        (format!("{},{}", elastic(60_000), RATE), "exactly one rate"),
+    let adaptive = |minimum, initial, maximum| {
+        let kind = r#"{"gradient2":{"tolerancePercent":3,"queuePercent":5}}"#;
+        json(&format!(
+            r#"{{"adaptive":{{"minimum":{minimum},"initial":{initial},"maximum":{maximum},"kind":{kind}}}}}"#
+        ))
+    };
+    for (json, expected) in [
+        (rates(&RATE.replace(":1000", ":0"), ""), "out of range"),
+        (rates("", ""), "1 to 8 rates"),
+        (rates(&format!("{RATE},{RATE}"), ""), "different periods"),
+        (rates(&RATE.replace(r#"{"fixedWindow":"Clock"}"#, r#"{"gcra":{"burst":0}}"#), ""), "out of range"),
+        (rates(&format!("{RATE},{}", RATE.replace(":1000", ":2000")), BOOSTED), "exactly one rate"),
+        (json(r#"{"slots":{"max":1000001,"leaseMillis":30000}}"#), "1000001 is out of range"),
+        (json(r#"{"slots":{"max":0,"leaseMillis":30000}}"#), "0 is out of range"),
+        (adaptive(5, 4, 9), "initial is 4"),
+        (adaptive(5, 9, 4), "maximum is 4"),
     ] {
-        let nack = PreparedPolicy::from_json(&json("", &rates)).unwrap_err();
-        assert!(nack.0.contains(expected) && nack.0.starts_with("limit l"), "{nack}");
+        let nack = PreparedPolicy::from_json(&json).unwrap_err().0;
+        assert!(nack.contains(expected), "{nack}");
+        assert!(nack.starts_with("limit l: ") || nack.starts_with("limits[0].kind."), "{nack}");
     }
-}
-
-fn elastic(period: u64) -> String {
-    format!(
-        r#"{{"requests":2,"periodMillis":{period},"algorithm":{{"elastic":{{"algorithm":"fixedWindow",
-        "requests":20,"belowPercent":70,"capacity":{{"inFlight":40}}}}}}}}"#
-    )
 }
 
 #[test]
 fn the_base_and_boosted_rates_of_an_elastic_limit_share_a_counter() {
-    let policy = PreparedPolicy::from_json(&json("", &elastic(60_000))).unwrap();
+    let policy = PreparedPolicy::from_json(&rates(RATE, BOOSTED)).unwrap();
     let limit = &policy.limits[0];
-    let boosted = limit.boosted.as_ref().unwrap();
+    let boosted = limit.boosted().unwrap();
     assert_eq!(boosted.below_hundredths, 2800, "28 requests in hundredths");
-    assert_eq!((limit.rates[0].requests.get(), boosted.rates[0].requests.get()), (2, 20));
-    assert_eq!(limit.rates[0].tag(), boosted.rates[0].tag());
+    assert_eq!((limit.rates()[0].requests.get(), boosted.rates[0].requests.get()), (2, 20));
+    assert_eq!(limit.rates()[0].tag(), boosted.rates[0].tag());
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus_client::metrics::gauge::Gauge;
 use rand::Rng as _;
-use sluice_limiter::{Algorithm, Holder, Period, Rate, Requests};
+use sluice_config::policy::Slots;
+use sluice_limiter::{Algorithm, Holder, Rate};
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 
 /// A concurrency limit of a snapshot.
@@ -61,10 +62,9 @@ pub(super) fn holder_of(spec: &LimitSpec) -> u64 {
 }
 
 impl ConcurrencyLimit {
-    /// Returns the rate of a limit of `max` slots with leases of the length `lease`; `None` if a number is
-    /// out of range.
-    pub(crate) fn rate(max: Requests, lease: Period) -> Option<Rate> {
-        Rate::new(max, lease, Algorithm::Concurrency { holder: random_holder() }).ok()
+    /// Returns the rate of a limit of these slots; `None` if a number is out of range.
+    pub(crate) fn rate(slots: &Slots) -> Option<Rate> {
+        Rate::new(slots.max, slots.lease, Algorithm::Concurrency { holder: random_holder() }).ok()
     }
 
     /// Creates the limit. `before` is the same limit in the snapshot before.

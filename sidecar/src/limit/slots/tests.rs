@@ -1,6 +1,7 @@
 //! Slots, with a real memory store.
 
 use prometheus_client::metrics::gauge::Gauge;
+use sluice_config::policy;
 use sluice_limiter::{Period, Rate, Requests};
 use sluice_store::{Clock, MemoryStore};
 
@@ -30,8 +31,9 @@ struct Stage {
 impl Stage {
     fn new(max: u64) -> Self {
         let store = MemoryStore::new(100, Clock::manual(60_000_000));
-        let (max, lease) = (Requests::new(max).unwrap(), Period::from_millis(30_000).unwrap());
-        let rate = ConcurrencyLimit::rate(max, lease).unwrap();
+        let lease = Period::from_millis(30_000).unwrap();
+        let rate =
+            ConcurrencyLimit::rate(&policy::Slots { max: Requests::new(max).unwrap(), lease }).unwrap();
         let limit = limit(rate, None);
         Self { slots: Slots::default(), limit, limiter: Arc::new(Limiter::in_memory(store)) }
     }

@@ -55,6 +55,7 @@ fn compute(
             consistency: Consistency::Strict,
             client_address: None,
             limits: Vec::new(),
+            hints: Default::default(),
         }),
         hash: PolicyHash::of("p"),
         selector: Default::default(),

@@ -12,11 +12,11 @@ fn json(name: &str, limits: usize) -> String {
         .map(|n| {
             serde_json::json!({"name": format!("l{n}"), "mode": "Enforce", "onMissing": "Shared",
                 "key": [{"header": "x-api-key"}],
-                "rates": [{"requests": 7, "periodMillis": 60_000, "algorithm": "fixedWindow"}]})
+                "kind": {"rates": {"base": [{"requests": 7, "periodMillis": 60_000, "algorithm": {"fixedWindow": "Clock"}}]}}})
         })
         .collect();
     serde_json::json!({"namespace": "shop", "name": name, "mode": "Enforce", "onStoreFailure": "Allow",
-        "limits": limits})
+        "consistency": "Strict", "limits": limits})
     .to_string()
 }
 

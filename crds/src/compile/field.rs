@@ -1,0 +1,111 @@
+//! The place of a value in a spec, where its problems are reported.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+
+use sluice_config::matches::full_match_regex;
+
+use crate::duration;
+use crate::violation::Violation;
+
+/// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
+const MAX_REGEXES: usize = 64;
+
+/// Everything that was found in a policy.
+#[derive(Debug)]
+pub(crate) struct Report {
+    violations: RefCell<Vec<Violation>>,
+    warnings: RefCell<Vec<Violation>>,
+    regexes: Cell<usize>,
+}
+
+/// The place of a value in a spec.
+#[derive(Debug, Clone)]
+pub(crate) struct Field<'a> {
+    path: String,
+    report: &'a Report,
+}
+
+impl Report {
+    /// Starts with the violations of the schema.
+    pub(crate) fn new(violations: Vec<Violation>) -> Self {
+        Self { violations: violations.into(), warnings: RefCell::default(), regexes: Cell::new(0) }
+    }
+
+    /// Returns the paths of all violations.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.violations.borrow().iter().map(|violation| violation.path.clone()).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.violations.borrow().is_empty()
+    }
+
+    pub(crate) fn into_violations(self) -> Vec<Violation> {
+        self.violations.into_inner()
+    }
+
+    pub(crate) fn into_warnings(self) -> Vec<Violation> {
+        self.warnings.into_inner()
+    }
+}
+
+impl<'a> Field<'a> {
+    /// The spec itself.
+    pub(crate) fn root(report: &'a Report) -> Self {
+        Self { path: "spec".to_owned(), report }
+    }
+
+    /// A field of an object. A path of several fields is written with dots.
+    pub(crate) fn at(&self, name: &str) -> Self {
+        Self { path: format!("{}.{name}", self.path), report: self.report }
+    }
+
+    /// An entry of a list.
+    pub(crate) fn entry(&self, index: usize) -> Self {
+        Self { path: format!("{}[{index}]", self.path), report: self.report }
+    }
+
+    /// Reports a violation, unless this field has one already.
+    pub(crate) fn violation(&self, message: impl Display) {
+        let mut violations = self.report.violations.borrow_mut();
+        if !violations.iter().any(|known| known.path == self.path) {
+            violations.push(Violation::new(&self.path, message.to_string()));
+        }
+    }
+
+    /// Reports a setting that is valid but probably not intended.
+    pub(crate) fn warning(&self, message: impl Display) {
+        self.report.warnings.borrow_mut().push(Violation::new(&self.path, message.to_string()));
+    }
+
+    /// Returns the value, or reports the error.
+    pub(crate) fn accept<T>(&self, result: Result<T, impl Display>) -> Option<T> {
+        result.map_err(|error| self.violation(error)).ok()
+    }
+
+    /// Returns the milliseconds of a duration of at most `max_millis`, or reports why it is not valid.
+    pub(crate) fn millis(&self, text: &str, max_millis: u64) -> Option<u64> {
+        self.accept(duration::up_to(text, max_millis)).map(sluice_limiter::Period::millis)
+    }
+
+    /// Checks a regular expression, and the number of regular expressions in the policy.
+    pub(crate) fn regex(&self, pattern: &str) {
+        let number = self.report.regexes.get() + 1;
+        self.report.regexes.set(number);
+        if number > MAX_REGEXES {
+            if number == MAX_REGEXES + 1 {
+                self.violation(format_args!(
+                    "is one regular expression too many: a policy may have at most {MAX_REGEXES}"
+                ));
+            }
+        } else if let Err(error) = full_match_regex(pattern) {
+            self.violation(format_args!("is not a valid regular expression: {error}"));
+        }
+    }
+}
+
+/// Converts a number whose range the schema has checked.
+pub(crate) fn number(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}

@@ -1,0 +1,54 @@
+//! What all limits have: a name, a mode, the requests that they apply to, and the clients that they identify.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
+
+use crate::compile::field::Field;
+use crate::policy::{Key, Match};
+
+/// The name of a limit, the requests that it applies to, and how it identifies clients.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Selection {
+    /// Name of the limit, unique among all limits of the policy, those in `limits` and those in `concurrency`.
+    /// It identifies the limit in metrics, response headers and the store: under a new name, counting starts
+    /// again from zero.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Effect of this limit. Default: the mode of the policy.
+    /// - Enforce: requests over the limit are rejected, unless the mode of the policy is Shadow. No limit of a
+    ///   policy in Shadow mode is enforced.
+    /// - Shadow: decisions are counted in the metrics, and the limit rejects no request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
+    /// Requests that the limit applies to: those that match at least one entry. Default: all requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub matches: Vec<Match>,
+    /// Identifies the client that sent a request. The limit counts each client on its own. Default: it counts
+    /// all clients together. Not allowed with `adaptive`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+}
+
+impl Selection {
+    /// Compiles a limit of this kind.
+    pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
+        let Self { name, mode, matches, key } = self;
+        let matches = matches.iter().enumerate().map(|(n, entry)| entry.compile(&at.at("matches").entry(n)));
+        CompiledLimit {
+            name: name.clone(),
+            // Shadow is the cautious choice, so it takes precedence in either place.
+            mode: match (policy_mode, mode) {
+                (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
+                (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
+            },
+            matches: matches.collect(),
+            key: key.iter().flat_map(|key| &key.parts).map(|part| part.compile()).collect(),
+            on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
+            kind,
+        }
+    }
+}
