@@ -279,8 +279,7 @@ async fn admit_changes_nothing_of_an_example_that_is_applied_twice() {
     let namespace = namespace().await;
     let control_plane = ControlPlane::shared().await;
     let kubectl = |arguments: &[&str], file: &std::path::Path| {
-        let mut command = std::process::Command::new(control_plane.directory().join("kubectl"));
-        command.arg("--kubeconfig").arg(control_plane.kubeconfig());
+        let mut command = control_plane.kubectl();
         command.args(["--namespace", &namespace.name]).args(arguments).arg("--filename").arg(file);
         let output = command.output().unwrap();
         let text = [output.stdout, output.stderr].concat();

@@ -45,6 +45,14 @@ impl ControlPlane {
         self.directory.path().join("kubeconfig")
     }
 
+    /// Returns a command that calls kubectl with cluster-admin rights.
+    #[must_use]
+    pub fn kubectl(&self) -> Command {
+        let mut command = Command::new(assets().join("kubectl"));
+        command.arg("--kubeconfig").arg(self.kubeconfig());
+        command
+    }
+
     /// Returns a directory that exists as long as the control plane.
     #[must_use]
     pub fn directory(&self) -> &Path {

@@ -5,7 +5,7 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, T
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Client, CustomResourceExt as _, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use sluice_crds::RateLimitPolicy;
 
@@ -18,8 +18,12 @@ use crate::wait::until;
 pub async fn install_crds(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let params = PatchParams::apply("test").force();
-    let crd = RateLimitPolicy::crd();
-    api.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("the API server accepts the CRD");
+    for (_, yaml) in sluice_crds::crd_files() {
+        let crd: CustomResourceDefinition = serde_saphyr::from_str(&yaml).expect("the CRD is readable");
+        api.patch(&crd.name_any(), &params, &Patch::Apply(&crd))
+            .await
+            .expect("the API server accepts the CRD");
+    }
     let policies: Api<RateLimitPolicy> = Api::all(client.clone());
     until("the API server serves the CRD", async || policies.list(&Default::default()).await.ok()).await;
 }
