@@ -65,6 +65,9 @@ pub struct Counter {
 /// All counters of one request. No counter occurs twice.
 pub type CheckRequest = SmallVec<[Counter; 2]>;
 
+/// Decisions about rates, in the order of the rates.
+pub type Decisions = SmallVec<[Decision; 2]>;
+
 /// The response to a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResponse {
@@ -74,7 +77,7 @@ pub struct CheckResponse {
     /// refers to the charge by this time.
     pub at: u64,
     /// One decision per rate of each counter, in the order of the check.
-    pub decisions: SmallVec<[Decision; 2]>,
+    pub decisions: Decisions,
 }
 
 impl CheckResponse {

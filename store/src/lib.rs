@@ -25,7 +25,6 @@ mod local;
 pub mod memory;
 mod pending_call;
 pub mod redis;
-mod usage;
 
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;

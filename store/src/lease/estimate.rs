@@ -5,8 +5,7 @@ use sluice_limiter::Decision;
 
 use super::demand::UsageShare;
 use super::terms::LeaseTerms;
-use crate::check::{CheckResponse, LimitSpec};
-use crate::usage::{Decisions, capacity, freed_after, used};
+use crate::check::{CheckResponse, Decisions, LimitSpec};
 
 /// The last response of the store about a counter, and the share of its usage that belongs to this holder.
 #[derive(Debug)]
@@ -50,8 +49,8 @@ impl CounterEstimate {
             (spec.rates.get(n), response.decisions.get(n), before)
         {
             let passed = response.at.saturating_sub(last.at);
-            let still_used = used(rate, before) as f64 - freed_after(rate, before, passed);
-            let growth = (used(rate, decision) as f64 - still_used).max(0.0);
+            let still_used = rate.used_after(before) as f64 - rate.freed_after(before, passed);
+            let growth = (rate.used_after(decision) as f64 - still_used).max(0.0);
             self.share.observe(charged, growth, terms.capacity);
         }
         let decisions = response.decisions.clone();
@@ -70,9 +69,9 @@ impl CounterEstimate {
         let passed = self.last.as_ref().map_or(0, |last| now.saturating_sub(last.received));
         let available = spec.rates.iter().enumerate().map(|(n, rate)| {
             let decision = self.last.as_ref().and_then(|last| last.decisions.get(n));
-            let capacity = capacity(rate) as f64;
+            let capacity = rate.capacity() as f64;
             decision.map_or(capacity, |decision| {
-                (decision.remaining as f64 + freed_after(rate, decision, passed)).min(capacity)
+                (decision.remaining as f64 + rate.freed_after(decision, passed)).min(capacity)
             })
         });
         available.fold(f64::INFINITY, f64::min)
@@ -92,7 +91,7 @@ impl CounterEstimate {
         let culprit_unknown = self.last.as_ref().is_none_or(|last| !last.decisions.iter().any(is_exhausted));
         let decisions = spec.rates.iter().enumerate().map(|(n, rate)| {
             let last = self.last.as_ref().and_then(|last| Some((last, last.decisions.get(n)?)));
-            let capacity = capacity(rate);
+            let capacity = rate.capacity();
             let (remaining, reset) = last.map_or((capacity, 0), |(last, decision)| {
                 let passed = now.saturating_sub(last.received);
                 (decision.remaining, decision.reset.saturating_sub(passed))

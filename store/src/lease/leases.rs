@@ -10,10 +10,9 @@ use super::quota_lease::{BlockReturn, LeaseStep, QuotaLease};
 use super::review_schedule::{NextReview, ReviewSchedule};
 use super::terms::LeaseTerms;
 use crate::bounded_table::BoundedTable;
-use crate::check::{CheckResponse, Counter, Grant, KeyHash, Settlement};
+use crate::check::{CheckResponse, Counter, Decisions, Grant, KeyHash, Settlement};
 use crate::limiter::plan::{LimitPlan, PlannedCounter};
 use crate::pending_call::PendingCall;
-use crate::usage::Decisions;
 
 const SHARDS: usize = 16;
 

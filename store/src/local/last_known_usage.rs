@@ -4,9 +4,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluice_limiter::{Algorithm, Alignment, Decision, Rate};
-
-use crate::usage::used;
+use sluice_limiter::{Decision, Rate};
 
 /// Number of rates whose usage is kept. Further rates of a limit start with nothing used.
 pub(crate) const MAX_KNOWN_RATES: usize = 4;
@@ -43,7 +41,7 @@ impl LastKnownUsage {
     pub(crate) fn record(&self, id: u128, rates: &[Rate], decisions: &[Decision], at: u64) {
         let mut usage = KnownUsage { at, used: [0; MAX_KNOWN_RATES] };
         for ((to, rate), decision) in usage.used.iter_mut().zip(rates).zip(decisions) {
-            *to = used(rate, decision);
+            *to = rate.used_after(decision);
         }
         let mut shard = self.lock(id);
         if shard.is_empty() {
@@ -75,73 +73,11 @@ impl std::fmt::Debug for LastKnownUsage {
     }
 }
 
-/// Returns the least of the usage at `at` that must still count at `now`, unless the store has lost it.
-/// `phase` is that of the rate for the key. Quota comes back no faster than this assumes.
-pub(crate) fn least_still_used(rate: &Rate, phase: u64, used: u64, at: u64, now: u64) -> u64 {
-    let passed = now.saturating_sub(at);
-    let period = rate.period.micros();
-    match rate.algorithm {
-        Algorithm::FixedWindow(Alignment::FirstRequest) => 0,
-        Algorithm::FixedWindow(_) if (at + phase) / period == (now + phase) / period => used,
-        Algorithm::FixedWindow(_) => 0,
-        // The oldest window holds at most the whole number, which slides out within the window's length.
-        Algorithm::SlidingWindowCounter { .. } => {
-            remaining_usage(rate, used, passed, rate.tag().window_millis() * 1000)
-        }
-        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } => remaining_usage(rate, used, passed, period),
-        _ => 0,
-    }
-}
-
-/// Returns the usage that is left if the whole number comes back evenly in `refill_time` microseconds.
-fn remaining_usage(rate: &Rate, used: u64, passed: u64, refill_time: u64) -> u64 {
-    let back = u128::from(rate.requests.get()) * u128::from(passed) / u128::from(refill_time.max(1));
-    used.saturating_sub(u64::try_from(back).unwrap_or(u64::MAX).saturating_add(1))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use proptest::prelude::*;
-    use sluice_limiter::{Burst, Period, Requests};
+    use sluice_limiter::{Algorithm, Period, Requests};
 
     use super::*;
-    use crate::check::{Counter, KeyHash, LimitSpec, Records, decide};
-
-    const START: u64 = 1_700_000_000_000_000;
-
-    proptest! {
-        /// For any earlier requests and any time since then.
-        #[test]
-        fn the_least_usage_is_never_above_the_true_usage(
-            requests in 1u64..50, period in 20u64..2_000, which in 0usize..5, key: u128,
-            steps in proptest::collection::vec((0u64..300_000, 1u64..5), 1..60), later in 0u64..3_000_000,
-        ) {
-            let algorithm = [
-                Algorithm::SLIDING_WINDOW,
-                Algorithm::FIXED_WINDOW,
-                Algorithm::FixedWindow(Alignment::Spread),
-                Algorithm::TokenBucket { burst: Burst::new(requests).unwrap() },
-                Algorithm::FixedWindow(Alignment::FirstRequest),
-            ][which];
-            let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
-            let rate = Rate::new(requests, period, algorithm).unwrap();
-            let limit = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
-            let counter = |cost| Counter { limit: limit.clone(), key: KeyHash(key), cost };
-            let mut stored = vec![Records::new()];
-            let (mut now, mut known) = (START, 0);
-            for (step, cost) in steps {
-                now += step;
-                let response = decide(&[counter(cost)], &mut stored, now);
-                known = used(&rate, &response.decisions[0]);
-            }
-            let least = least_still_used(&rate, rate.phase(key), known, now, now + later);
-            let peek = decide(&[counter(0)], &mut stored, now + later);
-            let truth = used(&rate, &peek.decisions[0]);
-            prop_assert!(least <= truth, "{least} of {truth}");
-        }
-    }
 
     #[test]
     fn the_last_response_replaces_earlier_ones_and_the_oldest_counter_is_evicted() {

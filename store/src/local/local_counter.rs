@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluice_limiter::{Rate, Record};
 use smallvec::SmallVec;
 
-use super::last_known_usage::{KnownUsage, MAX_KNOWN_RATES, least_still_used};
+use super::last_known_usage::{KnownUsage, MAX_KNOWN_RATES};
 use super::local_limit::local_limit;
 use super::replica::Replica;
 use super::replicas::RateReplicas;
@@ -106,7 +106,7 @@ impl LocalCounter {
             });
             let least_in_store = match (&last_known, self.plan.spec.rates.get(n)) {
                 (Some(usage), Some(rate)) if n < MAX_KNOWN_RATES => {
-                    least_still_used(rate, phase, usage.used[n], usage.at, now)
+                    rate.least_still_used(usage.used[n], usage.at + phase, now + phase)
                 }
                 _ => 0,
             };

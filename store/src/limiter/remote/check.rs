@@ -10,12 +10,11 @@ use tokio::time::{Instant, timeout_at};
 use super::backend::Backend;
 use super::remote_core::RemoteCore;
 use super::reservations::{CounterState, PendingReservations};
-use crate::check::{CheckRequest, CheckResponse};
+use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
 use crate::lease::{LeaseOutcome, LeaseTerms};
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
-use crate::usage::Decisions;
 
 /// Number of times that a request tries to reserve leased quota before it is checked in the store.
 const MAX_ATTEMPTS: usize = 4;

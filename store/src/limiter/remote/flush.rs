@@ -12,7 +12,6 @@ use crate::failure::StoreError;
 use crate::limiter::plan::PlannedCounter;
 use crate::local::{UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
-use crate::usage::used;
 
 /// Number of counters that are flushed concurrently in the background.
 const CONCURRENT_FLUSHES: usize = 64;
@@ -66,7 +65,7 @@ impl<S: Backend> RemoteCore<S> {
         if usage.least_in_store > 0 {
             let response = self.store.check(smallvec![counter(0)]).await?;
             let in_store = limit.rates.first().zip(response.decisions.first());
-            let in_store = in_store.map(|(rate, decision)| used(rate, decision));
+            let in_store = in_store.map(|(rate, decision)| rate.used_after(decision));
             lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
         }
         self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await

@@ -3,12 +3,11 @@
 use smallvec::SmallVec;
 
 use super::remote_core::RemoteCore;
-use crate::check::CheckResponse;
+use crate::check::{CheckResponse, Decisions};
 use crate::failure::StoreError;
 use crate::lease::LeasedQuota;
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{OnStoreFailure, PlannedCounter};
-use crate::usage::Decisions;
 
 /// The state of one counter of a check.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A token bucket or the generic cell rate algorithm, with a cost of 1, decided and charged on the cell
 //! itself. Quotients that do not change from check to check are computed once.
 
-use sluice_limiter::{Algorithm, Decision, Rate};
+use sluice_limiter::{Decision, Rate, Shape};
 
 use crate::memory::cell::{CounterId, Layout, TableCell};
 
@@ -34,10 +34,8 @@ pub(in crate::memory) struct Bucket {
 
 impl Bucket {
     pub(super) fn of(rate: &Rate, layout: Layout) -> Option<Self> {
-        let (Algorithm::TokenBucket { burst } | Algorithm::Gcra { burst }) = rate.algorithm else {
-            return None;
-        };
-        let (requests, burst) = (rate.requests.get(), burst.get());
+        let Some(Shape::Bucket(burst)) = rate.shape() else { return None };
+        let requests = rate.requests.get();
         let span = |count: u64| {
             let product = u128::from(count) * u128::from(rate.period.micros());
             let whole = u64::try_from(product.checked_div(requests.into())?).ok()?;

@@ -1,18 +1,9 @@
 //! A plain window: a rate without a soft limit that is a fixed window, or a sliding window of the current and
 //! the previous window. It is decided on the cell itself as long as the cell's window is the current one.
 
-use sluice_limiter::{Algorithm, Alignment, Bound, Decision, Rate, SubWindows};
+use sluice_limiter::{Decision, PreviousPart, Rate, Shape};
 
 use crate::memory::cell::{CounterId, Layout, TableCell};
-
-/// The part of the previous window's count that is added to the current one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum PreviousPart {
-    None,
-    /// In proportion to the overlap with the trailing period.
-    Overlap,
-    All,
-}
 
 /// The part of a decision that is not the same for all checks of a rate.
 #[derive(Debug, Clone, Copy)]
@@ -42,23 +33,14 @@ pub(in crate::memory) struct Window {
 
 impl Window {
     pub(super) fn of(rate: &Rate, layout: Layout) -> Option<Self> {
-        let previous_part = match rate.algorithm {
-            Algorithm::FixedWindow(Alignment::Clock) => PreviousPart::None,
-            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Estimate } => {
-                PreviousPart::Overlap
-            }
-            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed } => {
-                PreviousPart::All
-            }
-            _ => return None,
-        };
+        let Some(Shape::Windows(previous_part)) = rate.shape() else { return None };
         let (requests, length, micros) = (rate.requests.get(), rate.period.millis(), rate.period.micros());
         let after = if previous_part == PreviousPart::None { 0 } else { micros };
         // Every admitted count must fit into its half of a cell.
-        let plain = rate.soft.is_none() && requests <= TableCell::MAX_CURRENT;
+        let fits = requests <= TableCell::MAX_CURRENT;
         let window = Self { requests, length, micros, after, full: 0, previous_part, layout };
         let full = window.retry_after(requests, 0, 0, 1).unwrap_or(0);
-        plain.then_some(Self { full, ..window })
+        fits.then_some(Self { full, ..window })
     }
 
     /// Returns the id in the cell of a counter with this rate.

@@ -1,6 +1,6 @@
 //! An operation inside a batch.
 
-use sluice_limiter::{Algorithm, Rate};
+use sluice_limiter::Rate;
 
 use super::operation::{Operation, Responder};
 use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec};
@@ -86,18 +86,7 @@ fn records_of(check: &CheckRequest) -> usize {
     check.iter().map(|counter| weight(&counter.limit)).sum()
 }
 
-/// Returns the cost of a limit's records in the script, measured, as a multiple of a record of the default
-/// algorithm.
+/// Returns the cost of a limit's records in the script, as a multiple of a record of the default algorithm.
 fn weight(limit: &LimitSpec) -> usize {
-    let of = |rate: &Rate| {
-        if rate.script_arguments(0, 1).is_none() {
-            return 1;
-        }
-        match rate.algorithm {
-            Algorithm::SlidingWindowCounter { sub_windows, .. } => 3 + usize::from(sub_windows.get()) / 10,
-            Algorithm::SlidingWindowLog { .. } => 3 + rate.requests.get() as usize / 1000,
-            _ => 3,
-        }
-    };
-    limit.rates.iter().map(of).sum()
+    limit.rates.iter().map(Rate::script_weight).sum()
 }

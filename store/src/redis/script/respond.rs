@@ -75,10 +75,7 @@ fn response(check: &[Counter], after: &States, admitted: u64, index: u64, now: u
             }
             State::View(view) => {
                 let view = RecordView { used: view.used.saturating_sub(later), ..*view };
-                // The time of a log never runs backwards. For a concurrency limit `newest` lies in the
-                // future.
-                let at = if rate.tag().is_log() { now.max(view.newest * 1000) } else { now };
-                rate.decide_from_view(&view, at, cost, passes || rate.view_has_room(&view, at, cost))
+                rate.decide_from_view(&view, now, cost, passes || rate.view_has_room(&view, now, cost))
             }
         });
     }
