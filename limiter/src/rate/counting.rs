@@ -14,12 +14,15 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn roll(&self, stored: Option<Record>, now: u64) -> (Record, u64) {
-        let (tag, quota) = (self.tag(), self.quota());
-        let stored = stored.filter(|record| record.tag == tag);
-        dispatch!(self.algorithm, definition => match stored {
-            Some(stored) => definition.roll(quota, stored, now),
-            None => (definition.fresh(quota, now), now),
-        })
+        let tag = self.tag();
+        let Some(stored) = stored.filter(|record| record.tag == tag) else {
+            return (self.fresh(now), now);
+        };
+        dispatch!(self.algorithm, definition => definition.roll(self.quota(), stored, now))
+    }
+
+    fn fresh(&self, now: u64) -> Record {
+        dispatch!(self.algorithm, definition => definition.fresh(self.quota(), now))
     }
 
     /// Returns the usage of a rolled record, in requests.
@@ -48,8 +51,11 @@ impl Rate {
     /// Returns a rolled record after `cost` was denied. It is unchanged unless this rate counts denials.
     #[must_use]
     #[inline]
-    pub fn charge_denied(&self, record: Record, now: u64, cost: u64) -> Record {
-        if self.counts_denied() { self.charge(record, now, cost.max(1)) } else { record }
+    pub fn charge_denied(&self, mut record: Record, now: u64, cost: u64) -> Record {
+        dispatch!(self.algorithm, definition => if definition.counts_denied() {
+            definition.charge(self.quota(), &mut record, now, cost.max(1));
+        });
+        record
     }
 
     /// Reports whether denied requests count too.

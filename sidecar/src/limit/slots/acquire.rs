@@ -6,7 +6,7 @@ use sluice_store::{KeyHash, LimitPlan, Limiter, PlannedCounter, StoreError, Stor
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::limit::{ConcurrencyLimit, holder_of};
+use super::limit::ConcurrencyLimit;
 use super::slot::Slot;
 use super::table::{CounterSlots, MAX_COUNTERS, Slots};
 use crate::config::limiter_handle::LimiterHandle;
@@ -91,11 +91,11 @@ impl Slots {
         let counters = &mut table.counters;
         let mut holder = limit.current.load_full();
         let unusable = |counter: &CounterSlots| counter.uncertain || !Arc::ptr_eq(&counter.limiter, limiter);
-        if counters.get(&(holder_of(&holder.spec), key.0)).is_some_and(unusable) {
+        if counters.get(&(holder.holder.get(), key.0)).is_some_and(unusable) {
             limit.change_holder(&holder.spec);
             holder = limit.current.load_full();
         }
-        let id = (holder_of(&holder.spec), key.0);
+        let id = (holder.holder.get(), key.0);
         if counters.len() >= MAX_COUNTERS && !counters.contains_key(&id) {
             return None;
         }

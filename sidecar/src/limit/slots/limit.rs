@@ -27,6 +27,7 @@ pub(crate) struct ConcurrencyLimit {
 /// The limit under one holder.
 #[derive(Debug)]
 pub(super) struct HolderPlan {
+    pub(super) holder: Holder,
     pub(super) spec: Arc<LimitSpec>,
     /// The plan of a check.
     pub(super) plan: Arc<LimitPlan>,
@@ -50,14 +51,6 @@ fn random_holder() -> Holder {
         if let Ok(holder) = Holder::new(rand::rng().random_range(1..1 << 48)) {
             return holder;
         }
-    }
-}
-
-/// Returns the holder of a limit's slots.
-pub(super) fn holder_of(spec: &LimitSpec) -> u64 {
-    match spec.rates.first().map(|rate| rate.algorithm) {
-        Some(Algorithm::Concurrency { holder }) => holder.get(),
-        _ => 0,
     }
 }
 
@@ -108,8 +101,7 @@ impl ConcurrencyLimit {
 
     /// Returns the limit under a holder that no process has used.
     pub(super) fn under_new_holder(&self) -> Arc<HolderPlan> {
-        let rate = Rate { algorithm: Algorithm::Concurrency { holder: random_holder() }, ..self.rate };
-        HolderPlan::new(&self.scope, rate, self.on_failure, &self.replicas)
+        HolderPlan::new(&self.scope, self.rate, self.on_failure, &self.replicas)
     }
 
     /// Returns the length of a slot lease: the time for which the store keeps a slot that is not renewed.
@@ -120,13 +112,15 @@ impl ConcurrencyLimit {
 
 impl HolderPlan {
     fn new(scope: &str, rate: Rate, on_failure: OnStoreFailure, replicas: &Arc<Replicas>) -> Arc<Self> {
+        let holder = random_holder();
+        let rate = Rate { algorithm: Algorithm::Concurrency { holder }, ..rate };
         let spec = Arc::new(LimitSpec::new(scope, vec![rate]));
         let plan = |on_failure| {
             let replicas = replicas.clone();
             Arc::new(LimitPlan::new(spec.clone(), Consistency::Strict, on_failure, true, replicas))
         };
         let (usual, with_expired) = (plan(on_failure), plan(OnStoreFailure::Deny));
-        Arc::new(Self { spec, plan: usual, plan_with_expired_slots: with_expired })
+        Arc::new(Self { holder, spec, plan: usual, plan_with_expired_slots: with_expired })
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use sluice_store::{Counter, KeyHash, LimitPlan, Limiter, OnStoreFailure, Replicas};
 
-use super::limit::{ConcurrencyLimit, holder_of};
+use super::limit::ConcurrencyLimit;
 use super::slot::Slot;
 use super::table::Slots;
 use super::upkeep::{INTERVAL, SlotOperation};
@@ -58,7 +58,7 @@ impl Stage {
     }
 
     fn holder(&self) -> u64 {
-        holder_of(&self.limit.current.load().spec)
+        self.limit.current.load().holder.get()
     }
 
     async fn release_last(&self) {
