@@ -6,7 +6,7 @@
 //!
 //! - [`policy`]: compiled policies as they are sent, and their hashes.
 //! - [`message`]: the messages between the operator and a sidecar.
-//! - [`store_access`]: the address and the credentials of the store.
+//! - [`store_access`]: the store, and access to it.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
 //! - [`path`], [`matches`]: which requests a limit applies to.

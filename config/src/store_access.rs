@@ -1,95 +1,97 @@
-//! The address and the credentials of the store.
-
-use std::fmt;
+//! The store, and access to it, as the operator sends it to sidecars.
 
 use serde::{Deserialize, Serialize};
+use sluice_store::RedisOptions;
 
 use crate::key_secret::KeySecret;
 
-/// Access to a Redis: a single server, a cluster, or a master that sentinels watch.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The store that the configuration chooses for the counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StoreChoice {
+    /// None: `onStoreFailure` decides every request. With `Share`, each process enforces its local quota
+    /// forever.
+    #[default]
+    Unconfigured,
+    /// In the memory of each process.
+    Memory,
+    /// In Redis.
+    Access(Box<StoreAccess>),
+}
+
+/// Access to a Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreAccess {
-    /// Address and topology: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,...` or
-    /// `redis+sentinel://HOST:PORT,.../MASTER`; with `rediss` in place of `redis` for TLS.
-    pub url: String,
-    /// Username for the servers; if absent, the default user.
-    #[serde(default)]
-    pub username: Option<String>,
-    /// Password for the servers.
-    #[serde(default)]
-    pub password: Option<String>,
-    /// Username for the sentinels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sentinel_username: Option<String>,
-    /// Password for the sentinels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sentinel_password: Option<String>,
-    /// Certificate authority that signs the store's certificate, in PEM; if absent, the public authorities.
-    #[serde(default)]
-    pub ca: Option<String>,
-    /// Certificate to present to a store that requires one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<ClientCertificate>,
-    /// Longest time that a check may take, in milliseconds.
-    pub latency_budget_millis: u64,
+    /// The servers, and how to reach them.
+    pub redis: RedisOptions,
     /// Secret that keys are hashed with.
     pub key_secret: KeySecret,
-    /// Prefix of every key that Sluice writes to the store.
-    pub prefix: String,
 }
 
-/// A client certificate with its private key.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ClientCertificate {
-    /// The certificate, followed by its intermediate certificates, in PEM.
-    pub certificate: String,
-    /// The private key, in PEM.
-    pub key: String,
-}
-
-impl fmt::Debug for StoreAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Anything before the last @ may be a password, even if the text is not a valid URL.
-        let url = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, rest)| rest);
-        f.debug_struct("StoreAccess").field("url", &url).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").finish_non_exhaustive()
+impl StoreChoice {
+    /// Returns what determines the counter of a key. Local counts carry over between two choices for which it
+    /// is equal.
+    #[must_use]
+    pub fn key_space(&self) -> Option<(&KeySecret, &str, u16)> {
+        match self {
+            Self::Access(access) => Some((&access.key_secret, &access.redis.prefix, access.redis.partitions)),
+            Self::Unconfigured | Self::Memory => None,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use sluice_store::redis::{ClientCertificate, Secret, StoreCredentials};
+
     use super::*;
 
-    /// The message as a release without the later fields wrote it.
-    const OLD: &str = r#"{"url":"redis://:hunter2@a","username":null,"password":null,"ca":null,"latencyBudgetMillis":50,"keySecret":"AAAAAAAAAAAAAAAAAAAAAA==","prefix":"sluice:"}"#;
-
     #[test]
-    fn access_without_the_later_fields_keeps_its_serialized_form() {
-        let access: StoreAccess = serde_json::from_str(OLD).unwrap();
-        assert_eq!((&access.client, &access.sentinel_password), (&None, &None));
-        assert_eq!(serde_json::to_string(&access).unwrap(), OLD);
-    }
-
-    #[test]
-    fn debug_output_contains_no_secrets() {
-        let access = StoreAccess {
-            username: Some("hunter2".into()),
-            password: Some("hunter2".into()),
-            sentinel_username: Some("hunter2".into()),
-            sentinel_password: Some("hunter2".into()),
-            client: Some(ClientCertificate { certificate: "hunter2".into(), key: "hunter2".into() }),
-            ..serde_json::from_str(OLD).unwrap()
+    fn access_has_a_typed_form_on_the_wire() {
+        let key_secret = "AAAAAAAAAAAAAAAAAAAAAA==";
+        let redis = |url: &str| RedisOptions::from_url(url).unwrap();
+        let json = |redis| {
+            let access = StoreAccess { redis, key_secret: KeySecret::new([0; 16]) };
+            let value = serde_json::to_value(&access).unwrap();
+            assert_eq!(serde_json::from_value::<StoreAccess>(value.clone()).unwrap(), access);
+            value
         };
-        let text = format!("{access:?} {:?}", access.client);
-        assert!(text.contains("url: \"a\"") && !text.contains("hunter2"), "{text}");
-        let text = serde_json::to_string(&access).unwrap();
-        assert_eq!(serde_json::from_str::<StoreAccess>(&text).unwrap(), access);
+        let plain = json!({
+            "redis": {
+                "topology": {"standalone": {"database": 3}},
+                "endpoints": [{"host": "::1", "port": 6380}],
+                "tls": null, "username": "u", "password": "p@ss",
+                "latencyBudgetMillis": 50, "prefix": "sluice:", "partitions": 64,
+            },
+            "keySecret": key_secret,
+        });
+        assert_eq!(json(redis("redis://u:p%40ss@[::1]:6380/3")), plain);
+
+        let credentials = StoreCredentials {
+            password: Some(Secret::new("p")),
+            sentinel_username: Some("w".into()),
+            sentinel_password: Some(Secret::new("s")),
+            ca: Some("CA".into()),
+            client_certificate: Some(ClientCertificate { certificate: "C".into(), key: "K".into() }),
+            ..StoreCredentials::default()
+        };
+        let sentinel = json(redis("rediss+sentinel://a,b:1/main").with_credentials(credentials).unwrap());
+        let topology = json!({"sentinel": {"master": "main", "username": "w", "password": "s"}});
+        assert_eq!(sentinel["redis"]["topology"], topology);
+        let tls = json!({"ca": "CA", "clientCertificate": {"certificate": "C", "key": "K"}});
+        assert_eq!(sentinel["redis"]["tls"], tls);
+
+        let cluster = json(redis("redis+cluster://a,b"));
+        assert_eq!(cluster["redis"]["topology"], "cluster");
+        // Fields of a later version are ignored, but an unknown topology is an error without any value.
+        let mut later = cluster.clone();
+        later["redis"]["later"] = 1.into();
+        assert_eq!(serde_json::from_value::<StoreAccess>(later).unwrap().redis, redis("redis+cluster://a,b"));
+        let mut unknown = cluster;
+        unknown["redis"]["topology"] = json!({"ring": {"password": "hunter2"}});
+        let error = serde_json::from_value::<StoreAccess>(unknown).unwrap_err().to_string();
+        assert!(error.contains("unknown variant `ring`") && !error.contains("hunter2"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::{Parser, ValueEnum};
+use sluice_store::redis::MAX_PARTITIONS;
 
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
@@ -80,6 +81,16 @@ pub struct Args {
     /// Prefix of every key in the store.
     #[arg(long, env = "SLUICE_STORE_PREFIX", default_value = "sluice:")]
     pub store_prefix: String,
+    /// Number of hash tags over which the keys in the store are spread. For a Redis Cluster, 16 to 32 for
+    /// each master. All users of a Redis must use the same number. With another number, all counters start at
+    /// zero.
+    #[arg(
+        long,
+        env = "SLUICE_STORE_PARTITIONS",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PARTITIONS))
+    )]
+    pub store_partitions: u16,
 
     /// Lead without a lease. Only for a single process outside a cluster.
     #[arg(long, env = "SLUICE_NO_LEASE")]

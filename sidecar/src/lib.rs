@@ -27,7 +27,7 @@ mod respond;
 mod upstream;
 
 pub use config::publisher::Publisher;
-pub use config::store_choice::{StoreChoice, StoreState};
+pub use config::store_state::StoreState;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
 pub use upstream::address::{InvalidUpstream, Upstream};

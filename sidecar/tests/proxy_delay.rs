@@ -5,7 +5,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sluice_sidecar::{Sidecar, StoreChoice};
+use sluice_config::store_access::StoreChoice;
+use sluice_sidecar::Sidecar;
 use support::*;
 
 /// Returns a limit in JSON: one request per `period` for each `x-api-key`, after a delay of at most

@@ -19,7 +19,7 @@ async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     assert_eq!(page(admin, "/startupz").await.status, 503);
     assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200, "no limits before the first policies");
-    publish(&sidecar, &sluice_sidecar::StoreChoice::Memory, &[policy(&[limit("l", 1, "")])]);
+    publish(&sidecar, &sluice_config::store_access::StoreChoice::Memory, &[policy(&[limit("l", 1, "")])]);
     assert_eq!(page(admin, "/startupz").await.status, 200);
     let metrics = page(admin, "/metrics").await;
     assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));

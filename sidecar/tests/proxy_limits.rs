@@ -3,7 +3,7 @@
 mod support;
 
 use http::StatusCode;
-use sluice_sidecar::StoreChoice;
+use sluice_config::store_access::StoreChoice;
 use support::*;
 
 #[tokio::test]
@@ -162,10 +162,7 @@ async fn the_response_names_an_unreachable_store() {
     let (sidecar, _) = sidecar(application.address);
     // A free port, without a listener.
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let access = serde_json::json!({
-        "url": format!("redis://{gone}"), "latencyBudgetMillis": 5000, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "t:",
-    });
-    let choice = StoreChoice::new(serde_json::from_value(access).unwrap());
+    let choice = redis_at(&format!("redis://{gone}"));
     publish(&sidecar, &choice, &[prepare(&policy_json("checkout", "Deny", &[limit("l", 1, "")]))]);
     let response = get(sidecar.addresses()[0], "x-api-key: a\r\n").await;
     assert_eq!((response.status, response.header("x-sluice-store-failure")), (429, "unreachable"));

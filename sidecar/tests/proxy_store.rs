@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use server::{Redis, eventually};
 use sluice_config::PreparedPolicy;
 use sluice_config::message::Replica;
-use sluice_sidecar::{Sidecar, StoreChoice};
+use sluice_config::store_access::StoreChoice;
+use sluice_sidecar::Sidecar;
 use support::*;
 
 /// The longest period: no test ends in a later window than it began in.
@@ -38,15 +39,6 @@ fn policy_with_rate(
         r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"{consistency}",
         "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{rate}]}}}}}}]}}"#
     ))
-}
-
-/// Returns the choice of this Redis as the store.
-fn choice(redis: &Redis) -> StoreChoice {
-    // Generous, so that a slow machine does not exceed it.
-    let access = serde_json::json!({
-        "url": redis.url(), "latencyBudgetMillis": 10_000, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
-    });
-    StoreChoice::new(serde_json::from_value(access).unwrap())
 }
 
 /// Starts a sidecar that is replica `index` of `count`. Waits until its store is healthy.
@@ -125,7 +117,7 @@ async fn quota_leases_admit_exactly_the_limit_with_few_calls_and_return_at_the_e
     const N: u64 = 2_000;
     let (application, redis) = (Application::start().await, Redis::start(&[]));
     let leased = policy("p", "Leased", "Share", N);
-    let one = pod(&application, &choice(&redis), std::slice::from_ref(&leased), (0, 2)).await;
+    let one = pod(&application, &redis_at(&redis.url()), std::slice::from_ref(&leased), (0, 2)).await;
     let begin = calls(&redis);
     assert_eq!(admitted(&one, "x-api-key: a\r\n", 1_200).await, 1_200);
     let calls_below = calls(&redis) - begin;
@@ -134,7 +126,7 @@ async fn quota_leases_admit_exactly_the_limit_with_few_calls_and_return_at_the_e
     assert!(metric(&one.metrics(), "sluice_lease_quota_taken_total") >= 1_200);
     one.shutdown(Duration::ZERO, Duration::from_secs(60)).await;
     // The quota that it had leased and not used is available to the other pod.
-    let two = pod(&application, &choice(&redis), &[leased], (1, 2)).await;
+    let two = pod(&application, &redis_at(&redis.url()), &[leased], (1, 2)).await;
     let begin = calls(&redis);
     assert_eq!(admitted(&two, "x-api-key: a\r\n", 1_500).await, N - 1_200);
     let calls_above = calls(&redis) - begin;
@@ -146,10 +138,12 @@ async fn quota_leases_admit_exactly_the_limit_with_few_calls_and_return_at_the_e
 #[tokio::test]
 async fn quota_leases_return_when_another_store_takes_over() {
     let (application, redis) = (Application::start().await, Redis::start(&[]));
-    let one = pod(&application, &choice(&redis), &[policy("p", "Leased", "Share", 10_000)], (0, 1)).await;
+    let one =
+        pod(&application, &redis_at(&redis.url()), &[policy("p", "Leased", "Share", 10_000)], (0, 1)).await;
     assert_eq!(admitted(&one, "x-api-key: a\r\n", 300).await, 300);
     publish(&one, &StoreChoice::Memory, &[policy("p", "Leased", "Share", 10_000)]);
-    let two = pod(&application, &choice(&redis), &[policy("p", "Strict", "Share", 10_000)], (0, 1)).await;
+    let two =
+        pod(&application, &redis_at(&redis.url()), &[policy("p", "Strict", "Share", 10_000)], (0, 1)).await;
     eventually("the unused quota has returned", || async {
         // This check is charged too.
         let response = get(two.addresses()[0], "x-api-key: a\r\n").await;
@@ -163,7 +157,7 @@ async fn quota_leases_return_when_another_store_takes_over() {
 async fn a_denied_client_is_denied_again_without_a_call() {
     let (application, redis) = (Application::start().await, Redis::start(&[]));
     let policies = [policy("p", "Strict", "Allow", 3)];
-    let sidecar = pod(&application, &choice(&redis), &policies, (0, 1)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 1)).await;
     assert_eq!(admitted(&sidecar, "x-api-key: a\r\n", 4).await, 3);
     let (begun, before) = (Instant::now(), calls(&redis));
     assert_eq!(admitted(&sidecar, "x-api-key: a\r\n", 500).await, 0);
@@ -182,8 +176,8 @@ async fn local_quotas_sum_up_to_the_limit_while_the_store_is_down_and_no_burst_f
     const N: u64 = 11;
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [policy("p", "Strict", "Share", N)];
-    let one = pod(&application, &choice(&redis), &policies, (0, 2)).await;
-    let two = pod(&application, &choice(&redis), &policies, (1, 2)).await;
+    let one = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
+    let two = pod(&application, &redis_at(&redis.url()), &policies, (1, 2)).await;
     redis.kill();
     let mut total = 0;
     for pod in [&one, &two] {
@@ -219,8 +213,8 @@ async fn local_consistency_sends_no_checks_to_the_store() {
     const N: u64 = 21;
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [policy("p", "Local", "Deny", N)];
-    let one = pod(&application, &choice(&redis), &policies, (0, 2)).await;
-    let two = pod(&application, &choice(&redis), &policies, (1, 2)).await;
+    let one = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
+    let two = pod(&application, &redis_at(&redis.url()), &policies, (1, 2)).await;
     let before = calls(&redis);
     let (a, b) = (admitted(&one, "x-api-key: a\r\n", 30).await, admitted(&two, "x-api-key: a\r\n", 30).await);
     assert_eq!((a + b, a.abs_diff(b)), (N, 1));
@@ -244,8 +238,8 @@ async fn each_policy_decides_about_store_failures_and_a_policy_that_denies_wins(
     let (allow, deny) = (policy("allow", "Strict", "Allow", 100), policy("deny", "Strict", "Deny", 100));
     let (share, local) = (policy("share", "Strict", "Share", 4), policy("local", "Local", "Deny", 100));
     let leased = policy("leased", "Leased", "Deny", 100);
-    let sidecar = pod(&application, &choice(&redis), std::slice::from_ref(&allow), (0, 2)).await;
-    let store = choice(&redis);
+    let sidecar = pod(&application, &redis_at(&redis.url()), std::slice::from_ref(&allow), (0, 2)).await;
+    let store = redis_at(&redis.url());
     redis.kill();
     until_unreachable(&sidecar).await;
     let address = sidecar.addresses()[0];
@@ -301,7 +295,7 @@ async fn a_shadow_limit_uses_local_quota_too() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let rate = format!(r#"{{"requests":4,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}"#);
     let policies = [policy_with_rate("p", "Strict", "Share", &rate, "Shadow")];
-    let sidecar = pod(&application, &choice(&redis), &policies, (0, 2)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
     redis.kill();
     until_healthy(&sidecar, true).await;
     eventually("it uses local quota", || async {
@@ -332,14 +326,14 @@ async fn a_delayed_request_whose_client_disconnects_is_refunded_where_it_was_cha
         r#"{{"requests":1,"periodMillis":{hour},"algorithm":{{"leakyBucket":{{"maxWaitMillis":{hour}}}}}}}"#
     );
     let policies = |consistency| [policy_with_rate("p", consistency, "Share", &rate, "Enforce")];
-    let sidecar = pod(&application, &choice(&redis), &policies("Strict"), (0, 1)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), &policies("Strict"), (0, 1)).await;
     let address = sidecar.addresses()[0];
     let waiting = || metric(&sidecar.metrics(), r#"sluice_waiting_requests{policy="shop/p",limit="p"}"#);
     for (charged, key) in [("in Redis", "a"), ("locally", "b"), ("to the local quota", "c")] {
         match key {
-            "b" => publish(&sidecar, &choice(&redis), &policies("Local")),
+            "b" => publish(&sidecar, &redis_at(&redis.url()), &policies("Local")),
             "c" => {
-                publish(&sidecar, &choice(&redis), &policies("Strict"));
+                publish(&sidecar, &redis_at(&redis.url()), &policies("Strict"));
                 redis.kill();
                 until_unreachable(&sidecar).await;
             }
@@ -368,7 +362,7 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"slots":{{"max":1,"leaseMillis":30000}}}}}}]}}"#
     ))];
-    let sidecar = pod(&application, &choice(&redis), &policies, (0, 2)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
     let address = sidecar.addresses()[0];
     let held = || metric(&sidecar.metrics(), r#"sluice_concurrency_held{policy="shop/p",limit="slots"}"#);
     let key = "x-api-key: a\r\n";
@@ -413,7 +407,7 @@ async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"slots":{{"max":9,"leaseMillis":2000}}}}}}]}}"#
     ))];
-    let sidecar = pod(&application, &choice(&redis), &policies, (0, 1)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 1)).await;
     let (address, key) = (sidecar.addresses()[0], "x-api-key: a\r\n");
     let mut long = Client::connect(address).await;
     long.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{key}content-length: 1\r\n\r\n")).await;
@@ -453,7 +447,8 @@ const FAULTS: [&str; 8] =
 #[tokio::test]
 async fn faults_are_counted_with_the_values_of_the_response_header_also_those_of_one_key() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
-    let sidecar = pod(&application, &choice(&redis), &[policy("p", "Strict", "Allow", 100)], (0, 1)).await;
+    let sidecar =
+        pod(&application, &redis_at(&redis.url()), &[policy("p", "Strict", "Allow", 100)], (0, 1)).await;
     let address = sidecar.addresses()[0];
     assert_eq!(get(address, "x-api-key: a\r\n").await.header("x-sluice-store-failure"), "");
     assert_eq!(FAULTS.map(|fault| faults(&sidecar, fault)), [0; 8]);
@@ -485,7 +480,8 @@ async fn faults_are_counted_with_the_values_of_the_response_header_also_those_of
 #[tokio::test]
 async fn each_help_text_of_the_store_is_complete_and_unique() {
     let (application, redis) = (Application::start().await, Redis::start(&[]));
-    let sidecar = pod(&application, &choice(&redis), &[policy("p", "Leased", "Share", 100)], (0, 1)).await;
+    let sidecar =
+        pod(&application, &redis_at(&redis.url()), &[policy("p", "Leased", "Share", 100)], (0, 1)).await;
     let text = sidecar.metrics();
     let helps: BTreeMap<_, _> = text
         .lines()

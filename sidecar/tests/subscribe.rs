@@ -11,7 +11,7 @@ use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
 use sluice_sidecar::Sidecar;
 use sluice_sidecar::config::subscribe::Subscriber;
-use support::operator::{Operator, credentials, message};
+use support::operator::{Operator, message};
 use support::*;
 
 /// A sidecar that follows an operator.
@@ -56,6 +56,11 @@ fn json(name: &str, requests: u64) -> String {
 fn hash(json: &str) -> PolicyHash {
     let value: serde_json::Value = serde_json::from_str(json).unwrap();
     PolicyHash::of(&value.to_string())
+}
+
+/// Returns access to the Redis at this address.
+fn redis_credentials(redis: SocketAddr) -> serde_json::Value {
+    serde_json::json!({"version": 1, "store": redis_at(&format!("redis://{redis}"))})
 }
 
 fn applied(json: &str) -> PolicyReport {
@@ -225,9 +230,7 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     test.operator.report().await;
     assert_eq!(remaining().await, "8", "counters stay");
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut redis = credentials();
-    redis["store"]["url"] = format!("redis://{gone}").into();
-    session.event("credentials", "5", &redis);
+    session.event("credentials", "5", &redis_credentials(gone));
     loop {
         let report = test.operator.report().await;
         if report.store == (StoreReport::Failing { fault: "unreachable".into() }) {
@@ -242,6 +245,27 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
 }
 
 #[tokio::test]
+async fn policies_apply_without_access_to_the_store_that_the_sidecar_understands() {
+    let mut test = Following::start().await;
+    let session = test.operator.session().await;
+    let mut unknown = redis_credentials("127.0.0.1:1".parse().unwrap());
+    unknown["store"]["access"]["redis"]["topology"] = serde_json::json!({"ring": {}});
+    session.policies("1", &[("uid-a", &json("a", 10))]);
+    session.event("credentials", "2", &unknown);
+    let report = test.operator.report().await;
+    assert_eq!(report.policies["uid-a"], applied(&json("a", 10)));
+    assert_eq!(report.store, StoreReport::Failing { fault: "unconfigured".into() });
+    session.credentials("3");
+    assert_eq!(test.operator.report().await.store, StoreReport::Healthy);
+    // The access from before stays.
+    session.event("credentials", "4", &unknown);
+    session.policies("5", &[("uid-b", &json("b", 20))]);
+    let report = test.operator.report().await;
+    assert_eq!((&report.policies["uid-b"], &report.store), (&applied(&json("b", 20)), &StoreReport::Healthy));
+    assert_eq!(test.limit().await, "20");
+}
+
+#[tokio::test]
 async fn a_store_is_used_until_its_successor_has_connected() {
     let mut test = Following::start().await;
     let session = test.operator.session().await;
@@ -251,10 +275,7 @@ async fn a_store_is_used_until_its_successor_has_connected() {
     let address = test.address();
     assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "9");
     let redis = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut other = credentials();
-    other["store"]["url"] = format!("redis://{}", redis.local_addr().unwrap()).into();
-    other["store"]["latencyBudgetMillis"] = 10_000.into();
-    session.event("credentials", "3", &other);
+    session.event("credentials", "3", &redis_credentials(redis.local_addr().unwrap()));
     // The new store has accepted a connection and not responded yet.
     let (connection, _) = redis.accept().await.unwrap();
     let response = get(address, "").await;
@@ -325,12 +346,10 @@ async fn replica_counts_apply_until_they_change_and_survive_a_restart() {
     let session = test.operator.session().await;
     // No store listens there, so each pod enforces its local quota.
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut access = credentials();
-    access["store"]["url"] = format!("redis://{gone}").into();
     let policy = |name: &str| policy_json(name, "Share", &[limit("l", 12, "")]);
     let live =
         |policies: serde_json::Value| serde_json::json!({"version": 1, "policies": policies, "later": 1});
-    session.event("credentials", "1", &access);
+    session.event("credentials", "1", &redis_credentials(gone));
     session.policies("2", &[("uid-a", &policy("a"))]);
     test.operator.report().await;
     let address = test.address();

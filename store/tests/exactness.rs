@@ -88,9 +88,9 @@ fn all() -> Vec<(&'static str, Rate, u64)> {
 
 /// Starts stores with a budget so large that a loaded machine does not cause failures.
 fn stores(redis: &Redis) -> Vec<Arc<RedisStore>> {
-    let options =
-        || RedisOptions { latency_budget: Duration::from_secs(10), ..RedisOptions::new(redis.url()) };
-    (0..STORES).map(|_| Arc::new(RedisStore::start(options()).unwrap())).collect()
+    let latency_budget = Duration::from_secs(10);
+    let options = RedisOptions { latency_budget, ..RedisOptions::from_url(&redis.url()).unwrap() };
+    (0..STORES).map(|_| Arc::new(RedisStore::start(options.clone()).unwrap())).collect()
 }
 
 /// Sends concurrent checks from 200 clients to 8 stores. Returns how many were admitted.

@@ -37,7 +37,7 @@ fn plan(
 }
 
 fn holder(url: &str) -> Limiter {
-    let options = RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(url) };
+    let options = RedisOptions { latency_budget: BUDGET, ..RedisOptions::from_url(url).unwrap() };
     let store = Arc::new(RedisStore::start(options).unwrap());
     Limiter::in_redis(store, &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() }, None)
 }

@@ -111,8 +111,10 @@ impl Pod {
 }
 
 fn store(port: u16) -> Arc<RedisStore> {
-    let options =
-        RedisOptions { latency_budget: BUDGET, ..RedisOptions::new(format!("redis://127.0.0.1:{port}")) };
+    let options = RedisOptions {
+        latency_budget: BUDGET,
+        ..RedisOptions::from_url(&format!("redis://127.0.0.1:{port}")).unwrap()
+    };
     Arc::new(RedisStore::start(options).unwrap())
 }
 

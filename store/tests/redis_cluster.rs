@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, failing, healthy, limit, patient, used, within};
+use checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
 use cluster::{Cluster, rows};
 use sluice_store::failure::StoreFault;
-use sluice_store::redis::{Secret, Topology};
+use sluice_store::redis::Secret;
 use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
 use support::{eventually, free_port};
 
 fn start(cluster: &Cluster, budget: Duration) -> Arc<RedisStore> {
-    Arc::new(RedisStore::start(within(budget, RedisOptions::cluster(cluster.urls()))).unwrap())
+    Arc::new(RedisStore::start(RedisOptions { latency_budget: budget, ..patient(&cluster.url()) }).unwrap())
 }
 
 /// Tasks that check one key after another until `stop`, and count how many checks of each key were admitted.
@@ -412,24 +412,22 @@ async fn checks_on_a_hanging_master_fail_within_the_budget_until_its_replica_tak
 #[tokio::test]
 async fn store_finds_the_cluster_by_any_seed_and_reports_unreachable_ones() {
     let cluster = Cluster::start(&[]);
-    let mut seeds = vec![format!("redis://127.0.0.1:{}", free_port())];
+    let closed = format!("redis+cluster://127.0.0.1:{}", free_port());
     // A replica also knows the hash slots.
-    seeds.push(cluster.servers[4].url());
-    let store = RedisStore::start(patient(RedisOptions::cluster(seeds))).unwrap();
+    let store = patient_store(&format!("{closed},127.0.0.1:{}", cluster.servers[4].port));
     let limit = limit("seeds", 5);
     for key in 0..20 {
         assert_eq!(admitted(&store, &[counter(&limit, key)], 7).await, 5);
     }
     assert_eq!(store.health(), StoreHealth::Healthy);
     assert!(store.check(check(&[])).await.unwrap().admitted);
-    let closed = [format!("redis://127.0.0.1:{}", free_port())];
-    let store = RedisStore::start(patient(RedisOptions::cluster(closed))).unwrap();
+    let store = patient_store(&closed);
     let response = store.check(check(&[counter(&limit, 1)])).await;
     assert_eq!(response, Err(StoreError::Unavailable(StoreFault::Unreachable)));
     failing(&store, StoreFault::Unreachable).await;
     // A server outside of any cluster.
     let alone = support::Redis::start(&[]);
-    let store = RedisStore::start(patient(RedisOptions::cluster([alone.url()]))).unwrap();
+    let store = patient_store(&format!("redis+cluster://127.0.0.1:{}", alone.port));
     failing(&store, StoreFault::Nonsense).await;
 }
 
@@ -447,7 +445,7 @@ async fn store_in_a_cluster_needs_only_the_documented_rights() {
             }
             let (): () = command.arg(rights).query(&mut server.connection()).unwrap();
         }
-        let mut options = patient(RedisOptions::cluster(cluster.urls()));
+        let mut options = patient(&cluster.url());
         (options.username, options.password) = (Some(name.to_owned()), Some(Secret::new("secret")));
         RedisStore::start(options).unwrap()
     };
@@ -474,11 +472,4 @@ async fn store_in_a_cluster_needs_only_the_documented_rights() {
         })
         .await;
     }
-}
-
-#[test]
-fn cluster_options_are_printed_without_the_password() {
-    let options = RedisOptions::cluster(["redis://:hunter2@a:1", "redis://:hunter2@b:2"]);
-    assert!(!format!("{options:?}").contains("hunter2"));
-    assert!(matches!(options.topology, Topology::Cluster { .. }));
 }

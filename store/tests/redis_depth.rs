@@ -8,8 +8,8 @@ mod support;
 
 use std::sync::Arc;
 
-use checks::{check, counter, healthy, limit, patient};
-use sluice_store::{RedisOptions, RedisStore};
+use checks::{check, counter, healthy, limit, patient_store};
+use sluice_store::RedisStore;
 use support::{Redis, eventually};
 
 /// Sends concurrent checks of different keys. Each handle returns whether its check is admitted.
@@ -25,7 +25,7 @@ fn send(store: &Arc<RedisStore>, keys: std::ops::Range<u128>) -> Vec<tokio::task
 #[tokio::test]
 async fn at_most_two_calls_are_in_flight_when_many_checks_wait() {
     let redis = Redis::start(&[]);
-    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    let store = Arc::new(patient_store(&redis.url()));
     healthy(&store).await;
     redis.stop();
     let mut checks = send(&store, 0..2000);
@@ -47,7 +47,7 @@ async fn at_most_two_calls_are_in_flight_when_many_checks_wait() {
 #[tokio::test]
 async fn one_call_is_in_flight_when_few_checks_wait() {
     let redis = Redis::start(&[]);
-    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    let store = Arc::new(patient_store(&redis.url()));
     healthy(&store).await;
     redis.stop();
     let mut checks = send(&store, 0..1);
@@ -67,7 +67,7 @@ async fn one_call_is_in_flight_when_few_checks_wait() {
 #[tokio::test]
 async fn any_number_of_equal_checks_share_one_call() {
     let redis = Redis::start(&[]);
-    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    let store = Arc::new(patient_store(&redis.url()));
     healthy(&store).await;
     redis.stop();
     let limit = limit("equal", 700);
@@ -92,7 +92,7 @@ async fn any_number_of_equal_checks_share_one_call() {
 #[tokio::test]
 async fn no_second_call_is_sent_when_the_waiting_checks_merge() {
     let redis = Redis::start(&[]);
-    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    let store = Arc::new(patient_store(&redis.url()));
     healthy(&store).await;
     redis.stop();
     let limit = limit("merged", 700);

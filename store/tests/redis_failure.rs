@@ -105,10 +105,8 @@ async fn checks_that_time_out_while_redis_hangs_are_not_counted_later() {
 #[tokio::test]
 async fn store_reports_a_wrong_password_and_works_with_the_right_one() {
     let redis = Redis::start(&["--requirepass", "right"]);
-    let with = |password: &str| RedisOptions {
-        password: Some(Secret::new(password)),
-        ..patient(RedisOptions::new(redis.url()))
-    };
+    let with =
+        |password: &str| RedisOptions { password: Some(Secret::new(password)), ..patient(&redis.url()) };
     let store = RedisStore::start(with("wrong")).unwrap();
     failing(&store, StoreFault::Refused).await;
     let response = store.check(check(&[counter(&limit("l", 1), 1)])).await;

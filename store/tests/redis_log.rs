@@ -10,9 +10,9 @@ mod support;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use checks::{failing, healthy, patient};
+use checks::{failing, healthy, patient_store};
+use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
-use sluice_store::{RedisOptions, RedisStore, StoreHealth};
 use support::{Redis, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -79,7 +79,7 @@ async fn each_missing_right_is_logged_once() {
     let (select, evalsha) = ("no right to run select (ACL SETUSER ... +select)", "no right to run evalsha (");
     rights(&["+evalsha", "+eval", "+time"]);
     let url = format!("redis://user:secret@127.0.0.1:{}/3", redis.port);
-    let store = RedisStore::start(patient(RedisOptions::new(&url))).unwrap();
+    let store = patient_store(&url);
     failing(&store, StoreFault::Refused).await;
     let mut connection = redis.connection();
     let mut attempts = move || -> u64 {

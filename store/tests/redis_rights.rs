@@ -11,7 +11,7 @@ use std::sync::Arc;
 use checks::{admitted, check, counter, failing, failures, healthy, limit, patient, patient_store, rate};
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
 use sluice_store::failure::StoreFault;
-use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
+use sluice_store::{Counter, LimitSpec, RedisStore, StoreError, StoreHealth};
 use support::{Redis, eventually};
 
 /// The minimum rights of a Redis user for database 0 of a single server.
@@ -90,7 +90,7 @@ async fn store_needs_exactly_the_documented_rights() {
     let shared = [counter(&plain, rand::random()), counter(&limit("acl-shared", 1000), rand::random())];
     assert_eq!(store.check(check(&shared)).await, Err(StoreError::Unavailable(StoreFault::Refused)));
     // The user has no right to keys with another prefix.
-    let mut options = patient(RedisOptions::new(format!("redis://least:secret@127.0.0.1:{}", redis.port)));
+    let mut options = patient(&format!("redis://least:secret@127.0.0.1:{}", redis.port));
     options.prefix = "other:".into();
     let store = RedisStore::start(options).unwrap();
     eventually("rejected with another prefix", || async {

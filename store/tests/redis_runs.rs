@@ -10,11 +10,11 @@ mod support;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checks::{check, healthy, patient};
+use checks::{check, healthy, patient_store};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::{Counter, KeyHash, LimitSpec, RedisOptions, RedisStore};
+use sluice_store::{Counter, KeyHash, LimitSpec};
 use support::Redis;
 
 /// A limit whose windows end during a test only once a year.
@@ -33,7 +33,7 @@ type Usage = HashMap<(String, u128), (Arc<LimitSpec>, u64)>;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_checks_have_the_responses_of_consecutive_ones() {
     let redis = Redis::start(&[]);
-    let store = Arc::new(RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap());
+    let store = Arc::new(patient_store(&redis.url()));
     healthy(&store).await;
     let seed = std::env::var("SLUICE_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("SLUICE_SEED={seed}");

@@ -11,24 +11,18 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, failing, healthy, limit, patient, used, within};
+use checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
 use redis::Value;
 use sentinel::Watched;
 use sluice_store::failure::StoreFault;
-use sluice_store::redis::{Secret, Topology};
-use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
+use sluice_store::redis::{Secret, StoreCredentials};
+use sluice_store::{RedisStore, StoreError, StoreHealth};
 use support::{Redis, eventually, free_port};
-
-fn options(watched: &Watched) -> RedisOptions {
-    RedisOptions::sentinel(watched.urls(), "main")
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn store_finds_the_master_and_follows_a_failover() {
     let mut watched = Watched::start();
-    let budget = Duration::from_secs(5);
-    let stores: Vec<_> =
-        (0..2).map(|_| Arc::new(RedisStore::start(within(budget, options(&watched))).unwrap())).collect();
+    let stores: Vec<_> = (0..2).map(|_| Arc::new(patient_store(&watched.url()))).collect();
     for store in &stores {
         healthy(store).await;
     }
@@ -107,7 +101,7 @@ fn used_or_none(redis: &Redis, store: &RedisStore, counter: &sluice_store::Count
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_follows_a_failover_from_a_running_master() {
     let watched = Watched::start();
-    let store = RedisStore::start(patient(options(&watched))).unwrap();
+    let store = patient_store(&watched.url());
     let counters = [counter(&limit("replaced", 1_000_000), 1)];
     assert_eq!(admitted(&store, &counters, 3).await, 3);
     let (): () = redis::cmd("SENTINEL")
@@ -128,17 +122,15 @@ async fn store_follows_a_failover_from_a_running_master() {
 async fn store_queries_the_next_sentinel_and_reports_the_fault() {
     let watched = Watched::start();
     let limit = limit("next-sentinel", 3);
-    let mut urls = watched.urls();
-    urls.insert(0, format!("redis://127.0.0.1:{}", free_port()));
-    let store = RedisStore::start(patient(RedisOptions::sentinel(urls, "main"))).unwrap();
+    let closed = format!("127.0.0.1:{}", free_port());
+    let store = patient_store(&watched.url().replace("://", &format!("://{closed},")));
     assert_eq!(admitted(&store, &[counter(&limit, 1)], 5).await, 3);
     // An unknown name of the master, a server that is not a sentinel, and a closed port.
-    let store = RedisStore::start(patient(RedisOptions::sentinel(watched.urls(), "other"))).unwrap();
-    failing(&store, StoreFault::Nonsense).await;
-    let not_a_sentinel = RedisOptions::sentinel([watched.master.url()], "main");
-    failing(&RedisStore::start(patient(not_a_sentinel)).unwrap(), StoreFault::Nonsense).await;
-    let closed = RedisOptions::sentinel([format!("redis://127.0.0.1:{}", free_port())], "main");
-    failing(&RedisStore::start(patient(closed)).unwrap(), StoreFault::Unreachable).await;
+    let unknown = patient_store(&watched.url().replace("/main", "/other"));
+    failing(&unknown, StoreFault::Nonsense).await;
+    let not_a_sentinel = format!("redis+sentinel://127.0.0.1:{}/main", watched.master.port);
+    failing(&patient_store(&not_a_sentinel), StoreFault::Nonsense).await;
+    failing(&patient_store(&format!("redis+sentinel://{closed}/main")), StoreFault::Unreachable).await;
 }
 
 #[tokio::test]
@@ -149,18 +141,14 @@ async fn store_behind_sentinels_needs_only_the_documented_rights() {
     watched.set_users(("watcher", &["+sentinel|get-master-addr-by-name"]), ("least", &rights));
     watched.set_users(("blind", &[]), ("less", &rights[..7]));
     let with = |user: &str, watcher: &str| {
-        let options = RedisOptions {
-            topology: Topology::Sentinel {
-                urls: watched.urls(),
-                master: "main".into(),
-                username: Some(watcher.into()),
-                password: Some(Secret::new("secret")),
-            },
+        let credentials = StoreCredentials {
             username: Some(user.into()),
             password: Some(Secret::new("secret")),
-            ..options(&watched)
+            sentinel_username: Some(watcher.into()),
+            sentinel_password: Some(Secret::new("secret")),
+            ..StoreCredentials::default()
         };
-        RedisStore::start(patient(options)).unwrap()
+        RedisStore::start(patient(&watched.url()).with_credentials(credentials).unwrap()).unwrap()
     };
     let store = with("least", "watcher");
     assert_eq!(admitted(&store, &[counter(&limit, 1)], 20).await, 20);

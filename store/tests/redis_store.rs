@@ -14,7 +14,7 @@ use redis::Commands;
 use sluice_limiter::MAX_PERIOD_MS;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::OptionsError;
-use sluice_store::{Counter, RedisOptions, RedisStore, Settlement, StoreError, StoreHealth};
+use sluice_store::{Counter, RedisStore, Settlement, StoreError, StoreHealth};
 use support::Redis;
 
 const HOUR: u64 = 3_600_000;
@@ -60,10 +60,7 @@ async fn several_stores_together_admit_exactly_the_limit() {
 #[test]
 fn store_works_on_a_current_thread_runtime() {
     let redis = Redis::start(&[]);
-    assert!(matches!(
-        RedisStore::start(patient(RedisOptions::new(redis.url()))),
-        Err(OptionsError::NoRuntime)
-    ));
+    assert!(matches!(RedisStore::start(patient(&redis.url())), Err(OptionsError::NoRuntime)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = patient_store(&redis.url());

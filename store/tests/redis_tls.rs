@@ -12,19 +12,19 @@ mod tls;
 
 use checks::{admitted, check, counter, failing, limit, patient};
 use sluice_store::failure::StoreFault;
-use sluice_store::redis::{ClientCertificate, OptionsError};
+use sluice_store::redis::{ClientCertificate, Endpoint, OptionsError, Tls, Topology};
 use sluice_store::{RedisOptions, RedisStore, StoreError};
 use tls::{Authority, Files, serve};
 
 fn options(port: u16, authority: &Authority) -> RedisOptions {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let options = RedisOptions::new(format!("rediss://127.0.0.1:{port}"));
-    RedisOptions { ca_pem: Some(authority.pem.clone().into_bytes()), ..patient(options) }
+    let tls = Tls { ca: Some(authority.pem.clone()), client_certificate: None };
+    RedisOptions { tls: Some(tls), ..patient(&format!("rediss://127.0.0.1:{port}")) }
 }
 
-fn with_client_certificate(options: RedisOptions, (certificate, key): (String, String)) -> RedisOptions {
-    let client = ClientCertificate { certificate_pem: certificate.into_bytes(), key_pem: key.into_bytes() };
-    RedisOptions { client_certificate: Some(client), ..options }
+fn with_client_certificate(mut options: RedisOptions, (certificate, key): (String, String)) -> RedisOptions {
+    options.tls.as_mut().unwrap().client_certificate = Some(ClientCertificate { certificate, key });
+    options
 }
 
 async fn is_refused(options: RedisOptions) {
@@ -42,7 +42,7 @@ async fn store_trusts_only_the_configured_authority() {
     assert_eq!(admitted(&store, &[counter(&limit("tls", 3), 1)], 5).await, 3);
     is_refused(options(port, &Authority::new())).await;
     // No public authority signed the server's certificate.
-    is_refused(RedisOptions { ca_pem: None, ..options(port, &authority) }).await;
+    is_refused(RedisOptions { tls: Some(Tls::default()), ..options(port, &authority) }).await;
 }
 
 #[tokio::test]
@@ -73,10 +73,11 @@ async fn store_reaches_all_servers_of_a_cluster_over_tls() {
         ["--tls", "--cacert", &path("ca"), "--cert", &path("certificate"), "--key", &path("key")];
     let cli_arguments = cli_arguments.map(str::to_owned);
     let (cluster, ports) = cluster::Cluster::start_with_tls(&files.arguments("yes"), &cli_arguments);
-    let urls = ports.iter().map(|port| format!("rediss://127.0.0.1:{port}"));
+    let endpoint = |&port| Endpoint { host: "127.0.0.1".into(), port };
     let options = RedisOptions {
-        topology: RedisOptions::cluster(urls).topology,
-        ..with_client_certificate(options(0, &authority), authority.issue("client"))
+        topology: Topology::Cluster,
+        endpoints: ports.iter().map(endpoint).collect(),
+        ..with_client_certificate(options(1, &authority), authority.issue("client"))
     };
     let store = RedisStore::start(options).unwrap();
     let limit = limit("tls", 3);
@@ -111,9 +112,10 @@ async fn unreadable_certificates_are_rejected_without_repeating_them() {
     let other = authority.issue("other");
     assert!(start(&good.0, &other.1).to_string().contains("belongs to another certificate"));
     assert!(unreadable(start(&good.0, "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n")));
-    let ca = RedisOptions {
-        ca_pem: Some(b"-----BEGIN CERTIFICATE-----\nhunter2\n-----END CERTIFICATE-----\n".into()),
-        ..options(1, &authority)
-    };
-    assert!(matches!(RedisStore::start(ca).unwrap_err(), OptionsError::Ca(_)));
+    for pem in ["hunter2", "-----BEGIN CERTIFICATE-----\nhunter2\n-----END CERTIFICATE-----\n"] {
+        let mut unreadable = Authority::new();
+        unreadable.pem = pem.to_owned();
+        let error = RedisStore::start(options(1, &unreadable)).unwrap_err();
+        assert!(matches!(error, OptionsError::Ca(_)) && !error.to_string().contains("hunter2"), "{error}");
+    }
 }

@@ -12,9 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, failing, healthy, limit, patient, used};
+use checks::{admitted, check, counter, failing, healthy, limit, patient_store, used};
 use sluice_store::failure::StoreFault;
-use sluice_store::{RedisOptions, RedisStore};
 use support::{eventually, quiet_port};
 
 /// A Valkey server. Dropping it kills the process.
@@ -100,9 +99,7 @@ impl Drop for Valkey {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_counts_exactly_in_valkey_and_survives_its_restart() {
     let Some(mut valkey) = Valkey::start() else { return };
-    let stores: Vec<_> = (0..3)
-        .map(|_| Arc::new(RedisStore::start(patient(RedisOptions::new(valkey.url()))).unwrap()))
-        .collect();
+    let stores: Vec<_> = (0..3).map(|_| Arc::new(patient_store(&valkey.url()))).collect();
     let (one, two) = (limit("one", 400), limit("two", 300));
     let both = [counter(&one, 7), counter(&two, 7)];
     let callers: Vec<_> = (0..24)

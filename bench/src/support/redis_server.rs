@@ -86,7 +86,7 @@ impl RedisServer {
 /// Starts a store with the longest latency budget there is, 10 s, because the parts measure work and not
 /// waiting. Waits until the store is healthy.
 pub(crate) async fn patient_store(url: &str) -> anyhow::Result<RedisStore> {
-    let mut options = RedisOptions::new(url);
+    let mut options = RedisOptions::from_url(url)?;
     options.latency_budget = Duration::from_secs(10);
     let store = RedisStore::start(options)?;
     wait_until_healthy(&store).await;

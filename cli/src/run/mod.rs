@@ -2,11 +2,10 @@
 //!
 //! - [`args`]: the arguments; those of the store are in [`store`].
 //! - [`policy_file`]: the file, read again whenever it changes.
-//! - [`store`]: the store that the counters live in, with [`key_secret`] for its keys.
+//! - [`store`]: the store that the counters live in.
 //! - [`serve`]: serves requests until a signal arrives.
 
 mod args;
-mod key_secret;
 mod policy_file;
 mod serve;
 mod store;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use sluice_config::store_access::StoreChoice;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_sidecar::process::logging;
 use sluice_sidecar::process::run::{Signals, shut_down};
-use sluice_sidecar::{Options, Publisher, Route, Sidecar, StoreChoice, StoreState};
+use sluice_sidecar::{Options, Publisher, Route, Sidecar};
 use tokio::runtime;
 
 use crate::run::args::Args;
@@ -45,9 +46,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let publisher = bound.publisher();
     if let Some((name, nack)) = publisher.publish(&store, &policies).first() {
         bail!("{}: {name}: {nack}", file.name());
-    }
-    if store != StoreChoice::Unconfigured && publisher.store_state() == StoreState::Unconfigured {
-        bail!("--store: the store cannot be used; the log above names the reason");
     }
     let sidecar = bound.serve();
     if let (Some(listening), Some(admin)) = (sidecar.addresses().first(), sidecar.admin()) {

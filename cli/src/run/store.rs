@@ -6,14 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use sha2::{Digest as _, Sha256};
 use sluice_config::KeySecret;
-use sluice_config::store_access::{ClientCertificate, StoreAccess};
-use sluice_sidecar::StoreChoice;
+use sluice_config::store_access::{StoreAccess, StoreChoice};
 use sluice_sidecar::process::args::duration;
 use sluice_store::RedisOptions;
-use sluice_store::redis::OptionsError;
-
-use crate::run::key_secret::{derive, password};
+use sluice_store::redis::{ClientCertificate, MAX_PARTITIONS, OptionsError, Secret, StoreCredentials};
 
 #[cfg(test)]
 mod tests;
@@ -50,6 +48,11 @@ pub(crate) struct StoreArgs {
     /// Not allowed with --store memory, where keys never leave the process
     #[arg(long, env = "SLUICE_KEY_SECRET_FILE", value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
+    /// Number of hash tags over which the keys in Redis are spread; for a cluster, 16 to 32 for each master.
+    /// All processes that share a Redis need the same number. With another number, all counters start at zero
+    #[arg(long, env = "SLUICE_STORE_PARTITIONS", value_name = "NUMBER", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PARTITIONS)))]
+    store_partitions: u16,
     /// Longest time that a check in Redis may take
     #[arg(long, env = "SLUICE_LATENCY_BUDGET", value_name = "DURATION", default_value = "50ms")]
     #[arg(value_parser = duration)]
@@ -95,6 +98,7 @@ impl StoreArgs {
             store_sentinel_username,
             store_sentinel_password_file,
             key_secret_file,
+            store_partitions,
             latency_budget,
         } = self;
         let StoreArg::Redis(url) = store else {
@@ -115,7 +119,7 @@ impl StoreArgs {
             );
             return Ok(StoreChoice::Memory);
         };
-        match RedisOptions::from_url(&url) {
+        let redis = match RedisOptions::from_url(&url) {
             Err(OptionsError::Scheme) => bail!(
                 "--store: must be memory, in lower case, or a URL that begins with redis://, \
                  redis+cluster:// or redis+sentinel://, or with rediss in place of redis for TLS"
@@ -124,7 +128,7 @@ impl StoreArgs {
         };
         let key_secret = match read("--key-secret-file", key_secret_file.as_deref())? {
             None => {
-                let password = password(&url);
+                let password = redis.password.as_ref().map_or("", Secret::expose);
                 if password.is_empty() {
                     tracing::warn!(
                         "client keys are hashed with a secret that anyone can compute, because --store has \
@@ -132,7 +136,7 @@ impl StoreArgs {
                          (openssl rand -base64 16), the same for all processes that share this Redis"
                     );
                 }
-                derive(&password)
+                derive(password)
             }
             Some(text) => KeySecret::try_from(text).map_err(|error| anyhow!("--key-secret-file: {error}"))?,
         };
@@ -140,19 +144,26 @@ impl StoreArgs {
         let key = read("--store-key", store_key.as_deref())?;
         let sentinel_password =
             read("--store-sentinel-password-file", store_sentinel_password_file.as_deref())?;
-        Ok(StoreChoice::Access(Box::new(StoreAccess {
-            url,
-            username: None,
-            password: None,
+        let credentials = StoreCredentials {
             sentinel_username: store_sentinel_username,
-            sentinel_password: sentinel_password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned()),
+            sentinel_password: sentinel_password.map(|text| Secret::new(text.trim_end_matches(['\r', '\n']))),
             ca: read("--store-ca", store_ca.as_deref())?,
-            client: certificate.zip(key).map(|(certificate, key)| ClientCertificate { certificate, key }),
-            latency_budget_millis: u64::try_from(latency_budget.as_millis()).unwrap_or(u64::MAX),
-            key_secret,
-            prefix: "sluice:".into(),
-        })))
+            client_certificate: certificate
+                .zip(key)
+                .map(|(certificate, key)| ClientCertificate { certificate, key }),
+            ..StoreCredentials::default()
+        };
+        let redis = RedisOptions { latency_budget, partitions: store_partitions, ..redis };
+        let redis = redis.with_credentials(credentials).context("--store")?;
+        redis.check().context("--store")?;
+        Ok(StoreChoice::Access(Box::new(StoreAccess { redis, key_secret })))
     }
+}
+
+/// Derives the secret that keys are hashed with. Every process with the same password derives the same one.
+fn derive(password: &str) -> KeySecret {
+    let digest = Sha256::new().chain_update("sluice run\0").chain_update(password).finalize();
+    KeySecret::new(std::array::from_fn(|n| digest[n]))
 }
 
 /// Reads the file that an argument names.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::{Selector, SelectorExt as _};
 use sluice_config::message::PublishedPolicy;
-use sluice_config::store_access::StoreAccess;
+use sluice_config::store_access::StoreChoice;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -41,8 +41,8 @@ pub struct Hub {
 struct HubReadiness {
     /// All policies of the first list have been published.
     policies: bool,
-    /// The access to the store is known.
-    store_access: bool,
+    /// The store is known.
+    store: bool,
 }
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ struct State {
     policies: BTreeMap<String, DistributedPolicy>,
     /// Sessions by the UID of their pod.
     sessions: HashMap<String, Session>,
-    store_access: Option<StoreAccess>,
+    store: Option<StoreChoice>,
 }
 
 /// One policy object.
@@ -112,24 +112,24 @@ impl Hub {
     /// Waits until sessions may begin.
     pub async fn opened(&self) {
         let mut readiness = self.readiness.subscribe();
-        let _ = readiness.wait_for(|readiness| readiness.policies && readiness.store_access).await;
+        let _ = readiness.wait_for(|readiness| readiness.policies && readiness.store).await;
     }
 
-    /// Sets the access to the store.
-    pub fn set_store_access(&self, access: StoreAccess) {
+    /// Sets the store, with the access to it.
+    pub fn set_store(&self, store: StoreChoice) {
         let mut state = self.lock();
-        if state.store_access.as_ref() != Some(&access) {
-            state.store_access = Some(access);
+        if state.store.as_ref() != Some(&store) {
+            state.store = Some(store);
             drop(state);
-            self.readiness.send_modify(|readiness| readiness.store_access = true);
+            self.readiness.send_modify(|readiness| readiness.store = true);
             self.changed();
         }
     }
 
-    /// Returns the access to the store.
+    /// Returns the store, if it is known.
     #[must_use]
-    pub fn store_access(&self) -> Option<StoreAccess> {
-        self.lock().store_access.clone()
+    pub fn store(&self) -> Option<StoreChoice> {
+        self.lock().store.clone()
     }
 
     /// Returns the version number, which grows with every change of policies, labels of pods or the access to

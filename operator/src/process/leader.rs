@@ -112,11 +112,11 @@ impl Leader {
     async fn refresh_store_access(&self) {
         loop {
             let delay = match access::read(self.client.clone(), &self.args).await {
-                Ok(access) => {
-                    self.hub.set_store_access(access);
+                Ok(store) => {
+                    self.hub.set_store(store);
                     REFRESH_EVERY
                 }
-                Err(error) if self.hub.store_access().is_some() => {
+                Err(error) if self.hub.store().is_some() => {
                     tracing::warn!("keeping the access to the store as it was: {error:#}");
                     REFRESH_EVERY
                 }

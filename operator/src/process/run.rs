@@ -35,7 +35,7 @@ const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
 
 /// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    access::check_url(&args)?;
+    access::options(&args)?;
     let client = kube::Client::try_default()
         .await
         .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;

@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use sluice_config::KeySecret;
-use sluice_config::store_access::{ClientCertificate, StoreAccess};
+use sluice_config::store_access::{StoreAccess, StoreChoice};
 use sluice_store::RedisOptions;
-use sluice_store::redis::{self, OptionsError};
+use sluice_store::redis::{self, ClientCertificate, StoreCredentials};
 
 use crate::args::Args;
 use crate::store::fields::SecretFields;
@@ -21,31 +21,52 @@ mod tests;
 /// Scheme of a store in the memory of each sidecar, used by tests.
 const MEMORY: &str = "memory:";
 
-/// Checks the URL of the store.
-pub fn check_url(args: &Args) -> anyhow::Result<()> {
-    if !args.store_url.starts_with(MEMORY) {
-        RedisOptions::from_url(&args.store_url).context("--store-url")?;
+/// Returns the options of Redis as far as the arguments contain them, or `None` for a store in memory.
+pub fn options(args: &Args) -> anyhow::Result<Option<RedisOptions>> {
+    if args.store_url.starts_with(MEMORY) {
+        return Ok(None);
     }
-    Ok(())
+    Ok(Some(RedisOptions {
+        latency_budget: Duration::from_millis(args.store_latency_budget_ms),
+        prefix: args.store_prefix.clone(),
+        partitions: args.store_partitions,
+        ..RedisOptions::from_url(&args.store_url).context("--store-url")?
+    }))
 }
 
-/// Reads the Secrets and returns the access that sidecars receive.
-pub async fn read(client: kube::Client, args: &Args) -> anyhow::Result<StoreAccess> {
+/// Reads the Secrets and returns the store that sidecars use.
+pub async fn read(client: kube::Client, args: &Args) -> anyhow::Result<StoreChoice> {
+    let Some(redis) = options(args)? else { return Ok(StoreChoice::Memory) };
     let api: Api<Secret> = Api::namespaced(client, &args.namespace);
     let key = SecretFields::read(&api, KEY_SECRET).await?;
     let store = match &args.store_secret {
-        Some(name) => SecretFields::read(&api, name).await?,
-        None => SecretFields::default(),
+        Some(name) => Some(SecretFields::read(&api, name).await?),
+        None => None,
     };
-    assemble(args, &key, &store)
+    Ok(StoreChoice::Access(Box::new(assemble(redis, &key, store.as_ref())?)))
 }
 
 /// Assembles the access and checks that a sidecar could use it.
-fn assemble(args: &Args, key: &SecretFields, store: &SecretFields) -> anyhow::Result<StoreAccess> {
+fn assemble(
+    redis: RedisOptions,
+    key: &SecretFields,
+    store: Option<&SecretFields>,
+) -> anyhow::Result<StoreAccess> {
     let key = key.text("key")?.with_context(|| format!("{key} has no field `key`"))?;
     let key_secret =
         KeySecret::try_from(key).map_err(|error| anyhow::anyhow!("the Secret {KEY_SECRET}: {error}"))?;
-    let client = match (store.text("tls.crt")?, store.text("tls.key")?) {
+    let (credentials, source) = match store {
+        Some(store) => (credentials(store)?, format!("--store-url with {store}")),
+        None => (StoreCredentials::default(), "--store-url".to_owned()),
+    };
+    let redis = redis.with_credentials(credentials).and_then(|redis| redis.check().map(|()| redis));
+    Ok(StoreAccess { redis: redis.context(source)?, key_secret })
+}
+
+/// Reads the credentials and certificates from the Secret of the store.
+fn credentials(store: &SecretFields) -> anyhow::Result<StoreCredentials> {
+    let secret = |field| anyhow::Ok(store.text(field)?.map(redis::Secret::new));
+    let client_certificate = match (store.text("tls.crt")?, store.text("tls.key")?) {
         (Some(certificate), Some(key)) => Some(ClientCertificate { certificate, key }),
         (None, None) => None,
         (Some(_), None) => {
@@ -55,59 +76,17 @@ fn assemble(args: &Args, key: &SecretFields, store: &SecretFields) -> anyhow::Re
             anyhow::bail!("{store} has `tls.key` but no `tls.crt`: add it, or remove `tls.key`")
         }
     };
-    let access = StoreAccess {
-        url: args.store_url.clone(),
+    let credentials = StoreCredentials {
         username: store.text("username")?,
-        password: store.text("password")?,
+        password: secret("password")?,
         sentinel_username: store.text("sentinel-username")?,
-        sentinel_password: store.text("sentinel-password")?,
+        sentinel_password: secret("sentinel-password")?,
         ca: store.text("ca.crt")?,
-        client,
-        latency_budget_millis: args.store_latency_budget_ms,
-        key_secret,
-        prefix: args.store_prefix.clone(),
+        client_certificate,
     };
     anyhow::ensure!(
-        args.store_secret.is_none() || access.password.is_some() || access.client.is_some(),
+        credentials.password.is_some() || credentials.client_certificate.is_some(),
         "{store} has no password: add the field `password`, or `tls.crt` and `tls.key`"
     );
-    check(&access).with_context(|| match &args.store_secret {
-        Some(_) => format!("--store-url with {store}"),
-        None => "--store-url".to_owned(),
-    })?;
-    Ok(access)
-}
-
-/// Checks that a sidecar could use the access.
-fn check(access: &StoreAccess) -> Result<(), OptionsError> {
-    // Destructured, so that a new field is not forgotten here.
-    let StoreAccess {
-        url,
-        username,
-        password,
-        sentinel_username,
-        sentinel_password,
-        ca,
-        client,
-        latency_budget_millis,
-        key_secret: _,
-        prefix,
-    } = access.clone();
-    if url.starts_with(MEMORY) {
-        return Ok(());
-    }
-    let options = RedisOptions::from_url(&url)?
-        .with_user(username, password.map(redis::Secret::new))?
-        .with_sentinel_user(sentinel_username, sentinel_password.map(redis::Secret::new))?;
-    let options = RedisOptions {
-        ca_pem: ca.map(String::into_bytes),
-        client_certificate: client.map(|client| redis::ClientCertificate {
-            certificate_pem: client.certificate.into_bytes(),
-            key_pem: client.key.into_bytes(),
-        }),
-        latency_budget: Duration::from_millis(latency_budget_millis),
-        prefix,
-        ..options
-    };
-    options.check()
+    Ok(credentials)
 }

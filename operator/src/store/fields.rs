@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 
 /// The fields of a Secret. It is displayed by its name and never by its content.
-#[derive(Default)]
 pub struct SecretFields {
     name: String,
     data: BTreeMap<String, ByteString>,

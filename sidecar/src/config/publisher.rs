@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::prepared::PreparedKind;
+use sluice_config::store_access::StoreChoice;
 use sluice_config::{Nack, PreparedPolicy};
 
 use crate::config::fit::{IdentifiedPolicy, fit};
 use crate::config::replicas::ReplicaTable;
 use crate::config::snapshot::Snapshot;
-use crate::config::store_choice::{StoreChoice, StoreState};
+use crate::config::store_state::StoreState;
 use crate::config::stores::{StartedStore, Stores};
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
 use crate::limit::slots::Slots;

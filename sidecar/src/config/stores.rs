@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rand::RngCore as _;
 use sluice_config::KeySecret;
+use sluice_config::store_access::StoreChoice;
 use sluice_store::redis::OptionsError;
 use sluice_store::{Clock, Limiter, LimiterOptions, MemoryStore, RedisStore, StoreFault, StoreHealth};
 use tokio::runtime::Handle;
@@ -16,8 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::capacity;
 use crate::config::limiter_handle::LimiterHandle;
-use crate::config::redis_options::redis_options;
-use crate::config::store_choice::{StoreChoice, StoreState};
+use crate::config::store_state::StoreState;
 
 /// Number of keys that a memory store holds.
 const MEMORY_KEYS: usize = 1 << 20;
@@ -171,19 +171,19 @@ impl Stores {
         predecessor: Option<&Limiter>,
     ) -> Arc<Limiter> {
         let _runtime = self.runtime.enter();
-        let options = |millis| LimiterOptions {
-            latency_budget: Duration::from_millis(millis),
+        let options = |latency_budget| LimiterOptions {
+            latency_budget,
             local_quota_keys: capacity::local_keys(),
             ..LimiterOptions::default()
         };
         Arc::new(match (choice, redis) {
             (StoreChoice::Memory, _) => Limiter::in_memory(MemoryStore::new(MEMORY_KEYS, self.clock.clone())),
             (StoreChoice::Access(access), Some(store)) => {
-                Limiter::in_redis(store, &options(access.latency_budget_millis), predecessor)
+                Limiter::in_redis(store, &options(access.redis.latency_budget), predecessor)
             }
             // There is no call to wait for.
             (StoreChoice::Access(_) | StoreChoice::Unconfigured, _) => {
-                Limiter::unconfigured(&options(0), predecessor)
+                Limiter::unconfigured(&options(Duration::ZERO), predecessor)
             }
         })
     }
@@ -197,7 +197,7 @@ impl Stores {
                 (None, KeySecret::new(secret))
             }
             StoreChoice::Access(access) => {
-                let store = redis_options(access).and_then(RedisStore::start);
+                let store = RedisStore::start(access.redis.clone());
                 let log = |error: &OptionsError| tracing::error!(%error, "the store cannot be used");
                 (store.inspect_err(log).ok().map(Arc::new), access.key_secret.clone())
             }

@@ -22,9 +22,10 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluice_config::{PolicyHash, PreparedPolicy};
-use sluice_sidecar::{Options, Route, Sidecar, StoreChoice};
-use sluice_store::Clock;
+use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_config::{KeySecret, PolicyHash, PreparedPolicy};
+use sluice_sidecar::{Options, Route, Sidecar};
+use sluice_store::{Clock, RedisOptions};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -150,6 +151,14 @@ pub fn sidecar_with(upstream: SocketAddr, policies: &[Arc<PreparedPolicy>]) -> S
     let (sidecar, _) = sidecar(upstream);
     publish(&sidecar, &StoreChoice::Memory, policies);
     sidecar
+}
+
+/// Returns the choice of a Redis as the store.
+pub fn redis_at(url: &str) -> StoreChoice {
+    // Generous, so that a slow machine does not exceed it.
+    let latency_budget = Duration::from_secs(10);
+    let redis = RedisOptions { latency_budget, ..RedisOptions::from_url(url).unwrap() };
+    StoreChoice::Access(Box::new(StoreAccess { redis, key_secret: KeySecret::new([0; 16]) }))
 }
 
 pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedPolicy>]) {

@@ -33,7 +33,7 @@
 //!
 //! # Cluster
 //!
-//! Servers are reached at the addresses from `CLUSTER SLOTS`, over TLS if the URLs use it. Their certificates
+//! Servers are reached at the addresses from `CLUSTER SLOTS`, over TLS if the endpoints use it. Their certificates
 //! must be valid for these addresses; `cluster-announce-hostname` with `cluster-preferred-endpoint-type
 //! hostname` makes them host names. All counters of one client are in one hash slot. Counters of several
 //! clients (a limit per client and one for all) may be in several hash slots, which are charged one after
@@ -59,7 +59,10 @@ mod route;
 mod script;
 mod store;
 
-pub use options::{ClientCertificate, OptionsError, RedisOptions, Secret, Topology};
+pub use options::{
+    ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
+    Topology,
+};
 pub use pipeline::{LATENCY_BOUNDS_US, RedisMetrics};
 pub use script::CHECK_LUA;
 pub use store::{MAX_ACQUIRED, RedisStore};

@@ -37,8 +37,7 @@ enum Servers {
 
 impl RedisStore {
     /// Starts the tasks that talk to Redis. They connect, and reconnect when necessary. Must be called within
-    /// a tokio runtime, of either flavour. For `rediss://` the process must have installed the default rustls
-    /// provider.
+    /// a tokio runtime, of either flavour. For TLS the process must have installed the default rustls provider.
     pub fn start(options: RedisOptions) -> Result<Self, OptionsError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| OptionsError::NoRuntime)?;
         let plan = options.validate()?;

@@ -121,7 +121,8 @@ async fn a_reply_that_admits_more_callers_than_there_are_is_invalid() {
     let _permit = permit();
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.redis.port);
-    let options = RedisOptions { latency_budget: Duration::from_secs(5), ..RedisOptions::new(proxy.url()) };
+    let latency_budget = Duration::from_secs(5);
+    let options = RedisOptions { latency_budget, ..RedisOptions::from_url(&proxy.url()).unwrap() };
     let store = RedisStore::start(options).unwrap();
     // The reply to a check of cost 2 contains the number of admitted callers.
     let limit = limits()[UNLIMITED].clone();

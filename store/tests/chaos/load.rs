@@ -85,7 +85,8 @@ impl Load {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let stores = urls.map(|url| {
-                        let options = RedisOptions { latency_budget: budget, ..RedisOptions::new(url) };
+                        let options = RedisOptions::from_url(&url).unwrap();
+                        let options = RedisOptions { latency_budget: budget, ..options };
                         Arc::new(RedisStore::start(options).unwrap())
                     });
                     sender.send(stores.clone()).unwrap();

@@ -39,12 +39,8 @@ pub fn check(counters: &[Counter]) -> CheckRequest {
 }
 
 /// Options with a budget so large that a loaded machine does not cause failures.
-pub fn patient(options: RedisOptions) -> RedisOptions {
-    within(Duration::from_secs(10), options)
-}
-
-pub fn within(latency_budget: Duration, options: RedisOptions) -> RedisOptions {
-    RedisOptions { latency_budget, ..options }
+pub fn patient(url: &str) -> RedisOptions {
+    RedisOptions { latency_budget: Duration::from_secs(10), ..RedisOptions::from_url(url).unwrap() }
 }
 
 pub async fn healthy(store: &RedisStore) {
@@ -60,12 +56,12 @@ pub async fn failing(store: &RedisStore, fault: StoreFault) {
 
 /// Starts a store with a budget so large that a loaded machine does not cause failures.
 pub fn patient_store(url: &str) -> RedisStore {
-    RedisStore::start(patient(RedisOptions::new(url))).unwrap()
+    RedisStore::start(patient(url)).unwrap()
 }
 
 /// Starts a store with the default budget.
 pub fn quick_store(url: &str) -> RedisStore {
-    RedisStore::start(within(Duration::from_millis(50), RedisOptions::new(url))).unwrap()
+    RedisStore::start(RedisOptions::from_url(url).unwrap()).unwrap()
 }
 
 /// Returns the number of failed operations with the error of this name.

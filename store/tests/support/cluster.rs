@@ -82,8 +82,11 @@ impl Cluster {
         cluster
     }
 
-    pub fn urls(&self) -> Vec<String> {
-        self.servers.iter().map(Redis::url).collect()
+    /// Returns the URL with all servers.
+    pub fn url(&self) -> String {
+        let servers: Vec<_> =
+            self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        format!("redis+cluster://{}", servers.join(","))
     }
 
     /// Returns the index of the server that owns a hash slot, as reported by the server at `source`.

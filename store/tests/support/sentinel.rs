@@ -98,8 +98,11 @@ impl Watched {
         Self { master, replica, sentinels }
     }
 
-    pub fn urls(&self) -> Vec<String> {
-        self.sentinels.iter().map(Sentinel::url).collect()
+    /// Returns the URL with all sentinels.
+    pub fn url(&self) -> String {
+        let sentinels: Vec<_> =
+            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        format!("redis+sentinel://{}/main", sentinels.join(","))
     }
 
     /// Adds a user with the password `secret` to the sentinels, and one to the servers.

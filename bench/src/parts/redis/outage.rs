@@ -35,7 +35,7 @@ struct Second {
 /// Measures one outage.
 pub(crate) async fn measure(cores: Cores) -> anyhow::Result<(Vec<Row>, PlotData)> {
     let mut redis = RedisServer::start(cores).await?;
-    let store = Arc::new(RedisStore::start(RedisOptions::new(&redis.url))?);
+    let store = Arc::new(RedisStore::start(RedisOptions::from_url(&redis.url)?)?);
     wait_until_healthy(&store).await;
     let limit = limit("bench/policy/outage", UNREACHABLE)?;
     let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));

@@ -1,8 +1,9 @@
 use anyhow::anyhow;
 use clap::Parser as _;
+use rcgen::{CertificateParams, KeyPair};
 use sluice_config::KeySecret;
-use sluice_config::store_access::{ClientCertificate, StoreAccess};
-use sluice_sidecar::StoreChoice;
+use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_store::redis::{ClientCertificate, Secret, Tls, Topology};
 
 use super::StoreArgs;
 
@@ -13,6 +14,7 @@ struct Command {
 }
 
 fn choice(arguments: &[&str]) -> anyhow::Result<StoreAccess> {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let command = Command::try_parse_from([&["sluice"], arguments].concat())?;
     match command.store.choice()? {
         StoreChoice::Access(access) => Ok(*access),
@@ -90,17 +92,28 @@ fn certificates_and_the_password_for_the_sentinels_come_from_files() {
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let [ca, cert, key, password] =
-        [("ca", "an authority"), ("cert", "a certificate"), ("key", "its key"), ("password", "hunter2\n")]
-            .map(|(name, text)| file(name, text));
+    let issued = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&issued).unwrap();
+    let client = ClientCertificate { certificate: certificate.pem(), key: issued.serialize_pem() };
+    let [ca, cert, key, password] = [
+        ("ca", client.certificate.as_str()),
+        ("cert", &client.certificate),
+        ("key", &client.key),
+        ("password", "hunter2\n"),
+    ]
+    .map(|(name, text)| file(name, text));
     let store = ["--store", "rediss+sentinel://a/main"];
     let files = ["--store-ca", &ca, "--store-cert", &cert, "--store-key", &key];
     let sentinel = ["--store-sentinel-username", "watcher", "--store-sentinel-password-file", &password];
-    let access = choice(&[&store[..], &files, &sentinel].concat()).unwrap();
-    let client = ClientCertificate { certificate: "a certificate".into(), key: "its key".into() };
-    assert_eq!((access.ca.as_deref(), access.client), (Some("an authority"), Some(client)));
-    assert_eq!(access.sentinel_username.as_deref(), Some("watcher"));
-    assert_eq!(access.sentinel_password.as_deref(), Some("hunter2"));
+    let redis = choice(&[&store[..], &files, &sentinel].concat()).unwrap().redis;
+    let tls = Tls { ca: Some(client.certificate.clone()), client_certificate: Some(client) };
+    assert_eq!(redis.tls, Some(tls));
+    let (username, password) = (Some("watcher".into()), Some(Secret::new("hunter2")));
+    assert_eq!(redis.topology, Topology::Sentinel { master: "main".into(), username, password });
+
+    let swapped = ["--store-ca", &ca, "--store-cert", &key, "--store-key", &cert];
+    let error = format!("{:#}", choice(&[&store[..], &swapped].concat()).unwrap_err());
+    assert!(error.starts_with("--store: the store's client certificate cannot be used"), "{error}");
 
     for one in [&files[2..4], &files[4..]] {
         let error = choice(&[&store[..], one].concat()).unwrap_err().to_string();
@@ -108,4 +121,17 @@ fn certificates_and_the_password_for_the_sentinels_come_from_files() {
     }
     let error = choice(&[&store[..], &["--store-ca", "/nowhere"]].concat()).unwrap_err();
     assert!(error.to_string().contains("--store-ca /nowhere"), "{error}");
+}
+
+#[test]
+fn the_number_of_partitions_and_the_budget_are_checked() {
+    let with = |argument: &str, value: &str| choice(&["--store", "redis://a", argument, value]);
+    assert_eq!(choice(&["--store", "redis://a"]).unwrap().redis.partitions, 64);
+    assert_eq!(with("--store-partitions", "1024").unwrap().redis.partitions, 1024);
+    for number in ["0", "1025"] {
+        let error = with("--store-partitions", number).unwrap_err().to_string();
+        assert!(error.contains("--store-partitions") && error.contains("1..=1024"), "{error}");
+    }
+    let error = format!("{:#}", with("--latency-budget", "11s").unwrap_err());
+    assert!(error.starts_with("--store: the store's latency budget is 11s"), "{error}");
 }

@@ -103,15 +103,10 @@ async fn an_invalid_edit_keeps_the_last_valid_one() {
 #[tokio::test]
 async fn sessions_wait_for_all_policies_and_for_access_to_the_store() {
     let hub = hub();
-    let access: StoreAccess = serde_json::from_value(serde_json::json!({
-        "url": "memory:", "prefix": "sluice:",
-        "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==",
-    }))
-    .unwrap();
     let is_open = async || tokio::time::timeout(Duration::ZERO, hub.opened()).await.is_ok();
     assert!(!is_open().await);
     hub.open();
     assert!(!is_open().await);
-    hub.set_store_access(access);
+    hub.set_store(StoreChoice::Memory);
     assert!(is_open().await);
 }

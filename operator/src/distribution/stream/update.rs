@@ -70,7 +70,7 @@ impl Sent {
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;
-        let credentials = Credentials { version: VERSION, store: hub.store_access() };
+        let credentials = Credentials { version: VERSION, store: hub.store().unwrap_or_default() };
         if self.credentials.as_ref() != Some(&credentials) {
             events.push(event(CREDENTIALS_EVENT, None, &credentials));
             self.credentials = Some(credentials);

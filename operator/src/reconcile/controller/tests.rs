@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
+use sluice_config::store_access::StoreChoice;
 use tokio::task::AbortHandle;
 
 use super::*;
@@ -52,11 +53,7 @@ impl Controller {
         let queue = Arc::new(Queue::default());
         let hub = Arc::new(Hub::new(queue.clone()));
         let context = Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default())));
-        let access = json!({
-            "url": "memory:", "prefix": "sluice:",
-            "latencyBudgetMillis": 50, "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==",
-        });
-        context.hub.set_store_access(serde_json::from_value(access).unwrap());
+        context.hub.set_store(StoreChoice::Memory);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
     }

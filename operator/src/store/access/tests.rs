@@ -1,6 +1,7 @@
 use clap::Parser as _;
 use k8s_openapi::ByteString;
 use rcgen::{CertificateParams, KeyPair};
+use sluice_store::redis::{Tls, Topology};
 
 use super::*;
 
@@ -11,8 +12,9 @@ fn fields(data: &[(&str, &str)]) -> SecretFields {
 
 fn access_from(url: &str, data: &[(&str, &str)]) -> anyhow::Result<StoreAccess> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let args = Args::parse_from(["operator", "--store-url", url, "--store-secret", "my-redis"]);
-    assemble(&args, &fields(&[("key", "AAAAAAAAAAAAAAAAAAAAAA==\n")]), &fields(data))
+    let args = Args::parse_from(["operator", "--store-url", url, "--store-partitions", "96"]);
+    let key = fields(&[("key", "AAAAAAAAAAAAAAAAAAAAAA==\n")]);
+    assemble(options(&args)?.unwrap(), &key, Some(&fields(data)))
 }
 
 fn certificate() -> (String, String) {
@@ -36,18 +38,22 @@ fn every_field_of_the_secret_reaches_the_sidecars() {
             ("tls.key", &key),
         ],
     )
-    .unwrap();
-    let text = |text: &str| Some(text.trim_end().to_owned());
-    assert_eq!((access.username, access.password), (text("me"), text("one")));
-    assert_eq!((access.sentinel_username, access.sentinel_password), (text("watcher"), text("two")));
-    assert_eq!(access.ca, text(&certificate));
-    let client = access.client.unwrap();
-    assert_eq!((Some(client.certificate), Some(client.key)), (text(&certificate), text(&key)));
+    .unwrap()
+    .redis;
+    let text = |text: &str| text.trim_end().to_owned();
+    let secret = |text: &str| Some(redis::Secret::new(text));
+    assert_eq!((access.username, access.password), (Some(text("me")), secret("one")));
+    let (master, username) = ("main".to_owned(), Some(text("watcher")));
+    assert_eq!(access.topology, Topology::Sentinel { master, username, password: secret("two") });
+    let client = ClientCertificate { certificate: text(&certificate), key: text(&key) };
+    let tls = Tls { ca: Some(text(&certificate)), client_certificate: Some(client) };
+    assert_eq!((access.tls, access.partitions), (Some(tls), 96));
 
     // Empty fields, as some issuers write them, count as absent. A certificate is enough without a password.
     let data = [("tls.crt", certificate.as_str()), ("tls.key", &key), ("ca.crt", ""), ("password", "")];
-    let access = access_from("rediss+cluster://a:1,b:2", &data).unwrap();
-    assert!(access.ca.is_none() && access.password.is_none() && access.client.is_some());
+    let access = access_from("rediss+cluster://a:1,b:2", &data).unwrap().redis;
+    let tls = access.tls.unwrap();
+    assert!(tls.ca.is_none() && access.password.is_none() && tls.client_certificate.is_some());
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn an_unusable_secret_is_named_without_its_content() {
 
 #[test]
 fn an_unusable_url_is_refused_at_startup() {
-    let check = |url: &str| check_url(&Args::parse_from(["operator", "--store-url", url]));
+    let check = |url: &str| options(&Args::parse_from(["operator", "--store-url", url]));
     for url in ["redis://a", "rediss+cluster://a:1,b:2", "redis+sentinel://a,b/main", "memory:"] {
         assert!(check(url).is_ok(), "{url}");
     }
@@ -88,5 +94,15 @@ fn an_unusable_url_is_refused_at_startup() {
         let error = format!("{:#}", check(url).unwrap_err());
         assert!(error.starts_with("--store-url: ") && error.contains(expected), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn an_unusable_number_of_partitions_is_refused_at_startup() {
+    let parse = |number: &str| Args::try_parse_from(["operator", "--store-partitions", number]);
+    assert_eq!(parse("1024").unwrap().store_partitions, 1024);
+    for number in ["0", "1025"] {
+        let error = parse(number).unwrap_err().to_string();
+        assert!(error.contains("--store-partitions") && error.contains("1..=1024"), "{error}");
     }
 }

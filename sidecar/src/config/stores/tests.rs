@@ -1,6 +1,9 @@
 use sluice_config::store_access::StoreAccess;
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
-use sluice_store::{Consistency, KeyHash, LimitPlan, LimitSpec, OnStoreFailure, PlannedCounter, Replicas};
+use sluice_store::redis::Secret;
+use sluice_store::{
+    Consistency, KeyHash, LimitPlan, LimitSpec, OnStoreFailure, PlannedCounter, RedisOptions, Replicas,
+};
 
 use super::*;
 
@@ -8,13 +11,11 @@ const NUMBER: u64 = 10;
 
 /// Access to a Redis that does not exist.
 fn access(change: impl FnOnce(&mut StoreAccess)) -> StoreChoice {
-    let access = serde_json::json!({
-        "url": "redis://127.0.0.1:1", "latencyBudgetMillis": 1_000,
-        "keySecret": "AAAAAAAAAAAAAAAAAAAAAA==", "prefix": "sluice:",
-    });
-    let mut access = serde_json::from_value(access).unwrap();
+    let redis = RedisOptions::from_url("redis://127.0.0.1:1").unwrap();
+    let mut access = StoreAccess { redis, key_secret: KeySecret::new([0; 16]) };
+    access.redis.latency_budget = Duration::from_secs(1);
     change(&mut access);
-    StoreChoice::new(Some(access))
+    StoreChoice::Access(Box::new(access))
 }
 
 fn counter(consistency: Consistency) -> PlannedCounter {
@@ -58,11 +59,11 @@ async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
         assert_eq!(admitted(&first, counter, 2).await, 2);
     }
     let same_keys = [
-        access(|access| access.password = Some("new".into())),
-        access(|access| access.latency_budget_millis = 2_000),
-        access(|access| access.url = "redis://127.0.0.1:2".into()),
+        access(|access| access.redis.password = Some(Secret::new("new"))),
+        access(|access| access.redis.latency_budget = Duration::from_secs(2)),
+        access(|access| access.redis.endpoints[0].port = 2),
         // This access cannot be used at all.
-        access(|access| access.ca = Some("no certificate".into())),
+        access(|access| access.redis.endpoints.clear()),
         access(|_| {}),
     ];
     for choice in &same_keys {
@@ -80,7 +81,8 @@ async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
         assert_eq!(admitted(&last, counter, NUMBER).await, left);
     }
     let other_keys = [
-        access(|access| access.prefix = "other:".into()),
+        access(|access| access.redis.prefix = "other:".into()),
+        access(|access| access.redis.partitions = 128),
         access(|access| access.key_secret = KeySecret::new([1; 16])),
         StoreChoice::Unconfigured,
         access(|_| {}),
@@ -97,7 +99,7 @@ async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
 async fn a_replaced_limiter_is_closed_after_its_last_user() {
     let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiter::default());
     let old = in_use(&mut stores, &access(|_| {})).await;
-    in_use(&mut stores, &access(|access| access.password = Some("new".into()))).await;
+    in_use(&mut stores, &access(|access| access.redis.password = Some(Secret::new("new")))).await;
     assert_eq!(stores.closing.len(), 1);
     drop(old);
     stores.close().await;

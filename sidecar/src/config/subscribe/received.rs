@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use sluice_config::Nack;
 use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
+use sluice_config::store_access::StoreChoice;
 
 use crate::config::fit::IdentifiedPolicy;
 use crate::config::publisher::Publisher;
-use crate::config::store_choice::StoreChoice;
 use crate::config::subscribe::versions::PolicyVersions;
 
 /// Everything that was received. The policies become active with the first credentials.
@@ -30,6 +30,12 @@ impl Received {
         self.credentials = Some(credentials);
     }
 
+    /// Records that credentials cannot be parsed. The previous ones stay; without any, there is no store.
+    pub(crate) fn malformed_credentials(&mut self) {
+        let store = StoreChoice::Unconfigured;
+        self.credentials.get_or_insert(Credentials { version: VERSION, store });
+    }
+
     /// Records replica counts and publishes them immediately. A policy that the message does not name keeps
     /// its count.
     pub(crate) fn replicas(&mut self, mut message: LiveReplicas, publisher: &Publisher) {
@@ -50,7 +56,7 @@ impl Received {
             return false;
         };
         policies.activate(check_fit);
-        publisher.publish(&StoreChoice::new(credentials.store.clone()), &policies.active());
+        publisher.publish(&credentials.store, &policies.active());
         true
     }
 

@@ -162,9 +162,14 @@ impl Subscriber {
         let malformed = |error| SessionEnd::Event { kind: event.kind.clone(), error };
         match event.kind.as_str() {
             POLICIES_EVENT => self.received.policies(serde_json::from_str(&event.data).map_err(malformed)?),
-            CREDENTIALS_EVENT => {
-                self.received.credentials(serde_json::from_str(&event.data).map_err(malformed)?);
-            }
+            CREDENTIALS_EVENT => match serde_json::from_str(&event.data) {
+                Ok(credentials) => self.received.credentials(credentials),
+                // A later operator may know more topologies. Its policies still apply.
+                Err(error) => {
+                    tracing::error!(%error, "cannot parse the access to the store: update this sidecar");
+                    self.received.malformed_credentials();
+                }
+            },
             LIVE_EVENT => {
                 match serde_json::from_str(&event.data) {
                     Ok(replicas) => {

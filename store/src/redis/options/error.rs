@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::redis_options::MAX_PARTITIONS;
+
 /// Options that cannot be used, and what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
@@ -16,15 +18,12 @@ pub enum OptionsError {
     /// The URL cannot be parsed.
     #[error("the store's URL cannot be used: {0}; special characters in it are written as %XX")]
     Url(String),
-    /// The URL of a single server names several.
+    /// A single server has several endpoints.
     #[error("the store's URL has several servers: begin it with redis+cluster:// or redis+sentinel://")]
     Several,
-    /// A cluster or a set of sentinels without a URL.
-    #[error("the store has no URL: give at least one, better three")]
-    NoUrl,
-    /// The URLs of a cluster or of sentinels contradict each other.
-    #[error("the store's URLs differ in scheme, user or password: use the same in all of them")]
-    Differ,
+    /// The options name no server.
+    #[error("the store has no endpoint: name at least one server")]
+    NoEndpoint,
     /// A database number for a cluster or for sentinels.
     #[error("the store's URL names a database: clusters and sentinels only support 0, so leave it out")]
     Database,
@@ -77,7 +76,7 @@ pub enum OptionsError {
     /// The prefix cannot be part of a key.
     #[error("the store's key prefix is {0:?}: it must be 1 to 64 visible ASCII characters without {{ and }}")]
     Prefix(String),
-    /// The number of partitions is 0.
-    #[error("the store has 0 partitions: it must have at least 1")]
-    Partitions,
+    /// The number of partitions is out of range.
+    #[error("the store has {0} partitions: it must have 1 to {MAX_PARTITIONS}")]
+    Partitions(u16),
 }

@@ -1,15 +1,15 @@
-//! Options of a Redis store: where its servers are and how to reach them. A URL or a struct goes in; a
+//! Options of a Redis store: where its servers are and how to reach them. A URL or a message goes in; a
 //! [`ConnectPlan`] comes out, which contains only valid values. No error ever repeats a password or a key.
 //!
+//! - [`store_url`]: the parser of a store's URL.
 //! - [`redis_options`]: the options themselves.
-//! - [`store_url`]: options from a single URL.
-//! - [`server_url`]: the URL of one server.
+//! - [`credentials`]: credentials from outside of the URL.
 //! - [`validate`]: the check of all options, and the plan that follows from them.
 //! - [`error`]: options that cannot be used.
 
+mod credentials;
 mod error;
 mod redis_options;
-mod server_url;
 mod store_url;
 #[cfg(test)]
 mod store_url_tests;
@@ -17,6 +17,7 @@ mod validate;
 #[cfg(test)]
 mod validate_tests;
 
+pub use credentials::StoreCredentials;
 pub use error::OptionsError;
-pub use redis_options::{ClientCertificate, RedisOptions, Secret, Topology};
+pub use redis_options::{ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology};
 pub(crate) use validate::ConnectPlan;

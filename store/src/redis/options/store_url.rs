@@ -1,20 +1,19 @@
-//! Options from a single URL: its scheme names the topology, the rest names the servers.
+//! The parser of a store's URL: its scheme names the topology, the rest names the servers.
 //!
 //! No error repeats any part of a URL: where special characters of a password are not written as `%XX`, any
 //! part may be a piece of the password.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
 
 use super::error::OptionsError;
-use super::redis_options::{RedisOptions, Secret, Topology};
-use super::server_url::{parse, parse_all};
-
-/// Default ports of servers and sentinels.
-const PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
+use super::redis_options::{Endpoint, RedisOptions, Secret, Tls, Topology};
 
 impl RedisOptions {
-    /// Reads a store's URL. All other options have their defaults.
+    /// Parses a store's URL. All other options have their defaults: a budget of 50 ms, the prefix `sluice:`,
+    /// 64 partitions.
     ///
     /// - `redis://HOST:PORT/DATABASE`: a single server.
     /// - `redis+cluster://HOST:PORT,HOST:PORT,...`: a cluster, by some of its servers.
@@ -27,154 +26,128 @@ impl RedisOptions {
     /// cannot be part of the URL.
     pub fn from_url(url: &str) -> Result<Self, OptionsError> {
         let (scheme, rest) = url.split_once("://").ok_or(OptionsError::Scheme)?;
-        let (tls, topology) = match scheme.split_once('+') {
-            None => (scheme, None),
-            Some((tls, topology)) => (tls, Some(topology)),
+        let with_tls = scheme.strip_prefix("rediss");
+        let suffix = with_tls.or_else(|| scheme.strip_prefix("redis")).ok_or(OptionsError::Scheme)?;
+        let port = match suffix {
+            "" | "+cluster" => 6379,
+            "+sentinel" => 26379,
+            _ => return Err(OptionsError::Scheme),
         };
-        if !matches!(tls, "redis" | "rediss") {
-            return Err(OptionsError::Scheme);
-        }
-        let at = |user: &str, server: &String| format!("{tls}://{user}{server}");
-        match topology {
-            None => {
-                if UrlParts::split(rest, PORT)?.servers.len() > 1 {
-                    return Err(OptionsError::Several);
-                }
-                parse(url).map(|_| Self::new(url))
-            }
-            Some("cluster") => {
-                let UrlParts { user, servers, path } = UrlParts::split(rest, PORT)?;
-                if !matches!(path, "" | "0") {
-                    return Err(OptionsError::Database);
-                }
-                let urls: Vec<_> = servers.iter().map(|server| at(user, server)).collect();
-                parse_all(&urls).map(|_| Self::cluster(urls))
-            }
-            Some("sentinel") => {
-                let UrlParts { user, servers, path } = UrlParts::split(rest, SENTINEL_PORT)?;
-                let (master, database) = path.split_once('/').unwrap_or((path, ""));
-                if !matches!(database, "" | "0") {
-                    return Err(OptionsError::Database);
-                }
-                if master.is_empty() {
-                    return Err(OptionsError::Master(String::new()));
-                }
-                let urls: Vec<_> = servers.iter().map(|server| at("", server)).collect();
-                parse_all(&urls)?;
-                // The client library decodes the user and the password of the servers that hold counters.
-                let first = parse(&at(user, servers.first().ok_or(OptionsError::NoUrl)?))?;
-                let settings = first.redis_settings();
-                Ok(Self {
-                    username: settings.username().map(str::to_owned),
-                    password: settings.password().map(Secret::new),
-                    ..Self::sentinel(urls, master)
-                })
-            }
-            Some(_) => Err(OptionsError::Scheme),
-        }
-    }
-
-    /// Adds the user and the password at the servers that hold counters, unless the URL contains them.
-    ///
-    /// # Errors
-    /// The URL of sentinels has a password too. For the other topologies [`RedisOptions::check`] detects
-    /// this.
-    pub fn with_user(self, username: Option<String>, password: Option<Secret>) -> Result<Self, OptionsError> {
-        if self.password.is_some() && password.is_some() {
-            return Err(OptionsError::TwoPasswords);
-        }
-        let (username, password) = (username.or(self.username), password.or(self.password));
-        Ok(Self { username, password, ..self })
-    }
-
-    /// Adds the user and the password at the sentinels.
-    ///
-    /// # Errors
-    /// The URL names no sentinels.
-    pub fn with_sentinel_user(
-        mut self,
-        user: Option<String>,
-        secret: Option<Secret>,
-    ) -> Result<Self, OptionsError> {
-        match &mut self.topology {
-            Topology::Sentinel { username, password, .. } => (*username, *password) = (user, secret),
-            _ if user.is_some() || secret.is_some() => return Err(OptionsError::NoSentinels),
-            _ => {}
-        }
-        Ok(self)
+        let UrlParts { user, endpoints, path } = UrlParts::split(rest, port)?;
+        let (master, database) = match suffix {
+            "+sentinel" => path.split_once('/').unwrap_or((path, "")),
+            _ => ("", path),
+        };
+        let database = match database {
+            "" => 0,
+            _ => number(database).ok_or_else(|| invalid("its database is not a number"))?,
+        };
+        let topology = match suffix {
+            "" if endpoints.len() > 1 => return Err(OptionsError::Several),
+            "" => Topology::Standalone { database },
+            _ if database != 0 => return Err(OptionsError::Database),
+            "+cluster" => Topology::Cluster,
+            _ if master.is_empty() => return Err(OptionsError::Master(String::new())),
+            _ => Topology::Sentinel { master: master.to_owned(), username: None, password: None },
+        };
+        let (username, password) = user.split_once(':').unwrap_or((user, ""));
+        Ok(Self {
+            topology,
+            endpoints,
+            tls: with_tls.map(|_| Tls::default()),
+            username: decode(username)?,
+            password: decode(password)?.map(Secret::new),
+            latency_budget: Duration::from_millis(50),
+            prefix: "sluice:".into(),
+            partitions: 64,
+        })
     }
 }
 
 /// The parts of a URL after the scheme.
 struct UrlParts<'a> {
-    /// `USER:PASSWORD@`, not decoded, or empty.
+    /// `USER:PASSWORD`, not decoded, or empty.
     user: &'a str,
-    /// `HOST:PORT` of each server, with brackets around an IPv6 address.
-    servers: Vec<String>,
+    endpoints: Vec<Endpoint>,
     /// Text after the first slash.
     path: &'a str,
 }
 
 impl<'a> UrlParts<'a> {
-    fn split(rest: &'a str, port: u16) -> Result<Self, OptionsError> {
-        let wrong = |what: &str| Err(OptionsError::Url(what.to_owned()));
+    fn split(rest: &'a str, default_port: u16) -> Result<Self, OptionsError> {
         if rest.ends_with("#insecure") {
             return Err(OptionsError::Insecure);
         }
         if rest.contains(['?', '#']) {
-            return wrong("it contains a ? or a #");
+            return Err(invalid("it contains a ? or a #"));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
-            return wrong("it has a / before its @");
+            return Err(invalid("it has a / before its @"));
         }
-        let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         // Otherwise all servers but the last would be taken for a password.
         if user.split_once('@').is_some_and(|(_, more)| more.contains(',')) {
-            return wrong(
+            return Err(invalid(
                 "it has an @ after its first server: write USER:PASSWORD@ once, with %40 for an @ in it",
-            );
+            ));
         }
         let count = hosts.split(',').count();
-        let mut servers = Vec::with_capacity(count);
-        for (at, text) in hosts.split(',').enumerate() {
-            match server(text, port) {
-                Ok(server) => servers.push(server),
-                Err(what) if count == 1 => return wrong(&format!("its server {what}")),
-                Err(what) => return wrong(&format!("server {} of {count} {what}", at + 1)),
-            }
-        }
-        Ok(Self { user, servers, path })
+        let endpoint = |(at, text)| {
+            endpoint(text, default_port).map_err(|what| match count {
+                1 => invalid(&format!("its server {what}")),
+                _ => invalid(&format!("server {} of {count} {what}", at + 1)),
+            })
+        };
+        let endpoints = hosts.split(',').enumerate().map(endpoint).collect::<Result<_, _>>()?;
+        Ok(Self { user, endpoints, path })
     }
 }
 
-/// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` and adds the default port.
-fn server(text: &str, default: u16) -> Result<String, &'static str> {
+/// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, &'static str> {
     let (host, port) = if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         if address.parse::<Ipv6Addr>().is_err() {
             return Err("has no IPv6 address in its brackets");
         }
-        (&text[..address.len() + 2], port)
+        (address, port)
     } else {
-        text.split_at(text.find(':').unwrap_or(text.len()))
+        let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if port.matches(':').count() > 1 {
+            return Err("has several colons: write an IPv6 address in brackets");
+        }
+        if host.len() > 253 || !host.bytes().all(plain) {
+            return Err("has an invalid host name");
+        }
+        (host, port)
     };
     if host.is_empty() {
         return Err("has no host");
     }
-    if port.matches(':').count() > 1 {
-        return Err("has several colons: write an IPv6 address in brackets");
-    }
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-    if !host.starts_with('[') && (host.len() > 253 || !host.bytes().all(plain)) {
-        return Err("has an invalid host name");
+    if host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified()) {
+        return Err("has a wildcard address");
     }
     let port = match port.strip_prefix(':') {
-        None if port.is_empty() => default,
-        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().unwrap_or(0),
-        _ => 0,
+        None if port.is_empty() => Some(default_port),
+        digits => digits.and_then(number).filter(|&port| port != 0),
     };
-    if port == 0 {
-        return Err("has a port that is not from 1 to 65535");
-    }
-    Ok(format!("{host}:{port}"))
+    let port = port.ok_or("has a port that is not from 1 to 65535")?;
+    Ok(Endpoint { host: host.to_owned(), port })
+}
+
+/// Parses digits, without a sign.
+fn number<T: std::str::FromStr>(digits: &str) -> Option<T> {
+    digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Decodes `%XX`. An empty text counts as absent.
+fn decode(text: &str) -> Result<Option<String>, OptionsError> {
+    let decoded =
+        percent_decode_str(text).decode_utf8().map_err(|_| invalid("its user or password is not UTF-8"))?;
+    Ok((!decoded.is_empty()).then(|| decoded.into_owned()))
+}
+
+fn invalid(what: &str) -> OptionsError {
+    OptionsError::Url(what.to_owned())
 }

@@ -1,40 +1,41 @@
 //! Tests of stores' URLs.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
+use super::credentials::StoreCredentials;
 use super::error::OptionsError;
-use super::redis_options::{RedisOptions, Secret, Topology};
+use super::redis_options::{ClientCertificate, Endpoint, RedisOptions, Secret, Tls, Topology};
 
-fn urls(options: &RedisOptions) -> Vec<String> {
-    match &options.topology {
-        Topology::Standalone { url } => vec![url.clone()],
-        Topology::Sentinel { urls, .. } | Topology::Cluster { urls } => urls.clone(),
-    }
+fn of(url: &str) -> RedisOptions {
+    RedisOptions::from_url(url).unwrap()
+}
+
+fn endpoints(list: &[(&str, u16)]) -> Vec<Endpoint> {
+    list.iter().map(|&(host, port)| Endpoint { host: host.to_owned(), port }).collect()
 }
 
 #[test]
 fn a_url_names_the_topology_and_its_servers() {
-    let of = |url: &str| RedisOptions::from_url(url).unwrap();
     let one = of("redis://sluice:p%40ss@[::1]:6380/3");
-    assert!(
-        matches!(&one.topology, Topology::Standalone { url } if url == "redis://sluice:p%40ss@[::1]:6380/3")
-    );
+    assert_eq!(one.topology, Topology::Standalone { database: 3 });
+    assert_eq!((one.endpoints, one.tls), (endpoints(&[("::1", 6380)]), None));
+    assert_eq!((one.username.as_deref(), one.password), (Some("sluice"), Some(Secret::new("p@ss"))));
 
     let cluster = of("rediss+cluster://u:p%2C@a.example:7000,10.0.0.1,[fd00::1]:7002/0");
-    assert!(matches!(cluster.topology, Topology::Cluster { .. }) && cluster.password.is_none());
-    let expected = ["a.example:7000", "10.0.0.1:6379", "[fd00::1]:7002"];
-    assert_eq!(urls(&cluster), expected.map(|server| format!("rediss://u:p%2C@{server}")));
+    assert_eq!((&cluster.topology, cluster.tls), (&Topology::Cluster, Some(Tls::default())));
+    let expected = [("a.example", 7000), ("10.0.0.1", 6379), ("fd00::1", 7002)];
+    assert_eq!((cluster.endpoints, cluster.password), (endpoints(&expected), Some(Secret::new("p,"))));
 
     let sentinel = of("redis+sentinel://u:p%2Fw@a,b:26380,[::2]/my-master");
-    let expected = ["a:26379", "b:26380", "[::2]:26379"];
-    assert_eq!(urls(&sentinel), expected.map(|server| format!("redis://{server}")), "without the user");
-    let Topology::Sentinel { master, username, password, .. } = &sentinel.topology else { panic!() };
-    assert_eq!((master.as_str(), username, password), ("my-master", &None, &None));
+    assert_eq!(sentinel.endpoints, endpoints(&[("a", 26379), ("b", 26380), ("::2", 26379)]));
+    let master = "my-master".to_owned();
+    assert_eq!(sentinel.topology, Topology::Sentinel { master, username: None, password: None });
     assert_eq!((sentinel.username.as_deref(), sentinel.password), (Some("u"), Some(Secret::new("p/w"))));
-    // The last @ ends the password, as in the URL of a single server.
-    assert_eq!(of("redis+sentinel://:p@ss@a/main").password, Some(Secret::new("p@ss")));
+    // The last @ ends the password, and the first colon ends the user.
+    assert_eq!(of("redis+sentinel://:p@s:s@a/main").password, Some(Secret::new("p@s:s")));
+    assert_eq!(of("redis://:@a").password, None);
     assert!(of("redis+sentinel://a/main/0").check().is_ok());
     assert!(of("redis+cluster://a").check().is_ok() && of("redis+cluster://a/").check().is_ok());
 }
@@ -76,11 +77,13 @@ fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
         ("redis+cluster://a,b\n", "server 2 of 2 has an invalid host name"),
         ("redis+sentinel://\u{430}/main", "an invalid host name"),
         ("redis+cluster://0.0.0.0", "wildcard"),
+        ("redis+cluster://a,[::]:1", "server 2 of 2 has a wildcard"),
         ("redis+cluster://:hun/ter@hunter2", "a / before its @"),
         ("redis://:hunter2/x@a", "a / before its @"),
         ("redis+sentinel://:hunter2?@a/main", "a ? or a #"),
         ("redis://a?protocol=hunter2", "a ? or a #"),
-        ("redis://a/hunter2", "database"),
+        ("redis://a/hunter2", "database is not a number"),
+        ("redis://a/+1", "database is not a number"),
         ("redis+cluster://:%ff@a", "UTF-8"),
         ("redis+cluster://u:hunter2@a:1,u:hunter2@b:2", "an @ after its first server"),
         ("redis+sentinel://:hunter2@a,:hunter2@b/main", "an @ after its first server"),
@@ -93,36 +96,51 @@ fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
 #[test]
 fn credentials_outside_of_the_url_are_added_where_they_belong() {
     let secret = || Some(Secret::new("hunter2"));
-    let of = |url: &str| RedisOptions::from_url(url).unwrap();
-    let sentinel = of("redis+sentinel://u@a/main").with_user(None, secret()).unwrap();
-    let sentinel = sentinel.with_sentinel_user(Some("watch".into()), secret()).unwrap();
+    let add = |url: &str, credentials| of(url).with_credentials(credentials);
+    let password = || StoreCredentials { password: secret(), ..StoreCredentials::default() };
+    let watcher = |password| StoreCredentials {
+        sentinel_username: Some("watch".into()),
+        sentinel_password: password,
+        ..StoreCredentials::default()
+    };
+    let both = StoreCredentials { password: secret(), ..watcher(secret()) };
+    let sentinel = add("redis+sentinel://u@a/main", both).unwrap();
     assert_eq!((sentinel.username.as_deref(), &sentinel.password), (Some("u"), &secret()));
-    let Topology::Sentinel { username, password, .. } = &sentinel.topology else { panic!() };
-    assert_eq!((username.as_deref(), password), (Some("watch"), &secret()));
+    let Topology::Sentinel { username, password: watched, .. } = &sentinel.topology else { panic!() };
+    assert_eq!((username.as_deref(), watched), (Some("watch"), &secret()));
     assert!(sentinel.check().is_ok() && !format!("{sentinel:?}").contains("hunter2"));
+    let nameless = add("redis+sentinel://a/main", watcher(None)).unwrap();
+    assert_eq!(nameless.check(), Err(OptionsError::NoPassword));
 
     for url in ["redis://:p@a", "redis+cluster://:p@a", "redis+sentinel://:p@a/main"] {
-        let both = of(url).with_user(None, secret()).and_then(|options| options.check());
-        assert_eq!(both, Err(OptionsError::TwoPasswords), "{url}");
+        assert_eq!(add(url, password()).err(), Some(OptionsError::TwoPasswords), "{url}");
     }
     for url in ["redis://a", "redis+cluster://a"] {
-        assert!(of(url).with_sentinel_user(None, None).is_ok());
-        let watched = of(url).with_sentinel_user(None, secret());
-        assert_eq!(watched.err(), Some(OptionsError::NoSentinels), "{url}");
+        assert!(add(url, password()).unwrap().check().is_ok());
+        assert_eq!(add(url, watcher(secret())).err(), Some(OptionsError::NoSentinels), "{url}");
     }
-    let nameless = of("redis+sentinel://a/main").with_sentinel_user(Some("watch".into()), None).unwrap();
-    assert_eq!(nameless.check(), Err(OptionsError::NoPassword));
+}
+
+#[test]
+fn certificates_need_tls() {
+    let (certificate, key) = ("hunter2".to_owned(), "hunter2".to_owned());
+    let client = Some(ClientCertificate { certificate, key });
+    let ca = || StoreCredentials { ca: Some("hunter2".into()), ..StoreCredentials::default() };
+    let plain = |credentials| of("redis://a").with_credentials(credentials).err();
+    assert_eq!(plain(ca()), Some(OptionsError::CaWithoutTls));
+    let only = StoreCredentials { client_certificate: client.clone(), ..StoreCredentials::default() };
+    assert_eq!(plain(only), Some(OptionsError::ClientWithoutTls));
+    let both = StoreCredentials { client_certificate: client.clone(), ..ca() };
+    let options = of("rediss+sentinel://a/main").with_credentials(both).unwrap();
+    assert_eq!(options.tls, Some(Tls { ca: Some("hunter2".into()), client_certificate: client.clone() }));
+    assert!(!format!("{client:?}").contains("hunter2"));
 }
 
 fn host() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z][a-z0-9-]{0,9}(\\.[a-z][a-z0-9]{0,9}){0,2}",
-        any::<[u8; 4]>()
-            .prop_filter("no wildcard", |ip| *ip != [0; 4])
-            .prop_map(|ip| { std::net::Ipv4Addr::from(ip).to_string() }),
-        any::<u128>()
-            .prop_filter("no wildcard", |ip| *ip != 0)
-            .prop_map(|ip| { format!("[{}]", Ipv6Addr::from_bits(ip)) }),
+        (1..u32::MAX).prop_map(|ip| Ipv4Addr::from_bits(ip).to_string()),
+        (1..u128::MAX).prop_map(|ip| Ipv6Addr::from_bits(ip).to_string()),
     ]
 }
 
@@ -136,21 +154,22 @@ proptest! {
         let encoded = |text: &str| text.bytes().map(|b| format!("%{b:02x}")).collect::<String>();
         let user = password.as_deref().map_or_else(String::new, |word| format!("u:{}@", encoded(word)));
         let scheme = if tls { "rediss" } else { "redis" };
-        let list: Vec<_> = servers
-            .iter()
-            .map(|(host, port)| port.map_or_else(|| host.clone(), |port| format!("{host}:{port}")))
-            .collect();
-        let list = list.join(",");
-        let with = |default: u16, user: &str| -> Vec<String> {
-            let server = |(host, port): &(String, Option<u16>)| {
-                format!("{scheme}://{user}{host}:{}", port.unwrap_or(default))
-            };
-            servers.iter().map(server).collect()
+        let server = |(host, port): &(String, Option<u16>)| {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
         };
-        let cluster = RedisOptions::from_url(&format!("{scheme}+cluster://{user}{list}")).unwrap();
-        prop_assert_eq!(urls(&cluster), with(6379, &user));
-        let sentinel = RedisOptions::from_url(&format!("{scheme}+sentinel://{user}{list}/main")).unwrap();
-        prop_assert_eq!(urls(&sentinel), with(26379, ""));
+        let list = servers.iter().map(server).collect::<Vec<_>>().join(",");
+        let with = |default: u16| -> Vec<Endpoint> {
+            let endpoint = |(host, port): &(String, Option<u16>)| {
+                Endpoint { host: host.clone(), port: port.unwrap_or(default) }
+            };
+            servers.iter().map(endpoint).collect()
+        };
+        let cluster = of(&format!("{scheme}+cluster://{user}{list}"));
+        prop_assert_eq!((&cluster.endpoints, cluster.tls.is_some()), (&with(6379), tls));
+        let sentinel = of(&format!("{scheme}+sentinel://{user}{list}/main"));
+        prop_assert_eq!((&sentinel.endpoints, sentinel.tls.is_some()), (&with(26379), tls));
+        prop_assert_eq!(cluster.password, sentinel.password.clone());
         prop_assert_eq!(sentinel.password, password.map(Secret::new));
     }
 

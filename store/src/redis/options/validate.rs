@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, TlsCertificates};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+    RedisConnectionInfo, TlsCertificates,
+};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::error::OptionsError;
-use super::redis_options::{ClientCertificate, RedisOptions, Secret, Topology};
-use super::server_url::{parse, parse_all};
+use super::redis_options::{
+    ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
+};
 use crate::redis::connect::{Target, TargetTemplate};
 
 /// Validated options.
@@ -23,11 +28,9 @@ pub(crate) enum ConnectPlan {
     Cluster { seeds: Vec<Target>, template: TargetTemplate },
 }
 
-const PEM_BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
 impl RedisOptions {
-    /// Checks the options as far as possible without a connection. For `rediss` the process must have
-    /// installed the default rustls provider.
+    /// Checks the options as far as possible without a connection. For TLS the process must have installed
+    /// the default rustls provider.
     pub fn check(&self) -> Result<(), OptionsError> {
         self.validate().map(drop)
     }
@@ -41,81 +44,92 @@ impl RedisOptions {
         if self.prefix.is_empty() || self.prefix.len() > 64 || !self.prefix.bytes().all(visible) {
             return Err(OptionsError::Prefix(self.prefix.clone()));
         }
-        if self.partitions == 0 {
-            return Err(OptionsError::Partitions);
+        if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
+            return Err(OptionsError::Partitions(self.partitions));
         }
+        let servers = |database| self.template(database, self.username.as_deref(), self.password.as_ref());
         match &self.topology {
-            Topology::Standalone { url } => {
-                let info = with_credentials(parse(url)?, self.username.as_deref(), self.password.as_ref())?;
-                Ok(ConnectPlan::Standalone(target(self.with_tls(info)?)?))
+            Topology::Standalone { .. } if self.endpoints.len() > 1 => Err(OptionsError::Several),
+            Topology::Standalone { database } => {
+                let target = self.targets(&servers(*database)?).pop();
+                target.map(ConnectPlan::Standalone).ok_or(OptionsError::NoEndpoint)
             }
-            Topology::Sentinel { urls, master, username, password } => {
+            Topology::Sentinel { master, username, password } => {
                 if master.is_empty() || master.bytes().any(|b| !b.is_ascii_graphic()) {
                     return Err(OptionsError::Master(master.clone()));
                 }
-                let mut sentinels = Vec::new();
-                for info in parse_all(urls)? {
-                    let info = with_credentials(info, username.as_deref(), password.as_ref())?;
-                    sentinels.push(target(self.with_tls(info)?)?);
-                }
-                let first = parse(urls.first().ok_or(OptionsError::NoUrl)?)?;
-                // The credentials of the sentinels are not those of the master.
-                let settings = without_credentials(first.redis_settings());
-                let info = first.set_redis_settings(settings);
-                let info = with_credentials(info, self.username.as_deref(), self.password.as_ref())?;
-                Ok(ConnectPlan::Sentinel {
-                    sentinels,
-                    master: master.clone(),
-                    template: TargetTemplate::new(self.with_tls(info)?),
-                })
+                let sentinels = self.targets(&self.template(0, username.as_deref(), password.as_ref())?);
+                Ok(ConnectPlan::Sentinel { sentinels, master: master.clone(), template: servers(0)? })
             }
-            Topology::Cluster { urls } => {
-                let mut seeds = Vec::new();
-                for info in parse_all(urls)? {
-                    let info = with_credentials(info, self.username.as_deref(), self.password.as_ref())?;
-                    seeds.push(self.with_tls(info)?);
-                }
-                let first = seeds.first().ok_or(OptionsError::NoUrl)?.clone();
-                let credentials = |info: &ConnectionInfo| {
-                    let settings = info.redis_settings();
-                    (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
-                };
-                if seeds.iter().any(|seed| credentials(seed) != credentials(&first)) {
-                    return Err(OptionsError::Differ);
-                }
-                let seeds = seeds.into_iter().map(target).collect::<Result<_, _>>()?;
-                Ok(ConnectPlan::Cluster { seeds, template: TargetTemplate::new(first) })
+            Topology::Cluster => {
+                let template = servers(0)?;
+                Ok(ConnectPlan::Cluster { seeds: self.targets(&template), template })
             }
         }
     }
 
-    /// Adds the certificates to an address that uses TLS. Without TLS, certificates are an error.
-    fn with_tls(&self, info: ConnectionInfo) -> Result<ConnectionInfo, OptionsError> {
-        if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            return match (&self.ca_pem, &self.client_certificate) {
-                (Some(_), _) => Err(OptionsError::CaWithoutTls),
-                (None, Some(_)) => Err(OptionsError::ClientWithoutTls),
-                (None, None) => Ok(info),
-            };
+    fn targets(&self, template: &TargetTemplate) -> Vec<Target> {
+        let target = |Endpoint { host, port }: &Endpoint| template.target(host, *port);
+        self.endpoints.iter().filter_map(target).collect()
+    }
+
+    /// Returns how to reach servers with these credentials.
+    fn template(
+        &self,
+        database: u32,
+        username: Option<&str>,
+        password: Option<&Secret>,
+    ) -> Result<TargetTemplate, OptionsError> {
+        // With RESP2 and without CLIENT SETINFO, the user needs no right to HELLO and CLIENT.
+        let settings = RedisConnectionInfo::default().set_db(database.into());
+        let mut settings = settings.set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+        match password {
+            Some(password) => settings = settings.set_password(password.expose()),
+            None if username.is_some() => return Err(OptionsError::NoPassword),
+            None => {}
         }
+        if let Some(username) = username {
+            settings = settings.set_username(username);
+        }
+        let Endpoint { host, port } = self.endpoints.first().ok_or(OptionsError::NoEndpoint)?.clone();
+        let address = match self.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
+        let info = address.into_connection_info().map_err(|error| OptionsError::Url(error.to_string()))?;
+        let info =
+            info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        Ok(TargetTemplate::new(match &self.tls {
+            None => info,
+            Some(tls) => tls.add_to(&info)?,
+        }))
+    }
+}
+
+impl Tls {
+    /// Adds the certificates to an address that uses TLS.
+    fn add_to(&self, info: &ConnectionInfo) -> Result<ConnectionInfo, OptionsError> {
         let Some(provider) = CryptoProvider::get_default() else { return Err(OptionsError::NoTlsProvider) };
-        if self.ca_pem.as_ref().is_some_and(|pem| !pem.windows(PEM_BEGIN.len()).any(|at| at == PEM_BEGIN)) {
+        let ca = self.ca.as_deref().map(str::as_bytes);
+        if let Some(ca) = ca
+            && CertificateDer::pem_slice_iter(ca).next().is_none()
+        {
             return Err(OptionsError::Ca("it contains no certificate".into()));
         }
         if let Some(client) = &self.client_certificate {
             client.validate(provider).map_err(OptionsError::ClientCertificate)?;
         }
         // The authority is tried alone first, so that an error names the right one of the two.
-        let build = |root_cert, client_tls| {
-            Client::build_with_tls(info.clone(), TlsCertificates { client_tls, root_cert })
+        let build = |client_tls| {
+            let certificates = TlsCertificates { client_tls, root_cert: ca.map(<[u8]>::to_vec) };
+            Client::build_with_tls(info.clone(), certificates)
         };
-        build(self.ca_pem.clone(), None).map_err(|error| OptionsError::Ca(error.to_string()))?;
+        build(None).map_err(|error| OptionsError::Ca(error.to_string()))?;
         let client_tls = self.client_certificate.as_ref().map(|client| ClientTlsConfig {
-            client_cert: client.certificate_pem.clone(),
-            client_key: client.key_pem.clone(),
+            client_cert: client.certificate.clone().into_bytes(),
+            client_key: client.key.clone().into_bytes(),
         });
-        let client = build(self.ca_pem.clone(), client_tls)
-            .map_err(|error| OptionsError::ClientCertificate(error.to_string()))?;
+        let client = build(client_tls).map_err(|error| OptionsError::ClientCertificate(error.to_string()))?;
         Ok(client.get_connection_info().clone())
     }
 }
@@ -124,49 +138,16 @@ impl ClientCertificate {
     /// Checks that the certificate and the key can be read and belong together. The error repeats nothing of
     /// either.
     fn validate(&self, provider: &CryptoProvider) -> Result<(), String> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate_pem).collect();
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
         let chain = chain.map_err(|_| "its certificate is not PEM")?;
         if chain.is_empty() {
             return Err("it contains no certificate".into());
         }
-        let key = PrivateKeyDer::from_pem_slice(&self.key_pem).map_err(|_| "its key is not PEM")?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| "its key is not PEM")?;
         match CertifiedKey::from_der(chain, key, provider) {
             Ok(_) => Ok(()),
             Err(rustls::Error::InconsistentKeys(_)) => Err("its key belongs to another certificate".into()),
             Err(_) => Err("its certificate or its key is damaged or of an unknown type".into()),
         }
     }
-}
-
-fn target(info: ConnectionInfo) -> Result<Target, OptionsError> {
-    Target::new(info).map_err(|error| OptionsError::Url(error.to_string()))
-}
-
-fn without_credentials(settings: &redis::RedisConnectionInfo) -> redis::RedisConnectionInfo {
-    redis::RedisConnectionInfo::default()
-        .set_db(settings.db())
-        .set_protocol(ProtocolVersion::RESP2)
-        .set_skip_set_lib_name()
-}
-
-/// Adds the user and the password to those in the URL.
-fn with_credentials(
-    info: ConnectionInfo,
-    username: Option<&str>,
-    password: Option<&Secret>,
-) -> Result<ConnectionInfo, OptionsError> {
-    let mut settings = info.redis_settings().clone();
-    if let Some(password) = password {
-        if settings.password().is_some() {
-            return Err(OptionsError::TwoPasswords);
-        }
-        settings = settings.set_password(password.expose());
-    }
-    if let Some(username) = username {
-        settings = settings.set_username(username);
-    }
-    if settings.username().is_some() && settings.password().is_none() {
-        return Err(OptionsError::NoPassword);
-    }
-    Ok(info.set_redis_settings(settings))
 }
