@@ -96,7 +96,7 @@ impl Controller {
         let policies = self.context.hub.desired("pod", true).unwrap().policies.unwrap().policies;
         let requests = |policy: &str| {
             let policy: Value = serde_json::from_str(policy).unwrap();
-            policy["limits"][0]["rates"][0]["requests"].as_i64().unwrap()
+            policy["limits"][0]["kind"]["rates"]["base"][0]["requests"].as_i64().unwrap()
         };
         policies.into_iter().map(|(uid, policy)| (uid, requests(policy.policy.get()))).collect()
     }
