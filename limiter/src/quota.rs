@@ -21,6 +21,7 @@ pub(crate) struct Quota {
 
 impl Quota {
     /// Returns the most requests that may be admitted per period: the number, plus the extra.
+    #[inline]
     pub(crate) fn ceiling(&self) -> u64 {
         let requests = self.requests.get();
         let extra = self.soft.map_or(0, |soft| requests * u64::from(soft.over_percent()) / 100);
@@ -49,6 +50,7 @@ impl Quota {
 
     /// Records a charge that took the usage above the number, in the window that ends at `window_end`
     /// (milliseconds).
+    #[inline]
     pub(crate) fn mark_overrun(&self, record: &mut Record, now: u64, window_end: u64) {
         let (millis, over) = (now / 1000, record.overrun);
         if over.since == 0 || over.since > millis || millis >= over.last + self.period.millis() {
@@ -59,6 +61,7 @@ impl Quota {
 
     /// Returns the microseconds until a window has room for `cost`. `falls_to` returns the instant, in
     /// milliseconds, from which at most that many requests are used.
+    #[inline]
     pub(crate) fn retry_after(
         &self,
         record: &Record,
@@ -84,6 +87,7 @@ impl Quota {
     }
 
     /// Reports whether the extra is available at `millis`.
+    #[inline]
     fn is_open(&self, soft: Soft, record: &Record, millis: u64) -> bool {
         record.overrun.since == 0
             || millis < record.overrun.since + soft.millis()
