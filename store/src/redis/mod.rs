@@ -59,10 +59,11 @@ mod route;
 mod script;
 mod store;
 
+pub use batch::is_plain;
 pub use options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
     Topology,
 };
 pub use pipeline::{LATENCY_BOUNDS_US, RedisMetrics};
-pub use script::CHECK_LUA;
+pub use script::{CHECK_LUA, PLAIN_LUA};
 pub use store::{MAX_ACQUIRED, RedisStore};

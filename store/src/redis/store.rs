@@ -10,7 +10,7 @@ use super::connect::{Connector, Sentinels};
 use super::options::{ConnectPlan, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
-use super::script::{KeyNames, Script};
+use super::script::{KeyNames, Scripts};
 use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 
@@ -44,7 +44,7 @@ impl RedisStore {
         let names = KeyNames { prefix: options.prefix.into(), partitions: options.partitions };
         let (metrics, budget) = (Arc::<MetricsRecorder>::default(), options.latency_budget);
         let settings = PipelineSettings {
-            script: Arc::new(Script::new()),
+            scripts: Arc::new(Scripts::new()),
             names: names.clone(),
             budget,
             metrics: metrics.clone(),

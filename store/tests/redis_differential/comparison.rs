@@ -1,11 +1,15 @@
 //! The comparison: random batches are sent to the script and to the reference, and their results and stored
 //! values compared.
 
+use std::collections::HashSet;
+
 use rand::Rng;
 use redis::{Connection, Value};
 use sluice_limiter::Record;
 
-use crate::encoding::{Arguments, OrderedEntry, encode_batch};
+use sluice_store::redis::is_plain;
+
+use crate::encoding::{Arguments, OrderedEntry, encode_general, encode_plain};
 use crate::run_result::{States, compare_run_result};
 use crate::world::{BatchEntry, Stored, World, encode, expires, name};
 
@@ -20,16 +24,26 @@ local redis = {
 }
 ";
 
+/// The scripts to compare with the reference.
+#[derive(Clone, Copy)]
+pub(crate) struct Scripts<'a> {
+    pub(crate) plain: &'a str,
+    pub(crate) general: &'a str,
+}
+
 /// Compares this number of checks. The first difference is the error.
 pub(crate) fn run(
     world: &mut World,
-    script: &str,
+    scripts: Scripts<'_>,
     connection: &mut Connection,
     checks: u64,
 ) -> Result<(), String> {
-    let script = format!("{PRELUDE}{script}");
-    let hash: String =
-        redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection).map_err(|error| error.to_string())?;
+    let mut hashes = vec![];
+    for script in [scripts.plain, scripts.general] {
+        let script = format!("{PRELUDE}{script}");
+        let hash: Result<String, _> = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection);
+        hashes.push(hash.map_err(|error| error.to_string())?);
+    }
     let (mut done, mut batches) = (0, 0);
     while done < checks {
         let mut pipe = redis::pipe();
@@ -49,29 +63,142 @@ pub(crate) fn run(
             put(&mut pipe, &name, &stored);
             world.stored.insert(name, stored);
         }
+        let () = pipe.query(connection).map_err(|error| error.to_string())?;
         let entries = world.entries();
         done += entries.len() as u64;
         let late = world.rng.random_bool(0.02);
         let millis = world.now / 1000;
         let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
-        let late = deadline < millis;
-        let Arguments { names, payload, order } = encode_batch(&entries, deadline);
-        pipe.cmd("EVALSHA").arg(&hash).arg(names.len()).arg(&names).arg(payload);
-        pipe.cmd("MGET").arg(&names);
-        for name in &names {
-            pipe.cmd("PEXPIRETIME").arg(name);
+        let call = Call { deadline, late: deadline < millis };
+        let undecided = call.plain(world, &hashes[0], &entries, connection)?;
+        if !undecided.is_empty() {
+            call.general(world, &hashes[1], &undecided, connection)?;
         }
-        let replies: Vec<Value> = pipe.query(connection).map_err(|error| error.to_string())?;
-        let [Value::Array(reply), Value::Array(values), ends @ ..] = &replies[..] else {
-            return Err(format!("replies of another form: {replies:?}"));
+    }
+    Ok(())
+}
+
+/// The properties that both calls of a batch have in common.
+struct Call {
+    deadline: u64,
+    late: bool,
+}
+
+impl Call {
+    /// Calls a script, and returns its reply without the time, which must be that of the world.
+    fn send(
+        &self,
+        world: &World,
+        hash: &str,
+        (names, payload): (&[String], &[u8]),
+        connection: &mut Connection,
+    ) -> Result<(Vec<Value>, Vec<(Value, Value)>), String> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("EVALSHA").arg(hash).arg(names.len()).arg(names).arg(payload);
+        for name in names {
+            pipe.cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
+        }
+        let mut replies: Vec<Value> = pipe.query(connection).map_err(|error| error.to_string())?;
+        let mut stored = replies.split_off(1).into_iter();
+        let mut values = vec![];
+        while let (Some(Value::Array(value)), Some(end)) = (stored.next(), stored.next()) {
+            values.push((value.into_iter().next().unwrap_or(Value::Nil), end));
+        }
+        let [Value::Array(reply)] = &mut replies[..] else {
+            return Err(format!("a reply of another form: {replies:?}"));
         };
-        let mut rest = &reply[..];
-        if rest.split_off_first() != Some(&Value::Int(world.now as i64)) {
+        if reply.first() != Some(&Value::Int(world.now as i64)) {
             return Err(format!("the time is not {}: {reply:?}", world.now));
         }
+        if self.late && reply.len() > 1 {
+            return Err(format!("the call was late: {reply:?}"));
+        }
+        Ok((reply.split_off(1), values))
+    }
+
+    /// Calls the plain script for all plain checks, and returns the other entries and those that it did not
+    /// decide. A check that it has to decide must not be among them.
+    fn plain<'a>(
+        &self,
+        world: &mut World,
+        hash: &str,
+        entries: &'a [BatchEntry],
+        connection: &mut Connection,
+    ) -> Result<Vec<&'a BatchEntry>, String> {
+        // The store sends checks to the general script as well if the plain one recently did not decide.
+        let skipped = world.rng.random_bool(0.3);
+        let (mut undecided, mut plain, mut checks) = (vec![], vec![], vec![]);
+        let mut named = HashSet::new();
+        for entry in entries {
+            match entry {
+                BatchEntry::Check { counters, callers }
+                    if !skipped
+                        && counters.len() == 1
+                        && is_plain(&counters[0])
+                        && named.insert(name(&counters[0].limit, counters[0].key)) =>
+                {
+                    plain.push(entry);
+                    checks.push((&counters[0], *callers));
+                }
+                _ => undecided.push(entry),
+            }
+        }
+        if plain.is_empty() {
+            return Ok(undecided);
+        }
+        let (names, payload) = encode_plain(&checks, self.deadline);
+        let (reply, values) = self.send(world, hash, (&names, &payload), connection)?;
+        let mut results = reply.chunks(3);
+        for ((entry, (counter, _)), name) in plain.into_iter().zip(checks).zip(&names).filter(|_| !self.late)
+        {
+            let before = world.records_of(entry);
+            let result = results.next().unwrap_or_default();
+            let now = world.now;
+            let differs = |expected: &[Value]| {
+                Err(format!(
+                    "differs at {now}: {result:?}, expected {expected:?}, with {before:?} stored, by {entry:?}"
+                ))
+            };
+            if let [Value::Int(-1), ..] = result {
+                if world.must_decide(counter) {
+                    return differs(&[]);
+                }
+                undecided.push(entry);
+                continue;
+            }
+            // After a denial, the script does not check whether a missing value is one of another type.
+            let is_list = matches!(world.stored.get(name), Some(Stored::List));
+            let list = if is_list { world.stored.remove_entry(name) } else { None };
+            let expected = world.decide(entry);
+            let window = Value::Int(Record::empty(counter.limit.rates[0].tag(), world.now).window as i64);
+            let matches = matches!((&expected[..], result), ([a, w, b, c], [x, y, z])
+                if (a, b, c) == (x, y, z) && *w == window);
+            if !matches || list.is_some() && expected[0] != Value::Int(0) {
+                return differs(&expected);
+            }
+            world.stored.extend(list);
+        }
+        if results.next().is_some() {
+            return Err(format!("the reply is too long: {reply:?}"));
+        }
+        compare_values(world, &names, values)?;
+        Ok(undecided)
+    }
+
+    /// Calls the general script, which decides all entries.
+    fn general(
+        &self,
+        world: &mut World,
+        hash: &str,
+        entries: &[&BatchEntry],
+        connection: &mut Connection,
+    ) -> Result<(), String> {
+        let Arguments { names, payload, order } = encode_general(entries, self.deadline);
+        let (reply, values) = self.send(world, hash, (&names, &payload), connection)?;
+        let mut rest = &reply[..];
         let mut shared: Option<States> = Some(vec![]);
-        for OrderedEntry { index, run } in order.into_iter().filter(|_| !late) {
-            let entry = &entries[index];
+        for OrderedEntry { index, run } in order.into_iter().filter(|_| !self.late) {
+            let entry = entries[index];
             let before = world.records_of(entry);
             let differs = |what: String, now: u64| {
                 Err(format!("differs at {now}: {what}, with {before:?} stored, by {entry:?}"))
@@ -132,12 +259,13 @@ pub(crate) fn run(
         if !rest.is_empty() {
             return Err(format!("the reply is too long: {rest:?}"));
         }
-        world.remove_expired();
-        for ((name, value), end) in names.iter().zip(values).zip(ends) {
-            compare_value(world, name, value, end)?;
-        }
+        compare_values(world, &names, values)
     }
-    Ok(())
+}
+
+fn compare_values(world: &mut World, names: &[String], values: Vec<(Value, Value)>) -> Result<(), String> {
+    world.remove_expired();
+    names.iter().zip(values).try_for_each(|(name, (value, end))| compare_value(world, name, &value, &end))
 }
 
 /// Stores a value in Redis.

@@ -1,4 +1,4 @@
-//! The arguments of the script for a batch, encoded independently of the store's own encoder.
+//! The arguments of the scripts for a batch, encoded independently of the store's own encoder.
 
 use sluice_store::{Counter, LimitSpec};
 
@@ -15,7 +15,24 @@ fn pack(numbers: &[u64]) -> Vec<u8> {
     out
 }
 
-/// The arguments of one script call.
+/// Encodes plain checks as the head of the plain script describes them.
+pub(crate) fn encode_plain(checks: &[(&Counter, u64)], deadline: u64) -> (Vec<String>, Vec<u8>) {
+    let (mut payload, mut rest) = (vec![], checks);
+    while let [(first, callers), ..] = rest {
+        let is_alike = |(counter, times): &&(&Counter, u64)| counter.limit == first.limit && times == callers;
+        let group = rest.iter().take_while(is_alike).count();
+        rest = &rest[group..];
+        let rate = &first.limit.rates[0];
+        for number in [deadline, rate.requests.get(), rate.tag().get()] {
+            payload.extend(&number.to_le_bytes()[..6]);
+        }
+        payload.extend((*callers as u16).to_le_bytes());
+        payload.extend((group as u16).to_le_bytes());
+    }
+    (checks.iter().map(|(counter, _)| name(&counter.limit, counter.key)).collect(), payload)
+}
+
+/// The arguments of one call of the general script.
 pub(crate) struct Arguments {
     pub(crate) names: Vec<String>,
     pub(crate) payload: Vec<u8>,
@@ -42,9 +59,9 @@ fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
 }
 
 /// Returns the index of the entry's own counter, or `None` if the entry cannot be part of a run.
-fn own_counter(entries: &[BatchEntry], entry: &BatchEntry) -> Option<usize> {
+fn own_counter(entries: &[&BatchEntry], entry: &BatchEntry) -> Option<usize> {
     let BatchEntry::Check { counters, callers } = entry else { return None };
-    let all: Vec<_> = entries.iter().flat_map(BatchEntry::names).collect();
+    let all: Vec<_> = entries.iter().flat_map(|entry| entry.names()).collect();
     let is_plain =
         |counter: &Counter| counter.limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none());
     if counters.iter().any(|counter| counter.cost != 1 || !is_plain(counter)) {
@@ -60,14 +77,14 @@ fn own_counter(entries: &[BatchEntry], entry: &BatchEntry) -> Option<usize> {
         .then_some(own)
 }
 
-/// Encodes a batch as the head of the script describes it.
-pub(crate) fn encode_batch(entries: &[BatchEntry], deadline: u64) -> Arguments {
+/// Encodes entries as the head of the general script describes them.
+pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Arguments {
     let (mut names, mut limits): (Vec<String>, Vec<&LimitSpec>) = (vec![], vec![]);
     let (mut operations, mut order) = (vec![], vec![]);
     let owns: Vec<_> = entries.iter().map(|entry| own_counter(entries, entry)).collect();
     for (n, entry) in entries.iter().enumerate().filter(|&(n, _)| owns[n].is_none()) {
         order.push(OrderedEntry { index: n, run: None });
-        match entry {
+        match *entry {
             BatchEntry::Check { counters, callers } => {
                 operations.extend([1, counters.len() as u64, *callers]);
                 for counter in counters {
@@ -95,7 +112,7 @@ pub(crate) fn encode_batch(entries: &[BatchEntry], deadline: u64) -> Arguments {
     while let Some(&first) = left.first() {
         // The properties that the checks of a run have in common.
         let shape = |n: usize| {
-            let (BatchEntry::Check { counters, callers }, Some(own)) = (&entries[n], owns[n]) else {
+            let (BatchEntry::Check { counters, callers }, Some(own)) = (entries[n], owns[n]) else {
                 panic!()
             };
             let shared = counters.iter().enumerate().filter(|&(at, _)| at != own);
@@ -111,7 +128,7 @@ pub(crate) fn encode_batch(entries: &[BatchEntry], deadline: u64) -> Arguments {
             operations.extend([index_of(&mut names, name(limit, key)), index_of(&mut limits, limit)]);
         }
         for n in run {
-            let BatchEntry::Check { counters, .. } = &entries[n] else { panic!() };
+            let BatchEntry::Check { counters, .. } = entries[n] else { panic!() };
             names.push(name(&counters[own].limit, counters[own].key));
             order.push(OrderedEntry { index: n, run: Some((own, n == first)) });
         }

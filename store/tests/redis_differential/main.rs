@@ -1,4 +1,4 @@
-//! The shipped script, run in a real Redis, against the reference definition in Rust: random batches at
+//! The shipped scripts, run in a real Redis, against the reference definition in Rust: random batches at
 //! random instants must have the same results, and leave the same records with the same expiry. Mutants of
 //! the script prove that the comparison would notice a difference: every one of them must be caught.
 //!
@@ -6,7 +6,7 @@
 //! in the future, so that Redis itself expires nothing.
 //!
 //! - [`world`]: the random input, and the reference.
-//! - [`encoding`]: the script's arguments.
+//! - [`encoding`]: the scripts' arguments.
 //! - [`run_result`]: the result of a check in a run.
 //! - [`comparison`]: the comparison.
 //! - [`mutants`]: the mutants of the script.
@@ -24,9 +24,9 @@ mod run_result;
 mod support;
 mod world;
 
-use comparison::run;
+use comparison::{Scripts, run};
 use mutants::MUTANTS;
-use sluice_store::redis::CHECK_LUA;
+use sluice_store::redis::{CHECK_LUA, PLAIN_LUA};
 use support::Redis;
 use world::{ALL, Focus, World};
 
@@ -39,7 +39,8 @@ fn compare_all(focus: Focus) {
     let seed = number("SLUICE_SEED").unwrap_or_else(rand::random);
     let checks = number("SLUICE_DIFFERENTIAL_CHECKS").unwrap_or(30_000);
     let mut world = World::new(seed, focus);
-    if let Err(difference) = run(&mut world, CHECK_LUA, &mut redis.connection(), checks) {
+    let scripts = Scripts { plain: PLAIN_LUA, general: CHECK_LUA };
+    if let Err(difference) = run(&mut world, scripts, &mut redis.connection(), checks) {
         panic!("SLUICE_SEED={seed} {focus:?}: {difference}");
     }
     let (admitted, denied) = (world.admitted, world.denied);
@@ -101,7 +102,8 @@ fn every_mutant_of_the_script_is_caught() {
         let others = ALL.into_iter().filter(|&focus| focus != likely).map(|focus| (focus, 20_000));
         let caught = std::iter::once((likely, 250_000)).chain(others).find_map(|(focus, checks)| {
             let mut world = World::new(1, focus);
-            let result = run(&mut world, &mutant, &mut redis.connection(), checks);
+            let scripts = Scripts { plain: PLAIN_LUA, general: &mutant };
+            let result = run(&mut world, scripts, &mut redis.connection(), checks);
             result.err().map(|difference| (focus, world.admitted + world.denied, difference))
         });
         match caught {

@@ -1,6 +1,6 @@
 //! A batch: the operations of one script call. Equal checks merge into one entry with a count.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::entry::BatchEntry;
 use super::operation::{MAX_WAITING, Operation, PendingOperation, Responder};
 use super::runs::{Run, arrange};
+use super::script_kind::ScriptKind;
 use crate::check::{CheckRequest, CheckResponse};
 use crate::failure::StoreError;
 
@@ -20,6 +21,7 @@ pub(crate) const MAX_RECORDS: usize = 128;
 /// The operations of one script call.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
+    script: ScriptKind,
     entries: Vec<BatchEntry>,
     /// Runs, which are the last of the entries. Empty until [`Batch::arrange`].
     runs: Vec<Run>,
@@ -32,6 +34,27 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// An empty batch for a script.
+    pub(crate) fn new(script: ScriptKind) -> Self {
+        Self { script, ..Self::default() }
+    }
+
+    /// The batch of these entries, whose first caller gives up at the deadline.
+    pub(crate) fn of_entries(
+        script: ScriptKind,
+        entries: Vec<BatchEntry>,
+        first_deadline: Option<Instant>,
+    ) -> Self {
+        Self {
+            script,
+            callers: entries.iter().map(BatchEntry::callers).sum(),
+            records: entries.iter().map(BatchEntry::records).sum(),
+            entries,
+            first_deadline,
+            ..Self::default()
+        }
+    }
+
     /// Adds an operation, or returns it if it does not fit.
     pub(crate) fn push(&mut self, pending: PendingOperation) -> Option<PendingOperation> {
         if self.callers == MAX_WAITING {
@@ -84,17 +107,36 @@ impl Batch {
         Some(hasher.finish())
     }
 
-    /// Arranges the entries in runs, in the order of the script call: first the entries outside of all runs,
-    /// then the runs.
-    pub(crate) fn arrange(&mut self) -> (&[BatchEntry], &[Run]) {
+    /// Sorts the entries in the order of the script call. For the plain script, equal limits are neighbours.
+    /// For the general script, the entries outside of all runs come first, then the runs.
+    pub(crate) fn arrange(&mut self) {
         self.known.clear();
-        self.runs = arrange(&mut self.entries);
+        // The plain script reads all values at once, so it cannot charge a counter twice.
+        if self.script == ScriptKind::Plain && !has_distinct_counters(&self.entries) {
+            self.script = ScriptKind::General;
+        }
+        match self.script {
+            ScriptKind::Plain => self.entries.sort_by_key(|entry| {
+                let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit) as usize);
+                (limit, entry.times())
+            }),
+            ScriptKind::General => self.runs = arrange(&mut self.entries),
+        }
+    }
+
+    /// Returns the script that decides the batch.
+    pub(crate) fn script(&self) -> ScriptKind {
+        self.script
+    }
+
+    /// Returns the entries and the runs at their end.
+    pub(crate) fn entries(&self) -> (&[BatchEntry], &[Run]) {
         (&self.entries, &self.runs)
     }
 
     /// Takes the batch apart, in the order of the script call.
-    pub(crate) fn into_entries(self) -> (Vec<BatchEntry>, Vec<Run>) {
-        (self.entries, self.runs)
+    pub(crate) fn into_entries(self) -> Vec<BatchEntry> {
+        self.entries
     }
 
     /// Returns the check and its callers if the batch consists of one check of several counters.
@@ -111,14 +153,8 @@ impl Batch {
 
     /// Splits the batch into one batch per entry.
     pub(crate) fn into_singles(self) -> impl Iterator<Item = Self> {
-        let first_deadline = self.first_deadline;
-        self.entries.into_iter().map(move |entry| Self {
-            callers: entry.callers(),
-            records: entry.records(),
-            entries: vec![entry],
-            first_deadline,
-            ..Self::default()
-        })
+        let Self { script, first_deadline, .. } = self;
+        self.entries.into_iter().map(move |entry| Self::of_entries(script, vec![entry], first_deadline))
     }
 
     /// Returns the number of entries.
@@ -150,6 +186,13 @@ impl Batch {
     pub(crate) fn fail(self, error: &StoreError) {
         self.entries.into_iter().for_each(|entry| entry.fail(error));
     }
+}
+
+/// Reports whether no two entries name the same counter.
+fn has_distinct_counters(entries: &[BatchEntry]) -> bool {
+    let hasher = foldhash::fast::RandomState::default();
+    let mut known = HashSet::with_capacity_and_hasher(entries.len(), hasher);
+    entries.len() == 1 || entries.iter().flat_map(BatchEntry::names).all(|name| known.insert(name))
 }
 
 /// Reports whether two checks are equal. Limits from different snapshots count as different even if their
@@ -199,7 +242,7 @@ mod tests {
         assert!(batch.push(pending(&limit, 2, 1)).is_none());
         assert_eq!((batch.callers(), batch.merged()), (13, 9));
         batch.arrange();
-        assert_eq!(batch.into_entries().0.len(), 4);
+        assert_eq!(batch.entries().0.len(), 4);
     }
 
     #[test]

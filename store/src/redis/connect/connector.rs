@@ -12,7 +12,7 @@ use super::open::try_open;
 use super::probe::{ServerClock, verify, verify_master};
 use super::sentinel::{MasterWatch, Sentinels};
 use super::target::Target;
-use crate::redis::script::Script;
+use crate::redis::script::Scripts;
 
 /// Finds the server that a worker uses, and connects to it.
 pub(crate) enum Connector {
@@ -22,7 +22,7 @@ pub(crate) enum Connector {
     Sentinels(Arc<Sentinels>),
 }
 
-/// A connection that has run the script, with its server and that server's clock.
+/// A connection that has run the scripts, with its server and that server's clock.
 pub(crate) struct Connected {
     pub(crate) target: Arc<Target>,
     pub(crate) connection: MultiplexedConnection,
@@ -42,7 +42,7 @@ impl Connector {
     /// Finds the server, connects to it, and verifies the connection.
     pub(crate) async fn connect(
         &self,
-        script: &Script,
+        scripts: &Scripts,
         key: Option<&str>,
         budget: Duration,
         failed: u32,
@@ -55,7 +55,7 @@ impl Connector {
         if matches!(self, Self::Sentinels(_)) {
             verify_master(&mut connection, &target, budget).await?;
         }
-        let clock = verify(&mut connection, script, key, budget).await?;
+        let clock = verify(&mut connection, scripts, key, budget).await?;
         Ok(Connected { target, connection, clock })
     }
 

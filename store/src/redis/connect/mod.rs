@@ -1,10 +1,10 @@
-//! Connections to Redis servers. A validated target goes in; a connection that has run the script comes out,
+//! Connections to Redis servers. A validated target goes in; a connection that has run the scripts comes out,
 //! or the fault that prevents it.
 //!
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`open`]: one attempt to connect, and the delay before the next one.
 //! - [`sentinel`]: the address of the current master, from the sentinels.
-//! - [`probe`]: the check that a connection can run the script.
+//! - [`probe`]: the check that a connection can run the scripts.
 //! - [`connector`]: all of this for one server.
 //! - [`fault`]: the meaning of Redis's errors.
 //!

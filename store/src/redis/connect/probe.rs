@@ -1,4 +1,4 @@
-//! The check that a connection can run the script, and the server's clock from its reply.
+//! The check that a connection can run the scripts, and the server's clock from its reply.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::fault::ServerFailure;
 use super::open::ATTEMPT;
 use super::target::Target;
 use crate::failure::StoreFault;
-use crate::redis::script::{Script, ScriptArguments, read_time, send};
+use crate::redis::batch::ScriptKind;
+use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
 
 /// An estimate of the server's clock, from its last reply.
 #[derive(Debug, Clone, Copy)]
@@ -55,18 +56,20 @@ pub(super) async fn verify_master(
     }
 }
 
-/// Checks that the server runs the script within the budget: a slower one would close the circuit now, and
+/// Checks that the server runs the scripts within the budget: a slower one would close the circuit now, and
 /// the next calls would open it again. `key` is a counter's key that the last connection failed on. If there
 /// is one, the function also checks that it can be written, so that a replica or a full server does not look
 /// healthy until the next check.
 pub(super) async fn verify(
     connection: &mut MultiplexedConnection,
-    script: &Script,
+    scripts: &Scripts,
     key: Option<&str>,
     budget: Duration,
 ) -> Result<ServerClock, ServerFailure> {
     // The first call takes longer if it has to send the script, which the server then compiles.
-    probe(connection, script, budget.max(ATTEMPT)).await?;
+    for script in [ScriptKind::General, ScriptKind::Plain] {
+        probe(connection, scripts, script, budget.max(ATTEMPT)).await?;
+    }
     if let Some(key) = key {
         // Writes nothing, but fails wherever a write would.
         let mut write = redis::cmd("SETRANGE");
@@ -80,16 +83,17 @@ pub(super) async fn verify(
             Err(_) => return Err(StoreFault::Slow.into()),
         }
     }
-    probe(connection, script, budget).await
+    probe(connection, scripts, ScriptKind::Plain, budget).await
 }
 
-/// Calls the script without any check, upon which it only returns its time.
+/// Calls a script without any check, upon which it only returns its time.
 pub(crate) async fn probe(
     connection: &mut MultiplexedConnection,
-    script: &Script,
+    scripts: &Scripts,
+    script: ScriptKind,
     within: Duration,
 ) -> Result<ServerClock, ServerFailure> {
-    match timeout(within, script.call(connection, &ScriptArguments::empty())).await {
+    match timeout(within, scripts.call(connection, &ScriptArguments::empty(script))).await {
         Ok(Ok(value)) => match read_time(value) {
             Some(millis) => Ok(ServerClock::new(millis)),
             None => Err(StoreFault::Nonsense.into()),

@@ -1,5 +1,6 @@
 //! The worker's end of the queue, and the batches that it forms.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
 use super::metrics::add;
-use super::queue::{QueueItem, RedirectedBatch, SecondCallSignal};
+use super::queue::{QueueItem, RepeatedBatch, SecondCallSignal};
+use super::script_choice::ScriptChoice;
 use super::settings::PipelineSettings;
 use super::write::ScriptCall;
 use crate::failure::StoreError;
-use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation};
+use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation, ScriptKind};
 use crate::redis::connect::ServerClock;
 use crate::redis::script::encode;
 
@@ -25,8 +27,10 @@ const MAX_CALLS: usize = 128;
 /// The worker's end of the queue.
 pub(super) struct Intake {
     waiting: Receiver<QueueItem>,
-    /// The item that did not fit into the last write.
-    held: Option<QueueItem>,
+    /// Items that come before those in the queue: batches to repeat, and an operation that did not fit into
+    /// the last write.
+    held: VecDeque<QueueItem>,
+    choice: ScriptChoice,
     pub(super) signal: Arc<SecondCallSignal>,
 }
 
@@ -35,12 +39,12 @@ pub(super) struct Idle;
 
 impl Intake {
     pub(super) fn new(waiting: Receiver<QueueItem>, signal: Arc<SecondCallSignal>) -> Self {
-        Self { waiting, held: None, signal }
+        Self { waiting, held: VecDeque::new(), choice: ScriptChoice::default(), signal }
     }
 
     /// Waits for the next item, but not longer than `idle`. Returns `None` when the node is dropped.
     pub(super) async fn next(&mut self, idle: Duration) -> Result<Option<QueueItem>, Idle> {
-        match self.held.take() {
+        match self.held.pop_front() {
             Some(item) => Ok(Some(item)),
             None => timeout(idle, self.waiting.recv()).await.map_err(|_| Idle),
         }
@@ -48,8 +52,8 @@ impl Intake {
 
     /// Returns the next item if enough wait for a second call.
     pub(super) fn next_for_second_call(&mut self) -> Option<QueueItem> {
-        if self.held.is_some() || self.waiting.len() >= self.signal.threshold() {
-            self.held.take().or_else(|| self.waiting.try_recv().ok())
+        if !self.held.is_empty() || self.waiting.len() >= self.signal.threshold() {
+            self.held.pop_front().or_else(|| self.waiting.try_recv().ok())
         } else {
             None
         }
@@ -57,12 +61,15 @@ impl Intake {
 
     /// Fails all waiting items.
     pub(super) fn fail_all(&mut self, error: &StoreError) {
-        if let Some(item) = self.held.take() {
-            item.fail(error);
-        }
+        self.fail_held(error);
         while let Ok(item) = self.waiting.try_recv() {
             item.fail(error);
         }
+    }
+
+    /// Fails the items that are not in the queue any more.
+    pub(super) fn fail_held(&mut self, error: &StoreError) {
+        self.held.drain(..).for_each(|item| item.fail(error));
     }
 
     /// Runs a future and fails all items that arrive meanwhile. Returns `None` when the node is dropped.
@@ -78,6 +85,12 @@ impl Intake {
                 item = self.waiting.recv() => item?.fail(&error),
             }
         }
+    }
+
+    /// Takes back the checks of a batch that the plain script did not decide.
+    pub(super) fn repeat(&mut self, undecided: RepeatedBatch) {
+        self.choice.record_undecided(&undecided.batch, Instant::now());
+        self.held.push_back(QueueItem::Repeated(Box::new(undecided)));
     }
 
     /// Forms the calls of one write from all waiting items, as far as they fit. Operations whose callers have
@@ -101,33 +114,34 @@ impl Intake {
                     pending.operation.fail(StoreError::Timeout);
                     None
                 }
-                QueueItem::Redirected(redirected)
-                    if redirected.batch.first_deadline().is_none_or(|at| at < near_deadline) =>
+                QueueItem::Repeated(repeated)
+                    if repeated.batch.first_deadline().is_none_or(|at| at < near_deadline) =>
                 {
-                    add(&metrics.expired, redirected.batch.callers());
-                    redirected.batch.fail(&StoreError::Timeout);
+                    add(&metrics.expired, repeated.batch.callers());
+                    repeated.batch.fail(&StoreError::Timeout);
                     None
                 }
                 item if !calls.is_empty() && (records >= MAX_RECORDS || calls.len() >= MAX_CALLS) => {
                     Some(item)
                 }
-                QueueItem::Redirected(redirected) => {
-                    let RedirectedBatch { group, batch, asking, redirects } = *redirected;
+                QueueItem::Repeated(repeated) => {
+                    let RepeatedBatch { group, batch, asking, redirects } = *repeated;
                     records += batch.records();
                     calls.push(ScriptCall { asking, redirects, ..ScriptCall::new(group, batch) });
                     None
                 }
                 QueueItem::New(group, pending) => {
-                    let (left, added) = push(&mut calls, group, pending);
+                    let script = self.choice.script_of(&pending.operation, now);
+                    let (left, added) = push(&mut calls, group, script, pending);
                     records += added;
                     left
                 }
             };
-            if left.is_some() {
-                self.held = left;
+            if let Some(left) = left {
+                self.held.push_front(left);
                 break;
             }
-            next = self.waiting.try_recv().ok();
+            next = self.held.pop_front().or_else(|| self.waiting.try_recv().ok());
         }
         let (callers, merged) = calls.iter().fold((0, 0), |(callers, merged), call| {
             (callers + call.batch.callers(), merged + call.batch.merged())
@@ -145,20 +159,23 @@ impl Intake {
     }
 }
 
-/// Adds an operation to the call of its group. Returns it if it does not fit, and the number of records that
+/// Adds an operation to the call of its group and script. Returns it if it does not fit, and the number of records that
 /// it adds.
 fn push(
     calls: &mut Vec<ScriptCall>,
     group: BatchGroup,
+    script: ScriptKind,
     pending: PendingOperation,
 ) -> (Option<QueueItem>, usize) {
     // A redirected batch keeps a call of its own.
-    if let Some(call) = calls.iter_mut().find(|call| call.group == group && call.redirects == 0) {
+    let is_open =
+        |call: &&mut ScriptCall| call.group == group && call.batch.script() == script && call.redirects == 0;
+    if let Some(call) = calls.iter_mut().find(is_open) {
         let before = call.batch.records();
         let left = call.batch.push(pending);
         return (left.map(|pending| QueueItem::New(group, pending)), call.batch.records() - before);
     }
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(script);
     let left = batch.push(pending);
     let records = batch.records();
     calls.push(ScriptCall::new(group, batch));

@@ -12,13 +12,13 @@ use crate::redis::batch::{Batch, BatchGroup, PendingOperation};
 pub(crate) enum QueueItem {
     /// A new operation.
     New(BatchGroup, PendingOperation),
-    /// A batch that another server redirected, or this one a moment ago.
-    Redirected(Box<RedirectedBatch>),
+    /// A batch that a server redirected, or that the plain script did not decide.
+    Repeated(Box<RepeatedBatch>),
 }
 
-/// A batch that is sent again after a redirection.
+/// A batch that is sent again, for another server or another script.
 #[derive(Debug)]
-pub(crate) struct RedirectedBatch {
+pub(crate) struct RepeatedBatch {
     pub(crate) group: BatchGroup,
     pub(crate) batch: Batch,
     /// Whether the call follows an ASKING command.
@@ -32,7 +32,7 @@ impl QueueItem {
     pub(crate) fn fail(self, error: &StoreError) {
         match self {
             Self::New(_, pending) => pending.operation.fail(error.clone()),
-            Self::Redirected(redirected) => redirected.batch.fail(error),
+            Self::Repeated(repeated) => repeated.batch.fail(error),
         }
     }
 }

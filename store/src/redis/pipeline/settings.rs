@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::metrics::MetricsRecorder;
 use super::write::ScriptCall;
 use crate::redis::connect::Redirect;
-use crate::redis::script::{KeyNames, Script};
+use crate::redis::script::{KeyNames, Scripts};
 
 /// Values that all workers of a store share.
 #[derive(Clone)]
 pub(crate) struct PipelineSettings {
-    pub(crate) script: Arc<Script>,
+    pub(crate) scripts: Arc<Scripts>,
     pub(crate) names: KeyNames,
     pub(crate) budget: Duration,
     pub(crate) metrics: Arc<MetricsRecorder>,

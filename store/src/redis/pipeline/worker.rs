@@ -14,9 +14,11 @@ use tokio::time::{Instant, sleep};
 use super::circuit::Circuit;
 use super::intake::{Idle, Intake};
 use super::metrics::add;
+use super::queue::RepeatedBatch;
 use super::settings::PipelineSettings;
 use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::redis::batch::ScriptKind;
 use crate::redis::connect::{
     Connected, Connector, Redirect, ServerClock, ServerFailure, backoff, probe, warn_of_eviction,
 };
@@ -83,9 +85,9 @@ impl Worker {
         let mut connected_before = false;
         self.address = connector.to_string();
         loop {
-            let (script, budget) = (self.settings.script.clone(), self.settings.budget);
+            let (scripts, budget) = (self.settings.scripts.clone(), self.settings.budget);
             let (key, failed) = (self.failed_key.clone(), self.failed);
-            let connecting = connector.connect(&script, key.as_deref(), budget, failed);
+            let connecting = connector.connect(&scripts, key.as_deref(), budget, failed);
             let Some(connected) = self.fail_items_during(connecting).await else { return };
             let end = match connected {
                 Ok(Connected { target, mut connection, clock }) => {
@@ -164,7 +166,8 @@ impl Worker {
                     Ok(Some(item)) => Some(item),
                     Ok(None) => return Disconnect::Closed,
                     Err(Idle) => {
-                        match probe(&mut connection, &self.settings.script, self.settings.budget).await {
+                        let (scripts, budget) = (&self.settings.scripts, self.settings.budget);
+                        match probe(&mut connection, scripts, ScriptKind::Plain, budget).await {
                             Ok(now) => {
                                 (clock, timeouts, self.failed) = (now, 0, 0);
                                 continue;
@@ -187,7 +190,7 @@ impl Worker {
             if let Some(item) = next {
                 let calls = self.intake.gather(item, &clock, &self.settings);
                 if !calls.is_empty() {
-                    writes.send(&connection, &self.settings.script, calls, self.settings.budget);
+                    writes.send(&connection, &self.settings.scripts, calls, self.settings.budget);
                 }
                 signal.set_in_flight(writes.len());
                 continue;
@@ -205,6 +208,7 @@ impl Worker {
             }
         };
         signal.set_in_flight(0);
+        let error = StoreError::Unavailable(failure.fault);
         self.open_circuit(failure);
         // Replies to the writes in flight may still arrive; after their timeout at the latest they complete.
         while writes.len() > 0 {
@@ -212,6 +216,7 @@ impl Worker {
                 return Disconnect::Closed;
             };
             self.complete(completed, &mut clock);
+            self.intake.fail_held(&error);
         }
         Disconnect::Failed
     }
@@ -288,7 +293,12 @@ impl Worker {
                     return CallOutcome::TimedOut;
                 }
                 match respond(reply, call.batch) {
-                    Ok(()) => return CallOutcome::Completed,
+                    Ok(None) => return CallOutcome::Completed,
+                    Ok(Some(batch)) => {
+                        let ScriptCall { group, asking, redirects, .. } = call;
+                        self.intake.repeat(RepeatedBatch { group, batch, asking, redirects });
+                        return CallOutcome::Completed;
+                    }
                     Err(_) => StoreFault::Nonsense.into(),
                 }
             }

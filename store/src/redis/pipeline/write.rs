@@ -1,4 +1,4 @@
-//! Script calls in flight. One write to a server of a cluster carries one script call per hash slot; the
+//! Script calls in flight. One write carries one call of each script, in a cluster for each hash slot; the
 //! replies come in the same order.
 
 use std::collections::VecDeque;
@@ -9,11 +9,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::redis::batch::{Batch, BatchGroup};
-use crate::redis::script::{CHECK_LUA, Script, ScriptArguments, command};
+use crate::redis::script::{ScriptArguments, Scripts, is_no_script};
 
 /// One script call.
 #[derive(Debug)]
@@ -54,14 +54,14 @@ impl WritesInFlight {
     pub(super) fn send(
         &mut self,
         connection: &MultiplexedConnection,
-        script: &Arc<Script>,
+        scripts: &Arc<Scripts>,
         calls: Vec<ScriptCall>,
         budget: Duration,
     ) {
-        let (mut connection, script) = (connection.clone(), script.clone());
+        let (mut connection, scripts) = (connection.clone(), scripts.clone());
         self.0.push_back(Box::pin(async move {
             let sent = Instant::now();
-            let replies = timeout(budget, send_all(&mut connection, &script, &calls)).await.ok();
+            let replies = timeout(budget, send_all(&mut connection, &scripts, &calls)).await.ok();
             CompletedWrite { sent, calls, replies }
         }));
     }
@@ -86,18 +86,21 @@ impl WritesInFlight {
 /// Sends calls and returns one reply per call. If the connection fails, every reply is its error.
 async fn send_all(
     connection: &mut MultiplexedConnection,
-    script: &Script,
+    scripts: &Scripts,
     calls: &[ScriptCall],
 ) -> Vec<RedisResult<Value>> {
     if let [ScriptCall { asking: false, arguments, .. }] = calls {
-        return vec![script.call(connection, arguments).await];
+        return vec![scripts.call(connection, arguments).await];
     }
     let all: Vec<&ScriptCall> = calls.iter().collect();
-    let mut replies = write(connection, script, &all, false).await;
-    let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_no_script(replies.get(at))).collect();
+    let mut replies = write(connection, scripts, &all, false).await;
+    let unknown: Vec<usize> = {
+        let is_unknown = |reply: &RedisResult<Value>| reply.as_ref().is_err_and(is_no_script);
+        (0..calls.len()).filter(|&at| replies.get(at).is_some_and(is_unknown)).collect()
+    };
     if !unknown.is_empty() {
         let again: Vec<&ScriptCall> = unknown.iter().filter_map(|&at| calls.get(at)).collect();
-        for (at, reply) in unknown.into_iter().zip(write(connection, script, &again, true).await) {
+        for (at, reply) in unknown.into_iter().zip(write(connection, scripts, &again, true).await) {
             if let Some(replaced) = replies.get_mut(at) {
                 *replaced = reply;
             }
@@ -106,28 +109,26 @@ async fn send_all(
     replies
 }
 
-fn is_no_script(reply: Option<&RedisResult<Value>>) -> bool {
-    let Some(Err(error)) = reply else { return false };
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-/// Writes calls to the connection. With `source`, the first call carries the script's source, after which the
-/// server knows the script.
+/// Writes calls to the connection. With `source`, the first call of each script carries its source, after
+/// which the server knows the script.
 async fn write(
     connection: &mut MultiplexedConnection,
-    script: &Script,
+    scripts: &Scripts,
     calls: &[&ScriptCall],
     source: bool,
 ) -> Vec<RedisResult<Value>> {
     let mut pipeline = Pipeline::with_capacity(2 * calls.len());
-    for (at, call) in calls.iter().enumerate() {
+    let mut sent = Vec::new();
+    for call in calls {
         if call.asking {
             pipeline.add_command(redis::cmd("ASKING"));
         }
-        pipeline.add_command(if source && at == 0 {
-            command("EVAL", CHECK_LUA, &call.arguments)
+        let script = call.batch.script();
+        pipeline.add_command(if source && !sent.contains(&script) {
+            sent.push(script);
+            scripts.with_source(&call.arguments)
         } else {
-            command("EVALSHA", &script.hash, &call.arguments)
+            scripts.by_hash(&call.arguments)
         });
     }
     let count = calls.len() + calls.iter().filter(|call| call.asking).count();

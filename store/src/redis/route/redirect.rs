@@ -12,7 +12,7 @@ use crate::check::Counter;
 use crate::failure::{StoreError, StoreFault};
 use crate::redis::batch::{Batch, BatchGroup};
 use crate::redis::connect::{Redirect, split};
-use crate::redis::pipeline::{QueueItem, RedirectHandler, RedirectedBatch, ScriptCall};
+use crate::redis::pipeline::{QueueItem, RedirectHandler, RepeatedBatch, ScriptCall};
 
 /// Delay of a call that no server accepts at the moment.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -31,7 +31,7 @@ impl RedirectHandler for Cluster {
         let (batch, redirects) = (call.batch, call.redirects + 1);
         let item = |batch, asking| {
             let group = BatchGroup::of_slot(slot);
-            QueueItem::Redirected(Box::new(RedirectedBatch { group, batch, asking, redirects }))
+            QueueItem::Repeated(Box::new(RepeatedBatch { group, batch, asking, redirects }))
         };
         let pause = if redirects > MAX_REDIRECTS { PAUSE } else { Duration::ZERO };
         match redirect {
@@ -76,8 +76,8 @@ impl Cluster {
             match single.into_check() {
                 Err(batch) => {
                     let group = BatchGroup::of_slot(slot);
-                    let redirected = RedirectedBatch { group, batch, asking: false, redirects };
-                    singles.push(QueueItem::Redirected(Box::new(redirected)));
+                    let redirected = RepeatedBatch { group, batch, asking: false, redirects };
+                    singles.push(QueueItem::Repeated(Box::new(redirected)));
                 }
                 Ok((check, callers)) => {
                     let check = Arc::new(check);

@@ -1,21 +1,28 @@
-//! The call of the script: by its hash, and with its source if the server does not know it. EVAL needs no
+//! The call of a script: by its hash, and with its source if the server does not know it. EVAL needs no
 //! right to SCRIPT LOAD, and it also serves a server that was restarted or whose scripts were flushed.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
-/// Source of the script that decides a batch of checks. Its head describes the arguments and the reply.
+use crate::redis::batch::ScriptKind;
+
+/// Source of the script that decides all operations. Its head describes the arguments and the reply.
 pub const CHECK_LUA: &str = include_str!("check.lua");
 
-/// The script, by its hash.
+/// Source of the small script that decides plain checks ([`is_plain`](super::super::is_plain)).
+pub const PLAIN_LUA: &str = include_str!("lua/plain.lua");
+
+/// The scripts, by their hashes.
 #[derive(Debug)]
-pub(crate) struct Script {
-    pub(crate) hash: String,
+pub(crate) struct Scripts {
+    plain: String,
+    general: String,
 }
 
 /// The arguments of one script call.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptArguments {
+    pub(super) script: ScriptKind,
     /// Keys that the call touches, each once.
     pub(crate) keys: Vec<String>,
     /// The only other argument.
@@ -23,30 +30,56 @@ pub(crate) struct ScriptArguments {
 }
 
 impl ScriptArguments {
-    /// Arguments without an operation. Their deadline lies thousands of years ahead.
-    pub(crate) fn empty() -> Self {
-        Self { keys: Vec::new(), payload: pack(&[u64::from(u32::MAX) << 20]) }
+    /// Arguments without an operation. The deadline of the general script lies thousands of years ahead.
+    pub(crate) fn empty(script: ScriptKind) -> Self {
+        let payload = match script {
+            ScriptKind::Plain => Vec::new(),
+            ScriptKind::General => pack(&[u64::from(u32::MAX) << 20]),
+        };
+        Self { script, keys: Vec::new(), payload }
     }
 }
 
-impl Script {
+impl Scripts {
     pub(crate) fn new() -> Self {
-        Self { hash: redis::Script::new(CHECK_LUA).get_hash().to_owned() }
+        let hash = |source| redis::Script::new(source).get_hash().to_owned();
+        Self { plain: hash(PLAIN_LUA), general: hash(CHECK_LUA) }
     }
 
-    /// Calls the script and returns its reply.
+    /// Calls a script and returns its reply.
     pub(crate) async fn call(
         &self,
         connection: &mut MultiplexedConnection,
         arguments: &ScriptArguments,
     ) -> RedisResult<Value> {
-        match send(connection, &command("EVALSHA", &self.hash, arguments)).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                send(connection, &command("EVAL", CHECK_LUA, arguments)).await
-            }
+        match send(connection, &self.by_hash(arguments)).await {
+            Err(error) if is_no_script(&error) => send(connection, &self.with_source(arguments)).await,
             other => other,
         }
     }
+
+    /// Returns the command that calls a script by its hash.
+    pub(crate) fn by_hash(&self, arguments: &ScriptArguments) -> Cmd {
+        let hash = match arguments.script {
+            ScriptKind::Plain => &self.plain,
+            ScriptKind::General => &self.general,
+        };
+        command("EVALSHA", hash, arguments)
+    }
+
+    /// Returns the command that calls a script by its source, after which the server knows the script.
+    pub(crate) fn with_source(&self, arguments: &ScriptArguments) -> Cmd {
+        let source = match arguments.script {
+            ScriptKind::Plain => PLAIN_LUA,
+            ScriptKind::General => CHECK_LUA,
+        };
+        command("EVAL", source, arguments)
+    }
+}
+
+/// Reports whether the server does not know the script.
+pub(crate) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// Sends one command. An error reply becomes an error.
@@ -57,9 +90,8 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
     }
 }
 
-/// Builds EVALSHA with the script's hash, or EVAL with its source.
-pub(crate) fn command(name: &str, script: &str, arguments: &ScriptArguments) -> Cmd {
-    let ScriptArguments { keys, payload } = arguments;
+fn command(name: &str, script: &str, arguments: &ScriptArguments) -> Cmd {
+    let ScriptArguments { script: _, keys, payload } = arguments;
     let size = script.len() + payload.len() + keys.iter().map(String::len).sum::<usize>();
     let mut command = Cmd::with_capacity(keys.len() + 4, size + 32);
     command.arg(name).arg(script).arg(keys.len());

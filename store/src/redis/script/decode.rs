@@ -1,13 +1,13 @@
-//! The script's reply as the states of counters.
+//! A script's reply as the states of counters.
 
 use redis::Value;
 use sluice_limiter::RecordView;
 use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::check::Counter;
 use crate::failure::StoreFault;
-use crate::redis::batch::{BatchEntry, Operation, Run, checks_in};
+use crate::redis::batch::{Batch, BatchEntry, Operation, Run, ScriptKind, checks_in};
 
 /// A reply that does not have the form that the script returns.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(super) enum EntryResult {
     /// Number of times that the check was admitted, and the states afterwards.
     Decided(u64, States),
     Settled,
+    /// The plain script did not decide the check.
+    Undecided,
     /// A value in Redis cannot be used.
     Broken(StoreFault),
 }
@@ -80,22 +82,50 @@ impl Reply {
     }
 
     /// Reads the results of all entries.
-    pub(super) fn results(
+    pub(super) fn results(&mut self, batch: &Batch) -> Result<Vec<EntryResult>, InvalidReply> {
+        let (entries, runs) = batch.entries();
+        let mut results = Vec::with_capacity(entries.len());
+        match batch.script() {
+            ScriptKind::Plain => {
+                for entry in entries {
+                    results.push(self.plain_result(entry)?);
+                }
+            }
+            ScriptKind::General => self.general_results(entries, runs, &mut results)?,
+        }
+        if self.rest.len() == 0 { Ok(results) } else { Err(InvalidReply) }
+    }
+
+    /// Reads a result of the plain script, which returns counts in the current window.
+    fn plain_result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
+        let admitted = integer(&mut self.rest)?;
+        let (current, previous) = (count(&mut self.rest)?, count(&mut self.rest)?);
+        if admitted == -1 {
+            return Ok(EntryResult::Undecided);
+        }
+        let admitted = u64::try_from(admitted).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
+        let rate = entry.counters().first().and_then(|counter| counter.limit.rates.first());
+        let mut record = Record::empty(rate.ok_or(InvalidReply)?.tag(), self.micros);
+        (record.current, record.previous) = (current.min(MAX_COUNT), previous.min(MAX_COUNT));
+        Ok(EntryResult::Decided(admitted, smallvec![State::Record(record)]))
+    }
+
+    fn general_results(
         &mut self,
         entries: &[BatchEntry],
         runs: &[Run],
-    ) -> Result<Vec<EntryResult>, InvalidReply> {
-        let mut results = Vec::with_capacity(entries.len());
+        results: &mut Vec<EntryResult>,
+    ) -> Result<(), InvalidReply> {
         let (others, mut rest) = entries.split_at(entries.len() - checks_in(runs));
         for entry in others {
             results.push(self.result(entry)?);
         }
         for run in runs {
             let (checks, others) = rest.split_at(run.checks);
-            self.run(checks, run.own, &mut results)?;
+            self.run(checks, run.own, results)?;
             rest = others;
         }
-        if self.rest.len() == 0 { Ok(results) } else { Err(InvalidReply) }
+        Ok(())
     }
 
     fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {

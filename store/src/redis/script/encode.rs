@@ -1,7 +1,8 @@
-//! A batch as the arguments of the script, as the script's head describes them. Each limit and each key
-//! occurs once.
+//! A batch as the arguments of its script, as the script's head describes them. For the general script, each
+//! limit and each key occurs once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sluice_limiter::MAX_COUNT;
 use smallvec::SmallVec;
@@ -9,12 +10,44 @@ use smallvec::SmallVec;
 use super::call::{ScriptArguments, pack};
 use super::key_names::KeyNames;
 use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
-use crate::redis::batch::{Batch, BatchEntry, Operation, checks_in};
+use crate::redis::batch::{Batch, BatchEntry, Operation, Run, ScriptKind, checks_in};
 
-/// Encodes a batch, which is arranged in runs on the way. The script does nothing after `deadline`, in
-/// milliseconds of the server's clock.
+/// Encodes a batch, which is arranged on the way. The script does nothing after `deadline`, in milliseconds of
+/// the server's clock.
 pub(crate) fn encode(batch: &mut Batch, names: &KeyNames, deadline: u64) -> ScriptArguments {
-    let (entries, runs) = batch.arrange();
+    batch.arrange();
+    let (entries, runs) = batch.entries();
+    match batch.script() {
+        ScriptKind::Plain => encode_plain(entries, names, deadline),
+        ScriptKind::General => encode_general(entries, runs, names, deadline),
+    }
+}
+
+/// Encodes plain checks for the plain script: one group for neighbours with the same limit and as many callers.
+fn encode_plain(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
+    let counters = || entries.iter().flat_map(|entry| entry.counters().first());
+    let mut payload = Vec::with_capacity(22);
+    let is_alike = |one: &BatchEntry, other: &BatchEntry| {
+        let limit = |entry: &BatchEntry| entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
+        limit(one) == limit(other) && one.times() == other.times()
+    };
+    for group in entries.chunk_by(is_alike) {
+        let Some((entry, rate)) =
+            group.first().and_then(|entry| Some((entry, entry.counters().first()?.limit.rates.first()?)))
+        else {
+            continue;
+        };
+        for number in [deadline, rate.requests.get(), rate.tag().get()] {
+            payload.extend_from_slice(&number.to_le_bytes()[..6]);
+        }
+        payload.extend_from_slice(&(entry.times() as u16).to_le_bytes());
+        payload.extend_from_slice(&(group.len() as u16).to_le_bytes());
+    }
+    let keys = counters().map(|counter| names.of_counter(counter)).collect();
+    ScriptArguments { script: ScriptKind::Plain, keys, payload }
+}
+
+fn encode_general(entries: &[BatchEntry], runs: &[Run], names: &KeyNames, deadline: u64) -> ScriptArguments {
     let mut encoder = Encoder::new(names);
     let (others, mut rest) = entries.split_at(entries.len() - checks_in(runs));
     for entry in others {
@@ -61,7 +94,7 @@ impl<'a> Encoder<'a> {
         numbers.extend([deadline, limit_indexes.len() as u64]);
         numbers.extend(limits);
         numbers.extend(operations);
-        ScriptArguments { keys, payload: pack(&numbers) }
+        ScriptArguments { script: ScriptKind::General, keys, payload: pack(&numbers) }
     }
 
     /// Adds a check that is decided a number of times.

@@ -1,13 +1,14 @@
-//! The Redis script and its protocol. A batch goes in; the script's arguments go out to the server; its reply
+//! The Redis scripts and their protocol. A batch goes in; the script's arguments go out to the server; its reply
 //! comes in and becomes the responses to the batch's callers.
 //!
 //! - [`key_names`]: the names of keys in Redis.
-//! - [`encode`]: a batch as the arguments of the script.
-//! - [`call`]: the call of the script.
+//! - [`encode`]: a batch as the arguments of its script.
+//! - [`call`]: the call of a script.
 //! - [`decode`]: the script's reply as the states of counters.
 //! - [`respond`]: the responses to a batch's callers, computed from these states.
 //!
-//! `check.lua` is the script. Its head describes the arguments and the reply.
+//! `lua/plain.lua` decides plain checks, which are nearly all. What it leaves undecided, and all other
+//! operations, `check.lua` decides. The head of each script describes its arguments and its reply.
 
 mod call;
 mod decode;
@@ -17,8 +18,8 @@ mod respond;
 #[cfg(test)]
 mod tests;
 
-pub use call::CHECK_LUA;
-pub(crate) use call::{Script, ScriptArguments, command, send};
+pub use call::{CHECK_LUA, PLAIN_LUA};
+pub(crate) use call::{ScriptArguments, Scripts, is_no_script, send};
 pub(crate) use decode::{Reply, read_time};
 pub(crate) use encode::encode;
 pub(crate) use key_names::KeyNames;

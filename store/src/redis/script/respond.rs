@@ -8,20 +8,25 @@ use smallvec::SmallVec;
 use super::decode::{EntryResult, InvalidReply, Reply, State, States};
 use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
-use crate::redis::batch::{Batch, BatchEntry, Operation};
+use crate::redis::batch::{Batch, BatchEntry, Operation, ScriptKind};
 
-/// Sends a response to every caller of the batch. If any part of the reply is invalid, every caller receives
-/// an error.
-pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<(), InvalidReply> {
-    let (entries, runs) = batch.into_entries();
-    let results = reply.results(&entries, &runs);
+/// Sends a response to every caller of the batch whose check is decided. Returns the others, as a batch for the
+/// general script. If any part of the reply is invalid, every caller receives an error.
+pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<Option<Batch>, InvalidReply> {
+    let results = reply.results(&batch);
     let invalid = results.is_err();
     let mut results = results.unwrap_or_default().into_iter();
-    for entry in entries {
-        let result = results.next().unwrap_or(EntryResult::Broken(StoreFault::Nonsense));
-        respond_to_entry(entry, result, reply.micros);
+    let (deadline, mut undecided) = (batch.first_deadline(), Vec::new());
+    for entry in batch.into_entries() {
+        match results.next().unwrap_or(EntryResult::Broken(StoreFault::Nonsense)) {
+            EntryResult::Undecided => undecided.push(entry),
+            result => respond_to_entry(entry, result, reply.micros),
+        }
     }
-    if invalid { Err(InvalidReply) } else { Ok(()) }
+    if invalid {
+        return Err(InvalidReply);
+    }
+    Ok((!undecided.is_empty()).then(|| Batch::of_entries(ScriptKind::General, undecided, deadline)))
 }
 
 /// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
@@ -36,6 +41,7 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
             return;
         }
         EntryResult::Broken(fault) => return entry.fail(&StoreError::Unavailable(fault)),
+        EntryResult::Undecided => return entry.fail(&StoreError::Unavailable(StoreFault::Nonsense)),
     };
     match entry {
         BatchEntry::Merged(check, callers) => {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use sluice_limiter::{Rate, Record};
+use sluice_limiter::{Overrun, Rate, Record};
 use sluice_store::check::{Records, decide, settle, was_rebased};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
@@ -29,6 +29,26 @@ impl World {
                 vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
         }
+    }
+
+    /// Reports whether the plain script has to decide a check of this counter: the value is missing or holds just
+    /// the record of its rate, which is not ahead, and the product of its previous count and the time left is
+    /// exact in a double.
+    pub(crate) fn must_decide(&self, counter: &Counter) -> bool {
+        let rate = &counter.limit.rates[0];
+        let record = match self.stored.get(&name(&counter.limit, counter.key)) {
+            None => return true,
+            Some(Stored::Records(records)) => match &records[..] {
+                [record] if record.tag == rate.tag() && record.overrun == Overrun::default() => record,
+                _ => return false,
+            },
+            Some(_) => return false,
+        };
+        let (rolled, _) = rate.roll(Some(record.clone()), self.now);
+        let period = rate.period.millis();
+        let rest = period - self.now / 1000 % period;
+        let now = Record::empty(rate.tag(), self.now).window;
+        record.window <= now && u128::from(rolled.previous) * u128::from(rest) < 1 << 53
     }
 
     /// Returns the states of these counters, each with the first rate of its limit.
