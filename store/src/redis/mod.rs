@@ -7,12 +7,14 @@
 //! - [`batch`]: concurrent operations that become one script call.
 //! - [`script`]: the script, its arguments and its reply.
 //!
-//! [`options`] describe the servers, and [`connect`] makes connections to them.
+//! [`options`] describe the servers, and [`connect`] makes connections to them. [`partitions`] spread the keys
+//! over the hash slots of a cluster.
 //!
 //! # Keys
 //!
-//! `PREFIX SCOPE:{PARTITION}:HASH`, for example `sluice:NAMESPACE/POLICY/LIMIT:{17}:q83vEjRWeJCrze8SNFZ4kA`.
-//! The partition depends on the client's hash only, so all limits of a client share it. The value is a
+//! `PREFIX SCOPE:{TAG}:HASH`, for example `sluice:NAMESPACE/POLICY/LIMIT:{109}:q83vEjRWeJCrze8SNFZ4kA`.
+//! The tag stands for one of 64 partitions, which lie evenly over the hash slots of a cluster. The partition
+//! depends on the client's hash only, so all limits of a client share it. The value is a
 //! sequence of the records of `sluice-limiter`; it always has a time to live.
 //!
 //! # Rights
@@ -54,6 +56,7 @@
 mod batch;
 mod connect;
 mod options;
+mod partitions;
 mod pipeline;
 mod route;
 mod script;

@@ -10,7 +10,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::hash_slots;
 use super::slot_map::{MapState, SlotMap};
 use crate::check::{CheckRequest, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
@@ -24,9 +23,7 @@ pub(crate) struct Cluster {
     pub(super) runtime: Handle,
     pub(super) seeds: Vec<Arc<Target>>,
     template: TargetTemplate,
-    /// Hash slot of each partition.
-    slots: Vec<u16>,
-    /// These hash slots, sorted and each once.
+    /// The hash slots of all partitions, sorted.
     pub(super) used: Vec<u16>,
     pub(super) map: watch::Sender<SlotMap>,
     pub(super) refresh: Arc<Notify>,
@@ -54,10 +51,8 @@ impl Cluster {
     where
         Self: RedirectHandler,
     {
-        let slots = hash_slots::of_partitions(settings.names.partitions);
-        let mut used = slots.clone();
+        let mut used: Vec<u16> = settings.names.partitions.slots().collect();
         used.sort_unstable();
-        used.dedup();
         Arc::new_cyclic(|cluster: &Weak<Self>| {
             let redirects: Weak<dyn RedirectHandler> = cluster.clone();
             Self {
@@ -65,7 +60,6 @@ impl Cluster {
                 runtime,
                 seeds: seeds.into_iter().map(Arc::new).collect(),
                 template,
-                slots,
                 used,
                 map: watch::Sender::new(SlotMap::new()),
                 refresh: Arc::default(),
@@ -114,8 +108,7 @@ impl Cluster {
     }
 
     fn group(&self, map: &SlotMap, limit: &LimitSpec, key: KeyHash) -> BatchGroup {
-        let partition = usize::from(self.settings.names.partition(key));
-        let slot = self.slots.get(partition).copied().unwrap_or_default();
+        let (_, slot) = self.settings.names.partitions.of(key);
         if map.is_moving(slot) { BatchGroup::of_key(slot, limit, key) } else { BatchGroup::of_slot(slot) }
     }
 

@@ -1,25 +1,9 @@
-//! Hash slots, and the reply to `CLUSTER SLOTS`. See
+//! The reply to `CLUSTER SLOTS`. See
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
 use redis::Value;
 
-/// Number of hash slots of a cluster.
-const HASH_SLOTS: u16 = 16_384;
-
-/// Returns the hash slot of a hash tag: 14 bits of CRC16/XMODEM, with the polynomial 0x1021.
-fn of_tag(tag: &[u8]) -> u16 {
-    let crc = tag.iter().fold(0u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    });
-    crc % HASH_SLOTS
-}
-
-/// Returns the hash slot of each partition.
-pub(super) fn of_partitions(partitions: u16) -> Vec<u16> {
-    (0..partitions.max(1)).map(|partition| of_tag(partition.to_string().as_bytes())).collect()
-}
+use crate::redis::partitions::HASH_SLOTS;
 
 /// Consecutive hash slots and the master that owns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +47,6 @@ fn port_or_slot(value: &Value) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hash_slots_follow_the_specification() {
-        assert_eq!(of_tag(b"123456789"), 0x31c3);
-        assert_eq!((of_tag(b""), of_tag(b"foo"), of_tag(b"0")), (0, 12_182, 13_907));
-        assert_eq!(of_partitions(64).len(), 64);
-    }
 
     #[test]
     fn ranges_are_read_with_and_without_a_host_name() {

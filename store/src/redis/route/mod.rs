@@ -1,7 +1,7 @@
 //! Routing in a Redis Cluster. A check goes in; it is sent to the master that serves its hash slot, or slot
 //! by slot to several.
 //!
-//! - [`hash_slots`]: hash slots, and the reply to `CLUSTER SLOTS`.
+//! - [`hash_slots`]: the reply to `CLUSTER SLOTS`.
 //! - [`slot_map`]: which server serves which hash slot.
 //! - [`cluster`]: the cluster: finds the server of a key and sends operations to it.
 //! - [`multi_slot`]: a check of counters in several hash slots.

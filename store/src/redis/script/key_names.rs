@@ -6,20 +6,16 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::redis::partitions::Partitions;
 
 /// Names the keys of counters: `PREFIX SCOPE:{PARTITION}:HASH`.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyNames {
     pub(crate) prefix: Arc<str>,
-    pub(crate) partitions: u16,
+    pub(crate) partitions: Arc<Partitions>,
 }
 
 impl KeyNames {
-    /// Returns the partition of a client's key, which is the same in all limits.
-    pub(crate) fn partition(&self, key: KeyHash) -> u16 {
-        (key.0 % u128::from(self.partitions.max(1))) as u16
-    }
-
     /// Returns the name of a counter's key.
     pub(crate) fn of_counter(&self, counter: &Counter) -> String {
         self.of(&counter.limit, counter.key)
@@ -27,7 +23,7 @@ impl KeyNames {
 
     /// Returns the name of the key that holds the counter of this limit and key.
     pub(super) fn of(&self, limit: &LimitSpec, key: KeyHash) -> String {
-        let partition = self.partition(key);
+        let (partition, _) = self.partitions.of(key);
         let mut name = format!("{}{}:{{{partition}}}:", self.prefix, limit.scope);
         URL_SAFE_NO_PAD.encode_string(key.0.to_be_bytes(), &mut name);
         name
@@ -40,10 +36,10 @@ mod tests {
 
     #[test]
     fn a_key_name_consists_of_prefix_scope_partition_and_hash() {
-        let names = KeyNames { prefix: "sluice:".into(), partitions: 64 };
+        let names = KeyNames { prefix: "sluice:".into(), partitions: Arc::new(Partitions::new(64)) };
         let key = KeyHash(0xabcd_ef12_3456_7890_abcd_ef12_3456_7890);
         let limit = Arc::new(LimitSpec::new("ns/p/l", Vec::new()));
         let counter = Counter { limit, key, cost: 1 };
-        assert_eq!(names.of_counter(&counter), "sluice:ns/p/l:{16}:q83vEjRWeJCrze8SNFZ4kA");
+        assert_eq!(names.of_counter(&counter), "sluice:ns/p/l:{109}:q83vEjRWeJCrze8SNFZ4kA");
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::{KeyNames, Reply, encode, respond};
 use crate::check::{CheckRequest, Counter, KeyHash, LimitSpec, Records, decide};
 use crate::redis::batch::{Batch, Operation, PendingOperation};
+use crate::redis::partitions::Partitions;
 
 fn check(requests: u64, cost: u64) -> CheckRequest {
     let rate = |algorithm, requests| {
@@ -69,7 +70,7 @@ proptest! {
         let mut batch = Batch::default();
         batch.push(operation);
         if called {
-            encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: 1 }, 1);
+            encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(1)) }, 1);
         }
         if let Ok(reply) = Reply::read(Value::Array(values.into_iter().map(Value::Int).collect())) {
             let _ = respond(reply, batch);
@@ -87,7 +88,8 @@ fn a_key_is_named_once_in_a_call() {
     }
     let elsewhere = smallvec![Counter { key: KeyHash(2), ..one[0].clone() }];
     assert!(batch.push(pending(elsewhere).0).is_none());
-    let arguments = encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: 4 }, 7);
+    let arguments =
+        encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(4)) }, 7);
     assert_eq!((arguments.keys.len(), batch.len()), (2, 3));
 }
 
