@@ -4,11 +4,10 @@
 //!   and files are.
 //! - [`procfs`]: CPU time and memory of processes.
 //! - [`child`]: child processes driven by lines of text, such as this program in another role.
-//! - [`redis_server`]: a Redis process; [`captured_call`]: a call that the store sent to it.
+//! - [`redis_server`]: a Redis process.
 //! - [`keys`]: limits and client keys; [`random`]: reproducible random numbers.
 //! - [`rounds`]: alternating rounds of Sluice and its peer.
 
-pub(crate) mod captured_call;
 pub(crate) mod child;
 pub(crate) mod cores;
 pub(crate) mod keys;

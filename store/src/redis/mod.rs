@@ -5,7 +5,8 @@
 //! - [`route`]: in a cluster, the server of each key.
 //! - [`pipeline`]: the queue and the worker of a server.
 //! - [`batch`]: concurrent operations that become one script call.
-//! - [`script`]: the script, its arguments and its reply.
+//! - [`scripts`]: the scripts, and which of them decides an operation.
+//! - [`script`]: the arguments and the reply of a script.
 //!
 //! [`options`] describe the servers, and [`connect`] makes connections to them. [`partitions`] spread the keys
 //! over the hash slots of a cluster.
@@ -60,13 +61,13 @@ mod partitions;
 mod pipeline;
 mod route;
 mod script;
+mod scripts;
 mod store;
 
-pub use batch::is_plain;
 pub use options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
     Topology,
 };
 pub use pipeline::{LATENCY_BOUNDS_US, RedisMetrics};
-pub use script::{CHECK_LUA, PLAIN_LUA};
+pub use scripts::Script;
 pub use store::{MAX_ACQUIRED, RedisStore};

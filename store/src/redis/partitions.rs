@@ -6,9 +6,6 @@ use crate::check::KeyHash;
 /// Number of hash slots of a cluster.
 pub(crate) const HASH_SLOTS: u16 = 16_384;
 
-/// Greatest number of partitions.
-pub const MAX_PARTITIONS: u16 = 1024;
-
 /// The hash tag of each partition and its hash slot.
 #[derive(Debug)]
 pub(crate) struct Partitions(Vec<(u32, u16)>);
@@ -62,6 +59,7 @@ fn slot_of(tag: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::MAX_PARTITIONS;
 
     #[test]
     fn hash_slots_follow_the_specification() {

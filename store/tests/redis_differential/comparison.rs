@@ -1,16 +1,12 @@
 //! The comparison: random batches are sent to the script and to the reference, and their results and stored
 //! values compared.
 
-use std::collections::HashSet;
-
 use rand::Rng;
 use redis::{Connection, Value};
 use sluice_limiter::Record;
+use sluice_store::redis::Script;
 
-use sluice_store::redis::is_plain;
-
-use crate::encoding::{Arguments, OrderedEntry, encode_general, encode_plain};
-use crate::run_result::{States, compare_run_result};
+use crate::encoding::{RunCheck, encode_general, encode_plain, encode_runs, runs};
 use crate::world::{BatchEntry, Stored, World, encode, expires, name};
 
 /// Shadows `redis` with a table whose TIME reads two keys.
@@ -24,23 +20,19 @@ local redis = {
 }
 ";
 
-/// The scripts to compare with the reference.
-#[derive(Clone, Copy)]
-pub(crate) struct Scripts<'a> {
-    pub(crate) plain: &'a str,
-    pub(crate) general: &'a str,
-}
+/// The sources of the scripts to compare with the reference, in the order of [`Script::ALL`].
+pub(crate) type Sources<'a> = [&'a str; 3];
 
 /// Compares this number of checks. The first difference is the error.
 pub(crate) fn run(
     world: &mut World,
-    scripts: Scripts<'_>,
+    sources: Sources<'_>,
     connection: &mut Connection,
     checks: u64,
 ) -> Result<(), String> {
     let mut hashes = vec![];
-    for script in [scripts.plain, scripts.general] {
-        let script = format!("{PRELUDE}{script}");
+    for source in sources {
+        let script = format!("{PRELUDE}{source}");
         let hash: Result<String, _> = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection);
         hashes.push(hash.map_err(|error| error.to_string())?);
     }
@@ -69,36 +61,94 @@ pub(crate) fn run(
         let late = world.rng.random_bool(0.02);
         let millis = world.now / 1000;
         let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
-        let call = Call { deadline, late: deadline < millis };
-        let undecided = call.plain(world, &hashes[0], &entries, connection)?;
-        if !undecided.is_empty() {
-            call.general(world, &hashes[1], &undecided, connection)?;
+        let mut call = Call { deadline, late: deadline < millis, hashes: &hashes, connection };
+        let Division { plain, runs, mut general } = divide(world, &entries);
+        for (script, checks) in [(Script::Plain, plain), (Script::Runs, runs)] {
+            if !checks.is_empty() {
+                general.extend(call.runs(world, script, &checks)?);
+            }
+        }
+        if !general.is_empty() {
+            call.general(world, &general)?;
         }
     }
     Ok(())
 }
 
-/// The properties that both calls of a batch have in common.
-struct Call {
-    deadline: u64,
-    late: bool,
+/// The entries of a batch by the script that decides them.
+#[derive(Default)]
+struct Division<'a> {
+    plain: Vec<RunCheck<'a>>,
+    runs: Vec<RunCheck<'a>>,
+    general: Vec<&'a BatchEntry>,
 }
 
-impl Call {
-    /// Calls a script, and returns its reply without the time, which must be that of the world.
+/// Divides the entries as the store does. No two plain checks name the same counter, and a check of a run has a
+/// counter of its own.
+fn divide<'a>(world: &mut World, entries: &'a [BatchEntry]) -> Division<'a> {
+    let mut division = Division::default();
+    // The store also sends checks to the general script after another script did not decide.
+    let skipped = world.rng.random_bool(0.3);
+    let script = |entry: &BatchEntry| match entry {
+        BatchEntry::Check { counters, .. } if !skipped => Script::of(counters),
+        _ => Script::General,
+    };
+    let of_script = |wanted: Script| entries.iter().filter(move |entry| script(entry) == wanted);
+    let all_names: Vec<String> = of_script(Script::Runs).flat_map(BatchEntry::names).collect();
+    let mut plain_names: Vec<String> = vec![];
+    for entry in entries {
+        let BatchEntry::Check { counters, callers } = entry else {
+            division.general.push(entry);
+            continue;
+        };
+        let check = |own| RunCheck { entry, counters, callers: *callers, own };
+        let names = entry.names();
+        match script(entry) {
+            Script::Plain if !plain_names.contains(&names[0]) => {
+                plain_names.extend(names);
+                division.plain.push(check(0));
+            }
+            Script::Runs => {
+                let own = (0..counters.len()).find(|&own| {
+                    all_names.iter().filter(|name| **name == names[own]).count() == 1
+                        && check(own).shared().iter().all(|counter| counter.limit.rates.len() == 1)
+                });
+                match own {
+                    Some(own) => division.runs.push(check(own)),
+                    None => division.general.push(entry),
+                }
+            }
+            _ => division.general.push(entry),
+        }
+    }
+    division
+}
+
+/// The properties that the calls of a batch have in common.
+struct Call<'a> {
+    deadline: u64,
+    late: bool,
+    hashes: &'a [String],
+    connection: &'a mut Connection,
+}
+
+impl Call<'_> {
+    /// Calls a script, and returns its reply without the time, which must be that of the world. Also returns the
+    /// value and the expiry of each key.
     fn send(
-        &self,
+        &mut self,
         world: &World,
-        hash: &str,
-        (names, payload): (&[String], &[u8]),
-        connection: &mut Connection,
+        script: Script,
+        names: &[String],
+        payload: &[u8],
     ) -> Result<(Vec<Value>, Vec<(Value, Value)>), String> {
         let mut pipe = redis::pipe();
+        let hash = &self.hashes[script as usize];
         pipe.cmd("EVALSHA").arg(hash).arg(names.len()).arg(names).arg(payload);
         for name in names {
             pipe.cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
         }
-        let mut replies: Vec<Value> = pipe.query(connection).map_err(|error| error.to_string())?;
+        let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
         let mut stored = replies.split_off(1).into_iter();
         let mut values = vec![];
         while let (Some(Value::Array(value)), Some(end)) = (stored.next(), stored.next()) {
@@ -116,144 +166,52 @@ impl Call {
         Ok((reply.split_off(1), values))
     }
 
-    /// Calls the plain script for all plain checks, and returns the other entries and those that it did not
-    /// decide. A check that it has to decide must not be among them.
-    fn plain<'a>(
-        &self,
+    /// Calls the plain script or the one for runs, and returns the checks that it did not decide. A check that it
+    /// has to decide must not be among them.
+    fn runs<'b>(
+        &mut self,
         world: &mut World,
-        hash: &str,
-        entries: &'a [BatchEntry],
-        connection: &mut Connection,
-    ) -> Result<Vec<&'a BatchEntry>, String> {
-        // The store sends checks to the general script as well if the plain one recently did not decide.
-        let skipped = world.rng.random_bool(0.3);
-        let (mut undecided, mut plain, mut checks) = (vec![], vec![], vec![]);
-        let mut named = HashSet::new();
-        for entry in entries {
-            match entry {
-                BatchEntry::Check { counters, callers }
-                    if !skipped
-                        && counters.len() == 1
-                        && is_plain(&counters[0])
-                        && named.insert(name(&counters[0].limit, counters[0].key)) =>
-                {
-                    plain.push(entry);
-                    checks.push((&counters[0], *callers));
-                }
-                _ => undecided.push(entry),
+        script: Script,
+        checks: &[RunCheck<'b>],
+    ) -> Result<Vec<&'b BatchEntry>, String> {
+        let encode = if script == Script::Plain { encode_plain } else { encode_runs };
+        let (names, payload) = encode(checks, self.deadline);
+        let (reply, values) = self.send(world, script, &names, &payload)?;
+        let (mut rest, mut undecided) = (&reply[..], vec![]);
+        for run in runs(checks).filter(|_| !self.late) {
+            let shared = run[0].shared();
+            let before = counts(&mut rest, shared.len())?;
+            let readable = shared.iter().all(|counter| world.must_decide(counter));
+            let expected: Vec<_> = shared.iter().flat_map(|counter| world.states_of(counter)).collect();
+            if readable && before != expected.iter().map(|state| [state[1], state[2]]).collect::<Vec<_>>() {
+                return Err(format!("differs at {}: the shared counters are {before:?}", world.now));
+            }
+            let mut taken = 0;
+            for check in run {
+                taken += compare_check(world, check, &mut rest, (&before, taken), readable, &mut undecided)?;
             }
         }
-        if plain.is_empty() {
-            return Ok(undecided);
-        }
-        let (names, payload) = encode_plain(&checks, self.deadline);
-        let (reply, values) = self.send(world, hash, (&names, &payload), connection)?;
-        let mut results = reply.chunks(3);
-        for ((entry, (counter, _)), name) in plain.into_iter().zip(checks).zip(&names).filter(|_| !self.late)
-        {
-            let before = world.records_of(entry);
-            let result = results.next().unwrap_or_default();
-            let now = world.now;
-            let differs = |expected: &[Value]| {
-                Err(format!(
-                    "differs at {now}: {result:?}, expected {expected:?}, with {before:?} stored, by {entry:?}"
-                ))
-            };
-            if let [Value::Int(-1), ..] = result {
-                if world.must_decide(counter) {
-                    return differs(&[]);
-                }
-                undecided.push(entry);
-                continue;
-            }
-            // After a denial, the script does not check whether a missing value is one of another type.
-            let is_list = matches!(world.stored.get(name), Some(Stored::List));
-            let list = if is_list { world.stored.remove_entry(name) } else { None };
-            let expected = world.decide(entry);
-            let window = Value::Int(Record::empty(counter.limit.rates[0].tag(), world.now).window as i64);
-            let matches = matches!((&expected[..], result), ([a, w, b, c], [x, y, z])
-                if (a, b, c) == (x, y, z) && *w == window);
-            if !matches || list.is_some() && expected[0] != Value::Int(0) {
-                return differs(&expected);
-            }
-            world.stored.extend(list);
-        }
-        if results.next().is_some() {
-            return Err(format!("the reply is too long: {reply:?}"));
+        if !rest.is_empty() {
+            return Err(format!("the reply is too long: {rest:?}"));
         }
         compare_values(world, &names, values)?;
         Ok(undecided)
     }
 
     /// Calls the general script, which decides all entries.
-    fn general(
-        &self,
-        world: &mut World,
-        hash: &str,
-        entries: &[&BatchEntry],
-        connection: &mut Connection,
-    ) -> Result<(), String> {
-        let Arguments { names, payload, order } = encode_general(entries, self.deadline);
-        let (reply, values) = self.send(world, hash, (&names, &payload), connection)?;
+    fn general(&mut self, world: &mut World, entries: &[&BatchEntry]) -> Result<(), String> {
+        let (names, payload) = encode_general(entries, self.deadline);
+        let (reply, values) = self.send(world, Script::General, &names, &payload)?;
         let mut rest = &reply[..];
-        let mut shared: Option<States> = Some(vec![]);
-        for OrderedEntry { index, run } in order.into_iter().filter(|_| !self.late) {
-            let entry = entries[index];
+        for entry in entries.iter().filter(|_| !self.late) {
             let before = world.records_of(entry);
-            let differs = |what: String, now: u64| {
-                Err(format!("differs at {now}: {what}, with {before:?} stored, by {entry:?}"))
-            };
-            if let (Some((own, first)), BatchEntry::Check { counters, .. }) = (run, entry) {
-                if first && counters.len() > 1 {
-                    let others = counters.iter().enumerate().filter(|&(at, _)| at != own);
-                    let others: Vec<_> = others.map(|(_, counter)| counter.clone()).collect();
-                    shared = match rest.first() {
-                        // All results of the run have the full form.
-                        Some(Value::Int(-1)) => {
-                            rest = &rest[1..];
-                            None
-                        }
-                        _ => {
-                            let got = rest.split_off(..3 * others.len()).unwrap_or_default();
-                            let states = world.states_of(&others);
-                            if got != states.concat().into_iter().map(Value::Int).collect::<Vec<_>>() {
-                                return differs(
-                                    format!("{got:?}, expected {states:?} of the shared counters"),
-                                    world.now,
-                                );
-                            }
-                            Some(states)
-                        }
-                    };
-                } else if first {
-                    shared = Some(vec![]);
-                }
-                let named = name(&counters[own].limit, counters[own].key);
-                // After a denial, the script does not check whether a missing value is one of another type.
-                let decided = !matches!(rest.first(), Some(Value::Int(-2..=-1)));
-                let unseen = if decided && matches!(world.stored.get(&named), Some(Stored::List)) {
-                    world.stored.remove(&named)
-                } else {
-                    None
-                };
-                let mut expected = world.decide(entry);
-                if unseen.is_some() && expected[0] != Value::Int(0) {
-                    return differs("a list was charged".into(), world.now);
-                }
-                world.stored.extend(unseen.map(|list| (named.clone(), list)));
-                // The script reads the own counter first.
-                if let ([Value::Int(..0)], Some(code)) = (&expected[..], world.broken(&named)) {
-                    expected = vec![Value::Int(code)];
-                }
-                if let Err(what) = compare_run_result(&mut rest, &expected, counters, own, &mut shared) {
-                    return differs(what, world.now);
-                }
-                continue;
-            }
             let expected = world.decide(entry);
             let got = rest.split_off(..expected.len().min(rest.len())).unwrap_or_default();
             if got != expected {
-                return differs(format!("{got:?}, expected {expected:?}"), world.now);
+                let now = world.now;
+                return Err(format!(
+                    "differs at {now}: {got:?}, expected {expected:?}, with {before:?} stored, by {entry:?}"
+                ));
             }
         }
         if !rest.is_empty() {
@@ -261,6 +219,65 @@ impl Call {
         }
         compare_values(world, &names, values)
     }
+}
+
+/// Takes the current and previous counts of some rates off a reply.
+fn counts(rest: &mut &[Value], rates: usize) -> Result<Vec<[i64; 2]>, String> {
+    let got = rest.split_off(..2 * rates).ok_or("the reply is too short")?;
+    let pair = |pair: &[Value]| match pair {
+        [Value::Int(current), Value::Int(previous)] => Ok([*current, *previous]),
+        other => Err(format!("not counts: {other:?}")),
+    };
+    got.chunks(2).map(pair).collect()
+}
+
+/// Takes the result of a check off the reply and compares it, given the counts of the shared counters before the
+/// run and the number of callers admitted since. Returns the number of admitted callers.
+fn compare_check<'a>(
+    world: &mut World,
+    check: &RunCheck<'a>,
+    rest: &mut &[Value],
+    (shared, taken): (&[[i64; 2]], i64),
+    readable: bool,
+    undecided: &mut Vec<&'a BatchEntry>,
+) -> Result<i64, String> {
+    let (entry, own) = (check.entry, check.own());
+    let Some(Value::Int(admitted)) = rest.split_off_first() else {
+        return Err("the reply is too short".into());
+    };
+    let states = counts(rest, own.limit.rates.len())?;
+    let (now, before) = (world.now, world.records_of(entry));
+    let differs = |expected: &[Value]| {
+        Err(format!(
+            "differs at {now}: {admitted} {states:?} {shared:?}, expected {expected:?}, with {before:?} stored, by {entry:?}"
+        ))
+    };
+    if *admitted == -1 {
+        if readable && world.must_decide(own) {
+            return differs(&[]);
+        }
+        undecided.push(entry);
+        return Ok(0);
+    }
+    // After a denial, the script does not check whether a missing value is one of another type.
+    let named = name(&own.limit, own.key);
+    let is_list = matches!(world.stored.get(&named), Some(Stored::List));
+    let list = if is_list { world.stored.remove_entry(&named) } else { None };
+    let expected = world.decide(entry);
+    let mut all: Vec<_> =
+        shared.iter().map(|[current, previous]| [current + taken + admitted, *previous]).collect();
+    all.splice(check.own..check.own, states.iter().copied());
+    let rates = check.counters.iter().flat_map(|counter| &counter.limit.rates);
+    let mut got = vec![Value::Int(*admitted)];
+    for (rate, [current, previous]) in rates.zip(&all) {
+        let window = Record::empty(rate.tag(), world.now).window as i64;
+        got.extend([window, *current, *previous].map(Value::Int));
+    }
+    if got != expected || is_list && *admitted != 0 {
+        return differs(&expected);
+    }
+    world.stored.extend(list);
+    Ok(*admitted)
 }
 
 fn compare_values(world: &mut World, names: &[String], values: Vec<(Value, Value)>) -> Result<(), String> {

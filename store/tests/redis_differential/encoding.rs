@@ -1,8 +1,81 @@
 //! The arguments of the scripts for a batch, encoded independently of the store's own encoder.
 
+use sluice_limiter::Rate;
 use sluice_store::{Counter, LimitSpec};
 
 use crate::world::{BatchEntry, name};
+
+/// The keys and the other argument of a call.
+pub(crate) type Arguments = (Vec<String>, Vec<u8>);
+
+/// A check of the plain script, or of the script for runs.
+#[derive(Clone, Copy)]
+pub(crate) struct RunCheck<'a> {
+    pub(crate) entry: &'a BatchEntry,
+    pub(crate) counters: &'a [Counter],
+    pub(crate) callers: u64,
+    /// Index of its own counter.
+    pub(crate) own: usize,
+}
+
+impl<'a> RunCheck<'a> {
+    pub(crate) fn own(&self) -> &'a Counter {
+        &self.counters[self.own]
+    }
+
+    pub(crate) fn shared(&self) -> Vec<&'a Counter> {
+        let others = self.counters.iter().enumerate().filter(|&(at, _)| at != self.own);
+        others.map(|(_, counter)| counter).collect()
+    }
+
+    /// Reports whether two checks may be part of one run.
+    fn is_like(&self, other: &Self) -> bool {
+        let shared = |check: &Self| -> Vec<_> {
+            check.shared().into_iter().map(|counter| (counter.limit.clone(), counter.key)).collect()
+        };
+        (self.own, self.callers, &self.own().limit) == (other.own, other.callers, &other.own().limit)
+            && shared(self) == shared(other)
+    }
+}
+
+fn rate_bytes(rate: &Rate) -> Vec<u8> {
+    [&rate.requests.get().to_le_bytes()[..6], &rate.tag().get().to_le_bytes()[..6]].concat()
+}
+
+/// Splits checks in runs: consecutive ones that may be part of one.
+pub(crate) fn runs<'a, 'b>(checks: &'b [RunCheck<'a>]) -> impl Iterator<Item = &'b [RunCheck<'a>]> {
+    checks.chunk_by(RunCheck::is_like)
+}
+
+/// Encodes checks as the head of the plain script describes them.
+pub(crate) fn encode_plain(checks: &[RunCheck<'_>], deadline: u64) -> Arguments {
+    let mut payload = vec![];
+    for run in runs(checks) {
+        payload.extend(&deadline.to_le_bytes()[..6]);
+        payload.extend(rate_bytes(&run[0].own().limit.rates[0]));
+        payload.extend((run[0].callers as u16).to_le_bytes());
+        payload.extend((run.len() as u16).to_le_bytes());
+    }
+    let names = checks.iter().map(|check| name(&check.own().limit, check.own().key));
+    (names.collect(), payload)
+}
+
+/// Encodes checks as the head of the script for runs describes them.
+pub(crate) fn encode_runs(checks: &[RunCheck<'_>], deadline: u64) -> Arguments {
+    let (mut names, mut payload) = (vec![], vec![]);
+    for run in runs(checks) {
+        let (own, shared) = (&run[0].own().limit.rates, run[0].shared());
+        payload.extend(&deadline.to_le_bytes()[..6]);
+        payload.extend((run[0].callers as u16).to_le_bytes());
+        payload.extend((run.len() as u16).to_le_bytes());
+        payload.extend([own.len() as u8, shared.len() as u8]);
+        payload.extend(own.iter().flat_map(rate_bytes));
+        payload.extend(shared.iter().flat_map(|counter| rate_bytes(&counter.limit.rates[0])));
+        names.extend(shared.iter().map(|counter| name(&counter.limit, counter.key)));
+        names.extend(run.iter().map(|check| name(&check.own().limit, check.own().key)));
+    }
+    (names, payload)
+}
 
 /// Encodes integers as a MessagePack array, all in the long form.
 fn pack(numbers: &[u64]) -> Vec<u8> {
@@ -15,39 +88,6 @@ fn pack(numbers: &[u64]) -> Vec<u8> {
     out
 }
 
-/// Encodes plain checks as the head of the plain script describes them.
-pub(crate) fn encode_plain(checks: &[(&Counter, u64)], deadline: u64) -> (Vec<String>, Vec<u8>) {
-    let (mut payload, mut rest) = (vec![], checks);
-    while let [(first, callers), ..] = rest {
-        let is_alike = |(counter, times): &&(&Counter, u64)| counter.limit == first.limit && times == callers;
-        let group = rest.iter().take_while(is_alike).count();
-        rest = &rest[group..];
-        let rate = &first.limit.rates[0];
-        for number in [deadline, rate.requests.get(), rate.tag().get()] {
-            payload.extend(&number.to_le_bytes()[..6]);
-        }
-        payload.extend((*callers as u16).to_le_bytes());
-        payload.extend((group as u16).to_le_bytes());
-    }
-    (checks.iter().map(|(counter, _)| name(&counter.limit, counter.key)).collect(), payload)
-}
-
-/// The arguments of one call of the general script.
-pub(crate) struct Arguments {
-    pub(crate) names: Vec<String>,
-    pub(crate) payload: Vec<u8>,
-    /// The entries in the order of the call: first those outside of all runs.
-    pub(crate) order: Vec<OrderedEntry>,
-}
-
-/// An entry of a call.
-#[derive(Clone, Copy)]
-pub(crate) struct OrderedEntry {
-    pub(crate) index: usize,
-    /// In a run: the index of its own counter, and whether it is the first of the run.
-    pub(crate) run: Option<(usize, bool)>,
-}
-
 /// Returns the index of an element, from 1, and adds the element if it is new.
 fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
     let known = all.iter().position(|other| *other == one);
@@ -58,41 +98,19 @@ fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
     index as u64 + 1
 }
 
-/// Returns the index of the entry's own counter, or `None` if the entry cannot be part of a run.
-fn own_counter(entries: &[&BatchEntry], entry: &BatchEntry) -> Option<usize> {
-    let BatchEntry::Check { counters, callers } = entry else { return None };
-    let all: Vec<_> = entries.iter().flat_map(|entry| entry.names()).collect();
-    let is_plain =
-        |counter: &Counter| counter.limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none());
-    if counters.iter().any(|counter| counter.cost != 1 || !is_plain(counter)) {
-        return None;
-    }
-    let uses = |counter: &Counter| {
-        let name = name(&counter.limit, counter.key);
-        all.iter().filter(|other| **other == name).count()
-    };
-    let own = counters.iter().position(|counter| uses(counter) == 1)?;
-    let mut shared = counters.iter().enumerate().filter(|&(at, _)| at != own);
-    (counters.len() == 1 || *callers == 1 && shared.all(|(_, counter)| counter.limit.rates.len() == 1))
-        .then_some(own)
-}
-
 /// Encodes entries as the head of the general script describes them.
 pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Arguments {
     let (mut names, mut limits): (Vec<String>, Vec<&LimitSpec>) = (vec![], vec![]);
-    let (mut operations, mut order) = (vec![], vec![]);
-    let owns: Vec<_> = entries.iter().map(|entry| own_counter(entries, entry)).collect();
-    for (n, entry) in entries.iter().enumerate().filter(|&(n, _)| owns[n].is_none()) {
-        order.push(OrderedEntry { index: n, run: None });
-        match *entry {
+    let mut operations = vec![];
+    for entry in entries {
+        match entry {
             BatchEntry::Check { counters, callers } => {
                 operations.extend([1, counters.len() as u64, *callers]);
                 for counter in counters {
                     let index = index_of(&mut names, name(&counter.limit, counter.key));
                     operations.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);
                     for rate in &counter.limit.rates {
-                        operations
-                            .extend(rate.script_arguments(counter.key.0, counter.cost).into_iter().flatten());
+                        operations.extend(rate.full_script_arguments(counter.key.0, counter.cost));
                     }
                 }
             }
@@ -108,39 +126,13 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
             }
         }
     }
-    let mut left: Vec<usize> = (0..entries.len()).filter(|&n| owns[n].is_some()).collect();
-    while let Some(&first) = left.first() {
-        // The properties that the checks of a run have in common.
-        let shape = |n: usize| {
-            let (BatchEntry::Check { counters, callers }, Some(own)) = (entries[n], owns[n]) else {
-                panic!()
-            };
-            let shared = counters.iter().enumerate().filter(|&(at, _)| at != own);
-            let shared: Vec<_> = shared.map(|(_, counter)| (&counter.limit, counter.key)).collect();
-            (own, &counters[own].limit, shared, *callers)
-        };
-        let (own, limit, shared, callers) = shape(first);
-        let run: Vec<_> = left.iter().copied().filter(|&n| shape(n) == shape(first)).collect();
-        left.retain(|n| !run.contains(n));
-        let limit = index_of(&mut limits, limit);
-        operations.extend([2, limit, callers, run.len() as u64, shared.len() as u64]);
-        for (limit, key) in shared {
-            operations.extend([index_of(&mut names, name(limit, key)), index_of(&mut limits, limit)]);
-        }
-        for n in run {
-            let BatchEntry::Check { counters, .. } = entries[n] else { panic!() };
-            names.push(name(&counters[own].limit, counters[own].key));
-            order.push(OrderedEntry { index: n, run: Some((own, n == first)) });
-        }
-    }
     let mut numbers = vec![deadline, limits.len() as u64];
     for limit in limits {
         numbers.push(limit.rates.len() as u64);
         for rate in &limit.rates {
-            let flag = u64::from(rate.script_arguments(0, 1).is_some());
-            numbers.extend([rate.requests.get(), rate.tag().get() + flag]);
+            numbers.extend([rate.requests.get(), rate.tag().get()]);
         }
     }
     numbers.extend(operations);
-    Arguments { names, payload: pack(&numbers), order }
+    (names, pack(&numbers))
 }

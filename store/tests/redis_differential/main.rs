@@ -7,7 +7,6 @@
 //!
 //! - [`world`]: the random input, and the reference.
 //! - [`encoding`]: the scripts' arguments.
-//! - [`run_result`]: the result of a check in a run.
 //! - [`comparison`]: the comparison.
 //! - [`mutants`]: the mutants of the script.
 //!
@@ -19,14 +18,13 @@
 mod comparison;
 mod encoding;
 mod mutants;
-mod run_result;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;
 
-use comparison::{Scripts, run};
+use comparison::run;
 use mutants::MUTANTS;
-use sluice_store::redis::{CHECK_LUA, PLAIN_LUA};
+use sluice_store::redis::Script;
 use support::Redis;
 use world::{ALL, Focus, World};
 
@@ -39,8 +37,8 @@ fn compare_all(focus: Focus) {
     let seed = number("SLUICE_SEED").unwrap_or_else(rand::random);
     let checks = number("SLUICE_DIFFERENTIAL_CHECKS").unwrap_or(30_000);
     let mut world = World::new(seed, focus);
-    let scripts = Scripts { plain: PLAIN_LUA, general: CHECK_LUA };
-    if let Err(difference) = run(&mut world, scripts, &mut redis.connection(), checks) {
+    let sources = Script::ALL.map(Script::source);
+    if let Err(difference) = run(&mut world, sources, &mut redis.connection(), checks) {
         panic!("SLUICE_SEED={seed} {focus:?}: {difference}");
     }
     let (admitted, denied) = (world.admitted, world.denied);
@@ -84,7 +82,7 @@ fn every_mutant_of_the_script_is_caught() {
     let redis = Redis::start(&[]);
     let mut survivors = vec![];
     let unindent = |text: &str| text.split('\n').map(str::trim_start).collect::<Vec<_>>().join("\n");
-    let script = unindent(CHECK_LUA);
+    let script = unindent(Script::General.source());
     let wanted = std::env::var("SLUICE_MUTANTS").unwrap_or_default();
     for &(likely, description, original, mutation) in
         MUTANTS.iter().filter(|mutant| mutant.1.contains(&wanted))
@@ -102,8 +100,8 @@ fn every_mutant_of_the_script_is_caught() {
         let others = ALL.into_iter().filter(|&focus| focus != likely).map(|focus| (focus, 20_000));
         let caught = std::iter::once((likely, 250_000)).chain(others).find_map(|(focus, checks)| {
             let mut world = World::new(1, focus);
-            let scripts = Scripts { plain: PLAIN_LUA, general: &mutant };
-            let result = run(&mut world, scripts, &mut redis.connection(), checks);
+            let [plain, runs, _] = Script::ALL.map(Script::source);
+            let result = run(&mut world, [plain, runs, &mutant], &mut redis.connection(), checks);
             result.err().map(|difference| (focus, world.admitted + world.denied, difference))
         });
         match caught {

@@ -7,9 +7,9 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use sluice_store::{LimitSpec, RedisStore};
 
-use crate::support::captured_call::CapturedCall;
+use crate::peers::multi_incrby::MultiIncrby;
 use crate::support::child::serve;
-use crate::support::keys::{UNREACHABLE, check, counter, key, limit};
+use crate::support::keys::{UNREACHABLE, check, key, limit};
 use crate::support::random::Random;
 use crate::support::redis_server::{connect, patient_store};
 
@@ -17,100 +17,54 @@ pub(super) const PROCESSES: u64 = 64;
 pub(super) const CLIENTS: u64 = 100_000;
 pub(super) const SCOPE: &str = "bench/policy/limit";
 
-/// Serves two commands, where MODE is `store`, `script` (one script call a check) or `ping`:
-/// - `prepare MODE` answers `ready`;
-/// - `MODE CHECKS ROUND` answers `CAPTURES ADMITTED`, where CAPTURES is the number of additional checks that
-///   were made to capture a script call.
+/// Serves the command `MODE CHECKS ROUND`, where MODE is `store`, `multi` (MULTI/INCRBY) or `ping`. Answers
+/// with the number of admitted checks.
 pub(crate) fn run(address: &str, number: &str) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let number: u64 = number.parse()?;
     let mut caller = runtime.block_on(Caller::connect(address))?;
     serve(|line| {
         let words: Vec<&str> = line.split(' ').collect();
-        runtime.block_on(async {
-            match words[..] {
-                ["prepare", mode] => {
-                    if mode == "script" {
-                        caller.capture().await?;
-                    }
-                    Ok("ready".to_owned())
-                }
-                [mode, checks, round] => {
-                    let random = Random::new(round.parse::<u64>()? * PROCESSES + number + 1);
-                    let admitted = match mode {
-                        "store" => caller.call_store(checks.parse()?, random).await?,
-                        "script" => caller.call_script(checks.parse()?, random).await?,
-                        _ => caller.ping(checks.parse()?).await?,
-                    };
-                    Ok(format!("{} {admitted}", std::mem::take(&mut caller.captures)))
-                }
-                _ => bail!("unexpected command {line:?}"),
-            }
-        })
+        let [mode, checks, round] = words[..] else { bail!("unexpected command {line:?}") };
+        let random = Random::new(round.parse::<u64>()? * PROCESSES + number + 1);
+        Ok(runtime.block_on(caller.call(mode, checks.parse()?, random))?.to_string())
     })
 }
 
 struct Caller {
-    address: String,
     limit: Arc<LimitSpec>,
-    store: RedisStore,
-    /// For script calls without the store.
+    store: Arc<RedisStore>,
     connection: MultiplexedConnection,
-    call: Option<CapturedCall>,
-    captures: u64,
+    multi_incrby: MultiIncrby,
 }
 
 impl Caller {
     async fn connect(address: &str) -> anyhow::Result<Self> {
         let url = format!("redis://{address}");
+        let connection = connect(&url).await?;
         Ok(Self {
-            address: address.to_owned(),
             limit: limit(SCOPE, UNREACHABLE)?,
-            store: patient_store(&url).await?,
-            connection: connect(&url).await?,
-            call: None,
-            captures: 0,
+            store: patient_store(&url).await?.into(),
+            multi_incrby: MultiIncrby::new(connection.clone()),
+            connection,
         })
     }
 
-    async fn capture(&mut self) -> anyhow::Result<()> {
-        self.call = Some(CapturedCall::capture(&self.address, &counter(&self.limit, key(0))).await?);
-        self.captures += 1;
-        Ok(())
-    }
-
-    async fn call_store(&self, checks: u64, mut random: Random) -> anyhow::Result<u64> {
+    /// Makes a number of calls, and returns how many of them were admitted.
+    async fn call(&mut self, mode: &str, calls: u64, mut random: Random) -> anyhow::Result<u64> {
+        let requests = self.limit.rates.first().context("the limit has no rate")?.requests.get();
         let mut admitted = 0;
-        for _ in 0..checks {
-            let response = self.store.check(check(&self.limit, key(random.below(CLIENTS)))).await?;
-            admitted += u64::from(response.admitted);
-        }
-        Ok(admitted)
-    }
-
-    /// A reply of more than one value is a decision. The time alone means that the call is too old, which
-    /// happens on a very busy machine: then a new call is captured.
-    async fn call_script(&mut self, checks: u64, mut random: Random) -> anyhow::Result<u64> {
-        let mut admitted = 0;
-        for _ in 0..checks {
-            let name = self.store.key(&counter(&self.limit, key(random.below(CLIENTS))));
-            for _ in 0..2 {
-                let call = self.call.as_ref().context("`prepare script` is missing")?.with_key(&name);
-                let reply: Value = call.query_async(&mut self.connection).await?;
-                if matches!(reply, Value::Array(values) if values.len() > 1) {
-                    admitted += 1;
-                    break;
-                }
-                self.capture().await?;
-            }
-        }
-        Ok(admitted)
-    }
-
-    async fn ping(&mut self, calls: u64) -> anyhow::Result<u64> {
         for _ in 0..calls {
-            redis::cmd("PING").query_async::<Value>(&mut self.connection).await?;
+            let key = key(random.below(CLIENTS));
+            admitted += u64::from(match mode {
+                "store" => self.store.check(check(&self.limit, key)).await?.admitted,
+                "multi" => self.multi_incrby.check(SCOPE, key, requests, 1).await?,
+                _ => {
+                    redis::cmd("PING").query_async::<Value>(&mut self.connection).await?;
+                    false
+                }
+            });
         }
-        Ok(0)
+        Ok(admitted)
     }
 }

@@ -1,14 +1,14 @@
-//! Many processes with one caller each, which leaves nothing to batch. The peer is the same script, called
-//! once a check.
+//! Many processes with one caller each, which leaves nothing to batch, against MULTI/INCRBY.
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use sluice_store::{CheckRequest, Counter};
 
 use super::caller::{CLIENTS, PROCESSES, SCOPE};
+use crate::peers::multi_incrby;
 use crate::report::row::{Aim, Row};
 use crate::report::sample::Sample;
 use crate::report::verification::Verification;
-use crate::support::child::{Child, parse_pair};
+use crate::support::child::Child;
 use crate::support::cores::Cores;
 use crate::support::keys::{UNREACHABLE, counter, key, limit};
 use crate::support::redis_server::RedisServer;
@@ -19,35 +19,30 @@ const ROUNDS: u64 = 5;
 const CHECKS: u64 = 250;
 /// Number of rounds of empty calls.
 const PING_ROUNDS: u64 = 3;
-const PEER: &str = "the same script, EVALSHA once a check";
 
 /// All processes and their Redis.
 struct Fleet {
     redis: RedisServer,
     children: Vec<Child>,
-    /// Number of additional checks, made to capture script calls.
-    captures: u64,
 }
 
 /// One round of all processes.
 struct Round {
     /// CPU time of Redis a check, in microseconds.
     redis_micros: f64,
-    /// Script calls a check.
-    calls: f64,
     admitted: u64,
 }
 
 /// Measures both sides, and an empty call.
 pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let mut fleet = Fleet::start(cores).await?;
-    let run = async |side: Side, round| fleet.run(side.of(["store", "script"]), round).await;
+    let run = async |side: Side, round| fleet.run(side.of(["store", "multi"]), round).await;
     let rounds = interleave(ROUNDS, run).await?;
     let mut pings = Vec::new();
     for round in 0..PING_ROUNDS {
         pings.push(fleet.run("ping", round).await?.redis_micros);
     }
-    let Fleet { redis, children, captures } = fleet;
+    let Fleet { redis, children } = fleet;
     drop(children);
 
     let mut verification = Verification::default();
@@ -55,17 +50,15 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let ours = rounds.iter().map(|both| both.0.admitted).sum();
     let peers = rounds.iter().map(|both| both.1.admitted).sum();
     verification.expect("Sluice: admitted while measured", ours, total);
-    verification.expect("peer: answered while measured", peers, total);
-    let all = (ROUNDS + 1) * PROCESSES * 2 * CHECKS + captures;
-    verification.expect("counted in Redis in all rounds of both", counted(&redis).await?, all);
+    verification.expect("peer: admitted while measured", peers, total);
+    let all = (ROUNDS + 1) * PROCESSES * CHECKS;
+    verification.expect("Sluice: counted in Redis in all rounds", counted(&redis).await?, all);
     let title = format!("Redis store: {PROCESSES} processes of one caller");
-    let row = |what: &str, unit: &str, value: fn(&Round) -> f64| {
-        let values: Vec<_> = rounds.iter().map(|(ours, peer)| (value(ours), value(peer))).collect();
-        Row::compared(format!("{title}, {what}"), unit, &values, PEER, &verification)
-    };
+    let values: Vec<_> = rounds.iter().map(|(ours, peers)| (ours.redis_micros, peers.redis_micros)).collect();
+    let what = format!("{title}, CPU of Redis");
     Ok(vec![
-        row("CPU of Redis", "us/check", |round| round.redis_micros).with_aim(Aim::RatioAtMost(0.6)),
-        row("calls to Redis", "calls/check", |round| round.calls),
+        Row::compared(what, "us/check", &values, multi_incrby::NAME, &verification)
+            .with_aim(Aim::RatioAtMost(1.25)),
         Row::sampled(
             format!("{title}, CPU of Redis for an empty call (PING)"),
             "us/call",
@@ -84,30 +77,21 @@ impl Fleet {
         let children = children.collect::<anyhow::Result<Vec<_>>>()?;
         let children =
             children.into_iter().map(Child::wait_until_ready).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Self { redis, children, captures: 0 })
+        Ok(Self { redis, children })
     }
 
     /// Runs one round in a mode of [`caller`](super::caller).
     async fn run(&mut self, mode: &str, round: u64) -> anyhow::Result<Round> {
-        self.children.iter_mut().try_for_each(|child| child.send(&format!("prepare {mode}")))?;
-        for child in &mut self.children {
-            ensure!(child.receive()? == "ready", "a process is not ready");
-        }
-        self.redis.command(&["CONFIG", "RESETSTAT"]).await?;
         let before = self.redis.processes.cpu()?;
         for child in &mut self.children {
             child.send(&format!("{mode} {CHECKS} {round}"))?;
         }
         let mut admitted = 0;
         for child in &mut self.children {
-            let (captures, admitted_by_child) = parse_pair(&child.receive()?)?;
-            self.captures += captures as u64;
-            admitted += admitted_by_child;
+            admitted += child.receive()?.parse::<u64>()?;
         }
         let cpu = self.redis.processes.cpu_since(&before)?.as_secs_f64() * 1e6;
-        let calls = if mode == "ping" { 0 } else { self.redis.script_calls().await? };
-        let checks = (PROCESSES * CHECKS) as f64;
-        Ok(Round { redis_micros: cpu / checks, calls: calls as f64 / checks, admitted })
+        Ok(Round { redis_micros: cpu / (PROCESSES * CHECKS) as f64, admitted })
     }
 }
 

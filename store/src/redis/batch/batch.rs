@@ -1,4 +1,4 @@
-//! A batch: the operations of one script call. Equal checks merge into one entry with a count.
+//! A batch: the operations of one call of a script. Equal checks merge into one entry with a count.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::entry::BatchEntry;
 use super::operation::{MAX_WAITING, Operation, PendingOperation, Responder};
 use super::runs::{Run, arrange};
-use super::script_kind::ScriptKind;
-use crate::check::{CheckRequest, CheckResponse};
+use crate::check::{CheckRequest, CheckResponse, Counter};
 use crate::failure::StoreError;
+use crate::redis::scripts::Script;
 
 /// Maximum number of records that one call touches. This takes Redis less than a millisecond, during which it
 /// serves no other client. Further operations go into a second concurrent call; larger calls would cost no
@@ -19,11 +19,11 @@ use crate::failure::StoreError;
 pub(crate) const MAX_RECORDS: usize = 128;
 
 /// The operations of one script call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Batch {
-    script: ScriptKind,
+    script: Script,
     entries: Vec<BatchEntry>,
-    /// Runs, which are the last of the entries. Empty until [`Batch::arrange`].
+    /// The runs that the entries form, for the script for runs. Empty until [`Batch::arrange`].
     runs: Vec<Run>,
     callers: usize,
     records: usize,
@@ -35,13 +35,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// An empty batch for a script.
-    pub(crate) fn new(script: ScriptKind) -> Self {
-        Self { script, ..Self::default() }
+    pub(crate) fn new(script: Script) -> Self {
+        Self::of_entries(script, Vec::new(), None)
     }
 
     /// The batch of these entries, whose first caller gives up at the deadline.
     pub(crate) fn of_entries(
-        script: ScriptKind,
+        script: Script,
         entries: Vec<BatchEntry>,
         first_deadline: Option<Instant>,
     ) -> Self {
@@ -50,8 +50,10 @@ impl Batch {
             callers: entries.iter().map(BatchEntry::callers).sum(),
             records: entries.iter().map(BatchEntry::records).sum(),
             entries,
+            runs: Vec::new(),
             first_deadline,
-            ..Self::default()
+            known: HashMap::default(),
+            hasher: foldhash::fast::RandomState::default(),
         }
     }
 
@@ -107,29 +109,34 @@ impl Batch {
         Some(hasher.finish())
     }
 
-    /// Sorts the entries in the order of the script call. For the plain script, equal limits are neighbours.
-    /// For the general script, the entries outside of all runs come first, then the runs.
-    pub(crate) fn arrange(&mut self) {
+    /// Sorts the entries in the order of the script call. Returns those that the script cannot take, as a batch
+    /// for the general one.
+    pub(crate) fn arrange(&mut self) -> Option<Self> {
         self.known.clear();
-        // The plain script reads all values at once, so it cannot charge a counter twice.
-        if self.script == ScriptKind::Plain && !has_distinct_counters(&self.entries) {
-            self.script = ScriptKind::General;
+        let rest = match self.script {
+            Script::Plain => split_repeated(&mut self.entries),
+            Script::Runs => {
+                let (runs, rest) = arrange(&mut self.entries);
+                self.runs = runs;
+                rest
+            }
+            Script::General => return None,
+        };
+        if rest.is_empty() {
+            return None;
         }
-        match self.script {
-            ScriptKind::Plain => self.entries.sort_by_key(|entry| {
-                let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit) as usize);
-                (limit, entry.times())
-            }),
-            ScriptKind::General => self.runs = arrange(&mut self.entries),
-        }
+        let rest = Self::of_entries(Script::General, rest, self.first_deadline);
+        self.callers -= rest.callers;
+        self.records -= rest.records;
+        Some(rest)
     }
 
     /// Returns the script that decides the batch.
-    pub(crate) fn script(&self) -> ScriptKind {
+    pub(crate) fn script(&self) -> Script {
         self.script
     }
 
-    /// Returns the entries and the runs at their end.
+    /// Returns the entries, and the runs that they form.
     pub(crate) fn entries(&self) -> (&[BatchEntry], &[Run]) {
         (&self.entries, &self.runs)
     }
@@ -188,11 +195,17 @@ impl Batch {
     }
 }
 
-/// Reports whether no two entries name the same counter.
-fn has_distinct_counters(entries: &[BatchEntry]) -> bool {
-    let hasher = foldhash::fast::RandomState::default();
-    let mut known = HashSet::with_capacity_and_hasher(entries.len(), hasher);
-    entries.len() == 1 || entries.iter().flat_map(BatchEntry::names).all(|name| known.insert(name))
+/// Sorts plain checks by limit and number of callers. Splits off those whose counter another one has: the plain
+/// script reads all values at once, so it cannot charge a counter twice.
+fn split_repeated(entries: &mut Vec<BatchEntry>) -> Vec<BatchEntry> {
+    if entries.len() == 1 {
+        return Vec::new();
+    }
+    let limit = |counter: &Counter| Arc::as_ptr(&counter.limit) as usize;
+    entries.sort_by_key(|entry| (entry.counters().first().map(limit), entry.times()));
+    let mut known = HashSet::with_hasher(foldhash::fast::RandomState::default());
+    let mut is_new = |counter: &Counter| known.insert((counter.limit.scope.clone(), counter.key));
+    entries.extract_if(.., |entry| !entry.counters().iter().all(&mut is_new)).collect()
 }
 
 /// Reports whether two checks are equal. Limits from different snapshots count as different even if their
@@ -233,7 +246,7 @@ mod tests {
     #[test]
     fn equal_checks_merge_into_one_entry() {
         let (limit, edited) = (limit(1), limit(2));
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(Script::General);
         for _ in 0..10 {
             assert!(batch.push(pending(&limit, 1, 1)).is_none());
         }
@@ -241,14 +254,13 @@ mod tests {
         assert!(batch.push(pending(&edited, 1, 1)).is_none());
         assert!(batch.push(pending(&limit, 2, 1)).is_none());
         assert_eq!((batch.callers(), batch.merged()), (13, 9));
-        batch.arrange();
-        assert_eq!(batch.entries().0.len(), 4);
+        assert_eq!(batch.len(), 4);
     }
 
     #[test]
     fn a_batch_touches_at_most_the_maximum_number_of_records() {
         let limit = limit(8);
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(Script::General);
         let pushed = (0..1000).take_while(|&key| batch.push(pending(&limit, key, 1)).is_none()).count();
         assert_eq!(pushed, MAX_RECORDS / 8);
         assert!(batch.push(pending(&limit, 0, 1)).is_none(), "an equal check needs no further records");

@@ -19,9 +19,8 @@ impl BatchEntry {
     /// Returns the counters to decide on; a settlement has none.
     pub(crate) fn counters(&self) -> &[Counter] {
         match self {
-            Self::Merged(check, _) | Self::Single(Operation::Check(check, _)) => check,
-            Self::Single(Operation::Acquire(counter, ..)) => std::slice::from_ref(counter),
-            Self::Single(Operation::Settle(..)) => &[],
+            Self::Merged(check, _) => check,
+            Self::Single(operation) => operation.counters(),
         }
     }
 
@@ -72,6 +71,15 @@ impl BatchEntry {
 }
 
 impl Operation {
+    /// Returns the counters to decide on; a settlement has none.
+    pub(crate) fn counters(&self) -> &[Counter] {
+        match self {
+            Self::Check(check, _) => check,
+            Self::Acquire(counter, ..) => std::slice::from_ref(counter),
+            Self::Settle(..) => &[],
+        }
+    }
+
     /// Returns the weighted number of records that the operation touches.
     pub(super) fn records(&self) -> usize {
         match self {

@@ -4,8 +4,7 @@
 //! - [`operation`]: one operation on the store, and where its result goes.
 //! - [`group`]: which operations may share a script call.
 //! - [`entry`]: an operation inside a batch; equal checks share one entry.
-//! - [`script_kind`]: which script decides an operation.
-//! - [`runs`]: checks of one shape, which the script decides together.
+//! - [`runs`]: checks of one shape, which one call decides together.
 //! - [`batch`]: the batch itself.
 
 #[expect(clippy::module_inception, reason = "the file has the name of its main type")]
@@ -14,12 +13,9 @@ mod entry;
 mod group;
 mod operation;
 mod runs;
-mod script_kind;
 
 pub(crate) use batch::{Batch, MAX_RECORDS};
 pub(crate) use entry::BatchEntry;
 pub(crate) use group::BatchGroup;
 pub(crate) use operation::{MAX_WAITING, Operation, PendingOperation, Responder};
-pub(crate) use runs::{Run, checks_in};
-pub(crate) use script_kind::ScriptKind;
-pub use script_kind::is_plain;
+pub(crate) use runs::{Run, others};

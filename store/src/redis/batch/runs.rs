@@ -1,5 +1,5 @@
-//! Runs: checks of one shape, which the script decides together at a fraction of the cost of single checks.
-//! Nearly all checks have such a shape: one counter of the client, and possibly a few that all clients share.
+//! Runs: checks of one shape, which a script of their own decides together at a fraction of the cost of single
+//! checks: one counter of the client, and possibly a few that all clients share.
 
 use std::collections::HashMap;
 
@@ -18,40 +18,34 @@ pub(crate) struct Run {
     pub(crate) own: usize,
 }
 
-/// Returns the number of checks in all runs.
-pub(crate) fn checks_in(runs: &[Run]) -> usize {
-    runs.iter().map(|run| run.checks).sum()
-}
-
 /// The properties that the checks of a run have in common.
 #[derive(PartialEq)]
 struct Shape {
     own: usize,
     limit: *const LimitSpec,
     shared: SmallVec<[(u128, *const LimitSpec); 2]>,
-    /// Index of the entry if it has several callers, which makes it a run of its own.
-    single: Option<usize>,
+    callers: u64,
 }
 
-/// Sorts the entries: first those outside of all runs, then run after run.
-pub(super) fn arrange(entries: &mut Vec<BatchEntry>) -> Vec<Run> {
+/// Sorts the entries by run. Splits off those that no run can take.
+pub(super) fn arrange(entries: &mut Vec<BatchEntry>) -> (Vec<Run>, Vec<BatchEntry>) {
     let mut shapes: Vec<Shape> = Vec::new();
     let mut runs: Vec<Run> = Vec::new();
-    // The run of each entry, counted from 1; 0 for none.
     let mut run_of = Vec::with_capacity(entries.len());
     let uses = CounterUses::count(entries);
-    for (n, entry) in entries.iter().enumerate() {
-        let Some(own) = own_counter(entry, &uses) else {
-            run_of.push(0);
+    for entry in &*entries {
+        let counters = entry.counters();
+        let Some(own) = own_counter(counters, &uses) else {
+            run_of.push(usize::MAX);
             continue;
         };
-        let counters = entry.counters();
-        let shared = counters.iter().enumerate().filter(|&(at, _)| at != own);
         let shape = Shape {
             own,
             limit: &*counters[own].limit,
-            shared: shared.map(|(_, counter)| (counter.key.0, &*counter.limit as *const _)).collect(),
-            single: (entry.times() > 1).then_some(n),
+            shared: others(counters, own)
+                .map(|counter| (counter.key.0, &*counter.limit as *const _))
+                .collect(),
+            callers: entry.times(),
         };
         // Nearly always the shape of the entry before.
         let at = shapes.iter().rposition(|known| *known == shape).unwrap_or_else(|| {
@@ -60,7 +54,7 @@ pub(super) fn arrange(entries: &mut Vec<BatchEntry>) -> Vec<Run> {
             runs.len() - 1
         });
         runs[at].checks += 1;
-        run_of.push(at + 1);
+        run_of.push(at);
     }
     drop(uses);
     if !run_of.is_sorted() {
@@ -68,25 +62,21 @@ pub(super) fn arrange(entries: &mut Vec<BatchEntry>) -> Vec<Run> {
         tagged.sort_by_key(|&(run, _)| run);
         entries.extend(tagged.into_iter().map(|(_, entry)| entry));
     }
-    runs
+    let taken = runs.iter().map(|run| run.checks).sum();
+    (runs, entries.split_off(taken))
 }
 
-/// Returns the index of the entry's own counter, or `None` if the entry cannot be part of a run.
-fn own_counter(entry: &BatchEntry, uses: &CounterUses<'_>) -> Option<usize> {
-    let counters = entry.counters();
-    if entry.times() == 0 || counters.iter().any(|counter| counter.cost != 1 || !is_plain(&counter.limit)) {
-        return None;
-    }
-    let own = counters.iter().position(|counter| uses.of(counter) == 1)?;
-    let shared = || counters.iter().enumerate().filter(|&(at, _)| at != own);
-    let fits = counters.len() == 1
-        || entry.times() == 1 && shared().all(|(_, counter)| counter.limit.rates.len() == 1);
-    fits.then_some(own)
+/// Returns the counters of a check other than its own.
+pub(crate) fn others(counters: &[Counter], own: usize) -> impl Iterator<Item = &Counter> {
+    counters.iter().enumerate().filter(move |&(at, _)| at != own).map(|(_, counter)| counter)
 }
 
-/// Reports whether no rate of a limit needs script arguments.
-fn is_plain(limit: &LimitSpec) -> bool {
-    limit.rates.iter().all(|rate| rate.script_arguments(0, 1).is_none())
+/// Returns the index of a check's own counter, or `None` if the check cannot be part of a run.
+fn own_counter(counters: &[Counter], uses: &CounterUses<'_>) -> Option<usize> {
+    let fits = |&own: &usize| {
+        uses.of(&counters[own]) == 1 && others(counters, own).all(|counter| counter.limit.rates.len() == 1)
+    };
+    (0..counters.len()).find(fits)
 }
 
 /// The number of entries that name each counter.
@@ -148,44 +138,43 @@ mod tests {
         entries.iter().map(|entry| entry.counters()[0].key.0).collect()
     }
 
+    /// Returns the runs, and the first keys of the entries that they do not take.
+    fn arranged(entries: &mut Vec<BatchEntry>) -> (Vec<(usize, usize)>, Vec<u128>) {
+        let (runs, rest) = arrange(entries);
+        (runs.iter().map(|run| (run.checks, run.own)).collect(), keys(&rest))
+    }
+
     #[test]
-    fn checks_of_one_shape_form_a_run_after_all_other_entries() {
+    fn checks_of_one_shape_form_a_run() {
         let (own, many, all) = (limit("own", &[1000]), limit("many", &[1000, 2000]), limit("all", &[1000]));
         let mut entries = vec![
-            entry(&[(&own, 1, 1)], 1),
+            entry(&[(&own, 1, 1), (&own, 3, 1)], 1),
             entry(&[(&own, 2, 1), (&all, 0, 1)], 1),
-            entry(&[(&own, 3, 2)], 1),
+            entry(&[(&own, 3, 1), (&own, 1, 1)], 1),
             entry(&[(&many, 4, 1)], 1),
-            entry(&[(&own, 5, 1)], 1),
-            entry(&[(&own, 6, 1)], 9),
+            entry(&[(&many, 6, 1)], 9),
+            entry(&[(&many, 5, 1)], 1),
             entry(&[(&own, 7, 1), (&all, 0, 1)], 1),
         ];
-        let runs = arrange(&mut entries);
-        assert_eq!(keys(&entries), [3, 1, 5, 2, 7, 4, 6]);
-        let sizes: Vec<_> = runs.iter().map(|run| (run.checks, run.own)).collect();
-        assert_eq!(sizes, [(2, 0), (2, 0), (1, 0), (1, 0)]);
-        assert_eq!(
-            arrange(&mut entries),
-            runs,
-            "arranging again, for a call that is sent again, changes nothing"
-        );
+        let runs = vec![(2, 0), (2, 0), (1, 0)];
+        assert_eq!(arranged(&mut entries), (runs.clone(), vec![1, 3]));
+        assert_eq!(keys(&entries), [2, 7, 4, 5, 6]);
+        assert_eq!(arranged(&mut entries), (runs, vec![]), "a call that is sent again is not changed");
     }
 
     #[test]
     fn a_counter_that_two_entries_name_is_not_their_own() {
-        let (own, other) = (limit("own", &[1000]), limit("other", &[1000]));
-        let mut entries = vec![entry(&[(&own, 1, 1)], 1), entry(&[(&own, 1, 2)], 1)];
-        assert_eq!(arrange(&mut entries), []);
+        let (own, many, other) =
+            (limit("own", &[1000]), limit("many", &[1000, 2000]), limit("other", &[1000]));
+        let twice = || entry(&[(&many, 1, 1)], 1);
+        assert_eq!(arranged(&mut vec![twice(), twice()]), (vec![], vec![1, 1]));
         // One client has a counter in each limit.
-        let mut entries = vec![entry(&[(&own, 1, 1), (&other, 1, 1)], 1), entry(&[(&own, 1, 1)], 1)];
-        assert_eq!(arrange(&mut entries), [Run { checks: 1, own: 1 }]);
-        assert_eq!(entries[0].counters().len(), 1);
-    }
-
-    #[test]
-    fn a_shared_counter_with_several_rates_prevents_a_run() {
-        let (own, many) = (limit("own", &[1000]), limit("many", &[1000, 2000]));
-        assert_eq!(arrange(&mut vec![entry(&[(&own, 1, 1), (&many, 1, 1)], 1)]), []);
-        assert_eq!(arrange(&mut vec![entry(&[(&many, 1, 1), (&own, 1, 1)], 1)]).len(), 1);
+        let mut entries =
+            vec![entry(&[(&own, 1, 1), (&other, 1, 1)], 1), entry(&[(&own, 1, 1), (&own, 2, 1)], 1)];
+        assert_eq!(arranged(&mut entries), (vec![(1, 1), (1, 1)], vec![]));
+        // A shared counter has one rate.
+        let mut entries =
+            vec![entry(&[(&own, 1, 1), (&many, 0, 1)], 1), entry(&[(&own, 2, 1), (&many, 0, 1)], 1)];
+        assert_eq!(arranged(&mut entries), (vec![], vec![1, 2]));
     }
 }

@@ -10,8 +10,8 @@ use super::fault::ServerFailure;
 use super::open::ATTEMPT;
 use super::target::Target;
 use crate::failure::StoreFault;
-use crate::redis::batch::ScriptKind;
 use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
+use crate::redis::scripts::Script;
 
 /// An estimate of the server's clock, from its last reply.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ pub(super) async fn verify(
     budget: Duration,
 ) -> Result<ServerClock, ServerFailure> {
     // The first call takes longer if it has to send the script, which the server then compiles.
-    for script in [ScriptKind::General, ScriptKind::Plain] {
+    for script in Script::ALL {
         probe(connection, scripts, script, budget.max(ATTEMPT)).await?;
     }
     if let Some(key) = key {
@@ -83,14 +83,14 @@ pub(super) async fn verify(
             Err(_) => return Err(StoreFault::Slow.into()),
         }
     }
-    probe(connection, scripts, ScriptKind::Plain, budget).await
+    probe(connection, scripts, Script::Plain, budget).await
 }
 
 /// Calls a script without any check, upon which it only returns its time.
 pub(crate) async fn probe(
     connection: &mut MultiplexedConnection,
     scripts: &Scripts,
-    script: ScriptKind,
+    script: Script,
     within: Duration,
 ) -> Result<ServerClock, ServerFailure> {
     match timeout(within, scripts.call(connection, &ScriptArguments::empty(script))).await {

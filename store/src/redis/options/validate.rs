@@ -17,7 +17,6 @@ use super::redis_options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
 };
 use crate::redis::connect::{Target, TargetTemplate};
-use crate::redis::partitions::MAX_PARTITIONS;
 
 /// Validated options.
 pub(crate) enum ConnectPlan {

@@ -13,9 +13,10 @@ use super::script_choice::ScriptChoice;
 use super::settings::PipelineSettings;
 use super::write::ScriptCall;
 use crate::failure::StoreError;
-use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation, ScriptKind};
+use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation};
 use crate::redis::connect::ServerClock;
 use crate::redis::script::encode;
+use crate::redis::scripts::Script;
 
 /// Number of different operations that must wait for a second call to be worth its price: smaller batches
 /// cost the server more per check.
@@ -87,7 +88,7 @@ impl Intake {
         }
     }
 
-    /// Takes back the checks of a batch that the plain script did not decide.
+    /// Takes back the checks of x.
     pub(super) fn repeat(&mut self, undecided: RepeatedBatch) {
         self.choice.record_undecided(&undecided.batch, Instant::now());
         self.held.push_back(QueueItem::Repeated(Box::new(undecided)));
@@ -147,10 +148,20 @@ impl Intake {
             (callers + call.batch.callers(), merged + call.batch.merged())
         });
         self.signal.set_threshold(second_call_threshold(callers, merged));
+        let arrange = |call: &mut ScriptCall| {
+            let rest = call.batch.arrange()?;
+            Some(ScriptCall {
+                asking: call.asking,
+                redirects: call.redirects,
+                ..ScriptCall::new(call.group, rest)
+            })
+        };
+        let rest: Vec<_> = calls.iter_mut().filter_map(arrange).collect();
+        calls.extend(rest);
         for call in &mut calls {
             // Nothing may be charged for this batch once its first caller has given up.
             let deadline = clock.at(call.batch.first_deadline().unwrap_or(now));
-            call.arguments = encode(&mut call.batch, &settings.names, deadline);
+            call.arguments = encode(&call.batch, &settings.names, deadline);
             add(&metrics.calls, 1);
             add(&metrics.checks, call.batch.callers());
             add(&metrics.merged, call.batch.merged());
@@ -164,7 +175,7 @@ impl Intake {
 fn push(
     calls: &mut Vec<ScriptCall>,
     group: BatchGroup,
-    script: ScriptKind,
+    script: Script,
     pending: PendingOperation,
 ) -> (Option<QueueItem>, usize) {
     // A redirected batch keeps a call of its own.

@@ -12,7 +12,7 @@ use crate::redis::batch::{Batch, BatchGroup, PendingOperation};
 pub(crate) enum QueueItem {
     /// A new operation.
     New(BatchGroup, PendingOperation),
-    /// A batch that a server redirected, or that the plain script did not decide.
+    /// A batch that a server redirected, or that a small script did not decide.
     Repeated(Box<RepeatedBatch>),
 }
 

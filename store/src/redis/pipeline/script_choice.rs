@@ -1,14 +1,15 @@
-//! The script for each operation: the plain one for a plain check, unless it recently left a check of the same
-//! limit undecided. An edit of a policy may leave two records in a counter for a while; without this memory,
-//! each check of such counters would need two calls.
+//! The script for each operation. A check of a shape that the small scripts know goes to them, unless they
+//! recently left a check of one of its limits undecided: after an edit of a policy, counters may hold further
+//! records for a while, and without this memory each of their checks would need two calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
-use crate::check::LimitSpec;
-use crate::redis::batch::{Batch, Operation, ScriptKind};
+use crate::check::{Counter, LimitSpec};
+use crate::redis::batch::{Batch, Operation};
+use crate::redis::scripts::Script;
 
 /// Duration for which the general script decides all checks of a limit after an undecided one.
 const GENERAL_FOR: Duration = Duration::from_secs(1);
@@ -22,15 +23,15 @@ pub(super) struct ScriptChoice {
 
 impl ScriptChoice {
     /// Returns the script that decides an operation.
-    pub(super) fn script_of(&self, operation: &Operation, now: Instant) -> ScriptKind {
-        let is_general = |limit| self.general_until.get(&address(limit)).is_some_and(|&until| now < until);
-        match operation.plain_counter() {
-            Some(counter) if !is_general(&counter.limit) => ScriptKind::Plain,
-            _ => ScriptKind::General,
-        }
+    pub(super) fn script_of(&self, operation: &Operation, now: Instant) -> Script {
+        let counters = operation.counters();
+        let is_general = |counter: &Counter| {
+            self.general_until.get(&address(&counter.limit)).is_some_and(|&until| now < until)
+        };
+        if counters.iter().any(is_general) { Script::General } else { Script::of(counters) }
     }
 
-    /// Records a batch that the plain script left undecided.
+    /// Records a batch of undecided checks.
     pub(super) fn record_undecided(&mut self, batch: &Batch, now: Instant) {
         self.general_until.retain(|_, until| now < *until);
         for counter in batch.entries().0.iter().flat_map(|entry| entry.counters()) {

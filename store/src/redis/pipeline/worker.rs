@@ -18,11 +18,11 @@ use super::queue::RepeatedBatch;
 use super::settings::PipelineSettings;
 use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
-use crate::redis::batch::ScriptKind;
 use crate::redis::connect::{
     Connected, Connector, Redirect, ServerClock, ServerFailure, backoff, probe, warn_of_eviction,
 };
 use crate::redis::script::{Reply, respond};
+use crate::redis::scripts::Script;
 
 /// Number of consecutive calls without a reply in time that opens the circuit.
 const MAX_TIMEOUTS: u32 = 3;
@@ -167,7 +167,7 @@ impl Worker {
                     Ok(None) => return Disconnect::Closed,
                     Err(Idle) => {
                         let (scripts, budget) = (&self.settings.scripts, self.settings.budget);
-                        match probe(&mut connection, scripts, ScriptKind::Plain, budget).await {
+                        match probe(&mut connection, scripts, Script::Plain, budget).await {
                             Ok(now) => {
                                 (clock, timeouts, self.failed) = (now, 0, 0);
                                 continue;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::redis::batch::{Batch, BatchGroup};
 use crate::redis::script::{ScriptArguments, Scripts, is_no_script};
+use crate::redis::scripts::Script;
 
 /// One script call.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct ScriptCall {
 
 impl ScriptCall {
     pub(super) fn new(group: BatchGroup, batch: Batch) -> Self {
-        Self { group, batch, asking: false, redirects: 0, arguments: ScriptArguments::default() }
+        Self { group, batch, asking: false, redirects: 0, arguments: ScriptArguments::empty(Script::General) }
     }
 }
 
@@ -126,7 +127,7 @@ async fn write(
         let script = call.batch.script();
         pipeline.add_command(if source && !sent.contains(&script) {
             sent.push(script);
-            scripts.with_source(&call.arguments)
+            Scripts::with_source(&call.arguments)
         } else {
             scripts.by_hash(&call.arguments)
         });

@@ -4,25 +4,16 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::redis::batch::ScriptKind;
+use crate::redis::scripts::Script;
 
-/// Source of the script that decides all operations. Its head describes the arguments and the reply.
-pub const CHECK_LUA: &str = include_str!("check.lua");
-
-/// Source of the small script that decides plain checks ([`is_plain`](super::super::is_plain)).
-pub const PLAIN_LUA: &str = include_str!("lua/plain.lua");
-
-/// The scripts, by their hashes.
+/// The hashes of the scripts.
 #[derive(Debug)]
-pub(crate) struct Scripts {
-    plain: String,
-    general: String,
-}
+pub(crate) struct Scripts([String; 3]);
 
 /// The arguments of one script call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ScriptArguments {
-    pub(super) script: ScriptKind,
+    pub(super) script: Script,
     /// Keys that the call touches, each once.
     pub(crate) keys: Vec<String>,
     /// The only other argument.
@@ -31,10 +22,10 @@ pub(crate) struct ScriptArguments {
 
 impl ScriptArguments {
     /// Arguments without an operation. The deadline of the general script lies thousands of years ahead.
-    pub(crate) fn empty(script: ScriptKind) -> Self {
+    pub(crate) fn empty(script: Script) -> Self {
         let payload = match script {
-            ScriptKind::Plain => Vec::new(),
-            ScriptKind::General => pack(&[u64::from(u32::MAX) << 20]),
+            Script::Plain | Script::Runs => Vec::new(),
+            Script::General => pack(&[u64::from(u32::MAX) << 20]),
         };
         Self { script, keys: Vec::new(), payload }
     }
@@ -42,8 +33,7 @@ impl ScriptArguments {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let hash = |source| redis::Script::new(source).get_hash().to_owned();
-        Self { plain: hash(PLAIN_LUA), general: hash(CHECK_LUA) }
+        Self(Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned()))
     }
 
     /// Calls a script and returns its reply.
@@ -53,27 +43,19 @@ impl Scripts {
         arguments: &ScriptArguments,
     ) -> RedisResult<Value> {
         match send(connection, &self.by_hash(arguments)).await {
-            Err(error) if is_no_script(&error) => send(connection, &self.with_source(arguments)).await,
+            Err(error) if is_no_script(&error) => send(connection, &Self::with_source(arguments)).await,
             other => other,
         }
     }
 
     /// Returns the command that calls a script by its hash.
     pub(crate) fn by_hash(&self, arguments: &ScriptArguments) -> Cmd {
-        let hash = match arguments.script {
-            ScriptKind::Plain => &self.plain,
-            ScriptKind::General => &self.general,
-        };
-        command("EVALSHA", hash, arguments)
+        command("EVALSHA", &self.0[arguments.script as usize], arguments)
     }
 
     /// Returns the command that calls a script by its source, after which the server knows the script.
-    pub(crate) fn with_source(&self, arguments: &ScriptArguments) -> Cmd {
-        let source = match arguments.script {
-            ScriptKind::Plain => PLAIN_LUA,
-            ScriptKind::General => CHECK_LUA,
-        };
-        command("EVAL", source, arguments)
+    pub(crate) fn with_source(arguments: &ScriptArguments) -> Cmd {
+        command("EVAL", arguments.script.source(), arguments)
     }
 }
 

@@ -3,11 +3,11 @@
 use redis::Value;
 use sluice_limiter::RecordView;
 use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use crate::check::Counter;
 use crate::failure::StoreFault;
-use crate::redis::batch::{Batch, BatchEntry, Operation, Run, ScriptKind, checks_in};
+use crate::redis::batch::{Batch, BatchEntry, Operation, others};
+use crate::redis::scripts::Script;
 
 /// A reply that does not have the form that the script returns.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,25 +24,13 @@ pub(super) enum State {
 /// The states of all rates of all counters of a check.
 pub(super) type States = SmallVec<[State; 2]>;
 
-/// The records of the counters that the checks of a run share.
-type SharedRecords = SmallVec<[Record; 2]>;
-
-impl State {
-    fn record(&self) -> Option<Record> {
-        match self {
-            Self::Record(record) => Some(record.clone()),
-            Self::View(_) => None,
-        }
-    }
-}
-
 /// The result of one entry.
 #[derive(Debug)]
 pub(super) enum EntryResult {
     /// Number of times that the check was admitted, and the states afterwards.
     Decided(u64, States),
     Settled,
-    /// The plain script did not decide the check.
+    /// The script did not decide the check.
     Undecided,
     /// A value in Redis cannot be used.
     Broken(StoreFault),
@@ -86,71 +74,26 @@ impl Reply {
         let (entries, runs) = batch.entries();
         let mut results = Vec::with_capacity(entries.len());
         match batch.script() {
-            ScriptKind::Plain => {
+            Script::Plain => {
                 for entry in entries {
-                    results.push(self.plain_result(entry)?);
+                    results.push(self.check_of_run(entry, 0, &[])?.0);
                 }
             }
-            ScriptKind::General => self.general_results(entries, runs, &mut results)?,
+            Script::Runs => {
+                let mut rest = entries;
+                for run in runs {
+                    let (checks, later) = rest.split_at(run.checks);
+                    self.run(checks, run.own, &mut results)?;
+                    rest = later;
+                }
+            }
+            Script::General => {
+                for entry in entries {
+                    results.push(self.result(entry)?);
+                }
+            }
         }
         if self.rest.len() == 0 { Ok(results) } else { Err(InvalidReply) }
-    }
-
-    /// Reads a result of the plain script, which returns counts in the current window.
-    fn plain_result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
-        let admitted = integer(&mut self.rest)?;
-        let (current, previous) = (count(&mut self.rest)?, count(&mut self.rest)?);
-        if admitted == -1 {
-            return Ok(EntryResult::Undecided);
-        }
-        let admitted = u64::try_from(admitted).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
-        let rate = entry.counters().first().and_then(|counter| counter.limit.rates.first());
-        let mut record = Record::empty(rate.ok_or(InvalidReply)?.tag(), self.micros);
-        (record.current, record.previous) = (current.min(MAX_COUNT), previous.min(MAX_COUNT));
-        Ok(EntryResult::Decided(admitted, smallvec![State::Record(record)]))
-    }
-
-    fn general_results(
-        &mut self,
-        entries: &[BatchEntry],
-        runs: &[Run],
-        results: &mut Vec<EntryResult>,
-    ) -> Result<(), InvalidReply> {
-        let (others, mut rest) = entries.split_at(entries.len() - checks_in(runs));
-        for entry in others {
-            results.push(self.result(entry)?);
-        }
-        for run in runs {
-            let (checks, others) = rest.split_at(run.checks);
-            self.run(checks, run.own, results)?;
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
-        let first = integer(&mut self.rest)?;
-        if let BatchEntry::Single(Operation::Settle(..)) = entry {
-            return Ok(broken(first).unwrap_or(EntryResult::Settled));
-        }
-        self.full_result(entry, first, entry.counters().iter())
-    }
-
-    /// Reads a result in the full form, with the counters in this order. `first` is its first number, already
-    /// read.
-    fn full_result<'a>(
-        &mut self,
-        entry: &BatchEntry,
-        first: i64,
-        counters: impl Iterator<Item = &'a Counter>,
-    ) -> Result<EntryResult, InvalidReply> {
-        if let Some(result) = broken(first) {
-            return Ok(result);
-        }
-        let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
-        let rates = counters.flat_map(|counter| &counter.limit.rates);
-        let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
-        Ok(EntryResult::Decided(admitted, states))
     }
 
     /// Reads the results of a run.
@@ -161,72 +104,56 @@ impl Reply {
         results: &mut Vec<EntryResult>,
     ) -> Result<(), InvalidReply> {
         let Some(first) = checks.first() else { return Ok(()) };
-        // Unknown at first if all results have the full form.
-        let mut shared = self.shared_records(first.counters(), own)?;
-        for entry in checks {
-            let counters = entry.counters();
-            let code = integer(&mut self.rest)?;
-            if code >= -2 {
-                // In the reply the own counter comes first; it moves to its index in the check.
-                let others =
-                    counters.iter().enumerate().filter(|&(at, _)| at != own).map(|(_, counter)| counter);
-                let ordered = std::iter::once(&counters[own]).chain(others);
-                let mut result = self.full_result(entry, code, ordered)?;
-                if let EntryResult::Decided(_, states) = &mut result {
-                    let rates = counters[own].limit.rates.len();
-                    shared = states[rates..].iter().map(State::record).collect::<Option<_>>();
-                    states[..rates + own].rotate_left(rates);
-                }
-                results.push(result);
-                continue;
-            }
-            let shared = shared.as_mut().ok_or(InvalidReply)?;
-            if entry.times() != 1 {
-                return Err(InvalidReply);
-            }
-            let mut code = short_code(code)?;
-            let admitted = code & 1;
-            let mut states = States::new();
-            for (n, rate) in counters[own].limit.rates.iter().enumerate() {
-                if n > 0 {
-                    code = short_code(integer(&mut self.rest)?)?;
-                }
-                let mut record = Record::empty(rate.tag(), self.micros);
-                if code & 2 == 0 {
-                    (record.current, record.previous) = ((code >> 2) & 0xf_ffff, code >> 22);
-                } else {
-                    record.current = (code >> 2).min(MAX_COUNT);
-                    record.previous = count(&mut self.rest)?.min(MAX_COUNT);
-                }
-                states.push(State::Record(record));
-            }
-            for record in shared.iter_mut() {
-                record.current += admitted;
-            }
-            states.insert_many(0, shared[..own].iter().cloned().map(State::Record));
-            states.extend(shared[own..].iter().cloned().map(State::Record));
-            results.push(EntryResult::Decided(admitted, states));
+        let shared = others(first.counters(), own).flat_map(|counter| &counter.limit.rates);
+        let mut shared = shared.map(|rate| self.counts(rate)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
+        for check in checks {
+            let (result, admitted) = self.check_of_run(check, own, &shared)?;
+            shared.iter_mut().for_each(|record: &mut Record| record.current += admitted);
+            results.push(result);
         }
         Ok(())
     }
 
-    /// Reads the records of a run's shared counters, which have one rate each. Returns `None` if the reply
-    /// omits them.
-    fn shared_records(
+    /// Reads the result of a check, given the records of the shared counters before it, which have one rate
+    /// each. Returns the number of admitted callers as well.
+    fn check_of_run(
         &mut self,
-        counters: &[Counter],
+        check: &BatchEntry,
         own: usize,
-    ) -> Result<Option<SharedRecords>, InvalidReply> {
-        let mut shared = SharedRecords::new();
-        for (_, counter) in counters.iter().enumerate().filter(|&(at, _)| at != own) {
-            let rate = counter.limit.rates.first().ok_or(InvalidReply)?;
-            if shared.is_empty() && self.rest.as_slice().first() == Some(&Value::Int(-1)) {
-                self.rest.next();
-                return Ok(None);
-            }
-            shared.push(self.state(rate)?.record().ok_or(InvalidReply)?);
+        shared: &[Record],
+    ) -> Result<(EntryResult, u64), InvalidReply> {
+        let admitted = integer(&mut self.rest)?;
+        let rates = check.counters().get(own).ok_or(InvalidReply)?.limit.rates.iter();
+        let own_records = rates.map(|rate| self.counts(rate)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
+        if admitted == -1 {
+            return Ok((EntryResult::Undecided, 0));
         }
-        Ok(Some(shared))
+        let admitted = u64::try_from(admitted).ok().filter(|&n| n <= check.times()).ok_or(InvalidReply)?;
+        let after = |record: &Record| Record { current: record.current + admitted, ..record.clone() };
+        let mut states: States = shared.iter().map(after).map(State::Record).collect();
+        states.insert_many(own, own_records.into_iter().map(State::Record));
+        Ok((EntryResult::Decided(admitted, states), admitted))
+    }
+
+    /// Reads the counts of a plain rate in the current window.
+    fn counts(&mut self, rate: &Rate) -> Result<Record, InvalidReply> {
+        let (current, previous) =
+            (count(&mut self.rest)?.min(MAX_COUNT), count(&mut self.rest)?.min(MAX_COUNT));
+        Ok(Record { current, previous, ..Record::empty(rate.tag(), self.micros) })
+    }
+
+    fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
+        let first = integer(&mut self.rest)?;
+        if let BatchEntry::Single(Operation::Settle(..)) = entry {
+            return Ok(broken(first).unwrap_or(EntryResult::Settled));
+        }
+        if let Some(result) = broken(first) {
+            return Ok(result);
+        }
+        let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
+        let rates = entry.counters().iter().flat_map(|counter| &counter.limit.rates);
+        let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
+        Ok(EntryResult::Decided(admitted, states))
     }
 
     fn state(&mut self, rate: &Rate) -> Result<State, InvalidReply> {
@@ -264,11 +191,6 @@ fn integer(values: &mut std::vec::IntoIter<Value>) -> Result<i64, InvalidReply> 
         Some(Value::Int(n)) => Ok(n),
         _ => Err(InvalidReply),
     }
-}
-
-/// Decodes the number of a short form, which the script sends as -3 or below.
-fn short_code(number: i64) -> Result<u64, InvalidReply> {
-    (-3i64).checked_sub(number).and_then(|code| u64::try_from(code).ok()).ok_or(InvalidReply)
 }
 
 /// Decodes the error codes that replace a result.

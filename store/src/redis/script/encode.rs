@@ -4,67 +4,93 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluice_limiter::MAX_COUNT;
+use sluice_limiter::{MAX_COUNT, Rate};
 use smallvec::SmallVec;
 
 use super::call::{ScriptArguments, pack};
 use super::key_names::KeyNames;
 use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
-use crate::redis::batch::{Batch, BatchEntry, Operation, Run, ScriptKind, checks_in};
+use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
+use crate::redis::scripts::Script;
 
-/// Encodes a batch, which is arranged on the way. The script does nothing after `deadline`, in milliseconds of
-/// the server's clock.
-pub(crate) fn encode(batch: &mut Batch, names: &KeyNames, deadline: u64) -> ScriptArguments {
-    batch.arrange();
+/// Encodes an arranged batch. The script does nothing after `deadline`, in milliseconds of the server's clock.
+pub(crate) fn encode(batch: &Batch, names: &KeyNames, deadline: u64) -> ScriptArguments {
     let (entries, runs) = batch.entries();
     match batch.script() {
-        ScriptKind::Plain => encode_plain(entries, names, deadline),
-        ScriptKind::General => encode_general(entries, runs, names, deadline),
+        Script::Plain => encode_plain(entries, names, deadline),
+        Script::Runs => encode_runs(entries, runs, names, deadline),
+        Script::General => encode_general(entries, names, deadline),
     }
 }
 
-/// Encodes plain checks for the plain script: one group for neighbours with the same limit and as many callers.
+/// Encodes one group for neighbours with the same limit and as many callers.
 fn encode_plain(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
-    let counters = || entries.iter().flat_map(|entry| entry.counters().first());
-    let mut payload = Vec::with_capacity(22);
-    let is_alike = |one: &BatchEntry, other: &BatchEntry| {
-        let limit = |entry: &BatchEntry| entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
-        limit(one) == limit(other) && one.times() == other.times()
+    let shape = |entry: &BatchEntry| {
+        let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
+        (limit, entry.times())
     };
-    for group in entries.chunk_by(is_alike) {
-        let Some((entry, rate)) =
-            group.first().and_then(|entry| Some((entry, entry.counters().first()?.limit.rates.first()?)))
-        else {
-            continue;
-        };
-        for number in [deadline, rate.requests.get(), rate.tag().get()] {
-            payload.extend_from_slice(&number.to_le_bytes()[..6]);
-        }
-        payload.extend_from_slice(&(entry.times() as u16).to_le_bytes());
-        payload.extend_from_slice(&(group.len() as u16).to_le_bytes());
+    let (mut payload, mut keys) = (Vec::with_capacity(22), Vec::with_capacity(entries.len()));
+    for group in entries.chunk_by(|one, other| shape(one) == shape(other)) {
+        let mut counters = group.iter().flat_map(BatchEntry::counters);
+        keys.extend(counters.clone().map(|counter| names.of_counter(counter)));
+        let rate = counters.next().and_then(|counter| counter.limit.rates.first());
+        push_time(&mut payload, deadline);
+        payload.extend(rate.into_iter().flat_map(rate_bytes));
+        push_counts(&mut payload, group);
     }
-    let keys = counters().map(|counter| names.of_counter(counter)).collect();
-    ScriptArguments { script: ScriptKind::Plain, keys, payload }
+    ScriptArguments { script: Script::Plain, keys, payload }
 }
 
-fn encode_general(entries: &[BatchEntry], runs: &[Run], names: &KeyNames, deadline: u64) -> ScriptArguments {
+/// Encodes runs, one after another.
+fn encode_runs(entries: &[BatchEntry], runs: &[Run], names: &KeyNames, deadline: u64) -> ScriptArguments {
+    let (mut payload, mut keys) = (Vec::new(), Vec::with_capacity(entries.len() + 1));
+    let mut rest = entries;
+    for run in runs {
+        let (checks, later) = rest.split_at(run.checks);
+        rest = later;
+        let Some(first) = checks.first().map(BatchEntry::counters) else { continue };
+        let (own, shared) = (&first[run.own].limit.rates, others(first, run.own));
+        push_time(&mut payload, deadline);
+        push_counts(&mut payload, checks);
+        payload.extend([own.len() as u8, first.len() as u8 - 1]);
+        payload
+            .extend(own.iter().chain(shared.flat_map(|counter| &counter.limit.rates)).flat_map(rate_bytes));
+        keys.extend(others(first, run.own).map(|counter| names.of_counter(counter)));
+        keys.extend(checks.iter().map(|check| names.of_counter(&check.counters()[run.own])));
+    }
+    ScriptArguments { script: Script::Runs, keys, payload }
+}
+
+fn push_time(payload: &mut Vec<u8>, millis: u64) {
+    payload.extend_from_slice(&millis.to_le_bytes()[..6]);
+}
+
+/// Returns the bytes of a rate for the scripts that need no parameters: requests and tag.
+fn rate_bytes(rate: &Rate) -> impl Iterator<Item = u8> + use<> {
+    [rate.requests.get(), rate.tag().get()]
+        .into_iter()
+        .flat_map(|number| number.to_le_bytes().into_iter().take(6))
+}
+
+/// Appends the number of callers of each check, and the number of checks.
+fn push_counts(payload: &mut Vec<u8>, checks: &[BatchEntry]) {
+    let callers = checks.first().map_or(0, BatchEntry::times);
+    payload.extend((callers as u16).to_le_bytes());
+    payload.extend((checks.len() as u16).to_le_bytes());
+}
+
+fn encode_general(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
     let mut encoder = Encoder::new(names);
-    let (others, mut rest) = entries.split_at(entries.len() - checks_in(runs));
-    for entry in others {
+    for entry in entries {
         match entry {
             BatchEntry::Single(Operation::Settle(settlement, _)) => encoder.settlement(settlement),
             check => encoder.check(check.counters(), check.times()),
         }
     }
-    for run in runs {
-        let (checks, others) = rest.split_at(run.checks);
-        encoder.run(checks, run.own);
-        rest = others;
-    }
     encoder.finish(deadline)
 }
 
-/// The arguments of a call, under construction.
+/// The arguments of the general script, under construction.
 struct Encoder<'a> {
     names: &'a KeyNames,
     keys: Vec<String>,
@@ -94,7 +120,7 @@ impl<'a> Encoder<'a> {
         numbers.extend([deadline, limit_indexes.len() as u64]);
         numbers.extend(limits);
         numbers.extend(operations);
-        ScriptArguments { script: ScriptKind::General, keys, payload: pack(&numbers) }
+        ScriptArguments { script: Script::General, keys, payload: pack(&numbers) }
     }
 
     /// Adds a check that is decided a number of times.
@@ -107,25 +133,9 @@ impl<'a> Encoder<'a> {
             let limit = self.limit(&counter.limit);
             self.operations.extend([index, cost, limit]);
             for rate in &counter.limit.rates {
-                self.operations.extend(rate.script_arguments(counter.key.0, cost).into_iter().flatten());
+                self.operations.extend(rate.full_script_arguments(counter.key.0, cost));
             }
         }
-    }
-
-    /// Adds a run. Only further runs may follow.
-    fn run(&mut self, checks: &'a [BatchEntry], own: usize) {
-        let Some(first) = checks.first() else { return };
-        let counters = first.counters();
-        let limit = self.limit(&counters[own].limit);
-        self.operations.extend([2, limit, first.times(), checks.len() as u64, counters.len() as u64 - 1]);
-        for (_, shared) in counters.iter().enumerate().filter(|&(at, _)| at != own) {
-            let index = self.key(&shared.limit, shared.key);
-            let limit = self.limit(&shared.limit);
-            self.operations.extend([index, limit]);
-        }
-        // No other entry names these keys.
-        let names = checks.iter().map(|check| self.names.of_counter(&check.counters()[own]));
-        self.keys.extend(names);
     }
 
     /// Adds a correction.
@@ -147,8 +157,7 @@ impl<'a> Encoder<'a> {
         if index == next {
             self.limits.push(limit.rates.len() as u64);
             for rate in &limit.rates {
-                let flag = u64::from(rate.script_arguments(0, 1).is_some());
-                self.limits.extend([rate.requests.get(), rate.tag().get() + flag]);
+                self.limits.extend([rate.requests.get(), rate.tag().get()]);
             }
         }
         index

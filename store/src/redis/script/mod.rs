@@ -7,8 +7,7 @@
 //! - [`decode`]: the script's reply as the states of counters.
 //! - [`respond`]: the responses to a batch's callers, computed from these states.
 //!
-//! `lua/plain.lua` decides plain checks, which are nearly all. What it leaves undecided, and all other
-//! operations, `check.lua` decides. The head of each script describes its arguments and its reply.
+//! The scripts are in `lua/`.
 
 mod call;
 mod decode;
@@ -18,7 +17,6 @@ mod respond;
 #[cfg(test)]
 mod tests;
 
-pub use call::{CHECK_LUA, PLAIN_LUA};
 pub(crate) use call::{ScriptArguments, Scripts, is_no_script, send};
 pub(crate) use decode::{Reply, read_time};
 pub(crate) use encode::encode;

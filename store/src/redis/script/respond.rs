@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::decode::{EntryResult, InvalidReply, Reply, State, States};
 use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
-use crate::redis::batch::{Batch, BatchEntry, Operation, ScriptKind};
+use crate::redis::batch::{Batch, BatchEntry, Operation};
+use crate::redis::scripts::Script;
 
 /// Sends a response to every caller of the batch whose check is decided. Returns the others, as a batch for the
 /// general script. If any part of the reply is invalid, every caller receives an error.
@@ -26,7 +27,7 @@ pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<Option<Batch>, I
     if invalid {
         return Err(InvalidReply);
     }
-    Ok((!undecided.is_empty()).then(|| Batch::of_entries(ScriptKind::General, undecided, deadline)))
+    Ok((!undecided.is_empty()).then(|| Batch::of_entries(Script::General, undecided, deadline)))
 }
 
 /// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its

@@ -13,6 +13,7 @@ use super::{KeyNames, Reply, encode, respond};
 use crate::check::{CheckRequest, Counter, KeyHash, LimitSpec, Records, decide};
 use crate::redis::batch::{Batch, Operation, PendingOperation};
 use crate::redis::partitions::Partitions;
+use crate::redis::scripts::Script;
 
 fn check(requests: u64, cost: u64) -> CheckRequest {
     let rate = |algorithm, requests| {
@@ -44,7 +45,7 @@ proptest! {
         let expected: Vec<_> = (0..callers).map(|_| decide(&check, &mut state, now)).collect();
         let admitted = expected.iter().filter(|response| response.admitted).count() as i64;
 
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(Script::General);
         let mut receivers = Vec::new();
         for _ in 0..callers {
             let (operation, receiver) = pending(check.clone());
@@ -67,10 +68,11 @@ proptest! {
         values in proptest::collection::vec(prop_oneof![any::<i64>(), 0i64..5, -9i64..0], 0..12), called: bool,
     ) {
         let (operation, mut receiver) = pending(check(5, 1));
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(Script::General);
         batch.push(operation);
         if called {
-            encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(1)) }, 1);
+            batch.arrange();
+            encode(&batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(1)) }, 1);
         }
         if let Ok(reply) = Reply::read(Value::Array(values.into_iter().map(Value::Int).collect())) {
             let _ = respond(reply, batch);
@@ -82,14 +84,14 @@ proptest! {
 #[test]
 fn a_key_is_named_once_in_a_call() {
     let (one, other) = (check(5, 1), check(5, 2));
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(Script::General);
     for check in [&one, &other, &one] {
         assert!(batch.push(pending(check.clone()).0).is_none());
     }
     let elsewhere = smallvec![Counter { key: KeyHash(2), ..one[0].clone() }];
     assert!(batch.push(pending(elsewhere).0).is_none());
     let arguments =
-        encode(&mut batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(4)) }, 7);
+        encode(&batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(4)) }, 7);
     assert_eq!((arguments.keys.len(), batch.len()), (2, 3));
 }
 

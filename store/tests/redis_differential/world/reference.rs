@@ -31,36 +31,38 @@ impl World {
         }
     }
 
-    /// Reports whether the plain script has to decide a check of this counter: the value is missing or holds just
-    /// the record of its rate, which is not ahead, and the product of its previous count and the time left is
-    /// exact in a double.
+    /// Reports whether the plain script and the one for runs have to decide a check of this counter: the value is
+    /// missing or holds just the records of its rates, none of which is ahead, and the products of their
+    /// previous counts and the time left are exact in a double.
     pub(crate) fn must_decide(&self, counter: &Counter) -> bool {
-        let rate = &counter.limit.rates[0];
-        let record = match self.stored.get(&name(&counter.limit, counter.key)) {
-            None => return true,
-            Some(Stored::Records(records)) => match &records[..] {
-                [record] if record.tag == rate.tag() && record.overrun == Overrun::default() => record,
-                _ => return false,
-            },
-            Some(_) => return false,
+        let is_exact = |record: &Record, rate: &Rate| {
+            let (rolled, _) = rate.roll(Some(record.clone()), self.now);
+            let rest = rate.period.millis() - self.now / 1000 % rate.period.millis();
+            record.tag == rate.tag()
+                && record.overrun == Overrun::default()
+                && record.window <= Record::empty(rate.tag(), self.now).window
+                && u128::from(rolled.previous) * u128::from(rest) < 1 << 53
         };
-        let (rolled, _) = rate.roll(Some(record.clone()), self.now);
-        let period = rate.period.millis();
-        let rest = period - self.now / 1000 % period;
-        let now = Record::empty(rate.tag(), self.now).window;
-        record.window <= now && u128::from(rolled.previous) * u128::from(rest) < 1 << 53
+        let rates = &counter.limit.rates;
+        match self.stored.get(&name(&counter.limit, counter.key)) {
+            None => true,
+            Some(Stored::Records(records)) => {
+                records.len() == rates.len()
+                    && records.iter().zip(rates).all(|(record, rate)| is_exact(record, rate))
+            }
+            Some(_) => false,
+        }
     }
 
-    /// Returns the states of these counters, each with the first rate of its limit.
-    pub(crate) fn states_of(&self, counters: &[Counter]) -> Vec<[i64; 3]> {
-        let state = |counter: &Counter| {
-            let rate = &counter.limit.rates[0];
+    /// Returns the states of a counter's rates.
+    pub(crate) fn states_of(&self, counter: &Counter) -> Vec<[i64; 3]> {
+        let state = |rate: &Rate| {
             let mut known = self.records(&name(&counter.limit, counter.key)).iter();
             let known = known.find(|record| record.tag == rate.tag()).cloned();
             let (record, _) = rate.roll(known, self.now + rate.phase(counter.key.0));
             [record.window, record.current, record.previous].map(|n| n as i64)
         };
-        counters.iter().map(state).collect()
+        counter.limit.rates.iter().map(state).collect()
     }
 
     pub(super) fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {

@@ -1,0 +1,71 @@
+-- Concurrency limits: a list of holders in 16 bytes each: the holder, the number of its slots, the end of its lease.
+-- Uses the codec, `admit` and `rebase`. Defines the rules of concurrency limits.
+
+local function concurrency_rules()
+  local MAX_CONCURRENT = 1000000
+
+  -- Returns the bytes of each holder whose lease has not ended, the latest end, the number of slots in use, and the index of the
+  -- given holder, if it is among them.
+  local function roll(i, lease, holder)
+    local all, live, latest, used, own = i and tails[i] or '', {}, 0, 0, nil
+    for at = 1, #all, 16 do
+      local who, slots, ends = unpack('<I6I4I6', all, at)
+      if slots > 0 and ends > now then
+        if ends > now + lease then ends = now + lease end
+        if ends > latest then latest = ends end
+        used = used + slots
+        live[#live + 1] = pack('<I6I4I6', who, slots, ends)
+        if who == holder and not own then own = #live end
+      end
+    end
+    return live, latest, used, own
+  end
+
+  local function slots_at(bytes)
+    local _, slots = unpack('<I6I4', bytes)
+    return slots
+  end
+
+  -- Parameters: the holder, and the length of a lease in milliseconds.
+  local function room(i, key, r, p, cost, callers, m)
+    local live, latest, used, own = roll(i, a[p + 1], a[p])
+    if #live > 0 and rebase(i, key, latest, 0, 0) then tails[i] = table.concat(live) end
+    slot_of[m], current_of[m], previous_of[m], tail_of[m], instant_of[m], used_of[m] = latest, 0, 0, live, own, used
+    return admit(not own and #live >= MAX_HOLDERS and 0 or requests_of[r] - used, cost, callers)
+  end
+
+  local function charge(_, p, cost, admitted, _, m)
+    local live, own, add = tail_of[m], instant_of[m], admitted * cost
+    if add > 0 then
+      local ends = now + a[p + 1]
+      live[own or #live + 1] = pack('<I6I4I6', a[p], add + (own and slots_at(live[own]) or 0), ends)
+      if ends > slot_of[m] then slot_of[m] = ends end
+      used_of[m] = used_of[m] + add
+    end
+    tail_of[m] = table.concat(live)
+  end
+
+  local function reply(_, _, _, m)
+    out[o], out[o + 1], out[o + 2] = slot_of[m], used_of[m], 0
+    o = o + 3
+  end
+
+  local function settle(i, _, p, _, more, less)
+    local holder, lease = a[p], a[p + 1]
+    local live, _, _, own = roll(i, lease, holder)
+    if own then
+      local slots = slots_at(live[own]) + more - less
+      if slots > MAX_CONCURRENT then slots = MAX_CONCURRENT end
+      if slots > 0 then live[own] = pack('<I6I4I6', holder, slots, now + lease) else table.remove(live, own) end
+    end
+    local latest = 0
+    for at = 1, #live do
+      local ends = unpack('<I6', live[at], 11)
+      if ends > latest then latest = ends end
+    end
+    record[i + 1], tails[i] = latest, table.concat(live)
+  end
+
+  return {room = room, charge = charge, reply = reply, settle = settle}
+end
+

@@ -1,0 +1,50 @@
+-- Decides a batch of operations of any kind in one call. What it computes is defined in Rust, by the algorithms of
+-- sluice-limiter and by decide and settle of sluice-store. The bytes of a value are those of sluice-limiter's records.
+--
+-- KEYS     the keys of all counters, each once
+-- ARGV[1]  a MessagePack array of integers: the deadline in milliseconds of this server's clock; the number of limits; for each
+--          limit the number of its rates, and for each rate the number of requests and the tag. Then the operations:
+--          0: a settlement: index of the key, instant of the charge in microseconds, additional charge, refund, index of the
+--             limit; then five parameters for each rate of the limit (Rate::settlement_script_arguments);
+--          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
+--             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments).
+-- reply    this server's time in microseconds. Then for a settlement 0; for a check the number of admitted callers, and for
+--          each rate of each counter the state afterwards: slot, current count, previous count. A rate with more than one
+--          previous slot has a string instead of the previous count, with 6 bytes for each previous slot. A log has the newest
+--          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the
+--          latest end of a lease, the number of slots in use, and 0. After a soft rate follow the begin and the end of its
+--          time above the number. Instead of all that, -1 if a key does not hold a string, and -2 if the string does not
+--          consist of records. After the deadline only the time is returned, and nothing is written.
+--
+-- All reads come before all writes, so an error leaves nothing half done. All numbers are integers below 2^53, where doubles
+-- are exact. Then x % y is exact too, and (x - x % y) / y is the floor of x / y. Only a warm-up computes with fractions.
+--
+-- The parts after this one define: the codec of records, the algorithms, and the decisions. The last part runs the batch.
+
+local call, spread = redis.call, unpack
+local pack, unpack = struct.pack, struct.unpack
+local sub, rep = string.sub, string.rep
+local keys, a = KEYS, cmsgpack.unpack(ARGV[1])
+
+local time = call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local fraction = micros % 1000
+local now = (micros - fraction) / 1000
+if now > a[1] then return {micros} end
+
+-- The index of the first rate of each limit, and the properties of all rates. `rules` are the functions of its algorithm.
+local first_rate, requests_of, tag_of, kind_of, period_of, rules_of = {1}, {}, {}, {}, {}, {}
+
+-- The lowest 13 bits of a tag without the width are the kind of the record; the rest is the period. Sliding windows have the
+-- kinds 520 to 992: 512 + 8 * the number of previous slots.
+local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY =
+  1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608
+local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000
+
+-- The reply, and the position of its next value.
+local out, o = {micros}, 2
+
+-- The state of each rate of a check, by the index of the rate within the check. `tail` holds the counts of further slots, the
+-- instants of a log, or the holders of a concurrency limit. `instant` and `used` are what else an algorithm remembers.
+local slot_of, current_of, previous_of, tail_of, since_of, last_of, instant_of, used_of = {}, {}, {}, {}, {}, {}, {}, {}
+

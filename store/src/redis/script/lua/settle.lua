@@ -1,0 +1,22 @@
+-- Settlements: the correction of a charge, in every record of the limit that the key still holds.
+-- Uses the codec and the rules of all algorithms. Defines `settle`.
+
+-- Settles the charge whose key stands at p. Returns the position after it, or an error.
+local function settle(p)
+  local key, charged, more, less, limit = a[p], a[p + 1], a[p + 2], a[p + 3], a[p + 4]
+  p = p + 5
+  local from = first_record[key] or load(key)
+  if type(from) == 'table' then return from end
+  for r = first_rate[limit], first_rate[limit + 1] - 1 do
+    local i = from > 0 and find(tag_of[r], from, last_record[key])
+    if i then
+      rules_of[r].settle(i, r, p, charged, more, less)
+      changed[key] = true
+    end
+    p = p + 5
+  end
+  out[o] = from < 0 and from or 0
+  o = o + 1
+  return p
+end
+

@@ -1,0 +1,23 @@
+-- Writes the keys whose records have changed.
+-- Uses the codec. Defines `write`.
+
+local function write()
+  for key = 1, #keys do
+    if changed[key] then
+      local bytes, expiry = {}, 0
+      for i = first_record[key], last_record[key], 4 do
+        bytes[#bytes + 1] = encode(i)
+        local ends = ends_of(i, record[i], record[i + 1])
+        if ends > expiry then expiry = ends end
+      end
+      local value = table.concat(bytes)
+      -- SETRANGE keeps the time to live, and costs less than SET.
+      if #value == size_of[key] and expiry == expiry_of[key] then
+        call('SETRANGE', keys[key], '0', value)
+      else
+        call('SET', keys[key], value, 'PXAT', expiry)
+      end
+    end
+  end
+end
+
