@@ -1,10 +1,10 @@
-//! The server's clock is set forward and back by a day. Both stores call the shipped script with a prelude
+//! The server's clock is set forward and back by a day. Both stores call the shipped scripts with a prelude
 //! that shifts TIME and the expiry of keys.
 
 use std::time::{Duration, Instant};
 
 use redis::Commands;
-use sluice_store::redis::CHECK_LUA;
+use sluice_store::redis::Script;
 
 use crate::case::Case;
 use crate::proxy::Proxy;
@@ -38,8 +38,8 @@ fn stepped(name: &'static str, from: i64, to: i64) {
     let _permit = permit();
     let server = Server::start(&[]);
     let mut connection = server.redis.connection();
-    let script = server.load(&format!("{PRELUDE}{CHECK_LUA}"));
-    let proxy = Proxy::with_script(server.redis.port, script);
+    let scripts = Script::ALL.map(|script| server.load(&format!("{PRELUDE}{}", script.source())));
+    let proxy = Proxy::with_scripts(server.redis.port, scripts);
     let (): () = connection.set("step", from).unwrap();
     let mut case = Case::start(name, [proxy.url(), proxy.url()], PATIENT);
     case.run_for(Duration::from_millis(3_500));
@@ -61,7 +61,7 @@ fn stepped(name: &'static str, from: i64, to: i64) {
         let metrics = store.metrics();
         assert!(metrics.errors == 0 && metrics.reconnects == 0, "{metrics:?}");
     }
-    proxy.assert_script_replaced();
+    proxy.assert_scripts_replaced();
     case.judge(&mut connection, &[], Timeouts::CountedAtEdges);
 }
 

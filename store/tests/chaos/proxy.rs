@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sluice_store::redis::CHECK_LUA;
+use sluice_store::redis::Script;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,9 +38,9 @@ struct ProxyState {
     /// Number of connections so far, and of the first ones that are dead.
     connections: AtomicUsize,
     dead: AtomicUsize,
-    /// Hash of the shipped script, and of the script that replaces it.
-    script: Option<(String, String)>,
-    /// Whether the source of the shipped script was sent although it is replaced.
+    /// Hashes of the shipped scripts, each with that of the script that replaces it.
+    replaced: Vec<(String, String)>,
+    /// Whether the source of a shipped script was sent although it is replaced.
     source_sent: AtomicBool,
 }
 
@@ -55,24 +55,23 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Starts a proxy to the server on this port of 127.0.0.1.
     pub(crate) fn to(server: u16) -> Self {
-        Self::start(server, None)
+        Self::start(server, vec![])
     }
 
-    /// Starts a proxy that calls the script with this hash, which the server knows, instead of the shipped
-    /// one.
-    pub(crate) fn with_script(server: u16, hash: String) -> Self {
-        let shipped = redis::Script::new(CHECK_LUA).get_hash().to_owned();
-        assert_eq!(shipped.len(), hash.len());
-        Self::start(server, Some((shipped, hash)))
+    /// Starts a proxy that calls the scripts with these hashes, which the server knows, instead of the shipped
+    /// ones.
+    pub(crate) fn with_scripts(server: u16, hashes: [String; 3]) -> Self {
+        let shipped = Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned());
+        Self::start(server, shipped.into_iter().zip(hashes).collect())
     }
 
-    fn start(server: u16, script: Option<(String, String)>) -> Self {
+    fn start(server: u16, replaced: Vec<(String, String)>) -> Self {
         let state = Arc::new(ProxyState {
             server,
             mode: Mutex::new(Mode::Pass),
             connections: AtomicUsize::new(0),
             dead: AtomicUsize::new(0),
-            script,
+            replaced,
             source_sent: AtomicBool::new(false),
         });
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -114,9 +113,9 @@ impl Proxy {
         self.state.dead.store(self.state.connections.load(SeqCst), SeqCst);
     }
 
-    /// Asserts that only the replacement of the script was called.
-    pub(crate) fn assert_script_replaced(&self) {
-        assert!(!self.state.source_sent.load(SeqCst), "the shipped script was called by its source");
+    /// Asserts that only the replacements of the scripts were called.
+    pub(crate) fn assert_scripts_replaced(&self) {
+        assert!(!self.state.source_sent.load(SeqCst), "a shipped script was called by its source");
     }
 }
 
@@ -165,7 +164,7 @@ impl Relay {
         let mut bytes = vec![];
         loop {
             let mut command = frame(&mut from, &mut bytes).await?;
-            if let Some((shipped, other)) = &self.state.script {
+            for (shipped, other) in &self.state.replaced {
                 let head = &command[..command.len().min(80)];
                 if let Some(at) = head.windows(40).position(|bytes| bytes == shipped.as_bytes()) {
                     command[at..at + 40].copy_from_slice(other.as_bytes());

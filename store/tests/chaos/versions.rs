@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_store::redis::CHECK_LUA;
+use sluice_store::redis::Script;
 
 use crate::case::Case;
 use crate::proxy::Proxy;
@@ -28,25 +28,29 @@ fn store_survives_repeated_flushes_of_the_scripts() {
     case.judge(&mut connection, &[], Timeouts::CountedAtEdges);
 }
 
-/// On the same keys, one store runs the shipped script, and the other a script that never writes a count in a
+/// On the same keys, one store runs the shipped scripts, and the other scripts that never write a count in a
 /// single byte.
 #[test]
 fn two_releases_share_counters() {
     let _permit = permit();
     let server = Server::start(&[]);
-    let narrow = "top < 256 and 1 or ";
-    assert!(
-        CHECK_LUA.contains(narrow),
-        "the script no longer contains {narrow:?}: adapt the script of the other release"
-    );
-    let other = server.load(&CHECK_LUA.replacen(narrow, "", 1));
-    let proxy = Proxy::with_script(server.redis.port, other);
+    let others = Script::ALL.map(|script| {
+        let narrow = "count < 256 and 1 or ";
+        let other = script.source().replacen(narrow, "", 1);
+        assert_ne!(
+            other,
+            script.source(),
+            "{script:?} no longer contains {narrow:?}: adapt the other release"
+        );
+        server.load(&other)
+    });
+    let proxy = Proxy::with_scripts(server.redis.port, others);
     let case = Case::start("two releases", [server.redis.url(), proxy.url()], PATIENT);
     case.run_for(Duration::from_millis(4_500));
     for store in &case.load.stores {
         let metrics = store.metrics();
         assert!(metrics.errors == 0 && metrics.reconnects == 0 && metrics.calls > 100, "{metrics:?}");
     }
-    proxy.assert_script_replaced();
+    proxy.assert_scripts_replaced();
     case.judge(&mut server.redis.connection(), &[], Timeouts::CountedAtEdges);
 }

@@ -55,9 +55,9 @@ while at <= #arguments do
           -- SETRANGE keeps the time to live, and costs less than SET.
           call('SETRANGE', key, '12', width == 1 and string.char(current) or pack('<I' .. width, current))
         else
-          local top = current > previous and current or previous
-          width = top < 256 and 1 or top < 65536 and 2 or top < 16777216 and 3 or top < 4294967296 and 4
-            or top < 1099511627776 and 5 or 6
+          local count = current > previous and current or previous
+          width = count < 256 and 1 or count < 65536 and 2 or count < 16777216 and 3 or count < 4294967296 and 4
+            or count < 1099511627776 and 5 or 6
           local record = windows == 2
             and pack('<I6I6I' .. width .. 'I' .. width, tag + width, slot, current, previous)
             or pack('<I6I6I' .. width, tag + width, slot, current)
