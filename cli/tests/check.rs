@@ -58,7 +58,7 @@ fn settings_other_than_the_defaults_and_warnings_are_part_of_the_output() {
     let (warning, valid) = out.trim_end().split_once('\n').unwrap();
     assert!(
         warning.starts_with(
-            "policy.yaml:14: warning: spec.limits[0].rates[0]: a limit of 10 is too small for leases"
+            "policy.yaml:14: warning: spec.limits[0].rates[0]: 10 requests at once are too few for leases"
         ),
         "{out}"
     );

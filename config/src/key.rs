@@ -5,6 +5,7 @@
 use std::hash::Hasher;
 use std::net::IpAddr;
 
+use http::header::COOKIE as COOKIE_HEADER;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use crate::nack::Nack;
 pub enum KeyPart {
     /// Value of the header with this name.
     Header(String),
+    /// Value of the cookie with this name.
+    Cookie(String),
     /// Network of the client's address.
     ClientIp {
         /// Prefix length of the network of an IPv4 address.
@@ -34,7 +37,7 @@ impl KeyPart {
     #[must_use]
     pub fn is_chosen_by_client(&self) -> bool {
         match self {
-            Self::Header(_) => true,
+            Self::Header(_) | Self::Cookie(_) => true,
             Self::ClientIp { .. } => false,
         }
     }
@@ -75,6 +78,7 @@ pub struct KeyBuilder {
 #[derive(Debug)]
 enum KeySource {
     Header(HeaderName),
+    Cookie(String),
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
 
@@ -82,6 +86,7 @@ enum KeySource {
 const HEADER: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 3;
+const COOKIE: u8 = 4;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
@@ -90,6 +95,7 @@ impl KeyBuilder {
         let parts = parts.iter().map(|part| {
             Ok(match part {
                 KeyPart::Header(name) => KeySource::Header(header_name(name)?),
+                KeyPart::Cookie(name) => KeySource::Cookie(name.clone()),
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
                         let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
@@ -108,8 +114,8 @@ impl KeyBuilder {
         self.parts.iter().any(|part| matches!(part, KeySource::ClientIp { .. }))
     }
 
-    /// Returns the key of a request. A header that is empty or repeated counts as missing: a client who could
-    /// choose which of two values counts could choose its counter.
+    /// Returns the key of a request. A header or a cookie that is empty or repeated counts as missing: a client
+    /// who could choose which of two values counts could choose its counter.
     #[must_use]
     pub fn identify(&self, secret: &KeySecret, headers: &HeaderMap, address: IpAddr) -> Identity {
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
@@ -124,6 +130,10 @@ impl KeyBuilder {
                         _ => return self.missing(secret),
                     }
                 }
+                KeySource::Cookie(name) => match cookie(headers, name) {
+                    Some(value) => write_part(&mut hasher, COOKIE, value),
+                    None => return self.missing(secret),
+                },
                 &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     let (kind, prefix) =
                         if address.is_ipv4() { (IPV4, ipv4_prefix) } else { (IPV6, ipv6_prefix) };
@@ -149,6 +159,20 @@ impl KeyBuilder {
             OnMissing::Deny => Identity::Deny,
         }
     }
+}
+
+/// Returns the value of a cookie (RFC 6265, section 4.2.1), without quotes around it. HTTP/2 may send each cookie in
+/// a header of its own.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let cookies =
+        headers.get_all(COOKIE_HEADER).iter().flat_map(|line| line.as_bytes().split(|&b| b == b';'));
+    let mut values = cookies.filter_map(|cookie| {
+        let (found, value) = cookie.split_at(cookie.iter().position(|&b| b == b'=')?);
+        (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
+    });
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    (!value.is_empty()).then_some(value)
 }
 
 fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {
@@ -208,6 +232,45 @@ mod tests {
         }
         shared.dedup();
         assert!(shared.len() == 1 && shared[0] != complete);
+    }
+
+    #[test]
+    fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
+        let key = KeyBuilder::new(&[KeyPart::Cookie("session".into())], OnMissing::Skip).unwrap();
+        let identify = |lines: &[&'static str]| {
+            let pairs: Vec<_> = lines.iter().map(|line| ("cookie", line.as_bytes())).collect();
+            key.identify(&KeySecret::new([7; 16]), &headers(&pairs), IP)
+        };
+        let one = identify(&["session=a"]);
+        for same in [
+            &["theme=dark; session=a"][..],
+            &["session=a;theme=dark"],
+            &["theme=dark", " session = a "],
+            &["session=\"a\""],
+            &["mysession=x; session=a; session2=y"],
+        ] {
+            assert_eq!(identify(same), one, "{same:?}");
+        }
+        assert!(matches!(identify(&["session=a=b"]), Identity::Key(_)));
+        for other in ["session=b", "session=a=b", "session=A"] {
+            assert_ne!(identify(&[other]), one, "{other}");
+        }
+        // A name is case-sensitive. A repeated or empty cookie counts as missing.
+        for missing in [
+            &[][..],
+            &["Session=a"],
+            &["session"],
+            &["session="],
+            &["session=\"\""],
+            &["session=a; session=b"],
+            &["session=a; session=a"],
+            &["session=a", "session=b"],
+        ] {
+            assert_eq!(identify(missing), Identity::Skip, "{missing:?}");
+        }
+        // A header with the same value is another key.
+        let header = KeyBuilder::new(&[KeyPart::Header("session".into())], OnMissing::Skip).unwrap();
+        assert_ne!(header.identify(&KeySecret::new([7; 16]), &headers(&[("session", b"a")]), IP), one);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A whole policy.
 
 use serde::{Deserialize, Serialize};
+use sluice_store::{Consistency, OnStoreFailure};
 
 use crate::client_address::ClientAddress;
-use crate::policy::{CompiledLimit, Consistency, Mode, OnStoreFailure};
+use crate::policy::{CompiledLimit, Mode};
 
 /// A compiled policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub struct CompiledPolicy {
     pub client_address: Option<ClientAddress>,
     /// Limits of the policy. A request must pass all that match it.
     pub limits: Vec<CompiledLimit>,
-    /// What a sidecar may ignore.
+    /// Parts that a sidecar may ignore.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,
 }

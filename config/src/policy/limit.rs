@@ -27,11 +27,11 @@ pub struct CompiledLimit {
     pub key: Vec<KeyPart>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
-    /// What the limit counts, and how much it admits.
+    /// Kind of the limit, and how much it admits.
     pub kind: LimitKind,
 }
 
-/// What a limit counts, and how much it admits.
+/// The kind of a limit, and how much it admits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum LimitKind {

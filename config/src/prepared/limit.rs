@@ -24,7 +24,7 @@ pub struct PreparedLimit {
     pub scope: String,
     /// Enforced, or only observed.
     pub mode: Mode,
-    /// What the limit counts, and how much it admits.
+    /// Kind of the limit, and how much it admits.
     pub kind: PreparedKind,
     matches: Vec<Matcher>,
     key: KeyBuilder,

@@ -12,8 +12,8 @@ pub struct Key {
     /// Parts of the key. Requests that differ in any part belong to different clients.
     #[schemars(length(min = 1, max = 8))]
     pub parts: Vec<KeyPart>,
-    /// Treatment of a request that lacks a part of the key. A header that is empty or repeated counts as
-    /// missing.
+    /// Treatment of a request that lacks a part of the key. A header or a cookie that is empty or repeated
+    /// counts as missing.
     /// - Shared (default): all such requests share one counter.
     /// - Skip: the limit does not apply to the request.
     /// - Deny: the request is rejected.
@@ -27,6 +27,8 @@ pub struct Key {
 pub enum KeyPart {
     /// The value of a header.
     Header(HeaderKey),
+    /// The value of a cookie.
+    Cookie(CookieKey),
     /// The client's address, or the network that it belongs to.
     #[serde(rename = "clientIP")]
     ClientIp(ClientIpKey),
@@ -37,6 +39,15 @@ pub enum KeyPart {
 #[serde(rename_all = "camelCase")]
 pub struct HeaderKey {
     /// Name of the header, in upper or lower case.
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    pub name: String,
+}
+
+/// A cookie as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CookieKey {
+    /// Name of the cookie. Upper and lower case differ.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
@@ -63,6 +74,7 @@ impl KeyPart {
             |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);
         match self {
             Self::Header(header) => key::KeyPart::Header(header.name.to_ascii_lowercase()),
+            Self::Cookie(cookie) => key::KeyPart::Cookie(cookie.name.clone()),
             Self::ClientIp(ip) => key::KeyPart::ClientIp {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),
                 ipv6_prefix: bits(ip.ipv6_prefix, 64),

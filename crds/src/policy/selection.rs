@@ -1,10 +1,12 @@
-//! What all limits have: a name, a mode, the requests that they apply to, and the clients that they identify.
+//! The fields that all limits have: name, mode, the requests that a limit applies to, and how it identifies
+//! clients.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::compile::field::Field;
+use crate::policy::key::KeyPart;
 use crate::policy::{Key, Match};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
@@ -46,7 +48,7 @@ impl Selection {
                 (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
             },
             matches: matches.collect(),
-            key: key.iter().flat_map(|key| &key.parts).map(|part| part.compile()).collect(),
+            key: key.iter().flat_map(|key| &key.parts).map(KeyPart::compile).collect(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             kind,
         }
