@@ -23,6 +23,9 @@ local redis = {
 /// The sources of the scripts to compare with the reference, in the order of [`Script::ALL`].
 pub(crate) type Sources<'a> = [&'a str; 3];
 
+/// The value of each key of a call, and its expiry.
+type StoredValues = Vec<(Value, Value)>;
+
 /// Compares this number of checks. The first difference is the error.
 pub(crate) fn run(
     world: &mut World,
@@ -141,7 +144,7 @@ impl Call<'_> {
         script: Script,
         names: &[String],
         payload: &[u8],
-    ) -> Result<(Vec<Value>, Vec<(Value, Value)>), String> {
+    ) -> Result<(Vec<Value>, StoredValues), String> {
         let mut pipe = redis::pipe();
         let hash = &self.hashes[script as usize];
         pipe.cmd("EVALSHA").arg(hash).arg(names.len()).arg(names).arg(payload);
@@ -280,7 +283,7 @@ fn compare_check<'a>(
     Ok(*admitted)
 }
 
-fn compare_values(world: &mut World, names: &[String], values: Vec<(Value, Value)>) -> Result<(), String> {
+fn compare_values(world: &mut World, names: &[String], values: StoredValues) -> Result<(), String> {
     world.remove_expired();
     names.iter().zip(values).try_for_each(|(name, (value, end))| compare_value(world, name, &value, &end))
 }

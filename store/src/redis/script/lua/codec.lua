@@ -51,6 +51,18 @@ local function append(tag, slot, current, previous, tail, since, last)
   tails[records - 3], sinces[records - 3], lasts[records - 3] = tail, since, last
 end
 
+-- Returns the formats of one and of two counts with a width, and of records with them.
+local formats = {}
+local function formats_of(width)
+  local found = formats[width]
+  if not found then
+    local one, two = 'I' .. width, 'I' .. width .. 'I' .. width
+    found = {'<' .. one, '<' .. two, '<I6I6' .. one, '<I6I6' .. two}
+    formats[width] = found
+  end
+  return found
+end
+
 -- Reads the record at `at` and appends it; `first` is the index of the value's first record. Returns the position after it,
 -- or nil if there is no valid record.
 local function read(value, at, first)
@@ -80,20 +92,20 @@ local function read(value, at, first)
     sinces[i], lasts[i] = slot, slot + unpack('<I' .. width, value, at + 12)
     return at + 12 + width
   end
-  local slots, counts = 0, 1
-  if kind == BUCKET or kind == WARM_UP then counts = 2
-  elseif kind >= 520 and kind <= 992 then
+  local slots, counts, tail = 0, 2, nil
+  if kind >= 520 and kind <= 992 then
     slots = (kind - 512) / 8
     counts = slots + 1
-  elseif kind ~= ONE_WINDOW and kind ~= SPREAD and kind ~= FIRST_REQUEST then return nil end
+  elseif kind == ONE_WINDOW or kind == SPREAD or kind == FIRST_REQUEST then counts = 1
+  elseif kind ~= BUCKET and kind ~= WARM_UP then return nil end
   if at + 11 + counts * width > size or slots > 1 and period % slots > 0 then return nil end
-  local format, tail = '<I' .. width, nil
+  local current, previous = unpack(formats_of(width)[counts > 1 and 2 or 1], value, at + 12)
   if slots > 1 then
     tail = {unpack('<' .. rep('I' .. width, slots - 1), value, at + 12 + 2 * width)}
     -- unpack also returns the position after the last count.
     tail[slots] = nil
   end
-  append(tag, slot, unpack(format, value, at + 12), counts > 1 and unpack(format, value, at + 12 + width) or 0, tail)
+  append(tag, slot, current, counts > 1 and previous or 0, tail)
   return at + 12 + counts * width
 end
 
@@ -148,9 +160,9 @@ local function encode(i)
   if tail then
     bytes = pack('<I6I6' .. rep('I' .. width, #tail + 2), tag + width, slot, current, previous, spread(tail))
   elseif two then
-    bytes = pack('<I6I6I' .. width .. 'I' .. width, tag + width, slot, current, previous)
+    bytes = pack(formats_of(width)[4], tag + width, slot, current, previous)
   else
-    bytes = pack('<I6I6I' .. width, tag + width, slot, current)
+    bytes = pack(formats_of(width)[3], tag + width, slot, current)
   end
   local since = sinces[i]
   if since and since > 0 then

@@ -105,7 +105,7 @@ local function window_rules()
   -- the largest count that one of the records shows within that slot. Returns nil if they prove nothing.
   local function proven(tag, from, to)
     local kind = tag % 8192
-    if kind > ONE_WINDOW or to < from or find(tag, from, to) then return nil end
+    if kind > ONE_WINDOW or to < from then return nil end
     local slots, length = slots_of(kind, (tag - kind) / 8192)
     local newest, most = (now - now % length) / length, nil
     for i = from, to, 4 do
@@ -147,7 +147,7 @@ local function window_rules()
     local first, ceiling, extra = a[p], a[p + 1], a[p + 2]
     local t, slot, current, previous, tail, since, last, slots, length =
       roll_window(i, kind, period, kind == SPREAD and now + first or now)
-    local begun = proven(tag_of[r], first_record[key], last_record[key])
+    local begun = not i and proven(tag_of[r], first_record[key], last_record[key])
     if begun then
       current, previous = begun[0] or 0, begun[1] or 0
       for k = 2, slots do tail[k - 1] = begun[k] or 0 end

@@ -4,13 +4,12 @@
 local function write()
   for key = 1, #keys do
     if changed[key] then
-      local bytes, expiry = {}, 0
+      local value, expiry = nil, 0
       for i = first_record[key], last_record[key], 4 do
-        bytes[#bytes + 1] = encode(i)
-        local ends = ends_of(i, record[i], record[i + 1])
+        local bytes, ends = encode(i), ends_of(i, record[i], record[i + 1])
+        value = value and value .. bytes or bytes
         if ends > expiry then expiry = ends end
       end
-      local value = table.concat(bytes)
       -- SETRANGE keeps the time to live, and costs less than SET.
       if #value == size_of[key] and expiry == expiry_of[key] then
         call('SETRANGE', keys[key], '0', value)
