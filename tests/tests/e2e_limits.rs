@@ -9,6 +9,7 @@ use base64::Engine as _;
 use sluice_config::KeySecret;
 use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
 use sluice_limiter::Record;
+use sluice_store::{KeyHash, RedisOptions};
 use sluice_tests::client::{KeepAlive, get, get_many};
 use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, try_apply};
 use sluice_tests::wait::until;
@@ -37,8 +38,7 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
         unreachable!()
     };
     let mut connection = connect_to_redis().await;
-    let name = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash.to_be_bytes());
-    let key = format!("sluice:{scope}:{{{}}}:{name}", hash % 64);
+    let key = RedisOptions::from_url("redis://redis").unwrap().key_name(scope, KeyHash(hash));
     let value: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
     let records = Record::decode_all(&value).unwrap();
     assert_eq!(records.len(), 1, "{key} holds {value:?}");

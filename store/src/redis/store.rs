@@ -8,7 +8,6 @@ use tokio::time::{Duration, Instant};
 use super::batch::{BatchGroup, Operation, Responder};
 use super::connect::{Connector, Sentinels};
 use super::options::{ConnectPlan, OptionsError, RedisOptions};
-use super::partitions::Partitions;
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};
@@ -42,8 +41,7 @@ impl RedisStore {
     pub fn start(options: RedisOptions) -> Result<Self, OptionsError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| OptionsError::NoRuntime)?;
         let plan = options.validate()?;
-        let partitions = Arc::new(Partitions::new(options.partitions));
-        let names = KeyNames { prefix: options.prefix.into(), partitions };
+        let names = KeyNames::new(options.prefix, options.partitions);
         let (metrics, budget) = (Arc::<MetricsRecorder>::default(), options.latency_budget);
         let settings = PipelineSettings {
             scripts: Arc::new(Scripts::new()),

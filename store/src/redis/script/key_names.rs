@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::redis::options::RedisOptions;
 use crate::redis::partitions::Partitions;
 
 /// Names the keys of counters: `PREFIX SCOPE:{PARTITION}:HASH`.
@@ -15,7 +16,20 @@ pub(crate) struct KeyNames {
     pub(crate) partitions: Arc<Partitions>,
 }
 
+impl RedisOptions {
+    /// Returns the name of the key in Redis that holds the counter of a scope and a client's key.
+    #[must_use]
+    pub fn key_name(&self, scope: &str, key: KeyHash) -> String {
+        KeyNames::new(self.prefix.as_str(), self.partitions).of_scope(scope, key)
+    }
+}
+
 impl KeyNames {
+    /// Names keys with this prefix in so many partitions.
+    pub(crate) fn new(prefix: impl Into<Arc<str>>, partitions: u16) -> Self {
+        Self { prefix: prefix.into(), partitions: Arc::new(Partitions::new(partitions)) }
+    }
+
     /// Returns the name of a counter's key.
     pub(crate) fn of_counter(&self, counter: &Counter) -> String {
         self.of(&counter.limit, counter.key)
@@ -23,8 +37,13 @@ impl KeyNames {
 
     /// Returns the name of the key that holds the counter of this limit and key.
     pub(super) fn of(&self, limit: &LimitSpec, key: KeyHash) -> String {
+        self.of_scope(&limit.scope, key)
+    }
+
+    /// Returns the name of the key that holds the counter of this scope and key.
+    pub(crate) fn of_scope(&self, scope: &str, key: KeyHash) -> String {
         let (partition, _) = self.partitions.of(key);
-        let mut name = format!("{}{}:{{{partition}}}:", self.prefix, limit.scope);
+        let mut name = format!("{}{scope}:{{{partition}}}:", self.prefix);
         URL_SAFE_NO_PAD.encode_string(key.0.to_be_bytes(), &mut name);
         name
     }
@@ -36,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_key_name_consists_of_prefix_scope_partition_and_hash() {
-        let names = KeyNames { prefix: "sluice:".into(), partitions: Arc::new(Partitions::new(64)) };
+        let names = KeyNames::new("sluice:", 64);
         let key = KeyHash(0xabcd_ef12_3456_7890_abcd_ef12_3456_7890);
         let limit = Arc::new(LimitSpec::new("ns/p/l", Vec::new()));
         let counter = Counter { limit, key, cost: 1 };
