@@ -21,6 +21,8 @@ while at <= #arguments do
   values = values or call('MGET', spread(keys))
   -- A tag is the period * 8192 + 520 for two windows, or + 1024 for one. A record adds the width of its counts.
   local windows = tag % 8192 == 520 and 2 or 1
+  -- The format of a record whose counts take one byte; the time at which a record of the current slot expires.
+  local short, expiry = windows == 2 and '<I6I6BB' or '<I6I6B', nil
   local period = (tag - tag % 8192) / 8192
   local rest = period - now % period
   local slot = (now + rest) / period - 1
@@ -30,7 +32,7 @@ while at <= #arguments do
     if value then
       width = (#value - 12) / windows
       if width == 1 then
-        own, stored, current, previous = unpack(windows == 2 and '<I6I6BB' or '<I6I6B', value)
+        own, stored, current, previous = unpack(short, value)
       elseif width == 2 or width == 3 or width == 4 or width == 5 or width == 6 then
         own, stored, current, previous = unpack('<I6I6I' .. width .. (windows == 2 and 'I' .. width or ''), value)
       else
@@ -58,12 +60,12 @@ while at <= #arguments do
           local count = current > previous and current or previous
           width = count < 256 and 1 or count < 65536 and 2 or count < 16777216 and 3 or count < 4294967296 and 4
             or count < 1099511627776 and 5 or 6
-          local record = windows == 2
-            and pack('<I6I6I' .. width .. 'I' .. width, tag + width, slot, current, previous)
-            or pack('<I6I6I' .. width, tag + width, slot, current)
+          local format = width == 1 and short or '<I6I6I' .. width .. (windows == 2 and 'I' .. width or '')
+          local record = pack(format, tag + width, slot, current, previous)
+          expiry = expiry or string.format('%.0f', (slot + windows) * period)
           if value then
-            call('SET', key, record, 'PXAT', (slot + windows) * period)
-          elseif not call('SET', key, record, 'PXAT', (slot + windows) * period, 'NX') then
+            call('SET', key, record, 'PXAT', expiry)
+          elseif not call('SET', key, record, 'PXAT', expiry, 'NX') then
             -- MGET also returns nothing for a value that is no string.
             admitted = -1
           end
