@@ -132,3 +132,30 @@ async fn concurrent_checks_have_the_responses_of_consecutive_ones() {
         }
     }
 }
+
+/// A counter with a record of an earlier edit is too much for the small scripts.
+#[tokio::test]
+async fn a_check_that_a_small_script_leaves_undecided_is_charged_once() {
+    let redis = Redis::start(&[]);
+    let store = RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap();
+    healthy(&store).await;
+    let (own, all) = (limit("edited", &[4]), limit("all", &[9]));
+    let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+    let before = Rate::new(Requests::new(5).unwrap(), own.rates[0].period, log).unwrap();
+    let before = Arc::new(LimitSpec::new(own.scope.clone(), vec![before]));
+    let counter = |limit: &Arc<LimitSpec>, key| Counter { limit: limit.clone(), key: KeyHash(key), cost: 1 };
+    for (key, counters) in [(1, vec![counter(&own, 1)]), (2, vec![counter(&own, 2), counter(&all, 0)])] {
+        assert!(store.check(check(&[counter(&before, key)])).await.unwrap().admitted);
+        let response = store.check(check(&counters)).await.unwrap();
+        let remaining: Vec<_> = response.decisions.iter().map(|decision| decision.remaining).collect();
+        assert_eq!((response.admitted, &remaining[..]), (true, &[3, 8][..counters.len()]));
+        if key == 1 {
+            assert_eq!(store.metrics().calls, 3, "the undecided check needed a second call");
+        }
+    }
+    for (limit, key, remaining) in [(&own, 1, 3), (&own, 2, 3), (&all, 0, 8)] {
+        let peek = Counter { cost: 0, ..counter(limit, key) };
+        let response = store.check(check(&[peek])).await.unwrap();
+        assert_eq!(response.decisions[0].remaining, remaining, "charged once");
+    }
+}
