@@ -2,15 +2,16 @@
 //! values compared.
 
 use rand::Rng;
-use redis::{Connection, Value};
+use redis::{ConnectionLike, RedisResult, Value};
 use sluice_limiter::Record;
 use sluice_store::redis::Script;
 
 use crate::encoding::{RunCheck, encode_general, encode_plain, encode_runs, runs};
 use crate::world::{BatchEntry, Stored, World, encode, expires, name};
 
-/// Shadows `redis` with a table whose TIME reads two keys.
-const PRELUDE: &str = "local real = redis
+/// Shadows `redis` with a table whose TIME reads two keys. A mutant may neither loop nor repeat a string
+/// without end.
+const PRELUDE: &str = "local real, strings, turns = redis, string, 0
 local redis = {
   pcall = real.pcall,
   call = function(name, ...)
@@ -18,6 +19,16 @@ local redis = {
     return real.call(name, ...)
   end,
 }
+local string = setmetatable({
+  rep = function(text, times)
+    if #text * times > 10000000 then error('a string without end') end
+    return strings.rep(text, times)
+  end,
+}, {__index = strings})
+ARGV.turn = function()
+  turns = turns + 1
+  if turns > 100000 then error('a loop without end') end
+end
 ";
 
 /// The sources of the scripts to compare with the reference, in the order of [`Script::ALL`].
@@ -26,18 +37,21 @@ pub(crate) type Sources<'a> = [&'a str; 3];
 /// The value of each key of a call, and its expiry.
 type StoredValues = Vec<(Value, Value)>;
 
+/// Loads a script, with a clock that the test sets, and returns its hash.
+pub(crate) fn load(source: &str, connection: &mut impl ConnectionLike) -> RedisResult<String> {
+    redis::cmd("SCRIPT").arg("LOAD").arg(format!("{PRELUDE}{source}")).query(connection)
+}
+
 /// Compares this number of checks. The first difference is the error.
 pub(crate) fn run(
     world: &mut World,
     sources: Sources<'_>,
-    connection: &mut Connection,
+    connection: &mut impl ConnectionLike,
     checks: u64,
 ) -> Result<(), String> {
     let mut hashes = vec![];
     for source in sources {
-        let script = format!("{PRELUDE}{source}");
-        let hash: Result<String, _> = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection);
-        hashes.push(hash.map_err(|error| error.to_string())?);
+        hashes.push(load(source, connection).map_err(|error| error.to_string())?);
     }
     let (mut done, mut batches) = (0, 0);
     while done < checks {
@@ -51,7 +65,8 @@ pub(crate) fn run(
         pipe.mset(&[("fake:seconds", world.now / 1_000_000), ("fake:micros", world.now % 1_000_000)])
             .ignore();
         let mut seeds = world.crowd();
-        for _ in 0..world.rng.random_range(0..12) {
+        let most = if world.is_focused_on_values() { 40 } else { 12 };
+        for _ in 0..world.rng.random_range(0..most) {
             seeds.push(world.seed());
         }
         for (name, stored) in seeds {
@@ -128,14 +143,14 @@ fn divide<'a>(world: &mut World, entries: &'a [BatchEntry]) -> Division<'a> {
 }
 
 /// The properties that the calls of a batch have in common.
-struct Call<'a> {
+struct Call<'a, C> {
     deadline: u64,
     late: bool,
     hashes: &'a [String],
-    connection: &'a mut Connection,
+    connection: &'a mut C,
 }
 
-impl Call<'_> {
+impl<C: ConnectionLike> Call<'_, C> {
     /// Calls a script, and returns its reply without the time, which must be that of the world. Also returns the
     /// value and the expiry of each key.
     fn send(
@@ -148,17 +163,14 @@ impl Call<'_> {
         let mut pipe = redis::pipe();
         let hash = &self.hashes[script as usize];
         pipe.cmd("EVALSHA").arg(hash).arg(names.len()).arg(names).arg(payload);
+        pipe.cmd("MGET").arg(names);
         for name in names {
-            pipe.cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
+            pipe.cmd("PEXPIRETIME").arg(name);
         }
         let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
-        let mut stored = replies.split_off(1).into_iter();
-        let mut values = vec![];
-        while let (Some(Value::Array(value)), Some(end)) = (stored.next(), stored.next()) {
-            values.push((value.into_iter().next().unwrap_or(Value::Nil), end));
-        }
-        let [Value::Array(reply)] = &mut replies[..] else {
-            return Err(format!("a reply of another form: {replies:?}"));
+        let ends = replies.split_off(2);
+        let [Value::Array(reply), Value::Array(values)] = &mut replies[..] else {
+            return Err(format!("replies of another form: {replies:?}"));
         };
         if reply.first() != Some(&Value::Int(world.now as i64)) {
             return Err(format!("the time is not {}: {reply:?}", world.now));
@@ -166,7 +178,7 @@ impl Call<'_> {
         if self.late && reply.len() > 1 {
             return Err(format!("the call was late: {reply:?}"));
         }
-        Ok((reply.split_off(1), values))
+        Ok((reply.split_off(1), values.drain(..).zip(ends).collect()))
     }
 
     /// Calls the plain script or the one for runs, and returns the checks that it did not decide. A check that it

@@ -7,12 +7,12 @@ use rand::seq::IndexedRandom;
 use sluice_limiter::{Algorithm, MAX_COUNT};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
-use super::state::{BatchEntry, CROWD, Focus, World, key_of, name};
+use super::state::{BatchEntry, CROWD, World, key_of, name};
 
 impl World {
     /// Returns a random batch.
     pub(crate) fn entries(&mut self) -> Vec<BatchEntry> {
-        let everyday = self.focus == Focus::Everyday;
+        let everyday = self.is_everyday();
         let one = self.one.is_some();
         let most = match everyday {
             true if one => 30,
@@ -23,14 +23,15 @@ impl World {
         // In most of these batches each client sends one check.
         let each_once = one && self.rng.random_bool(0.6);
         let first = self.rng.random_bool(0.5);
-        let in_pairs = one && self.shared.is_none() && self.rng.random_bool(0.2);
+        let in_pairs = one && self.rng.random_bool(0.2);
         (0..how_many)
             .map(|n| {
                 if self.rng.random_bool(0.1) {
                     return self.settlement();
                 }
                 let simple = everyday && self.rng.random_bool(0.9);
-                let several = if one { 1 } else { *[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() };
+                let single = one || self.is_focused_on_values();
+                let several = if single { 1 } else { *[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() };
                 let mut counters: Vec<Counter> = vec![];
                 for _ in 0..several {
                     let limit = self.any_limit();
@@ -99,7 +100,7 @@ impl World {
             return one.clone();
         }
         let versions = self.limits.choose(&mut self.rng).unwrap();
-        if self.focus == Focus::Everyday && self.rng.random_bool(0.6) {
+        if self.is_everyday() && self.rng.random_bool(0.6) {
             return versions[0].clone();
         }
         versions.choose(&mut self.rng).unwrap().clone()

@@ -36,12 +36,13 @@ impl World {
         }
         // In some batches many clients of one limit send one check each, possibly with a shared counter.
         (self.one, self.shared) = (None, None);
-        if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
+        let shares = self.focus == Focus::Shared;
+        if shares || self.is_everyday() && self.rng.random_bool(0.4) {
             let (one, key) = (self.any_limit(), self.key());
             let others: Vec<_> = self.limits.iter().map(|versions| versions[0].clone()).collect();
             let others =
                 others.into_iter().filter(|other| other.scope != one.scope && other.rates.len() == 1);
-            if self.rng.random_bool(0.6)
+            if (shares || self.rng.random_bool(0.6))
                 && let Some(other) = others.choose(&mut self.rng)
             {
                 self.shared = Some(Counter { limit: other, key, cost: 1 });

@@ -47,8 +47,14 @@ impl World {
     /// Returns a random limit. Some have numbers whose products exceed 2^53; those have a single rate, so
     /// that it decides.
     pub(super) fn limit(&mut self, n: usize) -> Arc<LimitSpec> {
-        if n < 3 && matches!(self.focus, Focus::TwoWindows | Focus::SubWindows | Focus::Everyday) {
-            let sub_windows = if self.focus == Focus::SubWindows { self.rng.random_range(2..=60) } else { 1 };
+        let is_huge = match self.focus {
+            Focus::Huge => true,
+            Focus::TwoWindows | Focus::SubWindows | Focus::Everyday => n < 3,
+            _ => false,
+        };
+        if is_huge {
+            let several = self.focus == Focus::SubWindows || self.focus == Focus::Huge && n > 5;
+            let sub_windows = if several { self.rng.random_range(2..=60) } else { 1 };
             let period = self.rng.random_range(DAY..=MAX_PERIOD_MS) / sub_windows * sub_windows;
             let sub_windows = SubWindows::new(sub_windows).unwrap();
             let rate = Rate::new(
@@ -58,16 +64,22 @@ impl World {
             );
             return Arc::new(LimitSpec::new(format!("limit{n}"), vec![rate.unwrap()]));
         }
-        let everyday = self.focus == Focus::Everyday;
-        let how_many = if everyday { [1, 2, 2, 3, 3, 4, 8] } else { [1, 1, 1, 1, 2, 3, 8] };
+        let how_many = match self.focus {
+            Focus::Everyday => [1, 2, 2, 3, 3, 4, 8],
+            Focus::Shared | Focus::Widths => [1, 1, 1, 2, 3, 3, 3],
+            Focus::Damaged => [1, 1, 1, 1, 1, 1, 2],
+            _ => [1, 1, 1, 1, 2, 3, 8],
+        };
         let how_many = *how_many.choose(&mut self.rng).unwrap();
         let sliding = self.rng.random_bool(0.7);
         let mut rates: Vec<Rate> = vec![];
         while rates.len() < how_many {
             let focus = match self.focus {
-                Focus::Everyday if sliding => Focus::TwoWindows,
-                Focus::Everyday => *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap(),
-                focus if self.rng.random_bool(0.7) => focus,
+                Focus::Everyday | Focus::Shared | Focus::Widths if sliding => Focus::TwoWindows,
+                Focus::Everyday | Focus::Shared | Focus::Widths => {
+                    *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap()
+                }
+                focus if focus != Focus::Damaged && self.rng.random_bool(0.7) => focus,
                 _ => *ALL.choose(&mut self.rng).unwrap(),
             };
             let Some(rate) = self.rate(focus) else { continue };
@@ -85,6 +97,10 @@ impl World {
     /// Returns a random rate, or `None` if the random numbers do not form a valid one.
     pub(super) fn rate(&mut self, focus: Focus) -> Option<Rate> {
         let (mut requests, mut period) = (self.requests(), self.period());
+        if self.focus == Focus::Widths {
+            requests = Requests::new(MAX_COUNT - self.rng.random_range(0..3)).unwrap();
+            period = self.rng.random_range(1..2000);
+        }
         let small = self.rng.random_range(0..20);
         let millis = match self.rng.random_range(0..3) {
             0 => 0,
@@ -94,7 +110,12 @@ impl World {
         let burst =
             Burst::new(if self.rng.random_bool(0.2) { requests.get().max(1) } else { small + 1 }).unwrap();
         let algorithm = match focus {
-            Focus::TwoWindows | Focus::Everyday => Algorithm::SLIDING_WINDOW,
+            Focus::TwoWindows
+            | Focus::Everyday
+            | Focus::Shared
+            | Focus::Damaged
+            | Focus::Huge
+            | Focus::Widths => Algorithm::SLIDING_WINDOW,
             Focus::SubWindows | Focus::Guaranteed => {
                 let sub_windows = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();
                 period = (period / sub_windows).max(1) * sub_windows;
@@ -148,7 +169,7 @@ impl World {
             0..5 => self.rng.random_range(0..12),
             // At the boundary where a count needs a second byte.
             5 => self.rng.random_range(250..262),
-            6 if self.focus == Focus::Everyday => self.rng.random_range(255..260),
+            6 if self.is_everyday() => self.rng.random_range(255..260),
             6 => self.rng.random_range(0..MAX_COUNT),
             7 => 1 << self.rng.random_range(0..40),
             8 => (1 << (8 * self.rng.random_range(1..5))) + self.rng.random_range(0..4),

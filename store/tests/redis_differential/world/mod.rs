@@ -5,11 +5,12 @@
 //! - [`limits`]: random limits and their edits.
 //! - [`clock`]: random steps of the clock.
 //! - [`batches`]: random batches.
-//! - [`values`], [`records`]: random stored values, and the records in them.
+//! - [`values`], [`records`], [`damage`]: random stored values, the records in them, and damage to them.
 //! - [`reference`](mod@reference): the decisions and stored values that the script must match.
 
 mod batches;
 mod clock;
+mod damage;
 mod limits;
 mod records;
 mod reference;

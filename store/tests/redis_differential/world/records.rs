@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use sluice_limiter::{Algorithm, Alignment, MAX_COUNT, MAX_PERIOD_MS, Overrun, Rate, Record};
 use sluice_store::KeyHash;
 
-use super::state::{DAY, Focus, World};
+use super::state::{DAY, World};
 
 impl World {
     /// Returns a random record of a rate.
@@ -128,7 +128,7 @@ impl World {
                 let (rolled, at) = rate.roll(Some(record.clone()), now);
                 let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
                 record.current = (spare + 1).saturating_sub(self.rng.random_range(0..5));
-                if self.focus == Focus::Everyday && self.rng.random_bool(0.4) {
+                if self.is_everyday() && self.rng.random_bool(0.4) {
                     let most = spare.min(1 << self.rng.random_range(0..30));
                     record.current = self.rng.random_range(0..=most);
                 }

@@ -30,9 +30,17 @@ pub(crate) enum Focus {
     Concurrency,
     /// Plain windows, mostly with a cost of 1: the short forms of the script.
     Everyday,
+    /// Plain windows, each check with a counter that all checks of the batch share.
+    Shared,
+    /// Any algorithm, with stored values that are mostly damaged.
+    Damaged,
+    /// Sliding windows with numbers whose products exceed 2^53.
+    Huge,
+    /// Plain windows with large limits and short periods, and counts about to take another byte.
+    Widths,
 }
 
-pub(crate) const ALL: [Focus; 14] = [
+pub(crate) const ALL: [Focus; 18] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -47,6 +55,10 @@ pub(crate) const ALL: [Focus; 14] = [
     Focus::Soft,
     Focus::Concurrency,
     Focus::Everyday,
+    Focus::Shared,
+    Focus::Damaged,
+    Focus::Huge,
+    Focus::Widths,
 ];
 
 /// Number of clients in a batch on a single limit.
@@ -103,7 +115,7 @@ impl World {
     pub(crate) fn new(seed: u64, focus: Focus) -> Self {
         let rng = StdRng::seed_from_u64(seed);
         let (limits, stored, written) = (vec![], HashMap::new(), vec![]);
-        let mut world = Self {
+        Self {
             rng,
             limits,
             one: None,
@@ -114,9 +126,17 @@ impl World {
             written,
             admitted: 0,
             denied: 0,
-        };
-        world.rebuild();
-        world
+        }
+    }
+
+    /// Reports whether most checks are of plain windows.
+    pub(super) fn is_everyday(&self) -> bool {
+        matches!(self.focus, Focus::Everyday | Focus::Shared | Focus::Widths)
+    }
+
+    /// Reports whether each check has a single counter, most of them with a new value.
+    pub(crate) fn is_focused_on_values(&self) -> bool {
+        matches!(self.focus, Focus::Damaged | Focus::Huge)
     }
 
     pub(crate) fn broken(&self, name: &str) -> Option<i64> {

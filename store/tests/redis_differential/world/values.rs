@@ -2,7 +2,7 @@
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
-use sluice_limiter::{MAX_COUNT, MAX_PERIOD_MS, Rate, Record, Tag};
+use sluice_limiter::{MAX_COUNT, Rate, Record, Tag};
 
 use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
 
@@ -17,9 +17,12 @@ impl World {
             return (name, Stored::List);
         }
         let mut records = vec![];
-        let own_only = self.focus == Focus::Everyday && self.rng.random_bool(0.8);
-        let how_many =
-            if own_only { limit.rates.len() } else { *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap() };
+        let own_only = self.is_everyday() && self.rng.random_bool(0.8);
+        let how_many = match self.focus {
+            _ if own_only => limit.rates.len(),
+            Focus::Damaged => *[1, 1, 1, 1, 2].choose(&mut self.rng).unwrap(),
+            _ => *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap(),
+        };
         let foreign = how_many > 8;
         for n in 0..how_many {
             let rates = if foreign || !own_only && self.rng.random_bool(0.1) {
@@ -30,33 +33,26 @@ impl World {
             let rate = rates[n % rates.len()];
             records.push(self.record(&rate, key));
         }
-        if own_only && self.rng.random_bool(0.5) {
+        if self.rng.random_bool(if own_only || self.is_focused_on_values() { 0.5 } else { 0.2 }) {
             // Records with room, whose counts take any number of bytes.
             for (record, rate) in records.iter_mut().zip(&limit.rates) {
-                let most = 1 << self.rng.random_range(0..24);
-                let edge = self.rng.random_range(254..257);
-                let current = if self.rng.random_bool(0.2) { edge } else { self.rng.random_range(0..most) };
+                let most = 1 << self.rng.random_range(0..40);
+                let edge = (1 << (8 * self.rng.random_range(1..6))) + self.rng.random_range(0..3) - 2;
+                let current = if self.rng.random_bool(0.4) { edge } else { self.rng.random_range(0..most) };
                 record.current = current.min(rate.requests.get().saturating_sub(2));
                 record.previous = record.previous.min(1);
+                // The count may become that of the previous window.
+                if self.rng.random_bool(0.2) && !record.tag.has_view() {
+                    record.window = record.window.saturating_sub(1);
+                }
             }
         }
+        if self.focus == Focus::Widths {
+            records = limit.rates.iter().map(|rate| self.record_at_edge(rate)).collect();
+        }
         let mut bytes = encode(&records);
-        if self.rng.random_bool(0.1) {
-            match self.rng.random_range(0..10) {
-                0 => bytes.truncate(self.rng.random_range(0..bytes.len())),
-                1 => bytes.push(self.rng.random()),
-                2 => bytes[self.rng.random_range(0..6)] = self.rng.random(),
-                3 => {
-                    let at = self.rng.random_range(0..bytes.len());
-                    bytes[at] = self.rng.random();
-                }
-                4 => bytes = self.wrong_tag(),
-                // Another width of the counts.
-                6..9 => bytes[0] = bytes[0] & !7 | self.rng.random_range(0..8),
-                // Repeats bytes of the length of a short record at the end.
-                5 => bytes.extend_from_within(bytes.len().saturating_sub(self.rng.random_range(13..19))..),
-                _ => bytes = (0..self.rng.random_range(1..40)).map(|_| self.rng.random()).collect(),
-            }
+        if self.rng.random_bool(if self.focus == Focus::Damaged { 0.8 } else { 0.1 }) {
+            self.damage(&mut bytes);
         }
         match Record::decode_all(&bytes) {
             // The script clamps counts that no release writes when it writes them again, which is not
@@ -73,7 +69,7 @@ impl World {
     pub(crate) fn crowd(&mut self) -> Vec<(String, Stored)> {
         let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(0.6)) else { return vec![] };
         let widths: Vec<u32> =
-            limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 5].choose(&mut self.rng).unwrap()).collect();
+            limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 4, 5].choose(&mut self.rng).unwrap()).collect();
         let mut all = vec![];
         for client in 0..CROWD {
             let records = limit
@@ -94,6 +90,23 @@ impl World {
         // No value is empty, and Redis keeps none that has expired.
         all.retain(|(_, stored)| !matches!(stored, Stored::Records(records) if ended(records)));
         all
+    }
+
+    /// Returns a record with a count that is about to take another byte.
+    fn record_at_edge(&mut self, rate: &Rate) -> Record {
+        let mut record = Record::empty(rate.tag(), self.now);
+        let edge = (1 << (8 * self.rng.random_range(1..6))) + self.rng.random_range(0..4) - 3;
+        let other = self.rng.random_range(0..20);
+        (record.current, record.previous) =
+            if self.rng.random_bool(0.7) { (edge, other) } else { (other, edge.min(MAX_COUNT / 2)) };
+        if rate.tag().previous_windows() == 0 {
+            (record.current, record.previous) = (edge, 0);
+        }
+        // The count may become that of the previous window.
+        if self.rng.random_bool(0.3) {
+            record.window -= 1;
+        }
+        record
     }
 
     /// Returns a record whose counts take about this many bytes, nearly always of the current window.
@@ -127,21 +140,6 @@ impl World {
         }
         record
     }
-
-    /// Returns a record that is valid except for its period or its number of sub-windows.
-    pub(super) fn wrong_tag(&mut self) -> Vec<u8> {
-        let (period, sub_windows) = match self.rng.random_range(0..3) {
-            0 => (0, 1),
-            1 => (MAX_PERIOD_MS + self.rng.random_range(1..1000), 1),
-            _ => {
-                let sub_windows = self.rng.random_range(61..64);
-                (sub_windows * self.rng.random_range(1..100_000), sub_windows)
-            }
-        };
-        let valid = Record::empty(Tag::from_number(sub_windows << 13 | 1 << 9 | sub_windows << 3), 1000);
-        // The tag consists of the period, the algorithm and the number of sub-windows.
-        encode(&[Record { tag: Tag::from_number(period << 13 | 1 << 9 | sub_windows << 3), ..valid }])
-    }
 }
 
 /// Reports whether no release writes such a record.
@@ -153,6 +151,7 @@ fn is_absurd(record: &Record) -> bool {
     let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
     empty
         || disorder
+        || record.overrun.last.saturating_sub(record.overrun.since) > MAX_COUNT
         || !record.tag.has_view() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
         || record.window >= 1 << 47

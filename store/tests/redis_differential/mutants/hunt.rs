@@ -1,0 +1,246 @@
+//! The comparisons of a mutant: on a server of its own, with sections of random batches that all mutants share.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use redis::{Connection, ConnectionLike, RedisResult, Value};
+use sluice_store::redis::Script;
+
+use super::generate::Mutant;
+use crate::comparison::{Sources, load, run};
+use crate::support::Redis;
+use crate::world::{ALL, Focus, World};
+
+/// Batches that begin with an empty server, as the comparison sends them for the scripts themselves.
+pub(crate) struct Section {
+    focus: Focus,
+    seed: u64,
+    commands: Vec<u8>,
+    /// Where the hash of which script stands in the commands.
+    hashes: Vec<(usize, Script)>,
+    /// The replies to the scripts themselves. A mutant with the same replies needs no further comparison.
+    replies: Vec<u8>,
+}
+
+/// Whether a mutant is caught must not depend on luck. Each section of a focus has the next seed.
+pub(crate) const SEED: u64 = 1;
+/// The number of checks in a section.
+pub(crate) const CHECKS_PER_SECTION: u64 = 300;
+/// A command behind all others, and the reply to it.
+const END: &[u8] = b"*2\r\n$4\r\nECHO\r\n$24\r\nthe section ends with it\r\n";
+const END_REPLY: &[u8] = b"$24\r\nthe section ends with it\r\n";
+/// Mutants that a server loads before it is told to forget all scripts.
+const KEPT_MUTANTS: u32 = 50;
+/// A backstop: mutants end by themselves.
+const LONGEST_REPLY: Duration = Duration::from_secs(20);
+
+/// Returns the focuses whose batches use a part of a script.
+fn focuses_of(file: &str) -> &'static [Focus] {
+    use Focus::{
+        Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed, Huge,
+        LeakyBucket, Log, Shared, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp, Widths,
+    };
+    match file {
+        "plain.lua" => &[TwoWindows, FixedClock, Everyday, Shared, Damaged, Huge, Widths],
+        "runs.lua" => &[TwoWindows, FixedClock, Everyday, Shared, Widths],
+        "window.lua" => &[
+            TwoWindows,
+            SubWindows,
+            Guaranteed,
+            FixedClock,
+            FixedFirstRequest,
+            FixedSpread,
+            Everyday,
+            Soft,
+            Shared,
+            Damaged,
+            Huge,
+            Widths,
+        ],
+        "log.lua" => &[Log, Damaged],
+        "gcra.lua" => &[TokenBucket, Gcra, LeakyBucket, Damaged],
+        "warm_up.lua" => &[WarmUp, Damaged],
+        "concurrency.lua" => &[Concurrency, Damaged],
+        _ => &ALL,
+    }
+}
+
+/// The outcome of a mutant.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It is not valid Lua, and so it is no mutant.
+    Invalid,
+    /// The focus, the number of checks and the difference.
+    Caught(Focus, u64, String),
+    Survived,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid => write!(out, "not valid"),
+            Self::Caught(focus, checks, difference) => {
+                write!(out, "caught by {focus:?} within {checks} checks ({difference:.80})")
+            }
+            Self::Survived => write!(out, "not caught"),
+        }
+    }
+}
+
+/// Records the batches that pass through it.
+struct Recorder<'a> {
+    connection: &'a mut Connection,
+    commands: Vec<u8>,
+}
+
+impl ConnectionLike for Recorder<'_> {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.connection.req_packed_command(command)
+    }
+
+    fn req_packed_commands(&mut self, commands: &[u8], from: usize, count: usize) -> RedisResult<Vec<Value>> {
+        self.commands.extend_from_slice(commands);
+        self.connection.req_packed_commands(commands, from, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+
+    fn check_connection(&mut self) -> bool {
+        self.connection.check_connection()
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection.is_open()
+    }
+}
+
+/// A server that compares one mutant after the other.
+pub(crate) struct Hunter<'a> {
+    sources: Sources<'a>,
+    hashes: [String; 3],
+    /// The order in which sections are tried: the next mutant is often caught by the same one.
+    order: Vec<usize>,
+    redis: Redis,
+    connection: Connection,
+    stream: TcpStream,
+    /// The number of mutants since the server forgot all scripts.
+    loaded: u32,
+}
+
+impl<'a> Hunter<'a> {
+    pub(crate) fn new(sources: Sources<'a>, sections: usize) -> Self {
+        let redis = Redis::start(&[]);
+        let (mut connection, stream) = connect(&redis);
+        let hashes = sources.map(|source| load(source, &mut connection).unwrap());
+        Self { sources, hashes, order: (0..sections).collect(), redis, connection, stream, loaded: 0 }
+    }
+
+    /// Compares the scripts themselves, and returns the section or their first difference from the reference.
+    pub(crate) fn record(&mut self, focus: Focus, seed: u64) -> Result<Section, String> {
+        let mut recorder = Recorder { connection: &mut self.connection, commands: vec![] };
+        run(&mut World::new(seed, focus), self.sources, &mut recorder, CHECKS_PER_SECTION)?;
+        let mut commands = recorder.commands;
+        let length = self.hashes[0].len();
+        let script_at =
+            |bytes: &[u8]| Script::ALL.into_iter().find(|&one| self.hash(one).as_bytes() == bytes);
+        let places = commands.windows(length).enumerate();
+        let hashes = places.filter_map(|(at, bytes)| Some((at, script_at(bytes)?))).collect();
+        commands.extend_from_slice(END);
+        let mut section = Section { focus, seed, commands, hashes, replies: vec![] };
+        section.replies = self.replay(&section, None).map_err(|error| error.to_string())?;
+        Ok(section)
+    }
+
+    /// Compares a mutant with the reference until the first difference, in sections of focuses that use the
+    /// changed part. If `is_brief`, it takes only the first section of each focus.
+    pub(crate) fn hunt(&mut self, mutant: &Mutant, sections: &[Section], is_brief: bool) -> Outcome {
+        self.loaded += 1;
+        if self.loaded > KEPT_MUTANTS {
+            self.forget_scripts();
+        }
+        let changed = mutant.source();
+        let Ok(hash) = load(&changed, &mut self.connection) else { return Outcome::Invalid };
+        let mut sources = self.sources;
+        sources[mutant.script as usize] = &changed;
+        let focuses = focuses_of(mutant.file);
+        let mut checks = 0;
+        for turn in 0..self.order.len() {
+            let section = &sections[self.order[turn]];
+            if !focuses.contains(&section.focus) || is_brief && section.seed > SEED {
+                continue;
+            }
+            checks += CHECKS_PER_SECTION;
+            match self.replay(section, Some((mutant.script, &hash))) {
+                Ok(replies) if replies == section.replies => continue,
+                Ok(_) => {}
+                Err(_) => self.recover(),
+            }
+            let mut world = World::new(section.seed, section.focus);
+            let result = run(&mut world, sources, &mut self.connection, CHECKS_PER_SECTION);
+            if let Err(difference) = result {
+                self.order[..=turn].rotate_right(1);
+                if redis::cmd("PING").query::<String>(&mut self.connection).is_err() {
+                    self.recover();
+                }
+                return Outcome::Caught(section.focus, checks, difference);
+            }
+        }
+        Outcome::Survived
+    }
+
+    /// Sends all commands of a section at once, with the hash of a mutant, and returns the replies.
+    fn replay(&mut self, section: &Section, mutant: Option<(Script, &str)>) -> io::Result<Vec<u8>> {
+        let mut commands = section.commands.clone();
+        for &(at, script) in &section.hashes {
+            let hash =
+                mutant.filter(|mutant| mutant.0 == script).map_or(self.hash(script), |mutant| mutant.1);
+            commands[at..at + hash.len()].copy_from_slice(hash.as_bytes());
+        }
+        self.stream.write_all(&commands)?;
+        let (mut replies, mut length) = (vec![0; section.replies.len() + (1 << 16)], 0);
+        while !replies[..length].ends_with(END_REPLY) {
+            if length == replies.len() {
+                replies.resize(2 * length, 0);
+            }
+            match self.stream.read(&mut replies[length..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                more => length += more,
+            }
+        }
+        replies.truncate(length);
+        Ok(replies)
+    }
+
+    fn hash(&self, script: Script) -> &str {
+        &self.hashes[script as usize]
+    }
+
+    fn forget_scripts(&mut self) {
+        let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut self.connection).unwrap();
+        for source in self.sources {
+            load(source, &mut self.connection).unwrap();
+        }
+        self.loaded = 0;
+    }
+
+    /// Connects again, and starts the server again if the mutant has ended it or keeps it busy.
+    fn recover(&mut self) {
+        if redis::cmd("PING").query::<String>(&mut self.connection).is_err() {
+            self.redis.restart();
+        }
+        (self.connection, self.stream) = connect(&self.redis);
+        self.forget_scripts();
+    }
+}
+
+fn connect(redis: &Redis) -> (Connection, TcpStream) {
+    let connection = redis.connection();
+    connection.set_read_timeout(Some(LONGEST_REPLY)).unwrap();
+    let stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    stream.set_read_timeout(Some(LONGEST_REPLY)).unwrap();
+    (connection, stream)
+}
