@@ -137,7 +137,7 @@ async fn concurrent_checks_have_the_responses_of_consecutive_ones() {
 #[tokio::test]
 async fn a_check_that_a_small_script_leaves_undecided_is_charged_once() {
     let redis = Redis::start(&[]);
-    let store = RedisStore::start(patient(RedisOptions::new(redis.url()))).unwrap();
+    let store = patient_store(&redis.url());
     healthy(&store).await;
     let (own, all) = (limit("edited", &[4]), limit("all", &[9]));
     let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
