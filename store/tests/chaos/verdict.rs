@@ -10,8 +10,9 @@ use sluice_store::failure::StoreFault;
 use crate::case::Case;
 use crate::load::{CheckResult, FIXED, Log, Outcome, PERIODS, REQUESTS, SLIDING, UNLIMITED};
 
-/// Maximum excess over the budget, apart from delays of this machine.
-const MARGIN: Duration = Duration::from_millis(10);
+/// Maximum excess over the budget, beside the delays of this machine that were measured. A check that waited for
+/// the end of a fault would exceed it: faults last for 300 ms and more.
+const MARGIN: Duration = Duration::from_millis(200);
 
 /// The timed-out checks that the server may have counted, depending on the fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
