@@ -130,17 +130,18 @@ impl Record {
 
 /// Reports whether a record of `kind` may have this tag and this width of a count.
 fn is_valid(kind: Kind, tag: Tag, width: usize) -> bool {
-    let windows = tag.previous_windows();
-    let are_windows_valid = match kind {
-        Kind::Sliding => (1..=60).contains(&windows) && tag.period_millis().is_multiple_of(windows),
+    let variant = tag.variant();
+    let is_variant_valid = match kind {
+        Kind::Sliding => (1..=60).contains(&variant) && tag.period_millis().is_multiple_of(variant),
+        Kind::Clock | Kind::Spread => variant == 0,
         Kind::Overrun => false,
-        _ => windows == 0,
+        Kind::FirstRequest | Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders => true,
     };
     let is_width_valid = match kind {
         Kind::Log | Kind::Holders => width == 6,
         _ => (1..=6).contains(&width),
     };
-    are_windows_valid && is_width_valid && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
+    is_variant_valid && is_width_valid && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
 }
 
 fn has_one_count(kind: Option<Kind>, tag: Tag) -> bool {

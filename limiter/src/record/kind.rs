@@ -5,7 +5,10 @@ pub(crate) const MAX_INSTANTS: usize = 10_000;
 /// Largest number of holders in the record of a concurrency limit.
 pub(crate) const MAX_HOLDERS: usize = 1000;
 
-/// The layout of a record, as its tag names it. Codes are never reused.
+/// The layout of a record, as its tag names it. Codes are never reused. Algorithms that share a layout but do
+/// not understand each other's numbers have different variants in their tags, from [`FirstRequest`] on.
+///
+/// [`FirstRequest`]: Kind::FirstRequest
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Windows of a sliding-window counter.

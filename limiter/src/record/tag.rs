@@ -3,18 +3,18 @@
 use super::kind::Kind;
 
 const WIDTH_BITS: u32 = 3;
-const WINDOWS_BITS: u32 = 6;
+const VARIANT_BITS: u32 = 6;
 const KIND_BITS: u32 = 4;
-const WINDOWS_SHIFT: u32 = WIDTH_BITS;
-const KIND_SHIFT: u32 = WINDOWS_SHIFT + WINDOWS_BITS;
+const VARIANT_SHIFT: u32 = WIDTH_BITS;
+const KIND_SHIFT: u32 = VARIANT_SHIFT + VARIANT_BITS;
 const PERIOD_SHIFT: u32 = KIND_SHIFT + KIND_BITS;
 
-/// Kind, number of windows and period of a record, in one number.
+/// Kind, variant and period of a record, in one number.
 ///
 /// | bits | content |
 /// |---|---|
 /// | 0 to 2 | zero; on the wire the width of a count in bytes |
-/// | 3 to 8 | number of windows kept before the newest |
+/// | 3 to 8 | variant: of [`Kind::Sliding`] the number of windows kept before the newest; of other kinds a number that an algorithm chose |
 /// | 9 to 12 | kind |
 /// | 13 to 47 | period in milliseconds |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,8 +22,8 @@ pub struct Tag(u64);
 
 impl Tag {
     #[inline]
-    pub(crate) fn new(kind: Kind, previous_windows: u64, period: u64) -> Self {
-        Self((period << PERIOD_SHIFT) | (kind.code() << KIND_SHIFT) | (previous_windows << WINDOWS_SHIFT))
+    pub(crate) fn new(kind: Kind, variant: u64, period: u64) -> Self {
+        Self((period << PERIOD_SHIFT) | (kind.code() << KIND_SHIFT) | (variant << VARIANT_SHIFT))
     }
 
     /// Returns the number that represents the tag in a store. Its lowest 3 bits are zero.
@@ -66,7 +66,12 @@ impl Tag {
     #[must_use]
     #[inline]
     pub fn previous_windows(self) -> u64 {
-        (self.0 >> WINDOWS_SHIFT) & ((1 << WINDOWS_BITS) - 1)
+        if self.kind() == Some(Kind::Sliding) { self.variant() } else { 0 }
+    }
+
+    #[inline]
+    pub(crate) fn variant(self) -> u64 {
+        (self.0 >> VARIANT_SHIFT) & ((1 << VARIANT_BITS) - 1)
     }
 
     /// Reports whether records with this tag use [`Record::tail`](super::Record::tail).

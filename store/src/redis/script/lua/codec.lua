@@ -28,7 +28,7 @@ local function ends_of(i, tag, slot)
     local slots, length = slots_of(kind, period)
     ends = (slot + slots + 1) * length
   elseif kind < BUCKET then ends = slot + period
-  elseif kind == WARM_UP then ends = slot + 3600001
+  elseif kind >= WARM_UP and kind < SOFT then ends = slot + 3600001
   else ends = slot + 1 end
   local last = lasts[i]
   if last and last + period > ends then ends = last + period end
@@ -72,15 +72,15 @@ local function read(value, at, first)
   local width = tag % 8
   tag = tag - width
   local kind = tag % 8192
-  local period = (tag - kind) / 8192
+  local layout, period = kind - kind % 512, (tag - kind) / 8192
   if width == 0 or width == 7 or period < 1 or period > MAX_PERIOD then return nil end
-  if kind == LOG or kind == CONCURRENCY then
+  if layout == LOG or layout == CONCURRENCY then
     if width ~= 6 or at + 13 > size then return nil end
     local count, each, most = unpack('<I2', value, at + 12), 6, MAX_INSTANTS
-    if kind == CONCURRENCY then each, most = 16, MAX_HOLDERS end
+    if layout == CONCURRENCY then each, most = 16, MAX_HOLDERS end
     local last = at + 13 + each * count
     if count > most or last > size then return nil end
-    if kind == LOG and count > 0 and unpack('<I6', value, at + 14) ~= slot then return nil end
+    if layout == LOG and count > 0 and unpack('<I6', value, at + 14) ~= slot then return nil end
     append(tag, slot, 0, 0, sub(value, at + 14, last))
     return last + 1
   end
@@ -96,8 +96,8 @@ local function read(value, at, first)
   if kind >= 520 and kind <= 992 then
     slots = (kind - 512) / 8
     counts = slots + 1
-  elseif kind == ONE_WINDOW or kind == SPREAD or kind == FIRST_REQUEST then counts = 1
-  elseif kind ~= BUCKET and kind ~= WARM_UP then return nil end
+  elseif kind == ONE_WINDOW or kind == SPREAD or layout == FIRST_REQUEST then counts = 1
+  elseif layout ~= BUCKET and layout ~= WARM_UP then return nil end
   if at + 11 + counts * width > size or slots > 1 and period % slots > 0 then return nil end
   local current, previous = unpack(formats_of(width)[counts > 1 and 2 or 1], value, at + 12)
   if slots > 1 then
@@ -146,8 +146,8 @@ end
 local function encode(i)
   local tag, slot, current, previous, tail = record[i], record[i + 1], record[i + 2], record[i + 3], tails[i]
   local kind = tag % 8192
-  if kind == LOG or kind == CONCURRENCY then
-    return pack('<I6I6I2', tag + 6, slot, #tail / (kind == LOG and 6 or 16)) .. tail
+  if kind >= LOG and kind < BUCKET or kind >= CONCURRENCY then
+    return pack('<I6I6I2', tag + 6, slot, #tail / (kind < BUCKET and 6 or 16)) .. tail
   end
   if current > MAX_COUNT then current = MAX_COUNT end
   if previous > MAX_COUNT then previous = MAX_COUNT end

@@ -68,4 +68,5 @@ local function concurrency_rules()
 
   return {room = room, charge = charge, reply = reply, settle = settle}
 end
+makers[CONCURRENCY] = concurrency_rules
 

@@ -5,8 +5,7 @@
 -- the call time.
 local made = {}
 local function rules(kind)
-  local make = kind < LOG and window_rules or kind == LOG and log_rules or kind == BUCKET and bucket_rules
-    or kind == WARM_UP and warm_up_rules or concurrency_rules
+  local make = makers[kind] or window_rules
   if not made[make] then made[make] = make() end
   return made[make]
 end
@@ -26,12 +25,12 @@ local function carry(i)
       _, slot, current, previous, tail, since, last = roll_window(i, kind, period, now)
       if since == 0 then since, last = nil, nil end
     end
-  elseif kind == FIRST_REQUEST then
+  elseif kind < LOG then
     if slot > now + period then
       slot = now
       if since then since, last = since < now and since or now, last < now and last or now end
     end
-  elseif kind == LOG then
+  elseif kind < BUCKET then
     if slot > now + period then slot, tail = now, rep(pack('<I6', now), #tail / 6) end
   elseif slot > now + 2 * MAX_PERIOD then
     slot = now + 2 * MAX_PERIOD
@@ -46,8 +45,8 @@ local function replace(key, limit, m)
   for r = first_rate[limit], first_rate[limit + 1] - 1 do
     m = m + 1
     local kind, since, tail = kind_of[r], nil, nil
-    if kind < LOG and since_of[m] > 0 then since = since_of[m] end
-    if kind <= LOG or kind == CONCURRENCY then tail = tail_of[m] end
+    if kind < LOG and (since_of[m] or 0) > 0 then since = since_of[m] end
+    if kind < BUCKET or kind >= CONCURRENCY then tail = tail_of[m] end
     append(tag_of[r], slot_of[m], current_of[m], previous_of[m], tail, since, since and last_of[m])
   end
   local own = records - 3

@@ -86,4 +86,5 @@ local function bucket_rules()
 
   return {room = room, charge = charge, reply = reply_counts, settle = settle}
 end
+makers[BUCKET] = bucket_rules
 

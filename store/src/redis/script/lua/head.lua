@@ -36,9 +36,12 @@ if now > a[1] then return {micros} end
 local first_rate, requests_of, tag_of, kind_of, period_of, rules_of = {1}, {}, {}, {}, {}, {}
 
 -- The lowest 13 bits of a tag without the width are the kind of the record; the rest is the period. Sliding windows have the
--- kinds 520 to 992: 512 + 8 * the number of previous slots.
+-- kinds 520 to 992: 512 + 8 * the number of previous slots. From FIRST_REQUEST on, each name stands for a layout, and the kinds
+-- up to the next name are its variants, each 8 more.
 local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY =
   1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608
+-- The functions that make the rules of a kind. Kinds without an entry are windows.
+local makers = {}
 local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000
 
 -- The reply, and the position of its next value.

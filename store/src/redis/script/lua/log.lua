@@ -72,4 +72,5 @@ local function log_rules()
 
   return {room = room, charge = charge, reply = reply, settle = settle}
 end
+makers[LOG] = log_rules
 

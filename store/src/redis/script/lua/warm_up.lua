@@ -72,4 +72,5 @@ local function warm_up_rules()
 
   return {room = room, charge = charge, reply = reply_counts, settle = settle}
 end
+makers[WARM_UP] = warm_up_rules
 
