@@ -45,7 +45,7 @@ local function replace(key, limit, m)
   for r = first_rate[limit], first_rate[limit + 1] - 1 do
     m = m + 1
     local kind, since, tail = kind_of[r], nil, nil
-    if kind < LOG and (since_of[m] or 0) > 0 then since = since_of[m] end
+    if kind < LOG and since_of[m] > 0 then since = since_of[m] end
     if kind < BUCKET or kind >= CONCURRENCY then tail = tail_of[m] end
     append(tag_of[r], slot_of[m], current_of[m], previous_of[m], tail, since, since and last_of[m])
   end

@@ -48,6 +48,7 @@ local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000
 local out, o = {micros}, 2
 
 -- The state of each rate of a check, by the index of the rate within the check. `tail` holds the counts of further slots, the
--- instants of a log, or the holders of a concurrency limit. `instant` and `used` are what else an algorithm remembers.
+-- instants of a log, or the holders of a concurrency limit. `instant` and `used` are what else an algorithm remembers. The room
+-- of a layout below BUCKET sets `tail`, and that of one below LOG `since` and `last` too: the former state is another check's.
 local slot_of, current_of, previous_of, tail_of, since_of, last_of, instant_of, used_of = {}, {}, {}, {}, {}, {}, {}, {}
 
