@@ -11,7 +11,7 @@
 //! its lease in milliseconds; `window` is the latest expiry. The period of a rate is the length of a lease.
 //! The period of the tag is always 1, so that an edit of that length keeps the record.
 
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use super::shape::{RecordView, Unit};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -108,16 +108,8 @@ impl Definition for Concurrency {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
-        self.decide_from_view(quota, &self.view(quota, record, cost), now, cost, has_room)
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        self.decide_from_view(quota, &self.view(quota, record, checked.cost), checked)
     }
 
     #[inline]
@@ -126,14 +118,8 @@ impl Definition for Concurrency {
     }
 
     #[inline]
-    fn decide_from_view(
-        self,
-        quota: Quota,
-        view: &RecordView,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-    ) -> Decision {
+    fn decide_from_view(self, quota: Quota, view: &RecordView, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let slots = quota.requests.get();
         Decision {
             remaining: slots.saturating_sub(view.used),

@@ -8,6 +8,19 @@ use crate::number::MAX_COUNT;
 use crate::quota::Quota;
 use crate::record::{Record, Tag};
 
+/// A check of a rate after it was decided.
+#[derive(Clone, Copy)]
+pub(crate) struct Checked {
+    /// Its instant.
+    pub(crate) now: u64,
+    /// Its cost.
+    pub(crate) cost: u64,
+    /// Whether the record had room for the cost.
+    pub(crate) has_room: bool,
+    /// Whether the cost is in the record already.
+    pub(crate) charged: bool,
+}
+
 /// An algorithm with its parameters. The defaults are what most algorithms do.
 ///
 /// Instants are microseconds in the rate's own time. A record is *rolled* if it comes from [`roll`](Self::roll)
@@ -72,17 +85,8 @@ pub(crate) trait Definition: Copy {
 
     // Decisions.
 
-    /// Decides about `cost`. `has_room` was decided before a charge; `charged` tells whether the cost is
-    /// already in the record.
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        charged: bool,
-    ) -> Decision;
+    /// Returns the decision about a check, from the record that it left.
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision;
 
     /// Returns the summary that a decision about `cost` needs. Only records of a list have one; other
     /// algorithms keep the defaults of this method and the next two, which no store calls.
@@ -95,15 +99,9 @@ pub(crate) trait Definition: Copy {
         view.used.saturating_add(cost) <= quota.requests.get()
     }
 
-    /// Decides about `cost` as [`decide`](Self::decide) does, from the view of a record.
-    fn decide_from_view(
-        self,
-        quota: Quota,
-        view: &RecordView,
-        _now: u64,
-        _cost: u64,
-        has_room: bool,
-    ) -> Decision {
+    /// Returns what [`decide`](Self::decide) does, from the view of a record.
+    fn decide_from_view(self, quota: Quota, view: &RecordView, checked: Checked) -> Decision {
+        let Checked { has_room, .. } = checked;
         let remaining = quota.requests.get().saturating_sub(view.used);
         Decision { remaining, ..Decision::new(quota, has_room) }
     }

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::clock_windows;
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -98,15 +98,8 @@ impl Definition for FixedWindow {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let falls_to = |spare| if record.current <= spare { now / 1000 } else { self.ends_at(record) };
         Decision {
             remaining: quota.requests.get().saturating_sub(record.current),

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::arrival::{self, Span};
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use crate::decision::Decision;
 use crate::duration::Millis;
 use crate::error::RateError;
@@ -88,15 +88,8 @@ impl Definition for LeakyBucket {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        charged: bool,
-    ) -> Decision {
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, charged } = checked;
         let (ahead, requests) = (arrival::ahead(record, now), quota.requests.get());
         let own = || arrival::time_of(quota, cost);
         let retry_after = |capacity| arrival::retry_after(quota, ahead, cost, capacity);

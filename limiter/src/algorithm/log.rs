@@ -10,7 +10,7 @@
 //!
 //! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, or 0.
 
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use super::shape::RecordView;
 use crate::decision::Decision;
 use crate::duration::Millis;
@@ -104,16 +104,8 @@ impl Definition for SlidingWindowLog {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
-        self.decide_from_view(quota, &self.view(quota, record, cost), now, cost, has_room)
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        self.decide_from_view(quota, &self.view(quota, record, checked.cost), checked)
     }
 
     #[inline]
@@ -132,14 +124,8 @@ impl Definition for SlidingWindowLog {
     }
 
     #[inline]
-    fn decide_from_view(
-        self,
-        quota: Quota,
-        view: &RecordView,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-    ) -> Decision {
+    fn decide_from_view(self, quota: Quota, view: &RecordView, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let (requests, period, now) = (quota.requests.get(), quota.period.millis(), effective(view, now));
         let retry_after = || {
             let room = if view.leaves == 0 { 0 } else { view.leaves + period };

@@ -37,7 +37,7 @@ pub use token_bucket::Burst;
 pub use warm_up::{MAX_WARM_UP_MS, WarmUp};
 
 pub(crate) use concurrency::Concurrency;
-pub(crate) use definition::Definition;
+pub(crate) use definition::{Checked, Definition};
 pub(crate) use fixed_window::FixedWindow;
 pub(crate) use leaky_bucket::LeakyBucket;
 pub(crate) use log::SlidingWindowLog;

@@ -22,7 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::clock_windows;
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -131,15 +131,8 @@ impl Definition for SlidingWindow {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let retry_after = || quota.retry_after(record, now, cost, |spare| self.falls_to(record, now, spare));
         Decision {
             remaining: quota.requests.get().saturating_sub(self.used(quota, record, now)),

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::arrival::{self, Span};
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use super::shape::Shape;
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -92,15 +92,8 @@ impl Definition for TokenBucket {
     }
 
     #[inline]
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let ahead = arrival::ahead(record, now);
         let decision = Decision { reset: ahead.ceil(), ..Decision::new(quota, has_room) };
         if quota.requests.get() == 0 {

@@ -19,7 +19,7 @@ mod curve;
 use curve::Curve;
 use serde::{Deserialize, Serialize};
 
-use super::definition::Definition;
+use super::definition::{Checked, Definition};
 use crate::decision::Decision;
 use crate::duration::Millis;
 use crate::error::RateError;
@@ -155,15 +155,8 @@ impl Definition for WarmUp {
         false
     }
 
-    fn decide(
-        self,
-        quota: Quota,
-        record: &Record,
-        now: u64,
-        cost: u64,
-        has_room: bool,
-        _charged: bool,
-    ) -> Decision {
+    fn decide(self, quota: Quota, record: &Record, checked: Checked) -> Decision {
+        let Checked { now, cost, has_room, .. } = checked;
         let (requests, wait) = (quota.requests.get(), wait(record, now));
         Decision {
             remaining: u64::from(requests > 0 && wait == 0),

@@ -1,7 +1,7 @@
 //! Counting requests in a record. Instants are microseconds since the Unix epoch, in the rate's own time.
 
 use super::definition::Rate;
-use crate::algorithm::{Definition as _, RecordView, dispatch};
+use crate::algorithm::{Checked, Definition as _, RecordView, dispatch};
 use crate::decision::Decision;
 use crate::record::Record;
 
@@ -97,10 +97,8 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn decision(&self, record: &Record, now: u64, cost: u64, has_room: bool, charged: bool) -> Decision {
-        let (quota, cost) = (self.quota(), cost.max(1));
-        dispatch!(self.algorithm, definition => {
-            definition.decide(quota, record, now, cost, has_room, charged)
-        })
+        let checked = Checked { now, cost: cost.max(1), has_room, charged };
+        dispatch!(self.algorithm, definition => definition.decide(self.quota(), record, checked))
     }
 
     /// Returns the summary of a record with a long tail that [`Rate::decide_from_view`] needs.
@@ -112,8 +110,8 @@ impl Rate {
     /// Returns the decision about a check, as [`Rate::decision`], from the view of a record.
     #[must_use]
     pub fn decide_from_view(&self, view: &RecordView, now: u64, cost: u64, has_room: bool) -> Decision {
-        let (quota, cost) = (self.quota(), cost.max(1));
-        dispatch!(self.algorithm, definition => definition.decide_from_view(quota, view, now, cost, has_room))
+        let checked = Checked { now, cost: cost.max(1), has_room, charged: false };
+        dispatch!(self.algorithm, definition => definition.decide_from_view(self.quota(), view, checked))
     }
 
     /// Reports whether the record that the view summarizes has room for `cost`.
