@@ -1,7 +1,5 @@
 //! Numbers that are checked once, when they are built. The code that uses them does not check again.
 
-use serde::{Deserialize, Serialize};
-
 /// The largest number of requests, cost or count: 2^40. Sums of a few of them stay exact in a double, the
 /// number type of Redis scripts.
 pub const MAX_COUNT: u64 = 1 << 40;
@@ -21,9 +19,29 @@ pub struct OutOfRange {
     pub max: u64,
 }
 
-/// Carries numbers with a range through serde as plain integers. One out of its range is an error.
-macro_rules! plain_integer {
-    ($name:ident, $new:ident, $get:ident) => {
+/// Defines a number with a range, its constructor and its getter. Serde carries it as a plain integer, and one out
+/// of its range is an error.
+macro_rules! ranged {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $new:ident($min:literal..=$max:expr), $(#[$get_doc:meta])* $get:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "u64", into = "u64")]
+        pub struct $name($inner);
+
+        impl $name {
+            /// Checks the range.
+            pub fn $new(value: u64) -> Result<Self, crate::number::OutOfRange> {
+                crate::number::within(value, $min, $max).map(|value| Self(value as $inner))
+            }
+
+            $(#[$get_doc])*
+            #[must_use]
+            #[inline]
+            pub fn $get(self) -> $inner {
+                self.0
+            }
+        }
+
         impl TryFrom<u64> for $name {
             type Error = crate::number::OutOfRange;
 
@@ -34,12 +52,12 @@ macro_rules! plain_integer {
 
         impl From<$name> for u64 {
             fn from(number: $name) -> Self {
-                number.$get().into()
+                number.0.into()
             }
         }
     };
 }
-pub(crate) use plain_integer;
+pub(crate) use ranged;
 
 /// Returns `value` if it is in the range `min..=max`.
 pub(crate) fn within(value: u64, min: u64, max: u64) -> Result<u64, OutOfRange> {
@@ -51,45 +69,21 @@ pub(crate) fn add_delta(count: u64, delta: i64) -> u64 {
     count.saturating_add_signed(delta).min(MAX_COUNT)
 }
 
-/// Number of requests that a rate admits per period, 0 to [`MAX_COUNT`]. 0 denies every request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
-pub struct Requests(u64);
-
-plain_integer!(Requests, new, get);
-
-impl Requests {
-    /// Checks the range.
-    pub fn new(value: u64) -> Result<Self, OutOfRange> {
-        within(value, 0, MAX_COUNT).map(Self)
-    }
-
+ranged! {
+    /// Number of requests that a rate admits per period, 0 to [`MAX_COUNT`]. 0 denies every request.
+    Requests(u64), new(0..=MAX_COUNT),
     /// Returns the number.
-    #[must_use]
-    pub fn get(self) -> u64 {
-        self.0
-    }
+    get
 }
 
-/// Length of a rate's period, 1 to [`MAX_PERIOD_MS`] milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
-pub struct Period(u64);
-
-plain_integer!(Period, from_millis, millis);
+ranged! {
+    /// Length of a rate's period, 1 to [`MAX_PERIOD_MS`] milliseconds.
+    Period(u64), from_millis(1..=MAX_PERIOD_MS),
+    /// Returns the length in milliseconds.
+    millis
+}
 
 impl Period {
-    /// Checks the range.
-    pub fn from_millis(value: u64) -> Result<Self, OutOfRange> {
-        within(value, 1, MAX_PERIOD_MS).map(Self)
-    }
-
-    /// Returns the length in milliseconds.
-    #[must_use]
-    pub fn millis(self) -> u64 {
-        self.0
-    }
-
     /// Returns the length in microseconds.
     #[must_use]
     pub fn micros(self) -> u64 {

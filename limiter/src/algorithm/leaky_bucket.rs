@@ -1,36 +1,23 @@
 //! The leaky bucket. An admitted request is delayed until the theoretical arrival time, which is at most
 //! `maxWait` away. So requests leave at a constant rate.
 
-use serde::{Deserialize, Serialize};
-
 use super::arrival::{self, Span};
 use super::definition::{Checked, Definition};
 use crate::decision::Decision;
 use crate::duration::Millis;
 use crate::error::RateError;
-use crate::number::{MAX_PERIOD_MS, OutOfRange, plain_integer, within};
+use crate::number::{MAX_PERIOD_MS, ranged};
 use crate::quota::Quota;
 use crate::record::{Record, Tag};
 
-/// The longest delay of a request, 0 to [`MAX_PERIOD_MS`] milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
-pub struct MaxWait(u64);
-
-plain_integer!(MaxWait, from_millis, millis);
+ranged! {
+    /// The longest delay of a request, 0 to [`MAX_PERIOD_MS`] milliseconds.
+    MaxWait(u64), from_millis(0..=MAX_PERIOD_MS),
+    /// Returns the delay in milliseconds.
+    millis
+}
 
 impl MaxWait {
-    /// Checks the range.
-    pub fn from_millis(value: u64) -> Result<Self, OutOfRange> {
-        within(value, 0, MAX_PERIOD_MS).map(Self)
-    }
-
-    /// Returns the delay in milliseconds.
-    #[must_use]
-    pub fn millis(self) -> u64 {
-        self.0
-    }
-
     /// Returns the delay in microseconds.
     #[must_use]
     pub fn micros(self) -> u64 {

@@ -26,31 +26,20 @@ use super::definition::{Checked, Definition};
 use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, OutOfRange, plain_integer, within};
+use crate::number::{MAX_COUNT, ranged};
 use crate::quota::Quota;
 use crate::record::{Counts, Kind, Record, Tag};
 
-/// Number of sub-windows of a period, 1 to 60.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
-pub struct SubWindows(u8);
-
-plain_integer!(SubWindows, new, get);
+ranged! {
+    /// Number of sub-windows of a period, 1 to 60.
+    SubWindows(u8), new(1..=60),
+    /// Returns the number.
+    get
+}
 
 impl SubWindows {
     /// One sub-window: the counter of two windows.
     pub const ONE: Self = Self(1);
-
-    /// Checks the range.
-    pub fn new(value: u64) -> Result<Self, OutOfRange> {
-        within(value, 1, 60).map(|value| Self(value as u8))
-    }
-
-    /// Returns the number.
-    #[must_use]
-    pub fn get(self) -> u8 {
-        self.0
-    }
 }
 
 /// The weight of the oldest window of a sliding-window counter.

@@ -2,35 +2,20 @@
 //! is no further ahead than the time of a burst; the bucket is full when it is in the past. They differ in
 //! name, and in the default of the burst: all requests of a period, or one.
 
-use serde::{Deserialize, Serialize};
-
 use super::arrival::{self, Span};
 use super::definition::{Checked, Definition};
 use super::shape::Shape;
 use crate::decision::Decision;
 use crate::error::RateError;
-use crate::number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, plain_integer, within};
+use crate::number::{MAX_COUNT, MAX_PERIOD_MS, ranged};
 use crate::quota::Quota;
 use crate::record::{Record, Tag};
 
-/// Number of requests that a full bucket admits immediately, 1 to [`MAX_COUNT`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
-pub struct Burst(u64);
-
-plain_integer!(Burst, new, get);
-
-impl Burst {
-    /// Checks the range.
-    pub fn new(value: u64) -> Result<Self, OutOfRange> {
-        within(value, 1, MAX_COUNT).map(Self)
-    }
-
+ranged! {
+    /// Number of requests that a full bucket admits immediately, 1 to [`MAX_COUNT`].
+    Burst(u64), new(1..=MAX_COUNT),
     /// Returns the number.
-    #[must_use]
-    pub fn get(self) -> u64 {
-        self.0
-    }
+    get
 }
 
 /// A bucket that fills at a constant rate.
