@@ -35,8 +35,9 @@ pub enum AddressHeader {
     Forwarded,
 }
 
-/// Returns the address of the client. The chain of trusted proxies ends at the first untrusted or unreadable
-/// address.
+/// Returns the address of the client. The chain of trusted proxies ends at the first untrusted address, read from
+/// the right, or before the first element that is no address. What stands to the left of it has no effect: the
+/// client may have written it, in any bytes.
 #[must_use]
 pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut address = peer.to_canonical();
@@ -48,14 +49,13 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
     };
     let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
-        let Ok(value) = value.to_str() else { return address };
-        for element in value.rsplit(',') {
+        for element in value.as_bytes().rsplit(|&byte| byte == b',') {
             if left == 0 || !trusted(address) {
                 return address;
             }
             left -= 1;
             let reported = match config.header {
-                AddressHeader::XForwardedFor => parse(element.trim()),
+                AddressHeader::XForwardedFor => parse(element.trim_ascii()),
                 AddressHeader::Forwarded => forwarded_for(element).and_then(parse),
             };
             let Some(reported) = reported else { return address };
@@ -66,15 +66,18 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
 }
 
 /// Returns the `for` parameter of one element of `Forwarded`.
-fn forwarded_for(element: &str) -> Option<&str> {
-    element.split(';').find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("for").then(|| value.trim().trim_matches('"'))
+fn forwarded_for(element: &[u8]) -> Option<&[u8]> {
+    element.split(|&byte| byte == b';').find_map(|pair| {
+        let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
+        let value = value[1..].trim_ascii();
+        let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        name.trim_ascii().eq_ignore_ascii_case(b"for").then(|| unquoted.unwrap_or(value))
     })
 }
 
 /// Parses an address with or without a port, in brackets or not.
-fn parse(text: &str) -> Option<IpAddr> {
+fn parse(bytes: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(bytes).ok()?;
     text.parse::<IpAddr>()
         .ok()
         .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
@@ -84,6 +87,8 @@ fn parse(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn address(header: AddressHeader, peer: &str, values: &[&str]) -> String {
@@ -92,7 +97,8 @@ mod tests {
             header,
         };
         let name = if header == AddressHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
-        let headers = values.iter().map(|value| (name.clone(), value.parse().unwrap())).collect();
+        let value = |value: &&str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
+        let headers = values.iter().map(|text| (name.clone(), value(text))).collect();
         resolve(Some(&config), peer.parse().unwrap(), &headers).to_string()
     }
 
@@ -111,6 +117,8 @@ mod tests {
         assert_eq!(xff(&["10.1.1.1, 10.1.1.2"]), "10.1.1.1");
         assert_eq!(xff(&[]), "10.0.0.1");
         assert_eq!(xff(&["203.0.113.9, nonsense, 10.2.3.4"]), "10.2.3.4");
+        assert_eq!(xff(&["\u{e9}, 198.51.100.7"]), "198.51.100.7");
+        assert_eq!(xff(&["198.51.100.7, \u{e9}, 10.2.3.4"]), "10.2.3.4");
     }
 
     #[test]
@@ -119,5 +127,7 @@ mod tests {
         assert_eq!(forwarded("for=192.0.2.43;proto=https"), "192.0.2.43");
         assert_eq!(forwarded("proto=https;For=\"[2001:db8:cafe::17]:4711\""), "2001:db8:cafe::17");
         assert_eq!(forwarded("for=192.0.2.43, for=_hidden"), "fd00::1");
+        assert_eq!(forwarded("for=\"\u{e9}, for=192.0.2.43"), "192.0.2.43");
+        assert_eq!(forwarded("for=\"x, for=192.0.2.43;by=\"y\""), "192.0.2.43");
     }
 }

@@ -9,7 +9,7 @@
 //! - [`store_access`]: the store, and access to it.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
-//! - [`path`], [`matches`]: which requests a limit applies to.
+//! - [`request`], [`path`], [`matches`]: which requests a limit applies to.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
@@ -21,12 +21,14 @@ pub mod nack;
 pub mod path;
 pub mod policy;
 pub mod prepared;
+pub mod request;
 pub mod store_access;
 
 pub use key_secret::KeySecret;
 pub use nack::Nack;
 pub use policy::{CompiledLimit, CompiledPolicy, PolicyHash};
-pub use prepared::{PreparedLimit, PreparedPolicy, RequestAttributes};
+pub use prepared::{PreparedLimit, PreparedPolicy};
+pub use request::RequestAttributes;
 
 /// Port on which a sidecar accepts the requests of its pod's first captured port. The operator chooses the
 /// ports for further captured ports.

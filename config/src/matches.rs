@@ -1,11 +1,13 @@
 //! Conditions that select requests: as they are sent, and prepared to be tested on requests.
 
-use http::{HeaderMap, HeaderName, Method};
+use http::header::HOST;
+use http::{HeaderName, Method};
 use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::nack::Nack;
-use crate::path::has_prefix;
+use crate::path::{PathText, Reading, Readings};
+use crate::request::RequestAttributes;
 
 /// Memory limit of a compiled regular expression, in bytes.
 const REGEX_BYTES: usize = 1 << 18;
@@ -20,18 +22,31 @@ pub struct Match {
     /// Condition on the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Allowed methods. If empty, every method.
+    /// Allowed methods. If empty, every method. GET includes HEAD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
+    /// Allowed hosts: names, or `*.` and a name for all names below it. If empty, every host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// Conditions on headers, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
 }
 
-/// A condition on the path, which is compared in normal form ([`crate::path::normalize`]).
+/// A condition on the path. It holds if any [reading](crate::path::Readings) of the path fulfils it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum PathMatch {
+pub struct PathMatch {
+    /// What the path must be.
+    pub pattern: PathPattern,
+    /// Whether upper and lower case differ.
+    pub case_sensitive: bool,
+}
+
+/// A pattern of paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum PathPattern {
     /// The path equals this text.
     Exact(String),
     /// The path begins with these whole segments: `/v1` matches `/v1` and `/v1/x`, not `/v10`.
@@ -67,14 +82,23 @@ pub enum ValueMatch {
 pub struct Matcher {
     path: Option<PathMatcher>,
     methods: Vec<Method>,
+    hosts: Vec<HostMatcher>,
     headers: Vec<(HeaderName, ValueMatcher)>,
 }
 
 #[derive(Debug)]
 enum PathMatcher {
-    Exact(String),
-    Prefix(String),
+    Exact(PathText),
+    Prefix(PathText),
     Regex(Regex),
+}
+
+/// Hosts, in lower case.
+#[derive(Debug)]
+enum HostMatcher {
+    Exact(String),
+    /// All names that end with this text, which begins with a dot.
+    Below(String),
 }
 
 #[derive(Debug)]
@@ -86,8 +110,9 @@ enum ValueMatcher {
 
 /// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching
 /// takes linear time for every text.
-pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
+pub fn full_match_regex(pattern: &str, ignores_case: bool) -> Result<Regex, String> {
     RegexBuilder::new(&format!("^(?:{pattern})$"))
+        .case_insensitive(ignores_case)
         .size_limit(REGEX_BYTES)
         .dfa_size_limit(REGEX_CACHE_BYTES)
         .build()
@@ -103,44 +128,36 @@ pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
 impl Matcher {
     /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match) -> Result<Self, Nack> {
-        let path = match &from.path {
-            None => None,
-            Some(PathMatch::Exact(path)) => Some(PathMatcher::Exact(path.clone())),
-            Some(PathMatch::Prefix(path)) => Some(PathMatcher::Prefix(path.clone())),
-            Some(PathMatch::Regex(pattern)) => Some(PathMatcher::Regex(compile_regex(pattern)?)),
-        };
+        let path = from.path.as_ref().map(PathMatcher::new).transpose()?;
         let methods = from.methods.iter().map(|method| {
             Method::from_bytes(method.as_bytes())
                 .map_err(|_| Nack(format!("{method:?} is not an HTTP method")))
         });
+        let mut methods = methods.collect::<Result<Vec<_>, _>>()?;
+        // Applications respond to HEAD with the handler of GET.
+        if methods.contains(&Method::GET) {
+            methods.push(Method::HEAD);
+        }
         let headers = from.headers.iter().map(|HeaderMatch { name, value }| {
             let value = match value {
                 ValueMatch::Exact(text) => ValueMatcher::Exact(text.clone().into_bytes()),
-                ValueMatch::Regex(pattern) => ValueMatcher::Regex(compile_regex(pattern)?),
+                ValueMatch::Regex(pattern) => ValueMatcher::Regex(compile_regex(pattern, false)?),
                 ValueMatch::Present(present) => ValueMatcher::Present(*present),
             };
             Ok((header_name(name)?, value))
         });
-        Ok(Self {
-            path,
-            methods: methods.collect::<Result<_, _>>()?,
-            headers: headers.collect::<Result<_, Nack>>()?,
-        })
+        let hosts = from.hosts.iter().map(|host| HostMatcher::new(host)).collect();
+        Ok(Self { path, methods, hosts, headers: headers.collect::<Result<_, Nack>>()? })
     }
 
-    /// Reports whether a request fulfils all conditions. `path` must be in normal form.
+    /// Reports whether a request fulfils all conditions.
     #[must_use]
-    pub fn matches(&self, method: &Method, path: &str, headers: &HeaderMap) -> bool {
-        let path_ok = match &self.path {
-            None => true,
-            Some(PathMatcher::Exact(exact)) => path == exact,
-            Some(PathMatcher::Prefix(prefix)) => has_prefix(path, prefix),
-            Some(PathMatcher::Regex(regex)) => regex.is_match(path.as_bytes()),
-        };
-        path_ok
-            && (self.methods.is_empty() || self.methods.contains(method))
+    pub fn matches(&self, request: &RequestAttributes<'_>, path: &Readings<'_>) -> bool {
+        self.path.as_ref().is_none_or(|condition| path.any(|reading| condition.matches(reading)))
+            && (self.methods.is_empty() || self.methods.contains(request.method))
+            && (self.hosts.is_empty() || self.has_host(request))
             && self.headers.iter().all(|(name, value)| {
-                let mut values = headers.get_all(name).iter();
+                let mut values = request.headers.get_all(name).iter();
                 match value {
                     ValueMatcher::Exact(exact) => values.any(|value| value.as_bytes() == exact),
                     ValueMatcher::Regex(regex) => values.any(|value| regex.is_match(value.as_bytes())),
@@ -150,55 +167,65 @@ impl Matcher {
     }
 }
 
-fn compile_regex(pattern: &str) -> Result<Regex, Nack> {
-    full_match_regex(pattern)
+impl Matcher {
+    fn has_host(&self, request: &RequestAttributes<'_>) -> bool {
+        request.host().is_some_and(|host| self.hosts.iter().any(|condition| condition.matches(host)))
+    }
+}
+
+impl PathMatcher {
+    fn new(PathMatch { pattern, case_sensitive }: &PathMatch) -> Result<Self, Nack> {
+        Ok(match pattern {
+            PathPattern::Exact(path) => Self::Exact(PathText::new(path, *case_sensitive)),
+            PathPattern::Prefix(path) => Self::Prefix(PathText::new(path, *case_sensitive)),
+            PathPattern::Regex(pattern) => Self::Regex(compile_regex(pattern, !case_sensitive)?),
+        })
+    }
+
+    #[inline]
+    fn matches(&self, path: &Reading<'_>) -> bool {
+        match self {
+            Self::Exact(exact) => exact.equals(path),
+            Self::Prefix(prefix) => prefix.is_prefix_of(path),
+            Self::Regex(regex) => regex.is_match(path.text().as_bytes()),
+        }
+    }
+}
+
+impl HostMatcher {
+    fn new(host: &str) -> Self {
+        let host = host.to_ascii_lowercase();
+        match host.strip_prefix('*') {
+            Some(below) => Self::Below(below.to_owned()),
+            None => Self::Exact(host),
+        }
+    }
+
+    /// Reports whether a host, without port and last dot, is among these.
+    fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => host.eq_ignore_ascii_case(exact),
+            Self::Below(end) => {
+                let start = host.len().saturating_sub(end.len());
+                start > 0 && host.as_bytes()[start..].eq_ignore_ascii_case(end.as_bytes())
+            }
+        }
+    }
+}
+
+fn compile_regex(pattern: &str, ignores_case: bool) -> Result<Regex, Nack> {
+    full_match_regex(pattern, ignores_case)
         .map_err(|error| Nack(format!("invalid regular expression {pattern:?}: {error}")))
 }
 
-/// Parses the name of a header.
+/// Parses the name of a header. `host` is none: HTTP/2 has it elsewhere.
 pub fn header_name(name: &str) -> Result<HeaderName, Nack> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is not a header name")))
+    match HeaderName::from_bytes(name.as_bytes()) {
+        Ok(HOST) => Err(Nack("the header host cannot be used: match the request's hosts instead".into())),
+        Ok(name) => Ok(name),
+        Err(_) => Err(Nack(format!("{name:?} is not a header name"))),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
-    }
-
-    #[test]
-    fn all_conditions_of_a_match_must_hold() {
-        let matcher = Matcher::new(&Match {
-            path: Some(PathMatch::Prefix("/v1".into())),
-            methods: vec!["GET".into()],
-            headers: vec![
-                HeaderMatch { name: "X-Plan".into(), value: ValueMatch::Exact("free".into()) },
-                HeaderMatch { name: "x-internal".into(), value: ValueMatch::Present(false) },
-            ],
-        })
-        .unwrap();
-        let free = headers(&[("x-plan", "free")]);
-        assert!(matcher.matches(&Method::GET, "/v1/x", &free));
-        assert!(!matcher.matches(&Method::POST, "/v1/x", &free));
-        assert!(!matcher.matches(&Method::GET, "/v2/x", &free));
-        assert!(!matcher.matches(&Method::GET, "/v1/x", &headers(&[("x-plan", "gold")])));
-        assert!(!matcher.matches(
-            &Method::GET,
-            "/v1/x",
-            &headers(&[("x-plan", "free"), ("x-internal", "1")])
-        ));
-    }
-
-    #[test]
-    fn a_regular_expression_matches_the_whole_text_within_its_memory_limit() {
-        let matcher =
-            Matcher::new(&Match { path: Some(PathMatch::Regex("/a|/b+".into())), ..Match::default() })
-                .unwrap();
-        assert!(matcher.matches(&Method::GET, "/bb", &HeaderMap::new()));
-        assert!(!matcher.matches(&Method::GET, "/a/x", &HeaderMap::new()));
-        assert!(full_match_regex("(a{1000}){1000}").unwrap_err().contains("more than"));
-        assert!(full_match_regex("(").is_err());
-    }
-}
+mod tests;

@@ -1,60 +1,281 @@
-//! Request paths in a normal form. Servers treat `/v1/pay`, `/v1//pay`, `/v1/./pay` and `/v1/%70ay` alike, so
-//! limits must too, or a client could evade a limit by spelling the path differently. The application still
-//! receives the path as the client wrote it.
+//! Request paths as limits compare them.
+//!
+//! Applications read one path in different ways: `/login/`, `/Login`, `/%6cogin`, `/x/../login` and `/login;a=b`
+//! reach the same handler of many of them. So a path has a [`Reading`] for each way of understanding it, and a
+//! limit applies to a request if it names any of them. Otherwise a client could evade a limit by its spelling. The
+//! application still receives the path as the client wrote it.
+//!
+//! Each reading decodes percent-encoded octets, turns backslashes into slashes, merges slashes and drops the
+//! last one. Applications disagree about encoded slashes, dot segments and parameters behind a semicolon, and
+//! about the order of these steps, so a path with one of them has a reading for each answer. A plain path has one
+//! reading: itself.
 
 use std::borrow::Cow;
 
-/// Returns the path with percent-encoded octets decoded and with empty and dot segments resolved (RFC 3986,
-/// sections 5.2.4 and 6.2.2). Borrows the path if it is normal already.
+/// Readings beyond the path as the client wrote it. Three choices of two answers, and the order of two steps.
+const MAX_OTHERS: usize = 12;
+
+/// The readings of one path.
+#[derive(Debug, Clone)]
+pub struct Readings<'a> {
+    /// The path as the client wrote it.
+    written: Reading<'a>,
+    /// Further readings, all different. Empty for a plain path.
+    others: Vec<Reading<'a>>,
+}
+
+/// One way of understanding a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading<'a> {
+    text: Cow<'a, str>,
+    /// The text without the difference of upper and lower case. Only texts that are not ASCII have it; others
+    /// are compared without a copy.
+    folded: Option<String>,
+}
+
+/// A path of a policy, in the form with which readings are compared.
+#[derive(Debug, Clone)]
+pub struct PathText {
+    text: String,
+    is_case_sensitive: bool,
+}
+
+/// The answers to the questions about which applications disagree.
+#[derive(Debug, Clone, Copy)]
+struct Answers {
+    decodes_slashes: bool,
+    drops_parameters: bool,
+    dots: Dots,
+}
+
+/// The treatment of dot segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dots {
+    /// They are segments like others.
+    Kept,
+    /// `..` removes the segment before it. Slashes are merged first.
+    Resolved,
+    /// `..` removes the segment before it, which may be empty (RFC 3986, section 5.2.4).
+    ResolvedBeforeMerging,
+}
+
+impl<'a> Readings<'a> {
+    /// Returns the readings of a path.
+    #[must_use]
+    pub fn of(path: &'a str) -> Self {
+        let mut readings = Self { written: Reading::of(Cow::Borrowed(path)), others: Vec::new() };
+        if !is_plain(path) {
+            readings.add_others(path);
+        }
+        readings
+    }
+
+    fn add_others(&mut self, path: &str) {
+        let choices = |is_open: bool| if is_open { &[true, false][..] } else { &[true][..] };
+        let has_dots = path.split(['/', '\\', ';']).any(has_dot_segment);
+        let dots: &[Dots] =
+            if has_dots { &[Dots::Resolved, Dots::ResolvedBeforeMerging, Dots::Kept] } else { &[Dots::Kept] };
+        self.others.reserve(MAX_OTHERS);
+        for &decodes_slashes in choices(has_encoded_slash(path)) {
+            for &drops_parameters in choices(path.contains(';')) {
+                for &dots in dots {
+                    let text = read(path, Answers { decodes_slashes, drops_parameters, dots });
+                    let reading = Reading::of(Cow::Owned(text));
+                    if reading.text != self.written.text && !self.others.contains(&reading) {
+                        self.others.push(reading);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports whether any reading passes a test.
+    #[inline]
+    pub fn any(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
+        test(&self.written) || self.others.iter().any(test)
+    }
+
+    /// Iterates over the texts of all readings.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.written).chain(&self.others).map(Reading::text)
+    }
+}
+
+impl<'a> Reading<'a> {
+    fn of(text: Cow<'a, str>) -> Self {
+        let folded = (!text.is_ascii()).then(|| fold(&text));
+        Self { text, folded }
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PathText {
+    /// Prepares a path of a policy. A slash at its end is ignored.
+    #[must_use]
+    pub fn new(text: &str, is_case_sensitive: bool) -> Self {
+        let text = normalize(text);
+        Self { text: if is_case_sensitive { text.into_owned() } else { fold(&text) }, is_case_sensitive }
+    }
+
+    /// Reports whether a reading equals this path.
+    #[must_use]
+    pub fn equals(&self, reading: &Reading<'_>) -> bool {
+        match &reading.folded {
+            _ if self.is_case_sensitive => reading.text == self.text,
+            Some(folded) => *folded == self.text,
+            None => reading.text.eq_ignore_ascii_case(&self.text),
+        }
+    }
+
+    /// Reports whether a reading equals this path or continues it with further whole segments.
+    #[must_use]
+    pub fn is_prefix_of(&self, reading: &Reading<'_>) -> bool {
+        let prefix = self.text.strip_suffix('/').unwrap_or(&self.text).as_bytes();
+        let (path, ignores_case) = match &reading.folded {
+            _ if self.is_case_sensitive => (reading.text.as_bytes(), false),
+            Some(folded) => (folded.as_bytes(), false),
+            None => (reading.text.as_bytes(), true),
+        };
+        let Some((start, rest)) = path.split_at_checked(prefix.len()) else { return false };
+        let begins = if ignores_case { start.eq_ignore_ascii_case(prefix) } else { start == prefix };
+        begins && (rest.is_empty() || rest[0] == b'/')
+    }
+}
+
+/// Returns the path with percent-encoded octets decoded, backslashes turned into slashes, slashes merged, dot
+/// segments resolved, and without a slash at its end. Borrows the path if it is in this form already.
 #[must_use]
 pub fn normalize(path: &str) -> Cow<'_, str> {
-    if path.starts_with('/') && !path.contains('%') && !path.contains("//") && !path.contains("/.") {
+    if is_plain(path) {
         return Cow::Borrowed(path);
     }
-    let decoded = decode(path);
+    let all = Answers { decodes_slashes: true, drops_parameters: false, dots: Dots::Resolved };
+    let normal = read(path, all);
+    if normal == path { Cow::Borrowed(path) } else { Cow::Owned(normal) }
+}
+
+/// Reports whether applications may disagree about the segments of a path: it has an encoded slash, a backslash
+/// or a dot segment.
+#[must_use]
+pub fn is_ambiguous(path: &str) -> bool {
+    !is_plain(path)
+        && (path.contains('\\') || has_encoded_slash(path) || path.split(['/', ';']).any(has_dot_segment))
+}
+
+/// Returns a text without the difference of upper and lower case. Letters whose upper case is the same are the
+/// same, as regular expressions of applications have it.
+fn fold(text: &str) -> String {
+    if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_uppercase().to_lowercase() }
+}
+
+/// Reports whether a path has only one reading: itself.
+#[inline]
+fn is_plain(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    if bytes.first() != Some(&b'/') {
+        return false;
+    }
+    let mut before = 0;
+    for &byte in bytes {
+        let is_special = match byte {
+            b'%' | b'\\' | b';' => true,
+            b'/' | b'.' => before == b'/',
+            _ => false,
+        };
+        if is_special {
+            return false;
+        }
+        before = byte;
+    }
+    before != b'/' || bytes.len() == 1
+}
+
+/// Reports whether a path has an encoded slash or backslash.
+fn has_encoded_slash(path: &str) -> bool {
+    path.as_bytes().windows(3).any(|at| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']))
+}
+
+/// Reports whether a segment, or a part of one behind an encoded slash, is `.` or `..`, encoded or not.
+fn has_dot_segment(segment: &str) -> bool {
+    let decoded = decode(segment, true);
+    decoded.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Returns the path as an application with these answers understands it.
+fn read(path: &str, answers: Answers) -> String {
+    let without_parameters;
+    let path = if answers.drops_parameters && path.contains(';') {
+        without_parameters = drop_parameters(path);
+        &without_parameters
+    } else {
+        path
+    };
+    let decoded = decode(path, answers.decodes_slashes);
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
-            "" | "." => {}
-            ".." => {
+            "" if answers.dots != Dots::ResolvedBeforeMerging => {}
+            "." if answers.dots != Dots::Kept => {}
+            ".." if answers.dots != Dots::Kept => {
                 segments.pop();
             }
             other => segments.push(other),
         }
     }
     let mut out = String::with_capacity(decoded.len() + 1);
-    for segment in &segments {
+    for segment in segments.into_iter().filter(|segment| !segment.is_empty()) {
         out.push('/');
         out.push_str(segment);
     }
-    let directory = decoded.ends_with('/') || decoded.ends_with("/.") || decoded.ends_with("/..");
-    if segments.is_empty() || directory {
+    if out.is_empty() {
         out.push('/');
     }
-    Cow::Owned(out)
+    out
 }
 
-fn decode(path: &str) -> Cow<'_, str> {
-    if !path.contains('%') {
+/// Removes what follows a semicolon in each segment. Applications that do this do it before they decode.
+fn drop_parameters(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    let mut is_parameter = false;
+    for c in path.chars() {
+        is_parameter = match c {
+            '/' | '\\' => false,
+            ';' => true,
+            _ => is_parameter,
+        };
+        if !is_parameter {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Decodes percent-encoded octets, and turns backslashes into slashes. Encoded slashes and backslashes become
+/// slashes too, or stay encoded.
+fn decode(path: &str, decodes_slashes: bool) -> Cow<'_, str> {
+    if !path.contains(['%', '\\']) {
         return Cow::Borrowed(path);
     }
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let octet = (bytes[at] == b'%')
-            .then(|| bytes.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|hex| std::str::from_utf8(hex).ok())
-            .filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match octet {
-            Some(octet) => {
-                out.push(octet);
+        match (bytes[at], octet(bytes.get(at + 1..at + 3))) {
+            (b'%', Some(b'/' | b'\\')) if !decodes_slashes => {
+                out.extend_from_slice(&bytes[at..at + 3]);
                 at += 3;
             }
-            None => {
-                out.push(bytes[at]);
+            (b'%', Some(octet)) => {
+                out.push(if octet == b'\\' { b'/' } else { octet });
+                at += 3;
+            }
+            (byte, _) => {
+                out.push(if byte == b'\\' { b'/' } else { byte });
                 at += 1;
             }
         }
@@ -62,60 +283,12 @@ fn decode(path: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Reports whether `path` equals `prefix` or continues it with further whole segments. A slash at the end of
-/// `prefix` is ignored.
-#[must_use]
-pub fn has_prefix(path: &str, prefix: &str) -> bool {
-    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Returns the octet that two hexadecimal digits stand for.
+fn octet(digits: Option<&[u8]>) -> Option<u8> {
+    let &[high, low] = digits? else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn different_spellings_of_a_path_have_one_normal_form() {
-        for spelling in [
-            "/v1/pay",
-            "//v1/pay",
-            "/v1//pay",
-            "/v1/./pay",
-            "/x/../v1/pay",
-            "/v1/%70ay",
-            "/v1%2Fpay",
-            "/%2e/v1/pay",
-        ] {
-            assert_eq!(normalize(spelling), "/v1/pay", "{spelling}");
-        }
-        assert_eq!(normalize("/v1/"), "/v1/");
-        assert_eq!(normalize("/.."), "/");
-        assert_eq!(normalize("/100%"), "/100%");
-        assert_eq!(normalize("*"), "/*");
-    }
-
-    #[test]
-    fn a_prefix_matches_whole_segments_only() {
-        for (path, prefix, expected) in [
-            ("/v1", "/v1", true),
-            ("/v1/x", "/v1", true),
-            ("/v1/x", "/v1/", true),
-            ("/v1", "/v1/", true),
-            ("/v10", "/v1", false),
-            ("/anything", "/", true),
-            ("/", "/v1", false),
-        ] {
-            assert_eq!(has_prefix(path, prefix), expected, "{path} {prefix}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_normal_path_begins_with_a_slash_and_has_no_dot_segments(path in "[/%.a2eE\u{e9}-]{0,20}") {
-            let once = normalize(&path).into_owned();
-            prop_assert!(once.starts_with('/'));
-            prop_assert!(!once.contains("//") && !once.split('/').any(|s| s == ".." || s == "."));
-        }
-    }
-}
+mod tests;

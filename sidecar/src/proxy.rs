@@ -8,6 +8,7 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use sluice_config::path;
 use sluice_limiter::adaptive::SampleOutcome;
 
 use crate::config::publisher::Publisher;
@@ -61,12 +62,15 @@ impl Proxy {
     }
 
     async fn handle(&self, client: &Connection, mut request: Request<Incoming>) -> Response<ResponseBody> {
-        let format = ResponseFormat::of(&request);
+        let format = ResponseFormat::of(&request, client.protocol);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
         if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
             return self.refuse(format, invalid);
         }
         let snapshot = self.publisher.current();
+        if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
+            return self.refuse(format, InvalidRequest::AmbiguousPath);
+        }
         let matched = MatchedLimits::find(&snapshot, &request, client.peer);
         let (admission, mut held) = decide(snapshot.clone(), matched, self.publisher.slots()).await;
         match admission {

@@ -278,8 +278,8 @@ async fn a_shed_request_is_charged_nothing() {
         let shed = get(sidecar.addresses()[0], "").await;
         assert_eq!((shed.status, shed.header("retry-after")), (503, "1"), "{}", shed.body);
         assert!(shed.body.contains("temporary-reduced-capacity"), "{}", shed.body);
-        let grpc = get(sidecar.addresses()[0], "content-type: application/grpc\r\n").await;
-        assert_eq!((grpc.status, grpc.header("grpc-status")), (200, "14"));
+        let grpc = grpc_call(sidecar.addresses()[0], "application/grpc").await;
+        assert_eq!((grpc.status().as_u16(), &grpc.headers()["grpc-status"]), (200, &"14".parse().unwrap()));
     }
     assert_eq!(value(&sidecar, "decisions_total", "\"a\",outcome=\"shed\""), 10);
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 2);

@@ -255,10 +255,111 @@ async fn policies_that_do_not_fit_together_are_nacked_and_the_others_apply() {
 async fn a_denied_grpc_call_gets_its_status_in_the_headers() {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
+    let address = sidecar.addresses()[0];
+    for content_type in ["application/grpc", "Application/grpc+proto", "application/grpc; charset=utf-8"] {
+        let response = grpc_call(address, content_type).await;
+        let header = |name| response.headers()[name].to_str().unwrap();
+        assert_eq!((response.status().as_u16(), header("grpc-status")), (200, "8"), "{content_type}");
+        assert!(header("grpc-message").starts_with("Limit l admits 0 requests per 1m."));
+        assert_eq!(header("content-type"), "application/grpc");
+        assert!(http_body::Body::is_end_stream(response.body()));
+    }
+}
+
+/// A gRPC status has the HTTP status 200, so a client that only says that it speaks gRPC could pretend success.
+#[tokio::test]
+async fn only_a_post_over_http_2_with_the_content_type_of_grpc_gets_a_grpc_status() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
+    let address = sidecar.addresses()[0];
+    let mut client = Client::connect(address).await;
+    for method in ["POST", "GET"] {
+        let head = format!("{method} /s/M HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc\r\n\r\n");
+        client.send(&head).await;
+        assert_eq!(client.response().await.status, 429);
+    }
+    for content_type in ["application/grpc-web", "application/grpcx", "text/application/grpc", ""] {
+        assert_eq!(grpc_call(address, content_type).await.status(), 429, "{content_type}");
+    }
+    let (mut sender, _) = http2(address).await;
+    let get = http::Request::get("http://a/s/M").header("content-type", "application/grpc");
+    let response = sender.send_request(get.body(Default::default()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 429);
+}
+
+/// Returns a policy with one limit of 0 requests, for what matches.
+fn deny_all(matches: &str, ambiguous_paths: &str) -> std::sync::Arc<sluice_config::PreparedPolicy> {
+    prepare(&format!(
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict",
+        "ambiguousPaths":"{ambiguous_paths}","limits":[{{"name":"l","mode":"Enforce","matches":[{matches}],
+        "onMissing":"Shared","kind":{{"rates":{{"base":[{{"requests":0,"periodMillis":60000,
+        "algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}]}}"#
+    ))
+}
+
+#[tokio::test]
+async fn a_host_is_limited_over_http_1_and_http_2_and_a_request_that_names_two_is_refused() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[deny_all(r#"{"hosts":["shop.example"]}"#, "Match")]);
+    let address = sidecar.addresses()[0];
+    let mut client = Client::connect(address).await;
+    for (target, host, status) in [
+        ("/", "shop.example", 429),
+        ("/", "SHOP.example.:80", 429),
+        ("/", "other.example", 200),
+        // The target decides (RFC 9112, 3.2.2).
+        ("http://shop.example/", "other.example", 429),
+        ("http://other.example/", "shop.example", 200),
+    ] {
+        client.send(&format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
+        assert_eq!(client.response().await.status, status, "{target} {host}");
+    }
+    let (mut sender, _) = http2(address).await;
+    for (authority, hosts, status) in [
+        ("shop.example", &[][..], 429),
+        ("Shop.Example:8080", &[], 429),
+        ("other.example", &[], 200),
+        ("shop.example", &["shop.example"], 429),
+        ("other.example", &["shop.example"], 400),
+        ("shop.example", &["other.example"], 400),
+        ("other.example", &["other.example", "shop.example"], 400),
+    ] {
+        let mut request = http::Request::get(format!("http://{authority}/"));
+        for host in hosts {
+            request = request.header("host", *host);
+        }
+        let response = sender.send_request(request.body(Default::default()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{authority} {hosts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_on_get_counts_head_too() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[deny_all(r#"{"methods":["GET"]}"#, "Match")]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
-    client.send("POST /s/M HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc+proto\r\n\r\n").await;
-    let response = client.response().await;
-    assert_eq!((response.status, response.header("grpc-status")), (200, "8"));
-    assert!(response.header("grpc-message").starts_with("Limit l admits 0 requests per 1m."));
-    assert_eq!((response.header("content-type"), response.body.as_str()), ("application/grpc", ""));
+    client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(client.response_to("HEAD").await.status, 429);
+}
+
+#[tokio::test]
+async fn a_policy_may_refuse_paths_that_applications_understand_in_different_ways() {
+    let application = Application::start().await;
+    let matches = r#"{"path":{"pattern":{"exact":"/limited"},"caseSensitive":false}}"#;
+    let sidecar = sidecar_with(application.address, &[deny_all(matches, "Reject")]);
+    for (path, status) in [
+        ("/a%2fb", 400),
+        ("/a/../b", 400),
+        ("/a\\b", 400),
+        ("/a%5Cb", 400),
+        ("/a/%2E%2e/limited", 400),
+        ("/Limited/", 429),
+        ("/a/b", 200),
+        ("/a//b", 200),
+    ] {
+        let mut client = Client::connect(sidecar.addresses()[0]).await;
+        client.send(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        let response = client.response().await;
+        assert_eq!(response.status, status, "{path}: {}", response.body);
+    }
 }

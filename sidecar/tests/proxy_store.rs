@@ -36,7 +36,7 @@ fn policy_with_rate(
     mode: &str,
 ) -> Arc<PreparedPolicy> {
     prepare(&format!(
-        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"{consistency}",
+        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"{consistency}","ambiguousPaths":"Match",
         "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{rate}]}}}}}}]}}"#
     ))
 }
@@ -356,7 +356,7 @@ async fn a_delayed_request_whose_client_disconnects_is_refunded_where_it_was_cha
 async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [prepare(&format!(
-        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Local","limits":[
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Local","ambiguousPaths":"Match","limits":[
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"rates":{{"base":[{{"requests":6,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
@@ -401,7 +401,7 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
 async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates_with_local_quota() {
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [prepare(&format!(
-        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","limits":[
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","limits":[
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"rates":{{"base":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],

@@ -20,6 +20,8 @@ pub struct CompiledPolicy {
     pub on_store_failure: OnStoreFailure,
     /// Location of the counters.
     pub consistency: Consistency,
+    /// Treatment of requests whose path can be read in several ways.
+    pub ambiguous_paths: AmbiguousPaths,
     /// Source of client addresses; if absent, the peer's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
@@ -28,6 +30,18 @@ pub struct CompiledPolicy {
     /// Parts that a sidecar may ignore.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,
+}
+
+/// The treatment of requests whose path can be read in several ways: with an encoded slash, a backslash or a dot
+/// segment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum AmbiguousPaths {
+    /// A limit matches if any reading of the path does.
+    #[default]
+    Match,
+    /// The request is refused.
+    Reject,
 }
 
 /// Parts of a policy that a sidecar may ignore, because every request is decided alike without them. A sidecar

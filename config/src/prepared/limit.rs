@@ -9,8 +9,9 @@ use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::Matcher;
 use crate::nack::Nack;
+use crate::path::Readings;
 use crate::policy::{CompiledLimit, LimitKind, Mode, Rates, Slots};
-use crate::prepared::RequestAttributes;
+use crate::request::RequestAttributes;
 
 /// Largest number of rates of one limit.
 const MAX_RATES: usize = 8;
@@ -86,10 +87,9 @@ impl PreparedLimit {
         }
     }
 
-    /// Reports whether the limit applies to a request. `path` must be in normal form.
-    pub(super) fn matches(&self, request: &RequestAttributes<'_>, path: &str) -> bool {
-        self.matches.is_empty()
-            || self.matches.iter().any(|m| m.matches(request.method, path, request.headers))
+    /// Reports whether the limit applies to a request with these readings of its path.
+    pub(super) fn matches(&self, request: &RequestAttributes<'_>, path: &Readings<'_>) -> bool {
+        self.matches.is_empty() || self.matches.iter().any(|matcher| matcher.matches(request, path))
     }
 
     /// Reports whether the client's address is a part of the key.

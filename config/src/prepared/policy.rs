@@ -4,8 +4,10 @@ use crate::client_address::{self, ClientAddress};
 use crate::key::Identity;
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
-use crate::policy::{CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
-use crate::prepared::{PreparedLimit, RequestAttributes};
+use crate::path::Readings;
+use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
+use crate::prepared::PreparedLimit;
+use crate::request::RequestAttributes;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,8 @@ pub struct PreparedPolicy {
     pub on_store_failure: OnStoreFailure,
     /// Location of the counters.
     pub consistency: Consistency,
+    /// Treatment of requests whose path can be read in several ways.
+    pub ambiguous_paths: AmbiguousPaths,
     /// Limits of the policy.
     pub limits: Vec<PreparedLimit>,
     client_address: Option<ClientAddress>,
@@ -56,17 +60,18 @@ impl PreparedPolicy {
             name: policy.name,
             on_store_failure: policy.on_store_failure,
             consistency: policy.consistency,
+            ambiguous_paths: policy.ambiguous_paths,
             client_address: policy.client_address,
         })
     }
 
     /// Returns the limits that apply to a request, by their index, each with the identity of the client.
-    /// Leaves out limits that skip the request because it lacks a part of the key. `path` must be in normal
-    /// form.
+    /// Leaves out limits that skip the request because it lacks a part of the key. `path` has the readings of
+    /// the request's path.
     pub fn identify<'a>(
         &'a self,
         request: &'a RequestAttributes<'a>,
-        path: &'a str,
+        path: &'a Readings<'a>,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identity)> + 'a {
         let mut address = None;

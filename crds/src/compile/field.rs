@@ -99,7 +99,7 @@ impl<'a> Field<'a> {
                     "is one regular expression too many: a policy may have at most {MAX_REGEXES}"
                 ));
             }
-        } else if let Err(error) = full_match_regex(pattern) {
+        } else if let Err(error) = full_match_regex(pattern, true) {
             self.violation(format_args!("is not a valid regular expression: {error}"));
         }
     }

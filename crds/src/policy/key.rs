@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use sluice_config::key;
 use sluice_config::key::OnMissing;
 
+use crate::compile::field::Field;
+
 /// Identifies the client that sent a request.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -38,7 +40,7 @@ pub enum KeyPart {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderKey {
-    /// Name of the header, in upper or lower case.
+    /// Name of the header, in upper or lower case. Not Host.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
@@ -68,12 +70,25 @@ pub struct ClientIpKey {
     pub ipv6_prefix: Option<i32>,
 }
 
+impl Key {
+    pub(crate) fn compile(&self, at: &Field<'_>) -> Vec<key::KeyPart> {
+        let parts = self.parts.iter().enumerate();
+        parts.map(|(n, part)| part.compile(&at.at("parts").entry(n))).collect()
+    }
+}
+
 impl KeyPart {
-    pub(crate) fn compile(&self) -> key::KeyPart {
+    fn compile(&self, at: &Field<'_>) -> key::KeyPart {
         let bits =
             |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);
         match self {
-            Self::Header(header) => key::KeyPart::Header(header.name.to_ascii_lowercase()),
+            Self::Header(header) => {
+                let name = header.name.to_ascii_lowercase();
+                if name == "host" {
+                    at.at("header.name").violation("cannot be host, which HTTP/2 sends elsewhere");
+                }
+                key::KeyPart::Header(name)
+            }
             Self::Cookie(cookie) => key::KeyPart::Cookie(cookie.name.clone()),
             Self::ClientIp(ip) => key::KeyPart::ClientIp {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),

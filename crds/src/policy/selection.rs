@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::compile::field::Field;
-use crate::policy::key::KeyPart;
 use crate::policy::{Key, Match};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
@@ -48,7 +47,7 @@ impl Selection {
                 (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
             },
             matches: matches.collect(),
-            key: key.iter().flat_map(|key| &key.parts).map(KeyPart::compile).collect(),
+            key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             kind,
         }

@@ -6,7 +6,9 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
-use sluice_config::policy::{CompiledLimit, Consistency, Hints, LimitKind, Mode, OnStoreFailure, Rates};
+use sluice_config::policy::{
+    AmbiguousPaths, CompiledLimit, Consistency, Hints, LimitKind, Mode, OnStoreFailure, Rates,
+};
 use sluice_limiter::Rate;
 
 use crate::compile::field::Field;
@@ -68,6 +70,13 @@ pub struct RateLimitPolicySpec {
     ///   policy selects. When the store is back, it adds what the pod counted.
     #[serde(default)]
     pub on_store_failure: OnStoreFailure,
+    /// Treatment of requests whose path has an encoded slash, a backslash or a dot segment, which applications
+    /// understand in different ways:
+    /// - Match (default): a limit matches if any reading of the path does.
+    /// - Reject: such requests get the status 400, whatever limits they match. One policy with Reject is enough
+    ///   for all requests to the pod.
+    #[serde(default)]
+    pub ambiguous_paths: AmbiguousPaths,
     /// Source of a client's address. Default: the address of the peer that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
@@ -125,6 +134,7 @@ impl RateLimitPolicySpec {
             mode: self.mode,
             on_store_failure: self.on_store_failure,
             consistency: self.consistency,
+            ambiguous_paths: self.ambiguous_paths,
             client_address,
             limits,
             hints: Hints::default(),

@@ -67,15 +67,10 @@ impl Publisher {
         // Held until the end, so that the newest of two concurrent publications wins.
         let mut stores = lock(&self.0.stores);
         let active = self.activate(&accepted);
-        let mut snapshot = Snapshot { policies: active, ..Snapshot::empty() };
         let chosen = stores.choose(store, |runtime, starting| {
             runtime.spawn(self.clone().switch_store(starting));
         });
-        if let Some((limiter, secret)) = chosen {
-            snapshot.limiter = Some(limiter);
-            snapshot.secret = secret;
-        }
-        self.0.current.store(Arc::new(snapshot));
+        self.0.current.store(Arc::new(Snapshot::new(chosen, active)));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);
@@ -116,9 +111,9 @@ impl Publisher {
     async fn switch_store(self, starting: StartedStore) {
         starting.ready().await;
         let mut stores = lock(&self.0.stores);
-        if let Some((limiter, secret)) = stores.switch(&starting) {
+        if let Some(store) = stores.switch(&starting) {
             let policies = self.current().policies.clone();
-            self.0.current.store(Arc::new(Snapshot { limiter: Some(limiter), secret, policies }));
+            self.0.current.store(Arc::new(Snapshot::new(Some(store), policies)));
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use sluice_config::policy::AmbiguousPaths;
 use sluice_config::{KeySecret, PreparedPolicy};
 
 use crate::config::limiter_handle::LimiterHandle;
@@ -18,12 +19,25 @@ pub(crate) struct Snapshot {
     /// The secret that keys are hashed with.
     pub(crate) secret: KeySecret,
     pub(crate) policies: Arc<[ActivePolicy]>,
+    /// Whether any policy refuses requests whose path can be read in several ways.
+    pub(crate) rejects_ambiguous_paths: bool,
 }
 
 impl Snapshot {
     /// Creates a snapshot without policies.
     pub(crate) fn empty() -> Self {
-        Self { limiter: None, secret: KeySecret::new([0; 16]), policies: Arc::default() }
+        Self::new(None, Arc::default())
+    }
+
+    /// Creates a snapshot of active policies. Without a store no limit is decided.
+    pub(crate) fn new(store: Option<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
+        let (limiter, secret) = match store {
+            Some((limiter, secret)) => (Some(limiter), secret),
+            None => (None, KeySecret::new([0; 16])),
+        };
+        let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
+        let rejects_ambiguous_paths = policies.iter().any(rejects);
+        Self { limiter, secret, policies, rejects_ambiguous_paths }
     }
 
     pub(crate) fn limit(&self, index: LimitIndex) -> &ActiveLimit {

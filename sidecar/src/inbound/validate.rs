@@ -4,6 +4,7 @@
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use sluice_config::request::host_of;
 
 use crate::inbound::protocol::Protocol;
 
@@ -18,6 +19,8 @@ pub(crate) enum InvalidRequest {
     Host,
     /// The target names no resource.
     Target,
+    /// The path can be read in several ways, and a policy refuses such paths.
+    AmbiguousPath,
     /// The method is CONNECT, which opens a tunnel.
     Connect,
     /// The body broke off, or its framing is invalid.
@@ -42,6 +45,7 @@ impl InvalidRequest {
             Self::TransferCoding => "The only transfer coding accepted in requests is chunked.",
             Self::Host => "The request must have exactly one valid Host header.",
             Self::Target => "The target of the request must be a path, * or an absolute http URI.",
+            Self::AmbiguousPath => "The path must not contain encoded slashes, backslashes or dot segments.",
             Self::Connect => "CONNECT is not supported.",
             Self::Body => "The body of the request broke off, or its chunks are malformed.",
         }
@@ -54,6 +58,7 @@ impl InvalidRequest {
             Self::TransferCoding => "coding",
             Self::Host => "host",
             Self::Target => "target",
+            Self::AmbiguousPath => "path",
             Self::Connect => "connect",
             Self::Body => "body",
         }
@@ -75,7 +80,7 @@ pub(crate) fn validate<B>(
     }
     if protocol == Protocol::Http2 {
         // HTTP/2 frames have one length, and the h2 crate checks :authority.
-        return Ok(());
+        return has_one_host(request).then_some(()).ok_or(InvalidRequest::Host);
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next()
@@ -90,6 +95,21 @@ pub(crate) fn validate<B>(
         _ => return Err(InvalidRequest::Host),
     }
     to_origin_form(request)
+}
+
+/// Reports whether a request of HTTP/2 names one host: `:authority`, and `Host` only if it is the same (RFC 9113,
+/// 8.3.1). Otherwise a limit on one of them could be evaded by the other.
+fn has_one_host<B>(request: &Request<B>) -> bool {
+    let authority = request.uri().authority().map(Authority::as_str);
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next(), authority) {
+        (None, _, _) => true,
+        (Some(host), None, None) => is_valid_host(host),
+        (Some(host), None, Some(authority)) => {
+            host.to_str().is_ok_and(|host| host_of(host).eq_ignore_ascii_case(host_of(authority)))
+        }
+        (Some(_), Some(_), _) => false,
+    }
 }
 
 /// Reports whether this is an authority, or empty, as RFC 9112 (3.2) allows for a target without an

@@ -44,11 +44,11 @@ impl MatchedLimits {
         }
         let attributes = RequestAttributes {
             method: request.method(),
-            path: request.uri().path(),
+            uri: request.uri(),
             headers: request.headers(),
             peer,
         };
-        let path = attributes.normal_path();
+        let path = attributes.path_readings();
         for (p, policy) in snapshot.policies.iter().enumerate() {
             for (l, identity) in policy.prepared.identify(&attributes, &path, &snapshot.secret) {
                 let limit = &policy.limits[l];

@@ -4,6 +4,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::problem::{self, ProblemType};
+use crate::inbound::protocol::Protocol;
 use crate::upstream::response_body::ResponseBody;
 
 /// The gRPC status of an error response.
@@ -24,18 +25,16 @@ pub(crate) enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Returns the format that a request expects.
-    pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        match content {
-            _ if request.method() == Method::HEAD => Self::Head,
-            Some(kind)
-                if kind.starts_with(b"application/grpc") && !kind.starts_with(b"application/grpc-web") =>
-            {
-                Self::Grpc
-            }
-            _ => Self::Http,
+    /// Returns the format that a request expects. A gRPC status has the HTTP status 200, so only a request that no
+    /// browser or HTTP client sends gets one: a POST over HTTP/2 with the content type of gRPC.
+    pub(crate) fn of<B>(request: &Request<B>, protocol: Protocol) -> Self {
+        let method = request.method();
+        if method == Method::HEAD {
+            return Self::Head;
         }
+        let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_grpc = protocol == Protocol::Http2 && method == Method::POST && content.is_some_and(is_grpc);
+        if is_grpc { Self::Grpc } else { Self::Http }
     }
 
     /// Builds an error response.
@@ -68,4 +67,12 @@ impl ResponseFormat {
         }
         response
     }
+}
+
+/// Reports whether a content type is that of gRPC: `application/grpc`, alone or with `+proto` or a parameter.
+fn is_grpc(content: &[u8]) -> bool {
+    let name = b"application/grpc";
+    content.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+    })
 }

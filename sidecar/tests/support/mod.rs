@@ -101,7 +101,7 @@ pub fn limit(name: &str, requests: u64, extra: &str) -> String {
 /// Returns a policy in JSON.
 pub fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
     format!(
-        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","limits":[{}]}}"#,
+        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]}}"#,
         limits.join(",")
     )
 }
@@ -144,6 +144,13 @@ pub async fn http2(address: SocketAddr) -> (http2::SendRequest<Full<Bytes>>, Joi
     let stream = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
+}
+
+/// Calls a gRPC method over a connection of its own, with this content type.
+pub async fn grpc_call(address: SocketAddr, content_type: &str) -> http::Response<hyper::body::Incoming> {
+    let call = http::Request::post("http://a/s/M").header("content-type", content_type);
+    let (mut sender, _) = http2(address).await;
+    sender.send_request(call.body(Full::default()).unwrap()).await.unwrap()
 }
 
 /// Starts a sidecar with these policies and a memory store. Its clock does not move.

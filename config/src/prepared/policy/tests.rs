@@ -2,7 +2,7 @@ use crate::PreparedPolicy;
 
 fn json(kind: &str) -> String {
     format!(
-        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict",
+        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
         "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{kind}}}]}}"#
     )
 }

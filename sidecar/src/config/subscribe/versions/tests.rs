@@ -16,7 +16,7 @@ fn json(name: &str, limits: usize) -> String {
         })
         .collect();
     serde_json::json!({"namespace": "shop", "name": name, "mode": "Enforce", "onStoreFailure": "Allow",
-        "consistency": "Strict", "limits": limits})
+        "consistency": "Strict", "ambiguousPaths": "Match", "limits": limits})
     .to_string()
 }
 

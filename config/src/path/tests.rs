@@ -1,0 +1,127 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn texts(path: &str) -> Vec<String> {
+    Readings::of(path).texts().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_plain_path_has_one_reading_which_is_borrowed() {
+    for path in ["/", "/v1/pay", "/Login", "/a.b/c-d_e~f", "/caf\u{e9}"] {
+        let readings = Readings::of(path);
+        assert!(readings.others.is_empty(), "{path}");
+        assert!(matches!(readings.written.text, Cow::Borrowed(_)));
+    }
+}
+
+#[test]
+fn one_reading_of_every_spelling_is_the_path_that_is_meant() {
+    for spelling in [
+        "/v1/pay",
+        "/v1/pay/",
+        "//v1/pay",
+        "/v1//pay",
+        "/v1/./pay",
+        "/x/../v1/pay",
+        "/x/%2e%2E/v1/pay",
+        "/v1/%70ay",
+        "/v1%2Fpay",
+        "/v1%5cpay",
+        "/v1\\pay",
+        "/%2e/v1/pay",
+        "/v1/pay;a=b",
+        "/v1;x/pay;y",
+        "/x/..;/v1/pay",
+        "/x%2f..%2fv1%2fpay",
+        "/x/..;a=b/v1/pay/",
+        "/v1//../v1/pay",
+        "/../v1/pay",
+    ] {
+        assert!(texts(spelling).contains(&"/v1/pay".to_owned()), "{spelling}: {:?}", texts(spelling));
+    }
+}
+
+#[test]
+fn applications_that_disagree_have_readings_of_their_own() {
+    assert_eq!(texts("/files/a%2F..%2F..%2Fx"), ["/files/a%2F..%2F..%2Fx", "/x", "/files/a/../../x",]);
+    assert_eq!(
+        texts("/public/;x/../admin"),
+        ["/public/;x/../admin", "/admin", "/public/admin", "/public/../admin"]
+    );
+    assert_eq!(texts("/100%"), ["/100%"]);
+    assert_eq!(texts("*"), ["*", "/*"]);
+    assert_eq!(texts("/%e9"), ["/%e9", "/\u{fffd}"]);
+    // Each octet is decoded once.
+    assert_eq!(texts("/%252e"), ["/%252e", "/%2e"]);
+}
+
+#[test]
+fn a_path_of_a_policy_ignores_case_unless_it_is_case_sensitive() {
+    for (policy, path, equals) in [
+        ("/login", "/LOGIN", true),
+        ("/Login/", "/login", true),
+        ("/caf\u{e9}", "/CAF%C3%89", true),
+        ("/stra\u{df}e", "/STRASSE", true),
+        ("/login", "/log1n", false),
+        ("/login", "/loginx", false),
+    ] {
+        let any = |text: &PathText| Readings::of(path).any(|reading| text.equals(reading));
+        assert_eq!(any(&PathText::new(policy, false)), equals, "{policy} {path}");
+    }
+    let sensitive = PathText::new("/Login", true);
+    assert!(Readings::of("/Login/").any(|reading| sensitive.equals(reading)));
+    assert!(!Readings::of("/login").any(|reading| sensitive.equals(reading)));
+    assert!(Readings::of("/Login/x").any(|reading| sensitive.is_prefix_of(reading)));
+    assert!(!Readings::of("/login/x").any(|reading| sensitive.is_prefix_of(reading)));
+}
+
+#[test]
+fn a_prefix_matches_whole_segments_only() {
+    for (path, prefix, expected) in [
+        ("/v1", "/v1", true),
+        ("/v1/x", "/v1", true),
+        ("/V1/x", "/v1/", true),
+        ("/v1", "/v1/", true),
+        ("/v10", "/v1", false),
+        ("/v", "/v1", false),
+        ("/anything", "/", true),
+        ("/", "/v1", false),
+        ("/v1\u{e9}", "/v1", false),
+    ] {
+        let prefix_text = PathText::new(prefix, false);
+        let any = Readings::of(path).any(|reading| prefix_text.is_prefix_of(reading));
+        assert_eq!(any, expected, "{path} {prefix}");
+    }
+}
+
+#[test]
+fn encoded_slashes_backslashes_and_dot_segments_are_ambiguous() {
+    for path in ["/a%2Fb", "/a%5cb", "/a\\b", "/a/../b", "/a/./b", "/a/%2e%2e/b", "/a/..;x/b", "/a/.."] {
+        assert!(is_ambiguous(path), "{path}");
+    }
+    for path in ["/a/b", "/a//b", "/a/", "/a/...", "/a/.well-known", "/a;b=c", "/%61", "/a%2"] {
+        assert!(!is_ambiguous(path), "{path}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn readings_are_few_and_different_and_all_but_the_first_begin_with_a_slash(path in "[/%.a2eEfFcC5\\\\;\u{e9}-]{0,24}") {
+        let texts = texts(&path);
+        prop_assert!(texts.len() <= MAX_OTHERS + 1);
+        for (n, text) in texts.iter().enumerate().skip(1) {
+            prop_assert!(text.starts_with('/') && !text.contains("//"), "{}", text);
+            prop_assert!(!texts[..n].contains(text), "{:?}", texts);
+        }
+        prop_assert!(texts.len() == 1 || texts.contains(&normalize(&path).into_owned()) || path.contains(';'));
+    }
+
+    #[test]
+    fn a_normal_path_is_normal(path in "[/%.a2eE\\\\\u{e9}-]{0,20}") {
+        let once = normalize(&path).into_owned();
+        prop_assert!(once.starts_with('/') && !once.contains("//"));
+        prop_assert!(!once.split('/').any(|segment| segment == ".." || segment == "."));
+        prop_assert!(once == "/" || !once.ends_with('/'));
+    }
+}
