@@ -26,6 +26,10 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
+.PHONY: interop
+interop: ## Run the tests with applications that CI does not have (Java and Maven)
+	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
+
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root)
 	tests/node/apt.sh node

@@ -37,7 +37,7 @@ pub struct Match {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathMatch {
-    /// What the path must be.
+    /// Pattern of the path.
     pub pattern: PathPattern,
     /// Whether upper and lower case differ.
     pub case_sensitive: bool,

@@ -5,15 +5,12 @@
 //! limit applies to a request if it names any of them. Otherwise a client could evade a limit by its spelling. The
 //! application still receives the path as the client wrote it.
 //!
-//! Each reading decodes percent-encoded octets, turns backslashes into slashes, merges slashes and drops the
-//! last one. Applications disagree about encoded slashes, dot segments and parameters behind a semicolon, and
+//! Each reading decodes percent-encoded octets, merges slashes, and drops the last one and white space at the end.
+//! Applications disagree about encoded slashes, backslashes, dot segments and parameters behind a semicolon, and
 //! about the order of these steps, so a path with one of them has a reading for each answer. A plain path has one
 //! reading: itself.
 
 use std::borrow::Cow;
-
-/// Readings beyond the path as the client wrote it. Three choices of two answers, and the order of two steps.
-const MAX_OTHERS: usize = 12;
 
 /// The readings of one path.
 #[derive(Debug, Clone)]
@@ -44,6 +41,7 @@ pub struct PathText {
 #[derive(Debug, Clone, Copy)]
 struct Answers {
     decodes_slashes: bool,
+    turns_backslashes: bool,
     drops_parameters: bool,
     dots: Dots,
 }
@@ -72,20 +70,24 @@ impl<'a> Readings<'a> {
 
     fn add_others(&mut self, path: &str) {
         let choices = |is_open: bool| if is_open { &[true, false][..] } else { &[true][..] };
-        let has_dots = path.split(['/', '\\', ';']).any(has_dot_segment);
+        let has_dots = has_dot_segment(path);
         let dots: &[Dots] =
             if has_dots { &[Dots::Resolved, Dots::ResolvedBeforeMerging, Dots::Kept] } else { &[Dots::Kept] };
-        self.others.reserve(MAX_OTHERS);
         for &decodes_slashes in choices(has_encoded_slash(path)) {
-            for &drops_parameters in choices(path.contains(';')) {
-                for &dots in dots {
-                    let text = read(path, Answers { decodes_slashes, drops_parameters, dots });
-                    let reading = Reading::of(Cow::Owned(text));
-                    if reading.text != self.written.text && !self.others.contains(&reading) {
-                        self.others.push(reading);
+            for &turns_backslashes in choices(has_backslash(path)) {
+                for &drops_parameters in choices(path.contains(';')) {
+                    for &dots in dots {
+                        let answers = Answers { decodes_slashes, turns_backslashes, drops_parameters, dots };
+                        self.add(read(path, answers));
                     }
                 }
             }
+        }
+    }
+
+    fn add(&mut self, text: String) {
+        if text != self.written.text && self.others.iter().all(|other| text != other.text) {
+            self.others.push(Reading::of(Cow::Owned(text)));
         }
     }
 
@@ -154,8 +156,15 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
     if is_plain(path) {
         return Cow::Borrowed(path);
     }
-    let all = Answers { decodes_slashes: true, drops_parameters: false, dots: Dots::Resolved };
-    let normal = read(path, all);
+    let normal = read(
+        path,
+        Answers {
+            decodes_slashes: true,
+            turns_backslashes: true,
+            drops_parameters: false,
+            dots: Dots::Resolved,
+        },
+    );
     if normal == path { Cow::Borrowed(path) } else { Cow::Owned(normal) }
 }
 
@@ -163,8 +172,7 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
 /// or a dot segment.
 #[must_use]
 pub fn is_ambiguous(path: &str) -> bool {
-    !is_plain(path)
-        && (path.contains('\\') || has_encoded_slash(path) || path.split(['/', ';']).any(has_dot_segment))
+    !is_plain(path) && (has_backslash(path) || has_encoded_slash(path) || has_dot_segment(path))
 }
 
 /// Returns a text without the difference of upper and lower case. Letters whose upper case is the same are the
@@ -200,10 +208,14 @@ fn has_encoded_slash(path: &str) -> bool {
     path.as_bytes().windows(3).any(|at| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']))
 }
 
-/// Reports whether a segment, or a part of one behind an encoded slash, is `.` or `..`, encoded or not.
-fn has_dot_segment(segment: &str) -> bool {
-    let decoded = decode(segment, true);
-    decoded.split('/').any(|segment| matches!(segment, "." | ".."))
+fn has_backslash(path: &str) -> bool {
+    path.contains('\\') || path.contains("%5c") || path.contains("%5C")
+}
+
+/// Reports whether a segment is `.` or `..`, encoded or not, with parameters or not, whatever separates segments.
+fn has_dot_segment(path: &str) -> bool {
+    let decoded = decode(path, true, true);
+    decoded.split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
 }
 
 /// Returns the path as an application with these answers understands it.
@@ -215,7 +227,7 @@ fn read(path: &str, answers: Answers) -> String {
     } else {
         path
     };
-    let decoded = decode(path, answers.decodes_slashes);
+    let decoded = decode(path, answers.decodes_slashes, answers.turns_backslashes);
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
@@ -232,6 +244,8 @@ fn read(path: &str, answers: Answers) -> String {
         out.push('/');
         out.push_str(segment);
     }
+    // A pattern of an application may match before a line break at the end, and some servers ignore spaces there.
+    out.truncate(out.trim_end_matches(|c: char| c == '/' || c.is_whitespace() || c.is_control()).len());
     if out.is_empty() {
         out.push('/');
     }
@@ -255,13 +269,14 @@ fn drop_parameters(path: &str) -> String {
     out
 }
 
-/// Decodes percent-encoded octets, and turns backslashes into slashes. Encoded slashes and backslashes become
-/// slashes too, or stay encoded.
-fn decode(path: &str, decodes_slashes: bool) -> Cow<'_, str> {
+/// Decodes percent-encoded octets, but for slashes and backslashes if these stay encoded, and turns backslashes
+/// into slashes or not.
+fn decode(path: &str, decodes_slashes: bool, turns_backslashes: bool) -> Cow<'_, str> {
     if !path.contains(['%', '\\']) {
         return Cow::Borrowed(path);
     }
     let bytes = path.as_bytes();
+    let turned = |octet| if octet == b'\\' && turns_backslashes { b'/' } else { octet };
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -271,11 +286,11 @@ fn decode(path: &str, decodes_slashes: bool) -> Cow<'_, str> {
                 at += 3;
             }
             (b'%', Some(octet)) => {
-                out.push(if octet == b'\\' { b'/' } else { octet });
+                out.push(turned(octet));
                 at += 3;
             }
             (byte, _) => {
-                out.push(if byte == b'\\' { b'/' } else { byte });
+                out.push(turned(byte));
                 at += 1;
             }
         }

@@ -154,3 +154,15 @@ async fn a_client_that_disconnects_within_a_request_affects_no_other() {
     }
     assert_eq!(get(address, "").await.status, 200);
 }
+
+#[tokio::test]
+async fn a_path_that_is_too_long_to_be_compared_is_refused() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    // The query does not count.
+    for (path, status) in [("/".repeat(8192) + "?" + &"a".repeat(8192), 200), ("/".repeat(8193), 414)] {
+        client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        assert_eq!(client.response().await.status, status);
+    }
+}

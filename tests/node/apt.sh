@@ -9,6 +9,7 @@ set -euo pipefail
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
+  nginx=nginx nodejs=node npm=npm python3=python3 python3-pip=pip3
 )
 readonly NODE_PACKAGES=(
   containerd=containerd runc=runc containernetworking-plugins

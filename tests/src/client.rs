@@ -32,14 +32,19 @@ impl Response {
 
 /// Sends a GET request on a connection of its own.
 pub async fn get(address: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+    let mut request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    send(address, request.as_bytes()).await
+}
+
+/// Sends these bytes on a connection of its own, and reads until the server closes it.
+pub async fn send(address: &str, request: &[u8]) -> Response {
     let exchange = async {
         let mut tcp = TcpStream::connect(address).await?;
-        let mut request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
-        for (name, value) in headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
-        }
-        request.push_str("\r\n");
-        tcp.write_all(request.as_bytes()).await?;
+        tcp.write_all(request).await?;
         let mut bytes = Vec::new();
         tcp.read_to_end(&mut bytes).await?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).into_owned())

@@ -41,7 +41,7 @@ pub struct Match {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PathMatch {
-    /// What the path must be.
+    /// Pattern of the path.
     #[serde(flatten)]
     pub pattern: PathPattern,
     /// If true, upper and lower case differ. Only for applications that distinguish them: for others, a client

@@ -27,6 +27,7 @@ pub(super) fn strict() -> CompiledPolicy {
         mode: Mode::Enforce,
         on_store_failure: OnStoreFailure::Allow,
         consistency: Consistency::Strict,
+        ambiguous_paths: Default::default(),
         client_address: None,
         limits: Vec::new(),
         hints: Default::default(),

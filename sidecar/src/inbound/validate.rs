@@ -8,6 +8,9 @@ use sluice_config::request::host_of;
 
 use crate::inbound::protocol::Protocol;
 
+/// Longest path in bytes. It bounds the time that limits take to compare a path in all its readings.
+const MAX_PATH: usize = 8192;
+
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InvalidRequest {
@@ -19,6 +22,8 @@ pub(crate) enum InvalidRequest {
     Host,
     /// The target names no resource.
     Target,
+    /// The path is longer than any application needs.
+    LongPath,
     /// The path can be read in several ways, and a policy refuses such paths.
     AmbiguousPath,
     /// The method is CONNECT, which opens a tunnel.
@@ -32,6 +37,7 @@ impl InvalidRequest {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::TransferCoding | Self::Connect => StatusCode::NOT_IMPLEMENTED,
+            Self::LongPath => StatusCode::URI_TOO_LONG,
             _ => StatusCode::BAD_REQUEST,
         }
     }
@@ -45,6 +51,7 @@ impl InvalidRequest {
             Self::TransferCoding => "The only transfer coding accepted in requests is chunked.",
             Self::Host => "The request must have exactly one valid Host header.",
             Self::Target => "The target of the request must be a path, * or an absolute http URI.",
+            Self::LongPath => "The path must not be longer than 8192 bytes.",
             Self::AmbiguousPath => "The path must not contain encoded slashes, backslashes or dot segments.",
             Self::Connect => "CONNECT is not supported.",
             Self::Body => "The body of the request broke off, or its chunks are malformed.",
@@ -58,6 +65,7 @@ impl InvalidRequest {
             Self::TransferCoding => "coding",
             Self::Host => "host",
             Self::Target => "target",
+            Self::LongPath => "path_length",
             Self::AmbiguousPath => "path",
             Self::Connect => "connect",
             Self::Body => "body",
@@ -77,6 +85,9 @@ pub(crate) fn validate<B>(
     }
     if request.method() == Method::CONNECT {
         return Err(InvalidRequest::Connect);
+    }
+    if request.uri().path().len() > MAX_PATH {
+        return Err(InvalidRequest::LongPath);
     }
     if protocol == Protocol::Http2 {
         // HTTP/2 frames have one length, and the h2 crate checks :authority.

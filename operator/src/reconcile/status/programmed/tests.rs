@@ -53,6 +53,7 @@ fn compute(
             mode: Mode::Enforce,
             on_store_failure: OnStoreFailure::Allow,
             consistency: Consistency::Strict,
+            ambiguous_paths: Default::default(),
             client_address: None,
             limits: Vec::new(),
             hints: Default::default(),
