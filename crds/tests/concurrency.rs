@@ -37,10 +37,10 @@ fn every_concurrency_limit_compiles_is_applied_by_a_sidecar_and_has_a_summary() 
     );
     let json = policy.to_json();
     for part in [
-        r#"{"name":"each","mode":"Shadow","matches":[{"path":{"pattern":{"prefix":"/v1"},"caseSensitive":false}}],"key":[{"header":"x-key"}],"onMissing":"Skip","kind":{"slots":{"max":5,"leaseMillis":30000}}}"#,
-        r#"{"minimum":4,"initial":20,"maximum":400,"kind":{"gradient2":{"tolerancePercent":3,"queuePercent":5}}}"#,
-        r#"{"minimum":30,"initial":30,"maximum":40,"kind":{"vegas":{"queuePercent":10}}}"#,
-        r#"{"minimum":1,"initial":9,"maximum":9,"kind":{"aimd":{"tolerancePercent":10,"timeoutMillis":1500}}}"#,
+        r#"{"name":"each","mode":"Shadow","matches":[{"path":{"pattern":{"prefix":"/v1"},"caseSensitive":false}}],"key":[{"header":"x-key"}],"onMissing":"Skip","kind":{"slots":{"max":5,"leaseMillis":30000,"abandonedForMillis":30000}}}"#,
+        r#"{"minimum":4,"initial":20,"maximum":400,"abandonedForMillis":30000,"kind":{"gradient2":{"tolerancePercent":3,"queuePercent":5}}}"#,
+        r#"{"minimum":30,"initial":30,"maximum":40,"abandonedForMillis":30000,"kind":{"vegas":{"queuePercent":10}}}"#,
+        r#"{"minimum":1,"initial":9,"maximum":9,"abandonedForMillis":30000,"kind":{"aimd":{"tolerancePercent":10,"timeoutMillis":1500}}}"#,
     ] {
         assert!(json.contains(part), "{part} in {json}");
     }

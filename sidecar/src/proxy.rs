@@ -9,10 +9,9 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use sluice_config::path;
-use sluice_limiter::adaptive::SampleOutcome;
 
 use crate::config::publisher::Publisher;
-use crate::inbound::connection::Connection;
+use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::validate::{InvalidRequest, validate};
@@ -20,19 +19,36 @@ use crate::limit::decide::{Admission, decide};
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
 use crate::limit::matching::MatchedLimits;
+use crate::limit::slots::Slot;
 use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::{STORE_FAILURE, write_status};
-use crate::upstream::forward::{self, ForwardError};
+use crate::upstream::forward::{self, ForwardError, Forwarded, Keep};
+use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
-use crate::upstream::request_body::RequestBody;
+use crate::upstream::request_body::{BrokenMark, RequestBody};
 use crate::upstream::response_body::ResponseBody;
 
 /// Maximum number of bytes of a rejected request's body that are read and discarded.
 const MAX_DISCARDED: u64 = 256 * 1024;
 /// Time in which the rest of a rejected request must arrive.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The permit and the slots that an upgraded connection keeps until it ends.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held until it is dropped")]
+struct Kept {
+    permit: Arc<ConnectionPermit>,
+    slots: Vec<Slot>,
+    abandoned_for: Duration,
+}
+
+impl Keep for Kept {
+    fn abandoned_for(&self) -> Duration {
+        if self.slots.is_empty() { Duration::ZERO } else { self.abandoned_for }
+    }
+}
 
 /// Handles the requests of one listener in one worker.
 #[derive(Debug)]
@@ -113,28 +129,55 @@ impl Proxy {
     ) -> Response<ResponseBody> {
         let in_flight = self.in_flight.clone();
         held.forwarding();
-        let forwarded = match client.protocol {
-            Protocol::Http1 => {
-                // An upgraded connection keeps its connection permit and its slots, but no permit of an
-                // adaptive limit.
-                let keep = || (client.permit.clone(), std::mem::take(&mut held.slots));
-                forward::http1(&self.pool, request, &client.forwarded_for, keep).await
-            }
-            Protocol::Http2 => {
-                let upstream = &self.pool.upstream;
-                forward::http2(upstream, &client.dedicated, request, &client.forwarded_for).await
-            }
+        let forwarded = if held.is_empty() {
+            let forwarded = match client.protocol {
+                Protocol::Http1 => {
+                    let keep = || Kept {
+                        permit: client.permit.clone(),
+                        slots: Vec::new(),
+                        abandoned_for: Duration::ZERO,
+                    };
+                    forward::http1(&self.pool, request, &client.forwarded_for, None, keep).await
+                }
+                Protocol::Http2 => {
+                    let upstream = &self.pool.upstream;
+                    forward::http2(upstream, &client.dedicated, request, &client.forwarded_for, None).await
+                }
+            };
+            release_at_end(forwarded, held, in_flight)
+        } else {
+            self.forward_held(client, request, held, in_flight).await
         };
-        match forwarded {
-            Ok(response) => {
-                held.forwarded(response_outcome(response.status()));
-                response.map(|body| body.hold_until_end(in_flight, held))
-            }
-            Err(error) => {
-                held.forwarded(error_outcome(&error));
-                drop(held);
-                self.report_failure(format, error)
-            }
+        forwarded.unwrap_or_else(|error| self.report_failure(format, error))
+    }
+
+    /// Forwards a request that holds slots or permits. The application may finish it when the client has left.
+    async fn forward_held(
+        &self,
+        client: &Connection,
+        request: Request<Incoming>,
+        mut held: Held,
+        in_flight: InFlightGuard,
+    ) -> Forwarded {
+        let broken = BrokenMark::stalling();
+        let (pool, peer, mark) = (self.pool.clone(), client.forwarded_for.clone(), Some(broken.clone()));
+        let (mut slots, abandoned_for) = (std::mem::take(&mut held.slots), held.abandoned_for);
+        let (protocol, permit, dedicated) =
+            (client.protocol, client.permit.clone(), client.dedicated.clone());
+        let exchange = async move {
+            let forwarded = match protocol {
+                Protocol::Http1 => {
+                    // An upgraded connection keeps its slots, but no permit of an adaptive limit.
+                    let keep = || Kept { permit, slots: std::mem::take(&mut slots), abandoned_for };
+                    forward::http1(&pool, request, &peer, mark, keep).await
+                }
+                Protocol::Http2 => forward::http2(&pool.upstream, &dedicated, request, &peer, mark).await,
+            };
+            (forwarded, slots)
+        };
+        tokio::select! {
+            forwarded = held_exchange::run(exchange, held, in_flight) => forwarded,
+            () = broken.wait() => Err(ForwardError::BrokenRequest),
         }
     }
 
@@ -152,6 +195,7 @@ impl Proxy {
                 close_connection(&mut response);
                 response
             }
+            ForwardError::Stopped => format.bad_gateway("The sidecar stops."),
             ForwardError::NoResponse(error) => {
                 tracing::debug!(%upstream, %error, "the application sent no response");
                 format.bad_gateway(&format!("The application at {upstream} sent no valid response: {error}."))
@@ -207,34 +251,4 @@ async fn discard(mut body: Incoming) {
 
 fn close_connection(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-}
-
-/// Returns the meaning of a response for an adaptive limit. A server error does not measure the
-/// load: if it counted as a success, quick errors would raise the limit of an application that cannot work at
-/// all.
-fn response_outcome(status: StatusCode) -> SampleOutcome {
-    if status.is_server_error() { SampleOutcome::Ignored } else { SampleOutcome::Success }
-}
-
-/// Returns the meaning of a missing response for an adaptive limit.
-fn error_outcome(error: &ForwardError) -> SampleOutcome {
-    match error {
-        ForwardError::Unreachable(_) | ForwardError::NoResponse(_) => SampleOutcome::Dropped,
-        ForwardError::BrokenRequest => SampleOutcome::Ignored,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adaptive_limits_ignore_server_errors() {
-        assert!(matches!(response_outcome(StatusCode::OK), SampleOutcome::Success));
-        assert!(matches!(response_outcome(StatusCode::NOT_FOUND), SampleOutcome::Success));
-        assert!(matches!(response_outcome(StatusCode::INTERNAL_SERVER_ERROR), SampleOutcome::Ignored));
-        let refused = ForwardError::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
-        assert!(matches!(error_outcome(&refused), SampleOutcome::Dropped));
-        assert!(matches!(error_outcome(&ForwardError::BrokenRequest), SampleOutcome::Ignored));
-    }
 }

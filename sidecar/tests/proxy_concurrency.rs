@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 fn concurrent(name: &str, max: u64, mode: &str) -> String {
     format!(
         r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-        "kind":{{"slots":{{"max":{max},"leaseMillis":30000}}}}}}"#
+        "kind":{{"slots":{{"max":{max},"leaseMillis":30000,"abandonedForMillis":30000}}}}}}"#
     )
 }
 
@@ -28,7 +28,7 @@ fn concurrent(name: &str, max: u64, mode: &str) -> String {
 fn adaptive(initial: u32, mode: &str) -> String {
     format!(
         r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","kind":{{"adaptive":{{"minimum":1,"initial":{initial},
-        "maximum":9,"kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}"#
+        "maximum":9,"abandonedForMillis":30000,"kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}"#
     )
 }
 
@@ -94,6 +94,17 @@ impl HoldingApplication {
             }
         });
         this
+    }
+
+    /// Finishes the requests that it holds.
+    async fn finish_all(&self) {
+        let finish = async {
+            while self.held.load(Ordering::Relaxed) > 0 {
+                self.finish.notify_waiters();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), finish).await.expect("a request is never finished");
     }
 
     /// Waits until it holds this number of requests.
@@ -169,6 +180,7 @@ async fn a_slot_is_free_again_however_a_request_ends() {
             assert!(denied.body.contains("Limit l admits 1 concurrent requests."), "{}", denied.body);
             if client_leaves {
                 drop(client);
+                application.finish_all().await;
             } else {
                 // The sidecar repeats a request whose connection broke, so each attempt is finished.
                 let finish = async {
@@ -230,8 +242,10 @@ async fn a_request_denied_by_a_rate_takes_no_slot_and_one_without_a_slot_no_quot
         );
     }
     drop(first);
+    application.finish_all().await;
     until_free(&sidecar).await;
     drop(until_admitted(&sidecar, &application, "/").await);
+    application.finish_all().await;
     until_free(&sidecar).await;
     application.until_held(0).await;
     for _ in 0..3 {

@@ -360,7 +360,7 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"rates":{{"base":[{{"requests":6,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "kind":{{"slots":{{"max":1,"leaseMillis":30000}}}}}}]}}"#
+          "kind":{{"slots":{{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
     let address = sidecar.addresses()[0];
@@ -405,7 +405,7 @@ async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates
         {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
           "kind":{{"rates":{{"base":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
         {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
-          "kind":{{"slots":{{"max":9,"leaseMillis":2000}}}}}}]}}"#
+          "kind":{{"slots":{{"max":9,"leaseMillis":2000,"abandonedForMillis":30000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 1)).await;
     let (address, key) = (sidecar.addresses()[0], "x-api-key: a\r\n");

@@ -78,7 +78,7 @@ async fn sidecars_share_slots_and_return_them_however_a_request_or_a_sidecar_end
     let operator = Operator::start(plane, "concurrency-system", &redis.url).await;
     let namespace = TestNamespace::create(plane.client().await, "concurrency").await;
     let selector = json!({"matchLabels": {"app": "a"}});
-    let spec = json!({"selector": selector, "concurrency": [{"name": "in-flight", "max": 5}]});
+    let spec = json!({"selector": selector, "concurrency": [{"name": "in-flight", "max": 5, "abandonedFor": "500ms"}]});
     namespace.apply("p", spec).await.unwrap();
     let application = Application::start().await;
     let start =
@@ -190,7 +190,7 @@ async fn slots_that_the_store_granted_in_a_late_reply_are_returned() {
     let operator = Operator::start(plane, "doubt-system", &url).await;
     let namespace = TestNamespace::create(plane.client().await, "doubt").await;
     let selector = json!({"matchLabels": {"app": "a"}});
-    let spec = json!({"selector": selector, "concurrency": [{"name": "in-flight", "max": 5}]});
+    let spec = json!({"selector": selector, "concurrency": [{"name": "in-flight", "max": 5, "abandonedFor": "500ms"}]});
     namespace.apply("p", spec).await.unwrap();
     let application = Application::start().await;
     let sidecar = start_sidecar(&namespace, "one", &operator, &application.address, "KILL").await;

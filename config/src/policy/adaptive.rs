@@ -13,6 +13,8 @@ pub struct CompiledAdaptive {
     pub initial: u32,
     /// Highest limit.
     pub maximum: u32,
+    /// Longest time, in milliseconds, for which a request whose client has left is in flight.
+    pub abandoned_for_millis: u64,
     /// Algorithm that adjusts the limit.
     pub kind: AdaptiveKind,
 }
@@ -109,7 +111,13 @@ mod tests {
                 }
                 (built, expected) => panic!("{built:?} is not {expected:?}"),
             }
-            let limit = CompiledAdaptive { minimum: 4, initial: 20, maximum: 400, kind };
+            let limit = CompiledAdaptive {
+                minimum: 4,
+                initial: 20,
+                maximum: 400,
+                abandoned_for_millis: 30_000,
+                kind,
+            };
             assert_eq!(limit.adaptive().unwrap().limit(), 20);
         }
     }

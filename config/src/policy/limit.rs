@@ -84,6 +84,21 @@ pub struct Slots {
     /// Slot lease: time after which a slot that is not renewed expires.
     #[serde(rename = "leaseMillis")]
     pub lease: Period,
+    /// Longest time, in milliseconds, for which a request whose client has left keeps its slot.
+    pub abandoned_for_millis: u64,
+}
+
+impl LimitKind {
+    /// Returns the longest time, in milliseconds, for which a request whose client has left is in flight; 0 for limits
+    /// of rates.
+    #[must_use]
+    pub fn abandoned_for_millis(&self) -> u64 {
+        match self {
+            Self::Rates(_) => 0,
+            Self::Slots(slots) => slots.abandoned_for_millis,
+            Self::Adaptive(adaptive) => adaptive.abandoned_for_millis,
+        }
+    }
 }
 
 impl Boosted {

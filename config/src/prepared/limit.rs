@@ -1,6 +1,7 @@
 //! One limit, ready to be applied to requests.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange, Rate};
@@ -27,6 +28,8 @@ pub struct PreparedLimit {
     pub mode: Mode,
     /// Kind of the limit, and how much it admits.
     pub kind: PreparedKind,
+    /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
+    pub abandoned_for: Duration,
     matches: Vec<Matcher>,
     key: KeyBuilder,
 }
@@ -64,6 +67,7 @@ impl PreparedLimit {
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
             kind: PreparedKind::new(&limit.kind)?,
+            abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
             matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })

@@ -101,7 +101,7 @@ pub struct Gradient2 {
 
 impl Adaptive {
     /// Compiles the limit and fills in its defaults.
-    pub(crate) fn compile(&self, at: &Field<'_>) -> Option<CompiledAdaptive> {
+    pub(crate) fn compile(&self, at: &Field<'_>, abandoned_for_millis: u64) -> Option<CompiledAdaptive> {
         let percent = |value: Option<i64>, default| value.map_or(default, number);
         let (at, bounds, kind) = match self {
             Self::Aimd(Aimd { bounds, tolerance_percent, timeout }) => {
@@ -130,6 +130,7 @@ impl Adaptive {
             minimum: number(minimum),
             initial: number(initial),
             maximum: number(maximum),
+            abandoned_for_millis,
             kind,
         };
         // Sidecars call the same function and would nack the policy for the same reason.

@@ -7,7 +7,13 @@ use sluice_config::policy::{CompiledLimit, LimitKind, Mode, SLOT_LEASE_MILLIS, S
 use sluice_limiter::{Period, Requests};
 
 use crate::compile::field::{Field, number};
+use crate::duration;
 use crate::policy::{Adaptive, Selection};
+
+/// Default `abandonedFor`, in milliseconds.
+const ABANDONED_MILLIS: u64 = 30_000;
+/// Largest `abandonedFor`, in milliseconds.
+const MAX_ABANDONED_MILLIS: u64 = 3_600_000;
 
 /// A limit on concurrent requests: its name and exactly one of max and adaptive.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -20,6 +26,11 @@ pub struct Concurrency {
     /// The number of concurrent requests, or how it is found.
     #[serde(flatten)]
     pub kind: ConcurrencyKind,
+    /// Longest time for which a request counts whose client has left while the application still works on it: a
+    /// duration from 1ms to 1h. Then its connection to the application is closed. Default: 30s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
+    pub abandoned_for: Option<String>,
 }
 
 /// The number of concurrent requests, or how it is found.
@@ -27,7 +38,7 @@ pub struct Concurrency {
 #[serde(rename_all = "camelCase")]
 pub enum ConcurrencyKind {
     /// Largest number of concurrent requests in all pods together, 1 to 1000000. A request counts from its
-    /// admission until its response is complete.
+    /// admission until its response is complete, also if its client leaves before.
     Max(#[schemars(range(min = 1, max = 1_000_000))] i64),
     /// A limit that each pod adjusts to the capacity of its application, by measuring response times.
     /// Requests over the limit are rejected with status 503.
@@ -41,16 +52,20 @@ impl Concurrency {
                 "is not allowed with adaptive, which limits all clients of a pod together: remove it",
             );
         }
+        let abandoned_for_millis = match &self.abandoned_for {
+            Some(text) => at.at("abandonedFor").millis(text, MAX_ABANDONED_MILLIS)?,
+            None => ABANDONED_MILLIS,
+        };
         let kind = match &self.kind {
             ConcurrencyKind::Max(max) => Requests::new(number(*max)).map(|max| {
                 let lease = Period::from_millis(SLOT_LEASE_MILLIS);
-                lease.map(|lease| LimitKind::Slots(Slots { max, lease }))
+                lease.map(|lease| LimitKind::Slots(Slots { max, lease, abandoned_for_millis }))
             }),
             ConcurrencyKind::Adaptive(adaptive) => {
                 return Some(self.selection.compile(
                     at,
                     policy_mode,
-                    LimitKind::Adaptive(adaptive.compile(&at.at("adaptive"))?),
+                    LimitKind::Adaptive(adaptive.compile(&at.at("adaptive"), abandoned_for_millis)?),
                 ));
             }
         };

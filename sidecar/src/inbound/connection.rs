@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     pub(crate) protocol: Protocol,
     pub(crate) ambiguity: Arc<AmbiguityMark>,
     /// Connection to the application for HTTP/2 requests.
-    pub(crate) dedicated: DedicatedConnection<RequestBody>,
+    pub(crate) dedicated: Arc<DedicatedConnection<RequestBody>>,
     pub(crate) permit: Arc<ConnectionPermit>,
     /// Number of requests so far.
     requests: AtomicU32,
@@ -73,7 +73,7 @@ impl Connection {
             forwarded_for: HeaderValue::try_from(peer.to_string()).ok()?,
             protocol,
             ambiguity,
-            dedicated: DedicatedConnection::new(),
+            dedicated: Arc::new(DedicatedConnection::new()),
             permit: Arc::new(permit),
             requests: AtomicU32::new(0),
             first_request: Notify::new(),

@@ -2,6 +2,7 @@
 //! all requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_config::policy::Mode;
 use sluice_config::prepared::PreparedKind;
@@ -45,6 +46,8 @@ pub(crate) struct ActiveLimit {
     pub(crate) concurrency: Option<Arc<ConcurrencyLimit>>,
     /// The number of concurrent requests that this pod has learnt, for an adaptive limit. It has no rates.
     pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
+    /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
+    pub(crate) abandoned_for: Duration,
     pub(crate) metrics: LimitMetrics,
 }
 
@@ -112,6 +115,7 @@ impl ActiveLimit {
             mode: limit.mode,
             concurrency,
             adaptive,
+            abandoned_for: limit.abandoned_for,
             metrics,
         }
     }

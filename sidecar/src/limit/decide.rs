@@ -54,7 +54,7 @@ pub(crate) async fn decide(
     matched: MatchedLimits,
     slots: &Slots,
 ) -> (Admission, Held) {
-    let mut held = Held::default();
+    let mut held = Held { abandoned_for: matched.abandoned_for, ..Held::default() };
     if matched.missing.is_none()
         && let Err(limit) = acquire_permits(&snapshot, &matched, &mut held)
     {

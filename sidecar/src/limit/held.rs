@@ -3,9 +3,11 @@
 //!
 //! A slot is acquired by the same check that charges the rates, so either all of them are charged or none. A
 //! permit is acquired before that check, so that a request that is shed was charged nothing. Both are
-//! released on a denial, at the end of the response, and when the client goes away.
+//! released on a denial, and when the application has finished the request: also if the client goes away, but then
+//! for a limited time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_limiter::adaptive::SampleOutcome;
 use smallvec::SmallVec;
@@ -19,6 +21,8 @@ use crate::limit::slots::Slot;
 pub(crate) struct Held {
     pub(crate) slots: Vec<Slot>,
     pub(crate) permits: SmallVec<[AdaptivePermit; 1]>,
+    /// Longest time for which they are held when the client has left.
+    pub(crate) abandoned_for: Duration,
 }
 
 /// The adaptive limits of a request that waits in a delay queue.
@@ -26,6 +30,11 @@ pub(crate) struct Held {
 pub(crate) struct PausedPermits(SmallVec<[Arc<AdaptiveLimit>; 1]>);
 
 impl Held {
+    /// Reports whether the request holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.permits.is_empty()
+    }
+
     /// Gives up the permits while the request waits in a delay queue, because it is not in flight there.
     /// Slots stay held: nothing could guarantee that they are free afterwards.
     pub(crate) fn pause(&mut self) -> PausedPermits {

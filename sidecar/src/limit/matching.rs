@@ -1,6 +1,7 @@
 //! Finds the limits that match a request, and builds the key of each.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use http::Request;
 use sluice_config::RequestAttributes;
@@ -24,6 +25,8 @@ pub(crate) struct MatchedLimits {
     pub(crate) counters: SmallVec<[PlannedCounter; 2]>,
     /// Whether any of the counters holds slots.
     pub(crate) has_slots: bool,
+    /// Longest time for which slots and permits are held when the client has left.
+    pub(crate) abandoned_for: Duration,
     /// Adaptive limits, enforced or in shadow mode.
     pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
     /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from
@@ -52,6 +55,7 @@ impl MatchedLimits {
         for (p, policy) in snapshot.policies.iter().enumerate() {
             for (l, identity) in policy.prepared.identify(&attributes, &path, &snapshot.secret) {
                 let limit = &policy.limits[l];
+                matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let index = LimitIndex { policy: p as u16, limit: l as u16, boosted: limit.is_boosted() };
                 match (identity, limit.mode) {
                     (Identity::Skip, _) => {}

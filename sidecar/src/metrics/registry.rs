@@ -16,6 +16,7 @@ use crate::config::stores::CurrentLimiter;
 use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::limit::LimitMetrics;
 use crate::metrics::store::StoreMetrics;
+use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
 
 /// The labels of a decision.
@@ -141,6 +142,7 @@ impl Metrics {
         let connections = Gauge::default();
         registry.register("open_connections", "Open connections of clients", connections.clone());
         registry.register_collector(Box::new(in_flight));
+        registry.register_collector(Box::new(AbandonedRequests));
         registry.register_collector(Box::new(StoreMetrics(store)));
         let registry = Arc::new(registry);
         Self {

@@ -6,14 +6,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, EXPECT, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use sluice_limiter::adaptive::SampleOutcome;
+use tokio::io::AsyncWriteExt as _;
 
+use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
 use crate::upstream::hop_by_hop;
@@ -30,6 +34,22 @@ pub(crate) enum ForwardError {
     NoResponse(hyper::Error),
     /// The client broke off its own request.
     BrokenRequest,
+    /// The process ends.
+    Stopped,
+}
+
+/// The result of forwarding a request.
+pub(crate) type Forwarded = Result<Response<ResponseBody>, ForwardError>;
+
+/// Returns the meaning of a result for an adaptive limit. A server error does not measure the load: if it counted as
+/// a success, quick errors would raise the limit of an application that cannot work at all.
+pub(crate) fn sample_outcome(forwarded: &Forwarded) -> SampleOutcome {
+    match forwarded {
+        Ok(response) if response.status().is_server_error() => SampleOutcome::Ignored,
+        Ok(_) => SampleOutcome::Success,
+        Err(ForwardError::Unreachable(_) | ForwardError::NoResponse(_)) => SampleOutcome::Dropped,
+        Err(ForwardError::BrokenRequest | ForwardError::Stopped) => SampleOutcome::Ignored,
+    }
 }
 
 impl ForwardError {
@@ -41,6 +61,7 @@ impl ForwardError {
             Self::NoResponse(error) if error.is_parse() => "nonsense",
             Self::NoResponse(_) => "closed",
             Self::BrokenRequest => "broken_request",
+            Self::Stopped => "stopped",
         }
     }
 
@@ -51,12 +72,13 @@ impl ForwardError {
 
 /// Forwards an HTTP/1 request from `peer`. If the connection changes its protocol, the result of `keep` is
 /// dropped when the connection ends.
-pub(crate) async fn http1<K: Send + 'static>(
+pub(crate) async fn http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<Incoming>,
     peer: &HeaderValue,
+    broken: Option<BrokenMark>,
     keep: impl FnOnce() -> K,
-) -> Result<Response<ResponseBody>, ForwardError> {
+) -> Forwarded {
     let upgrade = hop_by_hop::upgrade(request.headers());
     let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
@@ -76,7 +98,7 @@ pub(crate) async fn http1<K: Send + 'static>(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    let (body, broken) = RequestBody::new(body);
+    let (body, broken) = RequestBody::new(body, broken);
     let request = Request::from_parts(parts, body);
     let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
@@ -135,8 +157,14 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
+/// Guards that an upgraded connection keeps until it ends.
+pub(crate) trait Keep: Send + 'static {
+    /// Returns the time for which the connection to the application stays open when the client has left.
+    fn abandoned_for(&self) -> Duration;
+}
+
 /// Joins the connections of the client and the application, which now speak another protocol.
-fn switch_protocols<K: Send + 'static>(
+fn switch_protocols<K: Keep>(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
     kept: K,
@@ -150,14 +178,27 @@ fn switch_protocols<K: Send + 'static>(
     }
     if let Some(client) = client {
         tokio::spawn(async move {
-            let _kept = kept;
-            if let Ok((client, application)) = futures::future::try_join(client, application).await {
-                let (mut client, mut application) = (TokioIo::new(client), TokioIo::new(application));
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut application).await;
+            let (client, application) = futures::future::join(client, application).await;
+            let Ok(application) = application else { return };
+            let mut application = TokioIo::new(application);
+            if let Ok(client) = client {
+                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut application).await;
             }
+            finish(&mut application, kept.abandoned_for()).await;
         });
     }
     response.map(|_| ResponseBody::empty())
+}
+
+/// Reads what the application still sends on an upgraded connection whose client has left, and discards it.
+async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
+    if let Some(abandoned) = Some(time).filter(|time| !time.is_zero()).and_then(Abandoned::now) {
+        let rest = async {
+            let _ = application.shutdown().await;
+            let _ = tokio::io::copy(application, &mut tokio::io::sink()).await;
+        };
+        abandoned.wait_for(rest).await;
+    }
 }
 
 /// Forwards an HTTP/2 request from `peer`.
@@ -166,12 +207,13 @@ pub(crate) async fn http2(
     connection: &DedicatedConnection<RequestBody>,
     request: Request<Incoming>,
     peer: &HeaderValue,
-) -> Result<Response<ResponseBody>, ForwardError> {
+    broken: Option<BrokenMark>,
+) -> Forwarded {
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
     hop_by_hop::append_forwarded_for(&mut parts.headers, peer);
-    let (body, broken) = RequestBody::new(body);
+    let (body, broken) = RequestBody::new(body, broken);
     let mut request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
@@ -202,4 +244,24 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>, upstream: &Upstream) -> Uri {
         parts.path_and_query = Some(PathAndQuery::from_static("/"));
     }
     Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_limits_ignore_server_errors() {
+        let response = |status| {
+            let mut response = Response::new(ResponseBody::empty());
+            *response.status_mut() = status;
+            sample_outcome(&Ok(response))
+        };
+        assert!(matches!(response(StatusCode::OK), SampleOutcome::Success));
+        assert!(matches!(response(StatusCode::NOT_FOUND), SampleOutcome::Success));
+        assert!(matches!(response(StatusCode::INTERNAL_SERVER_ERROR), SampleOutcome::Ignored));
+        let refused = ForwardError::Unreachable(io::ErrorKind::ConnectionRefused.into());
+        assert!(matches!(sample_outcome(&Err(refused)), SampleOutcome::Dropped));
+        assert!(matches!(sample_outcome(&Err(ForwardError::BrokenRequest)), SampleOutcome::Ignored));
+    }
 }

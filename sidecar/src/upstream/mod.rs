@@ -6,12 +6,16 @@
 //! - [`request_body`], [`response_body`]: bodies on their way through.
 //! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client.
 //! - [`dial`]: opens TCP connections. [`address`]: where the application listens.
+//! - [`held_exchange`]: forwards a request that holds slots, also if its client leaves. [`abandoned`]: bounds for
+//!   such requests.
 //! - [`in_flight`]: counts the requests that the application has not finished.
 
+pub(crate) mod abandoned;
 pub(crate) mod address;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod forward;
+pub(crate) mod held_exchange;
 pub(crate) mod hop_by_hop;
 pub(crate) mod in_flight;
 pub(crate) mod pool;

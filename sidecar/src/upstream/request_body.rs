@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 
 /// The body of a request on its way to the application.
 #[derive(Debug)]
@@ -19,22 +20,41 @@ pub(crate) enum RequestBody {
 
 /// Set when the client broke off the body or sent invalid framing. Clones share the mark.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct BrokenMark(Arc<AtomicBool>);
+pub(crate) struct BrokenMark(Arc<Broken>);
+
+#[derive(Debug, Default)]
+struct Broken {
+    is_set: AtomicBool,
+    /// Whether the body then never ends, instead of ending the exchange with the application.
+    stalls: bool,
+    set: Notify,
+}
 
 impl BrokenMark {
+    /// Creates the mark of a body that stalls when the client breaks it off, so that the exchange goes on until the
+    /// application has finished.
+    pub(crate) fn stalling() -> Self {
+        Self(Arc::new(Broken { stalls: true, ..Broken::default() }))
+    }
+
+    /// Waits until the client has broken off a stalling body.
+    pub(crate) async fn wait(&self) {
+        self.0.set.notified().await;
+    }
+
     /// Reports whether the client broke off the body or sent invalid framing.
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_set.load(Ordering::Relaxed)
     }
 }
 
 impl RequestBody {
     /// Wraps a client's body. Returns the mark too, unless the body is empty and cannot break.
-    pub(crate) fn new(body: Incoming) -> (Self, Option<BrokenMark>) {
+    pub(crate) fn new(body: Incoming, broken: Option<BrokenMark>) -> (Self, Option<BrokenMark>) {
         if body.is_end_stream() {
             return (Self::Empty, None);
         }
-        let broken = BrokenMark::default();
+        let broken = broken.unwrap_or_default();
         (Self::Streaming(body, broken.clone()), Some(broken))
     }
 }
@@ -50,9 +70,17 @@ impl Body for RequestBody {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Streaming(body, broken) => {
+                let Broken { is_set, stalls, set } = &*broken.0;
+                if *stalls && is_set.load(Ordering::Relaxed) {
+                    return Poll::Pending;
+                }
                 let frame = Pin::new(body).poll_frame(cx);
                 if let Poll::Ready(Some(Err(_))) = &frame {
-                    broken.0.store(true, Ordering::Relaxed);
+                    is_set.store(true, Ordering::Relaxed);
+                    if *stalls {
+                        set.notify_one();
+                        return Poll::Pending;
+                    }
                 }
                 frame
             }

@@ -6,8 +6,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
 
 use crate::limit::held::Held;
+use crate::upstream::abandoned::Abandoned;
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
 use crate::upstream::request_body::RequestBody;
@@ -15,8 +17,8 @@ use crate::upstream::request_body::RequestBody;
 /// The body of a response on its way to the client.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
-    /// Streamed from the application.
-    Upstream(Incoming, ReleasedAtEnd),
+    /// Streamed from the application. The body is taken when this is dropped.
+    Upstream(Option<Incoming>, ReleasedAtEnd),
     /// Written by the sidecar; `None` once it has been sent.
     Own(Option<Bytes>),
 }
@@ -28,6 +30,8 @@ pub(crate) struct ReleasedAtEnd {
     connection: Option<PooledConnection<RequestBody>>,
     in_flight: Option<InFlightGuard>,
     held: Held,
+    /// Set if the client had left before the response came.
+    abandoned: Option<Abandoned>,
 }
 
 impl ReleasedAtEnd {
@@ -43,18 +47,25 @@ impl ReleasedAtEnd {
 impl ResponseBody {
     /// Wraps the application's body. Its connection returns to the pool at the end of the body.
     pub(crate) fn upstream(body: Incoming, connection: Option<PooledConnection<RequestBody>>) -> Self {
-        Self::Upstream(body, ReleasedAtEnd { connection, ..ReleasedAtEnd::default() })
+        Self::Upstream(Some(body), ReleasedAtEnd { connection, ..ReleasedAtEnd::default() })
     }
 
     /// Keeps the request in flight, with its slots and permits, until the application's body has ended.
     pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held) -> Self {
-        if let Self::Upstream(body, released_at_end) = &mut self
+        if let Self::Upstream(Some(body), released_at_end) = &mut self
             && !body.is_end_stream()
         {
             released_at_end.in_flight = Some(in_flight);
             released_at_end.held = held;
         }
         self
+    }
+
+    /// Drops the body of a response whose client has left. `abandoned` tells since when.
+    pub(crate) fn abandon(mut self, abandoned: Option<Abandoned>) {
+        if let Self::Upstream(_, released_at_end) = &mut self {
+            released_at_end.abandoned = abandoned;
+        }
     }
 
     /// Creates an empty body.
@@ -68,6 +79,26 @@ impl ResponseBody {
     }
 }
 
+impl Drop for ResponseBody {
+    /// Reads the body to its end, or until it has been abandoned for too long, if the request still holds anything.
+    fn drop(&mut self) {
+        let Self::Upstream(body, released_at_end) = self else { return };
+        if released_at_end.held.is_empty() {
+            return;
+        }
+        let mut released = std::mem::take(released_at_end);
+        let abandoned = released.abandoned.take().or_else(|| Abandoned::now(released.held.abandoned_for));
+        // Without a runtime the process is about to end.
+        if let (Some(body), Some(abandoned), Ok(runtime)) = (body.take(), abandoned, Handle::try_current()) {
+            runtime.spawn(async move {
+                if abandoned.discard(body).await {
+                    released.release();
+                }
+            });
+        }
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
@@ -78,7 +109,8 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Upstream(body, released_at_end) => {
+            Self::Upstream(None, _) => Poll::Ready(None),
+            Self::Upstream(Some(body), released_at_end) => {
                 let frame = Pin::new(&mut *body).poll_frame(cx);
                 let ended = match &frame {
                     Poll::Ready(None) => true,
@@ -96,14 +128,14 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(bytes) => bytes.is_none(),
-            Self::Upstream(body, _) => body.is_end_stream(),
+            Self::Upstream(body, _) => body.as_ref().is_none_or(Incoming::is_end_stream),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Self::Upstream(body, _) => body.size_hint(),
+            Self::Upstream(body, _) => body.as_ref().map(Incoming::size_hint).unwrap_or_default(),
         }
     }
 }

@@ -48,7 +48,7 @@ fn a_nack_names_the_limit_and_the_reason() {
     let adaptive = |minimum, initial, maximum| {
         let kind = r#"{"gradient2":{"tolerancePercent":3,"queuePercent":5}}"#;
         json(&format!(
-            r#"{{"adaptive":{{"minimum":{minimum},"initial":{initial},"maximum":{maximum},"kind":{kind}}}}}"#
+            r#"{{"adaptive":{{"minimum":{minimum},"initial":{initial},"maximum":{maximum},"abandonedForMillis":1000,"kind":{kind}}}}}"#
         ))
     };
     for (json, expected) in [
@@ -57,8 +57,11 @@ fn a_nack_names_the_limit_and_the_reason() {
         (rates(&format!("{RATE},{RATE}"), ""), "different periods"),
         (rates(&RATE.replace(r#"{"fixedWindow":"Clock"}"#, r#"{"gcra":{"burst":0}}"#), ""), "out of range"),
         (rates(&format!("{RATE},{}", RATE.replace(":1000", ":2000")), BOOSTED), "exactly one rate"),
-        (json(r#"{"slots":{"max":1000001,"leaseMillis":30000}}"#), "1000001 is out of range"),
-        (json(r#"{"slots":{"max":0,"leaseMillis":30000}}"#), "0 is out of range"),
+        (
+            json(r#"{"slots":{"max":1000001,"leaseMillis":30000,"abandonedForMillis":1000}}"#),
+            "1000001 is out of range",
+        ),
+        (json(r#"{"slots":{"max":0,"leaseMillis":30000,"abandonedForMillis":1000}}"#), "0 is out of range"),
         (adaptive(5, 4, 9), "initial is 4"),
         (adaptive(5, 9, 4), "maximum is 4"),
     ] {

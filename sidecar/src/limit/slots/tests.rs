@@ -32,8 +32,12 @@ impl Stage {
     fn new(max: u64) -> Self {
         let store = MemoryStore::new(100, Clock::manual(60_000_000));
         let lease = Period::from_millis(30_000).unwrap();
-        let rate =
-            ConcurrencyLimit::rate(&policy::Slots { max: Requests::new(max).unwrap(), lease }).unwrap();
+        let rate = ConcurrencyLimit::rate(&policy::Slots {
+            max: Requests::new(max).unwrap(),
+            lease,
+            abandoned_for_millis: 1000,
+        })
+        .unwrap();
         let limit = limit(rate, None);
         Self { slots: Slots::default(), limit, limiter: Arc::new(Limiter::in_memory(store)) }
     }

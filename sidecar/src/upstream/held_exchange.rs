@@ -1,0 +1,67 @@
+//! Forwards a request that holds slots or permits, in a task of its own, which goes on when the client leaves.
+
+use std::pin::pin;
+
+use http::Response;
+use sluice_limiter::adaptive::SampleOutcome;
+use tokio::sync::oneshot;
+
+use crate::limit::held::Held;
+use crate::limit::slots::Slot;
+use crate::upstream::abandoned::Abandoned;
+use crate::upstream::forward::{ForwardError, Forwarded, sample_outcome};
+use crate::upstream::in_flight::InFlightGuard;
+use crate::upstream::response_body::ResponseBody;
+
+/// Runs an exchange with the application, up to the head of the response. What the request holds is released when
+/// the response has ended. `exchange` has its slots, and returns those that no upgraded connection keeps.
+pub(crate) async fn run<F>(exchange: F, held: Held, in_flight: InFlightGuard) -> Forwarded
+where
+    F: Future<Output = (Forwarded, Vec<Slot>)> + Send + 'static,
+{
+    let (answer, receiver) = oneshot::channel();
+    tokio::spawn(run_to_the_end(exchange, held, in_flight, answer));
+    // The task has no result if the process is about to end.
+    receiver.await.unwrap_or(Err(ForwardError::Stopped))
+}
+
+async fn run_to_the_end<F>(
+    exchange: F,
+    mut held: Held,
+    in_flight: InFlightGuard,
+    mut answer: oneshot::Sender<Forwarded>,
+) where
+    F: Future<Output = (Forwarded, Vec<Slot>)>,
+{
+    let mut exchange = pin!(exchange);
+    let mut abandoned = None;
+    let finished = tokio::select! {
+        biased;
+        finished = exchange.as_mut() => Some(finished),
+        () = answer.closed() => {
+            abandoned = Abandoned::now(held.abandoned_for);
+            match &abandoned {
+                Some(abandoned) => abandoned.wait_for(exchange).await,
+                None => None,
+            }
+        }
+    };
+    let Some((forwarded, slots)) = finished else {
+        // The application has not answered in all that time.
+        held.forwarded(SampleOutcome::Dropped);
+        return;
+    };
+    held.slots = slots;
+    let forwarded = release_at_end(forwarded, held, in_flight);
+    if let Err(Ok(response)) = answer.send(forwarded) {
+        // The body is read to its end when it is dropped.
+        response.into_body().abandon(abandoned);
+    }
+}
+
+/// Reports a result to the adaptive limits, and makes the response release what the request holds.
+pub(crate) fn release_at_end(forwarded: Forwarded, mut held: Held, in_flight: InFlightGuard) -> Forwarded {
+    held.forwarded(sample_outcome(&forwarded));
+    forwarded
+        .map(|response: Response<ResponseBody>| response.map(|body| body.hold_until_end(in_flight, held)))
+}
