@@ -335,8 +335,8 @@ async fn an_edit_keeps_the_counts_of_requests_in_flight() {
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 2);
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 503, "the permit comes first");
     drop((first, second));
+    application.finish_all().await;
     until_free(&sidecar).await;
-    application.until_held(0).await;
     assert_eq!(value(&sidecar, "adaptive_in_flight", "\"a\""), 0);
 }
 
