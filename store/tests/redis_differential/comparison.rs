@@ -6,14 +6,17 @@ use redis::{ConnectionLike, RedisResult, Value};
 use sluice_limiter::Record;
 use sluice_store::redis::Script;
 
-use crate::encoding::{RunCheck, encode_general, encode_plain, encode_runs, runs};
+use crate::encoding::{RunCheck, encode_general, encode_nothing, encode_plain, encode_runs, runs};
 use crate::world::{BatchEntry, Stored, World, encode, expires, name};
 
-/// Shadows `redis` with a table whose TIME reads two keys. A mutant may neither loop nor repeat a string
-/// without end.
+/// Shadows `redis` with a table whose TIME reads two keys, and whose GET fails if another key says so. A mutant
+/// may neither loop nor repeat a string without end.
 const PRELUDE: &str = "local real, strings, turns = redis, string, 0
 local redis = {
-  pcall = real.pcall,
+  pcall = function(...)
+    if real.call('GET', 'fake:failure') == '1' then return {err = 'ERR a failure'} end
+    return real.pcall(...)
+  end,
   call = function(name, ...)
     if name == 'TIME' then return real.call('MGET', 'fake:seconds', 'fake:micros') end
     return real.call(name, ...)
@@ -62,8 +65,12 @@ pub(crate) fn run(
         }
         batches += 1;
         world.step();
-        pipe.mset(&[("fake:seconds", world.now / 1_000_000), ("fake:micros", world.now % 1_000_000)])
-            .ignore();
+        pipe.mset(&[
+            ("fake:seconds", world.now / 1_000_000),
+            ("fake:micros", world.now % 1_000_000),
+            ("fake:failure", u64::from(world.get_fails)),
+        ])
+        .ignore();
         let mut seeds = world.crowd();
         let most = if world.is_focused_on_values() { 40 } else { 12 };
         for _ in 0..world.rng.random_range(0..most) {
@@ -80,6 +87,9 @@ pub(crate) fn run(
         let millis = world.now / 1000;
         let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
         let mut call = Call { deadline, late: deadline < millis, hashes: &hashes, connection };
+        if batches == 1 {
+            call.nothing(world)?;
+        }
         let Division { plain, runs, mut general } = divide(world, &entries);
         for (script, checks) in [(Script::Plain, plain), (Script::Runs, runs)] {
             if !checks.is_empty() {
@@ -106,7 +116,7 @@ struct Division<'a> {
 fn divide<'a>(world: &mut World, entries: &'a [BatchEntry]) -> Division<'a> {
     let mut division = Division::default();
     // The store also sends checks to the general script after another script did not decide.
-    let skipped = world.rng.random_bool(0.3);
+    let skipped = world.rng.random_bool(0.4);
     let script = |entry: &BatchEntry| match entry {
         BatchEntry::Check { counters, .. } if !skipped => Script::of(counters),
         _ => Script::General,
@@ -163,13 +173,8 @@ impl<C: ConnectionLike> Call<'_, C> {
         let mut pipe = redis::pipe();
         let hash = &self.hashes[script as usize];
         pipe.cmd("EVALSHA").arg(hash).arg(names.len()).arg(names).arg(payload);
-        pipe.cmd("MGET").arg(names);
-        for name in names {
-            pipe.cmd("PEXPIRETIME").arg(name);
-        }
         let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
-        let ends = replies.split_off(2);
-        let [Value::Array(reply), Value::Array(values)] = &mut replies[..] else {
+        let [Value::Array(reply)] = &mut replies[..] else {
             return Err(format!("replies of another form: {replies:?}"));
         };
         if reply.first() != Some(&Value::Int(world.now as i64)) {
@@ -178,7 +183,36 @@ impl<C: ConnectionLike> Call<'_, C> {
         if self.late && reply.len() > 1 {
             return Err(format!("the call was late: {reply:?}"));
         }
-        Ok((reply.split_off(1), values.drain(..).zip(ends).collect()))
+        Ok((reply.split_off(1), self.values(names)?))
+    }
+
+    /// Returns the values and the expiries of keys.
+    fn values(&mut self, names: &[String]) -> Result<StoredValues, String> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("MGET").arg(names);
+        for name in names {
+            pipe.cmd("PEXPIRETIME").arg(name);
+        }
+        let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
+        let ends = replies.split_off(1);
+        match replies.pop() {
+            Some(Value::Array(values)) => Ok(values.into_iter().zip(ends).collect()),
+            other => Err(format!("not the values of keys: {other:?}")),
+        }
+    }
+
+    /// Calls each script without an operation: the store finds out so whether the server can run it.
+    fn nothing(&mut self, world: &World) -> Result<(), String> {
+        for script in Script::ALL {
+            let payload = encode_nothing(script, world.now / 1000);
+            let mut pipe = redis::pipe();
+            pipe.cmd("EVALSHA").arg(&self.hashes[script as usize]).arg(0).arg(payload);
+            let reply: Value = pipe.query(self.connection).map_err(|error| error.to_string())?;
+            if reply != Value::Array(vec![Value::Array(vec![Value::Int(world.now as i64)])]) {
+                return Err(format!("a call without an operation returns {reply:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Calls the plain script or the one for runs, and returns the checks that it did not decide. A check that it
@@ -196,7 +230,10 @@ impl<C: ConnectionLike> Call<'_, C> {
         for run in runs(checks).filter(|_| !self.late) {
             let shared = run[0].shared();
             let before = counts(&mut rest, shared.len())?;
-            let readable = shared.iter().all(|counter| world.must_decide(counter));
+            let readable = shared.iter().all(|counter| {
+                world.must_decide(counter)
+                    && !(world.get_fails && world.is_missing(&name(&counter.limit, counter.key)))
+            });
             let expected: Vec<_> = shared.iter().flat_map(|counter| world.states_of(counter)).collect();
             if readable && before != expected.iter().map(|state| [state[1], state[2]]).collect::<Vec<_>>() {
                 return Err(format!("differs at {}: the shared counters are {before:?}", world.now));
@@ -216,6 +253,14 @@ impl<C: ConnectionLike> Call<'_, C> {
     /// Calls the general script, which decides all entries.
     fn general(&mut self, world: &mut World, entries: &[&BatchEntry]) -> Result<(), String> {
         let (names, payload) = encode_general(entries, self.deadline);
+        if !self.late && world.get_fails && names.iter().any(|name| world.is_missing(name)) {
+            return match self.send(world, Script::General, &names, &payload) {
+                Err(error) if error.contains("a failure") => {
+                    compare_values(world, &names, self.values(&names)?)
+                }
+                other => Err(format!("GET has failed, but the reply is {other:?}")),
+            };
+        }
         let (reply, values) = self.send(world, Script::General, &names, &payload)?;
         let mut rest = &reply[..];
         for entry in entries.iter().filter(|_| !self.late) {

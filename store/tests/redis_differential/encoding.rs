@@ -1,6 +1,7 @@
 //! The arguments of the scripts for a batch, encoded independently of the store's own encoder.
 
 use sluice_limiter::Rate;
+use sluice_store::redis::Script;
 use sluice_store::{Counter, LimitSpec};
 
 use crate::world::{BatchEntry, name};
@@ -86,6 +87,11 @@ fn pack(numbers: &[u64]) -> Vec<u8> {
         out.extend(n.to_be_bytes());
     }
     out
+}
+
+/// Encodes a call without any operation.
+pub(crate) fn encode_nothing(script: Script, deadline: u64) -> Vec<u8> {
+    if script == Script::General { pack(&[deadline]) } else { vec![] }
 }
 
 /// Returns the index of an element, from 1, and adds the element if it is new.

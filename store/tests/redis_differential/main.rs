@@ -11,7 +11,6 @@
 //! - [`mutants`]: the mutants of the scripts.
 //!
 //! `SLUICE_DIFFERENTIAL_CHECKS` sets the number of compared checks. `SLUICE_SEED` repeats a run.
-//! `SLUICE_MUTANTS` selects the mutants whose description contains it; `all` selects all of them.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -75,7 +74,10 @@ the_script_decides_as_the_reference_does! {
     soft_limits_are_decided_as_the_reference_decides: Soft,
     concurrency_is_decided_as_the_reference_decides: Concurrency,
     shared_counters_are_decided_as_the_reference_decides: Shared,
+    plain_checks_are_decided_as_the_reference_decides: Plain,
+    runs_of_checks_are_decided_as_the_reference_decides: Runs,
     damaged_values_are_decided_as_the_reference_decides: Damaged,
     huge_numbers_are_decided_as_the_reference_decides: Huge,
     counts_of_any_width_are_decided_as_the_reference_decides: Widths,
+    large_values_are_decided_as_the_reference_decides: Large,
 }

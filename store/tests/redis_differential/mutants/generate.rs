@@ -16,11 +16,9 @@ pub(crate) struct Mutant {
     replacement: String,
     /// File, line and column, the change, and the changed line.
     pub(crate) id: String,
-    /// The line before and after the change, without indentation.
-    pub(crate) line: String,
+    /// The changed line and the next one, on one line without indentation, before and after the change.
+    pub(crate) lines: String,
     pub(crate) changed: String,
-    /// File, line before and line after, as a list names it.
-    pub(crate) description: String,
 }
 
 /// The longest operand of a clamp in tokens.
@@ -53,11 +51,6 @@ pub(crate) fn original(script: Script) -> String {
 }
 
 impl Mutant {
-    /// Returns a number that depends on the description only.
-    pub(crate) fn number(&self) -> u64 {
-        self.description.bytes().fold(0, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
-    }
-
     /// Returns the source of the changed script. It ends in any case.
     pub(crate) fn source(&self) -> String {
         let changed = |&(file, source): &(&str, &str)| {
@@ -85,19 +78,20 @@ fn with_turns(source: &str) -> String {
 fn new(script: Script, file: &'static str, source: &str, place: Range<usize>, replacement: String) -> Mutant {
     let begin = source[..place.start].rfind('\n').map_or(0, |at| at + 1);
     let end = source[place.end..].find('\n').map_or(source.len(), |at| place.end + at);
+    let next_end = source[end..].match_indices('\n').nth(1).map_or(source.len(), |(at, _)| end + at);
     let line = on_one_line(&source[begin..end]);
-    let changed = format!("{}{replacement}{}", &source[begin..place.start], &source[place.end..end]);
+    let lines = on_one_line(&source[begin..next_end]);
+    let changed = format!("{}{replacement}{}", &source[begin..place.start], &source[place.end..next_end]);
     let changed = on_one_line(&changed);
     let number = source[..begin].matches('\n').count() + 1;
     let column = place.start - begin + 1;
     let text = on_one_line(&source[place.clone()]);
     let id = format!("{file}:{number}:{column}: '{text}' -> '{replacement}' | {line}");
-    let after = format!("+ {changed}");
-    let description = format!("{file}\n- {line}\n{}\n", after.trim_end());
-    Mutant { script, file, place, replacement, id, line, changed, description }
+    Mutant { script, file, place, replacement, id, lines, changed }
 }
 
-fn on_one_line(text: &str) -> String {
+/// Returns a text with single spaces instead of other white space.
+pub(crate) fn on_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -41,12 +41,14 @@ const LONGEST_REPLY: Duration = Duration::from_secs(10);
 fn focuses_of(file: &str) -> &'static [Focus] {
     use Focus::{
         Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed, Huge,
-        LeakyBucket, Log, Shared, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp, Widths,
+        Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp,
+        Widths,
     };
     match file {
-        "plain.lua" => &[TwoWindows, FixedClock, Everyday, Shared, Damaged, Huge, Widths],
-        "runs.lua" => &[TwoWindows, FixedClock, Everyday, Shared, Widths],
+        "plain.lua" => &[Plain, Widths, TwoWindows, FixedClock, Everyday, Damaged, Huge],
+        "runs.lua" => &[Runs, Shared, Everyday, TwoWindows, FixedClock, Widths],
         "window.lua" => &[
+            Plain,
             TwoWindows,
             SubWindows,
             Guaranteed,
@@ -60,10 +62,10 @@ fn focuses_of(file: &str) -> &'static [Focus] {
             Huge,
             Widths,
         ],
-        "log.lua" => &[Log, Damaged],
+        "log.lua" => &[Log, Large, Damaged],
         "gcra.lua" => &[TokenBucket, Gcra, LeakyBucket, Damaged],
         "warm_up.lua" => &[WarmUp, Damaged],
-        "concurrency.lua" => &[Concurrency, Damaged],
+        "concurrency.lua" => &[Concurrency, Large, Damaged],
         _ => &ALL,
     }
 }

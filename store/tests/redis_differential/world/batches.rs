@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use sluice_limiter::{Algorithm, MAX_COUNT};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
-use super::state::{BatchEntry, CROWD, World, key_of, name};
+use super::state::{BatchEntry, CROWD, EARLIEST, Focus, World, key_of, name};
 
 impl World {
     /// Returns a random batch.
@@ -21,15 +21,19 @@ impl World {
         };
         let how_many = self.rng.random_range(1..most);
         // In most of these batches each client sends one check.
-        let each_once = one && self.rng.random_bool(0.6);
+        let each_once = one && self.rng.random_bool(if self.focus == Focus::Runs { 0.9 } else { 0.6 });
         let first = self.rng.random_bool(0.5);
-        let in_pairs = one && self.rng.random_bool(0.2);
+        let in_pairs = one && self.rng.random_bool(if self.focus == Focus::Runs { 0.1 } else { 0.2 });
         (0..how_many)
             .map(|n| {
-                if self.rng.random_bool(0.1) {
+                if self.rng.random_bool(0.15) {
                     return self.settlement();
                 }
-                let simple = everyday && self.rng.random_bool(0.9);
+                let simple = match self.focus {
+                    Focus::Huge => self.rng.random_bool(0.8),
+                    _ if self.is_of_buckets() => self.rng.random_bool(0.5),
+                    _ => everyday && self.rng.random_bool(0.9),
+                };
                 let single = one || self.is_focused_on_values();
                 let several = if single { 1 } else { *[1, 1, 1, 2, 2, 3, 6].choose(&mut self.rng).unwrap() };
                 let mut counters: Vec<Counter> = vec![];
@@ -65,27 +69,49 @@ impl World {
             1 => -(MAX_COUNT as i64),
             _ => self.rng.random_range(-6..6),
         };
-        let period = limit.rates[0].tag().window_millis() * 1000;
+        let rate = limit.rates[0];
+        let (key, delta) = match self.refund_since_1970(&limit) {
+            Some((key, refund)) => (key, -refund),
+            None => (self.key(), delta),
+        };
+        let period = rate.tag().window_millis() * 1000;
+        let windows = rate.tag().previous_windows();
         let charged = match self.rng.random_range(0..4) {
             0 => self.now - self.now % 1000,
             1 => self.now + period,
-            2 => self.now.saturating_sub(period * self.rng.random_range(0..4)),
+            2 => self.now.saturating_sub(period * self.rng.random_range(0..=windows + 1)),
             _ => self.now,
         };
-        let key = self.key();
         // The last reservation of a leaky bucket is identified by the end of its delay.
-        let charged = if matches!(limit.rates[0].algorithm, Algorithm::LeakyBucket { .. })
+        let charged = if matches!(rate.algorithm, Algorithm::LeakyBucket { .. })
             && self.rng.random_bool(0.7)
             && let Some(record) =
-                self.records(&name(&limit, key)).iter().find(|record| record.tag == limit.rates[0].tag())
+                self.records(&name(&limit, key)).iter().find(|record| record.tag == rate.tag())
         {
-            let (record, at) = limit.rates[0].roll(Some(record.clone()), self.now);
-            let before = limit.rates[0].undo_charge(record, at, delta.unsigned_abs());
+            let (record, at) = rate.roll(Some(record.clone()), self.now);
+            let before = rate.undo_charge(record, at, delta.unsigned_abs());
             before.window * 1000 + before.previous + u64::from(before.current > 0)
         } else {
             charged
         };
         BatchEntry::Settle(Settlement { key, limit, charged, delta })
+    }
+
+    /// Returns a key of which a token bucket has a record of about 1970, and the cost that takes it back to the
+    /// beginning of that year.
+    fn refund_since_1970(&self, limit: &LimitSpec) -> Option<(KeyHash, i64)> {
+        let rate = limit.rates[0];
+        if !matches!(rate.algorithm, Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. }) {
+            return None;
+        }
+        let find = |key| {
+            let record = self.records(&name(limit, key)).iter().find(|record| record.tag == rate.tag())?;
+            Some((key, (1..EARLIEST / 2).contains(&record.window).then_some(record)?))
+        };
+        let (key, record) = (0..4).find_map(|client| find(key_of(client)))?;
+        let micros = u128::from(record.window * 1000 + record.previous);
+        let cost = (micros * u128::from(rate.requests.get())).div_ceil(rate.period.micros().into());
+        Some((key, cost.min(MAX_COUNT.into()) as i64))
     }
 
     /// Returns one of a few keys.
@@ -100,7 +126,7 @@ impl World {
             return one.clone();
         }
         let versions = self.limits.choose(&mut self.rng).unwrap();
-        if self.is_everyday() && self.rng.random_bool(0.6) {
+        if self.rng.random_bool(0.65) {
             return versions[0].clone();
         }
         versions.choose(&mut self.rng).unwrap().clone()
@@ -110,7 +136,7 @@ impl World {
     fn cost(&mut self, limit: &LimitSpec) -> u64 {
         let requests = limit.rates[0].requests.get();
         match self.rng.random_range(0..12) {
-            0 => 0,
+            0 | 8 => 0,
             1 => requests,
             2 => requests + 1,
             3 => requests / 2,
@@ -118,7 +144,7 @@ impl World {
             5 => MAX_COUNT,
             6 => MAX_COUNT + 1,
             7 => self.rng.random_range(0..=requests),
-            _ => self.rng.random_range(1..4),
+            _ => *[1, 1, 1, 2, 3].choose(&mut self.rng).unwrap(),
         }
     }
 }

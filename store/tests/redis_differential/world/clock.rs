@@ -11,7 +11,8 @@ impl World {
     /// Moves the clock. Half of the steps end within one unit of a boundary: a millisecond from that of a
     /// window, or a microsecond from a stored instant.
     pub(crate) fn step(&mut self) {
-        let rate = self.limits.choose(&mut self.rng).unwrap()[0].rates[0];
+        let limit = self.limits.choose(&mut self.rng).unwrap()[0].clone();
+        let rate = limit.rates[0];
         let period = rate.tag().window_millis();
         let now = self.now / 1000;
         let moved = match self.rng.random_range(0..20) {
@@ -36,19 +37,28 @@ impl World {
         }
         // In some batches many clients of one limit send one check each, possibly with a shared counter.
         (self.one, self.shared) = (None, None);
-        let shares = self.focus == Focus::Shared;
-        if shares || self.is_everyday() && self.rng.random_bool(0.4) {
+        let (shares, runs) = (self.focus == Focus::Shared, self.focus == Focus::Runs);
+        let often = matches!(self.focus, Focus::Plain | Focus::Widths);
+        let share = if often { 0.8 } else { 0.4 };
+        if shares || runs || self.is_everyday() && self.rng.random_bool(share) {
             let (one, key) = (self.any_limit(), self.key());
             let others: Vec<_> = self.limits.iter().map(|versions| versions[0].clone()).collect();
             let others =
                 others.into_iter().filter(|other| other.scope != one.scope && other.rates.len() == 1);
-            if (shares || self.rng.random_bool(0.6))
+            if (shares || self.rng.random_bool(if runs { 0.3 } else { 0.6 }))
                 && let Some(other) = others.choose(&mut self.rng)
             {
                 self.shared = Some(Counter { limit: other, key, cost: 1 });
             }
             self.one = Some(one);
         }
+        if self.focus == Focus::Huge && self.rng.random_bool(0.5) {
+            // The last minutes of a window: the number of milliseconds left has at most 18 bits.
+            let bits = *[6, 12, 16, 18, 18, 18].choose(&mut self.rng).unwrap();
+            micros = ((moved / period + 1) * period - self.rng.random_range(1..1 << bits)) * 1000;
+            self.one = Some(limit);
+        }
+        self.get_fails = self.rng.random_bool(0.06);
         // Beyond the latest instant, the clock goes back by years.
         let latest = EARLIEST + 20 * MAX_PERIOD_MS;
         self.now =

@@ -16,7 +16,7 @@ impl World {
     /// Damages a value. The result may still consist of valid records.
     pub(super) fn damage(&mut self, bytes: &mut Vec<u8>) {
         let length = bytes.len();
-        match self.rng.random_range(0..14) {
+        match self.rng.random_range(0..16) {
             0 => bytes.truncate(self.rng.random_range(0..length)),
             1 => bytes.truncate(length - 1),
             2 => bytes.extend((0..self.rng.random_range(1..4)).map(|_| self.rng.random::<u8>())),
@@ -37,6 +37,8 @@ impl World {
             // The newest instant of a log, and the length of a list.
             10 => bytes[6] ^= 1,
             11 if length > 12 => bytes[12] = bytes[12].wrapping_add(*[1, 255].choose(&mut self.rng).unwrap()),
+            // The lengths at which a script reads on or does not.
+            13 | 14 => bytes.truncate(*[4, 5, 6, 11, 12, 13, 14, 17].choose(&mut self.rng).unwrap()),
             // Repeats bytes of the length of a short record at the end.
             12 => bytes.extend_from_within(length.saturating_sub(self.rng.random_range(13..19))..),
             _ => self.append_overrun(bytes),
@@ -62,7 +64,10 @@ impl World {
         let off = *[0, 0, 0, 1 << 13].choose(&mut self.rng).unwrap();
         let width = *[0, 1, 2, 3, 6, 7].choose(&mut self.rng).unwrap();
         let tag = (u64::from_le_bytes(tag) >> 13 << 13) + off + 4096 + width;
-        let since = self.now / 1000 - self.rng.random_range(0..5000);
+        let since = match self.rng.random_range(0..8) {
+            0 => self.rng.random_range(1..3),
+            _ => self.now / 1000 - self.rng.random_range(0..5000),
+        };
         let overrun =
             [&tag.to_le_bytes()[..6], &since.to_le_bytes()[..6], &[1; 7][..width as usize]].concat();
         for _ in 0..self.rng.random_range(1..3) {
@@ -79,7 +84,7 @@ impl World {
             0 => (0, 1),
             1 => (MAX_PERIOD_MS + self.rng.random_range(1..1000), 1),
             _ => {
-                let sub_windows = self.rng.random_range(58..64);
+                let sub_windows = *[2, 3, 58, 59, 60, 61, 63].choose(&mut self.rng).unwrap();
                 (sub_windows * self.rng.random_range(1..100_000) + self.rng.random_range(0..2), sub_windows)
             }
         };

@@ -66,7 +66,10 @@ impl World {
         }
         let how_many = match self.focus {
             Focus::Everyday => [1, 2, 2, 3, 3, 4, 8],
-            Focus::Shared | Focus::Widths => [1, 1, 1, 2, 3, 3, 3],
+            Focus::Shared => [1, 1, 1, 2, 3, 3, 3],
+            Focus::Widths => [1, 1, 1, 1, 1, 2, 3],
+            Focus::Plain => [1; 7],
+            Focus::Runs => [1, 2, 3, 3, 3, 3, 4],
             Focus::Damaged => [1, 1, 1, 1, 1, 1, 2],
             _ => [1, 1, 1, 1, 2, 3, 8],
         };
@@ -75,10 +78,12 @@ impl World {
         let mut rates: Vec<Rate> = vec![];
         while rates.len() < how_many {
             let focus = match self.focus {
-                Focus::Everyday | Focus::Shared | Focus::Widths if sliding => Focus::TwoWindows,
-                Focus::Everyday | Focus::Shared | Focus::Widths => {
+                Focus::Runs => Focus::TwoWindows,
+                _ if self.is_everyday() && sliding => Focus::TwoWindows,
+                _ if self.is_everyday() => {
                     *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap()
                 }
+                Focus::Large => *[Focus::Log, Focus::Concurrency].choose(&mut self.rng).unwrap(),
                 focus if focus != Focus::Damaged && self.rng.random_bool(0.7) => focus,
                 _ => *ALL.choose(&mut self.rng).unwrap(),
             };
@@ -98,8 +103,16 @@ impl World {
     pub(super) fn rate(&mut self, focus: Focus) -> Option<Rate> {
         let (mut requests, mut period) = (self.requests(), self.period());
         if self.focus == Focus::Widths {
-            requests = Requests::new(MAX_COUNT - self.rng.random_range(0..3)).unwrap();
+            requests = Requests::new(MAX_COUNT - *[0, 0, 1, 2].choose(&mut self.rng).unwrap()).unwrap();
             period = self.rng.random_range(1..2000);
+        }
+        if matches!(focus, Focus::Plain | Focus::TwoWindows) && self.rng.random_bool(0.5) {
+            // A remainder of the previous window can be 1.
+            period = *[7, 997, 9973, 99_991].choose(&mut self.rng).unwrap();
+            requests = Requests::new(self.rng.random_range(period..20 * period)).unwrap();
+        }
+        if self.focus == Focus::Runs && self.rng.random_bool(0.75) {
+            requests = Requests::new(1 << self.rng.random_range(12..40)).unwrap();
         }
         let small = self.rng.random_range(0..20);
         let millis = match self.rng.random_range(0..3) {
@@ -107,12 +120,22 @@ impl World {
             1 => self.rng.random_range(0..=period),
             _ => self.rng.random_range(0..5000),
         };
+        let is_bucket = matches!(focus, Focus::TokenBucket | Focus::Gcra | Focus::LeakyBucket);
+        if is_bucket && self.rng.random_bool(0.05) {
+            requests = Requests::new(0).unwrap();
+        }
+        if self.is_of_buckets() && self.rng.random_bool(0.3) {
+            // The time of a request is mostly no whole number of microseconds.
+            requests = Requests::new(self.rng.random_range(3..1000)).unwrap();
+        }
         let burst =
             Burst::new(if self.rng.random_bool(0.2) { requests.get().max(1) } else { small + 1 }).unwrap();
         let algorithm = match focus {
             Focus::TwoWindows
             | Focus::Everyday
             | Focus::Shared
+            | Focus::Plain
+            | Focus::Runs
             | Focus::Damaged
             | Focus::Huge
             | Focus::Widths => Algorithm::SLIDING_WINDOW,
@@ -126,7 +149,7 @@ impl World {
             Focus::FixedClock => Algorithm::FIXED_WINDOW,
             Focus::FixedFirstRequest => Algorithm::FixedWindow(Alignment::FirstRequest),
             Focus::FixedSpread => Algorithm::FixedWindow(Alignment::Spread),
-            Focus::Log => {
+            Focus::Log | Focus::Large => {
                 requests = Requests::new(requests.get() % 40).unwrap();
                 let min_interval = if self.rng.random_bool(0.5) { 0 } else { millis.min(period) };
                 Algorithm::SlidingWindowLog { min_interval, count_denied: self.rng.random_bool(0.3) }

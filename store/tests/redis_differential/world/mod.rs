@@ -5,12 +5,14 @@
 //! - [`limits`]: random limits and their edits.
 //! - [`clock`]: random steps of the clock.
 //! - [`batches`]: random batches.
-//! - [`values`], [`records`], [`damage`]: random stored values, the records in them, and damage to them.
+//! - [`values`], [`records`], [`damage`], [`large`]: random stored values, the records in them, damage to them,
+//!   and values as large as they may be.
 //! - [`reference`](mod@reference): the decisions and stored values that the script must match.
 
 mod batches;
 mod clock;
 mod damage;
+mod large;
 mod limits;
 mod records;
 mod reference;

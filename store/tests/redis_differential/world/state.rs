@@ -32,15 +32,22 @@ pub(crate) enum Focus {
     Everyday,
     /// Plain windows, each check with a counter that all checks of the batch share.
     Shared,
+    /// Limits of one plain window: the checks of the plain script.
+    Plain,
+    /// Many clients of one limit of several plain windows, with values of the same layout: the short form of
+    /// the script for runs.
+    Runs,
     /// Any algorithm, with stored values that are mostly damaged.
     Damaged,
     /// Sliding windows with numbers whose products exceed 2^53.
     Huge,
     /// Plain windows with large limits and short periods, and counts about to take another byte.
     Widths,
+    /// Logs and concurrency limits, some with values as large as they may be.
+    Large,
 }
 
-pub(crate) const ALL: [Focus; 18] = [
+pub(crate) const ALL: [Focus; 21] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -56,9 +63,12 @@ pub(crate) const ALL: [Focus; 18] = [
     Focus::Concurrency,
     Focus::Everyday,
     Focus::Shared,
+    Focus::Plain,
+    Focus::Runs,
     Focus::Damaged,
     Focus::Huge,
     Focus::Widths,
+    Focus::Large,
 ];
 
 /// Number of clients in a batch on a single limit.
@@ -85,6 +95,8 @@ pub(crate) struct World {
     pub(crate) stored: HashMap<String, Stored>,
     /// Time in microseconds.
     pub(crate) now: u64,
+    /// Whether GET fails in this batch.
+    pub(crate) get_fails: bool,
     pub(super) focus: Focus,
     /// Names of the values that the batch wrote.
     pub(super) written: Vec<String>,
@@ -122,6 +134,7 @@ impl World {
             shared: None,
             stored,
             now: EARLIEST * 1000,
+            get_fails: false,
             focus,
             written,
             admitted: 0,
@@ -131,7 +144,12 @@ impl World {
 
     /// Reports whether most checks are of plain windows.
     pub(super) fn is_everyday(&self) -> bool {
-        matches!(self.focus, Focus::Everyday | Focus::Shared | Focus::Widths)
+        matches!(self.focus, Focus::Everyday | Focus::Shared | Focus::Plain | Focus::Runs | Focus::Widths)
+    }
+
+    /// Reports whether most checks are of buckets.
+    pub(super) fn is_of_buckets(&self) -> bool {
+        matches!(self.focus, Focus::TokenBucket | Focus::Gcra | Focus::LeakyBucket)
     }
 
     /// Reports whether each check has a single counter, most of them with a new value.
@@ -145,6 +163,11 @@ impl World {
             Some(Stored::List) => Some(-1),
             _ => None,
         }
+    }
+
+    /// Reports whether Redis holds no string with this name.
+    pub(crate) fn is_missing(&self, name: &str) -> bool {
+        matches!(self.stored.get(name), None | Some(Stored::List))
     }
 
     pub(super) fn records(&self, name: &str) -> &[Record] {

@@ -3,7 +3,9 @@
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use sluice_limiter::{MAX_COUNT, Rate, Record, Tag};
+use sluice_store::LimitSpec;
 
+use super::large::MAX_BYTES;
 use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
 
 impl World {
@@ -15,6 +17,9 @@ impl World {
         let name = name(&limit, key);
         if self.rng.random_bool(0.03) {
             return (name, Stored::List);
+        }
+        if self.focus == Focus::Large && self.rng.random_bool(0.1) {
+            return (name, stored(self.large_value(&limit)).expect("a value"));
         }
         let mut records = vec![];
         let own_only = self.is_everyday() && self.rng.random_bool(0.8);
@@ -33,7 +38,7 @@ impl World {
             let rate = rates[n % rates.len()];
             records.push(self.record(&rate, key));
         }
-        if self.rng.random_bool(if own_only || self.is_focused_on_values() { 0.5 } else { 0.2 }) {
+        if self.rng.random_bool(if own_only || self.focus == Focus::Damaged { 0.5 } else { 0.2 }) {
             // Records with room, whose counts take any number of bytes.
             for (record, rate) in records.iter_mut().zip(&limit.rates) {
                 let most = 1 << self.rng.random_range(0..40);
@@ -54,12 +59,9 @@ impl World {
         if self.rng.random_bool(if self.focus == Focus::Damaged { 0.8 } else { 0.1 }) {
             self.damage(&mut bytes);
         }
-        match Record::decode_all(&bytes) {
-            // The script clamps counts that no release writes when it writes them again, which is not
-            // compared. And Redis does not keep a value that expired long ago.
-            Ok(records) if records.iter().any(is_absurd) || ended(&records) => self.seed(),
-            Ok(records) => (name, Stored::Records(records)),
-            Err(_) => (name, Stored::Garbage(bytes)),
+        match stored(bytes) {
+            Some(stored) => (name, stored),
+            None => self.seed(),
         }
     }
 
@@ -67,18 +69,36 @@ impl World {
     /// without room, just below the boundary where a count needs another byte, or with a hard part of the
     /// previous window. The shared counter has room for a few of the clients.
     pub(crate) fn crowd(&mut self) -> Vec<(String, Stored)> {
-        let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(0.6)) else { return vec![] };
-        let widths: Vec<u32> =
-            limit.rates.iter().map(|_| *[1, 1, 1, 2, 3, 4, 5].choose(&mut self.rng).unwrap()).collect();
+        let share = if matches!(self.focus, Focus::Plain | Focus::Runs) { 0.95 } else { 0.6 };
+        let Some(limit) = self.one.clone().filter(|_| self.rng.random_bool(share)) else { return vec![] };
+        let mut widths: Vec<u32> =
+            limit.rates.iter().map(|_| *[1, 1, 2, 2, 3, 4, 5].choose(&mut self.rng).unwrap()).collect();
         let mut all = vec![];
+        // In many of these batches the same rate decides all checks.
+        let tight = self.rng.random_bool(0.8).then(|| self.rng.random_range(0..limit.rates.len()));
+        if let Some(tight) = tight.filter(|_| self.rng.random_bool(0.5)) {
+            widths[tight] = 1;
+        }
         for client in 0..CROWD {
-            let records = limit
-                .rates
-                .iter()
-                .zip(&widths)
-                .map(|(rate, &width)| self.record_of_width(rate, width))
-                .collect();
-            all.push((name(&limit, key_of(client)), Stored::Records(records)));
+            let mut records = vec![];
+            for (n, (rate, &width)) in limit.rates.iter().zip(&widths).enumerate() {
+                let is_roomy = tight.is_some_and(|tight| tight != n);
+                records.push(match self.focus {
+                    Focus::Widths => self.record_at_edge(rate),
+                    _ if is_roomy => self.roomy(rate, width),
+                    _ => self.record_of_width(rate, width),
+                });
+            }
+            self.confuse(&limit, &mut records);
+            let mut bytes = encode(&records);
+            match self.rng.random_range(0..50) {
+                0 => self.damage(&mut bytes),
+                1 => bytes = with_width(&records, *[0, 7].choose(&mut self.rng).unwrap()),
+                _ => {}
+            }
+            if let Some(stored) = stored(bytes) {
+                all.push((name(&limit, key_of(client)), stored));
+            }
         }
         if let Some(shared) = self.shared.clone().filter(|_| self.rng.random_bool(0.7)) {
             let rate = shared.limit.rates[0];
@@ -87,16 +107,42 @@ impl World {
             record.current = rate.requests.get().saturating_sub(left);
             all.push((name(&shared.limit, shared.key), Stored::Records(vec![record])));
         }
-        // No value is empty, and Redis keeps none that has expired.
-        all.retain(|(_, stored)| !matches!(stored, Stored::Records(records) if ended(records)));
         all
+    }
+
+    /// Returns a record of the current window with room.
+    fn roomy(&mut self, rate: &Rate, width: u32) -> Record {
+        let mut record = Record::empty(rate.tag(), self.now);
+        let most = (rate.requests.get() / 4).min(1 << (8 * width));
+        record.current = self.rng.random_range(0..=most);
+        if rate.tag().previous_windows() > 0 {
+            // The script has a short form for less than 2^18.
+            record.previous = self.rng.random_range(0..=most.min(200_000));
+        }
+        record
+    }
+
+    /// Gives a few records the window or the tag of another rate of the limit.
+    fn confuse(&mut self, limit: &LimitSpec, records: &mut [Record]) {
+        let rates = limit.rates.len();
+        if rates == 1 || self.rng.random_bool(0.7) {
+            return;
+        }
+        let (own, other) = (self.rng.random_range(0..rates), self.rng.random_range(0..rates));
+        let other = Record::empty(limit.rates[other].tag(), self.now);
+        if self.rng.random_bool(0.5) {
+            records[own].window = other.window;
+        } else if records[own].tag.previous_windows() == other.tag.previous_windows() {
+            records[own].tag = other.tag;
+        }
     }
 
     /// Returns a record with a count that is about to take another byte.
     fn record_at_edge(&mut self, rate: &Rate) -> Record {
         let mut record = Record::empty(rate.tag(), self.now);
-        let edge = (1 << (8 * self.rng.random_range(1..6))) + self.rng.random_range(0..4) - 3;
-        let other = self.rng.random_range(0..20);
+        let bytes = *[1, 2, 3, 4, 4, 5, 5].choose(&mut self.rng).unwrap();
+        let edge = (1 << (8 * bytes)) + self.rng.random_range(0..3) - 2;
+        let other = if self.rng.random_bool(0.5) { 0 } else { self.rng.random_range(0..20) };
         (record.current, record.previous) =
             if self.rng.random_bool(0.7) { (edge, other) } else { (other, edge.min(MAX_COUNT / 2)) };
         if rate.tag().previous_windows() == 0 {
@@ -114,21 +160,21 @@ impl World {
         let mut record = Record::empty(rate.tag(), self.now);
         let most = (1 << (8 * width)) - 1;
         if rate.tag().previous_windows() > 0 {
-            record.previous = match self.rng.random_range(0..4) {
+            record.previous = match self.rng.random_range(0..6) {
                 0 => 0,
-                1 => self.hard_count(rate).unwrap_or(3),
-                2 => self.rng.random_range(0..6),
+                1..4 => self.hard_count(rate, most).unwrap_or(3),
+                4 => self.rng.random_range(0..6),
                 _ => self.rng.random_range(0..=most),
             }
             .min(most);
         }
         let (rolled, at) = rate.roll(Some(record.clone()), self.now);
         let spare = rate.ceiling().saturating_sub(rate.used(&rolled, at));
-        record.current = match self.rng.random_range(0..4) {
-            0 => (spare + 1).saturating_sub(self.rng.random_range(0..4)),
-            1 => most - self.rng.random_range(0..3),
+        record.current = match self.rng.random_range(0..8) {
+            0..4 => spare.saturating_sub(self.rng.random_range(0..3)),
+            4..6 => most - self.rng.random_range(0..2),
             // At the limit of the short form of a result.
-            2 if width == 3 => (1 << 20) - self.rng.random_range(0..4),
+            6 if width == 3 => (1 << 20) - self.rng.random_range(0..4),
             _ => self.rng.random_range(0..=most.min(spare + 1)),
         }
         .min(most);
@@ -142,15 +188,44 @@ impl World {
     }
 }
 
+/// Encodes the records of windows with a width of the counts that no release writes.
+fn with_width(records: &[Record], width: usize) -> Vec<u8> {
+    let mut bytes = vec![];
+    for record in records {
+        bytes.extend(&(record.tag.get() + width as u64).to_le_bytes()[..6]);
+        bytes.extend(&record.window.to_le_bytes()[..6]);
+        let counts = 1 + record.tag.previous_windows() as usize;
+        for count in &[record.current, record.previous][..counts.min(2)] {
+            bytes.extend(&count.to_le_bytes()[..width]);
+        }
+    }
+    bytes
+}
+
+/// Returns what a value consists of, or nothing if it is not to be compared.
+fn stored(bytes: Vec<u8>) -> Option<Stored> {
+    if bytes.len() > MAX_BYTES {
+        return Some(Stored::Garbage(bytes));
+    }
+    match Record::decode_all(&bytes) {
+        // No value is empty, and Redis does not keep a value that expired long ago. The script clamps counts that
+        // no release writes when it writes them again, which is not compared.
+        Ok(records) if records.is_empty() || records.iter().any(is_absurd) || ended(&records) => None,
+        Ok(records) => Some(Stored::Records(records)),
+        Err(_) => Some(Stored::Garbage(bytes)),
+    }
+}
+
 /// Reports whether no release writes such a record.
 fn is_absurd(record: &Record) -> bool {
     // An empty log has always been expired.
     let empty = record.tag.has_view() && record.tail.is_empty();
-    let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
     // Instants out of order are never written, and a binary search does not find them.
     let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
+    let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());
     empty
         || disorder
+        || record.overrun.since == 0 && record.overrun.last > 0
         || record.overrun.last.saturating_sub(record.overrun.since) > MAX_COUNT
         || !record.tag.has_view() && counts.max() > Some(MAX_COUNT)
         || record.expires_at() >= 1 << 52
