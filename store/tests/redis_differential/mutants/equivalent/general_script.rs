@@ -5,6 +5,18 @@ use super::Equivalent;
 pub(super) const LIST: &[Equivalent] = &[
     Equivalent {
         file: "codec.lua",
+        before: "kind < BUCKET and 6",
+        after: &["kind <= BUCKET and 6"],
+        reason: "No bucket comes here.",
+    },
+    Equivalent {
+        file: "codec.lua",
+        before: "kind < SOFT then ends",
+        after: &["kind <= SOFT then ends"],
+        reason: "An overrun is no record of its own.",
+    },
+    Equivalent {
+        file: "codec.lua",
         before: "local record, records = {}, 0",
         after: &["local record, records = {}, 1"],
         reason: "Any first index.",
