@@ -49,7 +49,9 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
     };
     let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
-        for element in value.as_bytes().rsplit(|&byte| byte == b',') {
+        let is_quoted = config.header == AddressHeader::Forwarded;
+        let elements = FromRight { rest: Some(value.as_bytes()), separator: b',', is_quoted };
+        for element in elements {
             if left == 0 || !trusted(address) {
                 return address;
             }
@@ -65,9 +67,42 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
     address
 }
 
+/// Splits bytes at a separator, from right to left. A separator inside a quoted string is none if that string ends on
+/// the right: a proxy may quote what a client wrote. A quotation mark that a client left open has no effect on what
+/// proxies wrote behind it.
+struct FromRight<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
+    is_quoted: bool,
+}
+
+impl<'a> Iterator for FromRight<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        let (mut at, mut in_quotes) = (rest.len(), false);
+        while at > 0 {
+            at -= 1;
+            let is_escaped = at > 0 && rest[at - 1] == b'\\';
+            match rest[at] {
+                b'"' if self.is_quoted && !(in_quotes && is_escaped) => in_quotes = !in_quotes,
+                byte if byte == self.separator && !in_quotes => {
+                    self.rest = Some(&rest[..at]);
+                    return Some(&rest[at + 1..]);
+                }
+                _ => {}
+            }
+        }
+        self.rest = None;
+        Some(rest)
+    }
+}
+
 /// Returns the `for` parameter of one element of `Forwarded`.
 fn forwarded_for(element: &[u8]) -> Option<&[u8]> {
-    element.split(|&byte| byte == b';').find_map(|pair| {
+    let mut pairs = FromRight { rest: Some(element), separator: b';', is_quoted: true };
+    pairs.find_map(|pair| {
         let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
         let value = value[1..].trim_ascii();
         let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
@@ -129,5 +164,9 @@ mod tests {
         assert_eq!(forwarded("for=192.0.2.43, for=_hidden"), "fd00::1");
         assert_eq!(forwarded("for=\"\u{e9}, for=192.0.2.43"), "192.0.2.43");
         assert_eq!(forwarded("for=\"x, for=192.0.2.43;by=\"y\""), "192.0.2.43");
+        // Proxies report what the client wrote as its host.
+        assert_eq!(forwarded("for=192.0.2.43;host=\"x,for=1.2.3.4;y=\""), "192.0.2.43");
+        assert_eq!(forwarded("host=\"x;for=1.2.3.4;y=\";for=192.0.2.43"), "192.0.2.43");
+        assert_eq!(forwarded("for=192.0.2.43;host=\"x\\\",for=1.2.3.4;y=\\\"\""), "192.0.2.43");
     }
 }

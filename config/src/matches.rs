@@ -113,6 +113,8 @@ enum ValueMatcher {
 pub fn full_match_regex(pattern: &str, ignores_case: bool) -> Result<Regex, String> {
     RegexBuilder::new(&format!("^(?:{pattern})$"))
         .case_insensitive(ignores_case)
+        // A decoded path may contain a line break.
+        .dot_matches_new_line(true)
         .size_limit(REGEX_BYTES)
         .dfa_size_limit(REGEX_CACHE_BYTES)
         .build()

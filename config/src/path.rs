@@ -78,7 +78,12 @@ impl<'a> Readings<'a> {
                 for &drops_parameters in choices(path.contains(';')) {
                     for &dots in dots {
                         let answers = Answers { decodes_slashes, turns_backslashes, drops_parameters, dots };
-                        self.add(read(path, answers));
+                        let (text, ends_with_slash) = read(path, answers);
+                        if ends_with_slash {
+                            // A regular expression may demand the slash.
+                            self.add(format!("{text}/"));
+                        }
+                        self.add(text);
                     }
                 }
             }
@@ -156,7 +161,7 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
     if is_plain(path) {
         return Cow::Borrowed(path);
     }
-    let normal = read(
+    let (normal, _) = read(
         path,
         Answers {
             decodes_slashes: true,
@@ -218,11 +223,12 @@ fn has_dot_segment(path: &str) -> bool {
     decoded.split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Returns the path as an application with these answers understands it.
-fn read(path: &str, answers: Answers) -> String {
+/// Returns the path as an application with these answers understands it, without a slash at its end, and whether it
+/// has one.
+fn read(path: &str, answers: Answers) -> (String, bool) {
     let without_parameters;
     let path = if answers.drops_parameters && path.contains(';') {
-        without_parameters = drop_parameters(path);
+        without_parameters = drop_parameters(path, answers.turns_backslashes);
         &without_parameters
     } else {
         path
@@ -246,19 +252,21 @@ fn read(path: &str, answers: Answers) -> String {
     }
     // A pattern of an application may match before a line break at the end, and some servers ignore spaces there.
     out.truncate(out.trim_end_matches(|c: char| c == '/' || c.is_whitespace() || c.is_control()).len());
+    let ends_with_slash = decoded.ends_with('/') && !out.is_empty();
     if out.is_empty() {
         out.push('/');
     }
-    out
+    (out, ends_with_slash)
 }
 
 /// Removes what follows a semicolon in each segment. Applications that do this do it before they decode.
-fn drop_parameters(path: &str) -> String {
+fn drop_parameters(path: &str, turns_backslashes: bool) -> String {
     let mut out = String::with_capacity(path.len());
     let mut is_parameter = false;
     for c in path.chars() {
         is_parameter = match c {
-            '/' | '\\' => false,
+            '/' => false,
+            '\\' if turns_backslashes => false,
             ';' => true,
             _ => is_parameter,
         };

@@ -27,7 +27,7 @@ use crate::upstream::forward::{self, ForwardError, Forwarded, Keep};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
-use crate::upstream::request_body::{BrokenMark, RequestBody};
+use crate::upstream::request_body::{BrokenMark, RequestBody, StallGuard};
 use crate::upstream::response_body::ResponseBody;
 
 /// Maximum number of bytes of a rejected request's body that are read and discarded.
@@ -39,7 +39,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 #[expect(dead_code, reason = "held until it is dropped")]
 struct Kept {
-    permit: Arc<ConnectionPermit>,
+    permit: Option<Arc<ConnectionPermit>>,
     slots: Vec<Slot>,
     abandoned_for: Duration,
 }
@@ -133,7 +133,7 @@ impl Proxy {
             let forwarded = match client.protocol {
                 Protocol::Http1 => {
                     let keep = || Kept {
-                        permit: client.permit.clone(),
+                        permit: Some(client.permit.clone()),
                         slots: Vec::new(),
                         abandoned_for: Duration::ZERO,
                     };
@@ -144,7 +144,7 @@ impl Proxy {
                     forward::http2(upstream, &client.dedicated, request, &client.forwarded_for, None).await
                 }
             };
-            release_at_end(forwarded, held, in_flight)
+            release_at_end(forwarded, held, in_flight, StallGuard::default())
         } else {
             self.forward_held(client, request, held, in_flight).await
         };
@@ -163,12 +163,16 @@ impl Proxy {
         let (pool, peer, mark) = (self.pool.clone(), client.forwarded_for.clone(), Some(broken.clone()));
         let (mut slots, abandoned_for) = (std::mem::take(&mut held.slots), held.abandoned_for);
         let (protocol, permit, dedicated) =
-            (client.protocol, client.permit.clone(), client.dedicated.clone());
+            (client.protocol, Arc::downgrade(&client.permit), client.dedicated.clone());
         let exchange = async move {
             let forwarded = match protocol {
                 Protocol::Http1 => {
                     // An upgraded connection keeps its slots, but no permit of an adaptive limit.
-                    let keep = || Kept { permit, slots: std::mem::take(&mut slots), abandoned_for };
+                    let keep = || Kept {
+                        permit: permit.upgrade(),
+                        slots: std::mem::take(&mut slots),
+                        abandoned_for,
+                    };
                     forward::http1(&pool, request, &peer, mark, keep).await
                 }
                 Protocol::Http2 => forward::http2(&pool.upstream, &dedicated, request, &peer, mark).await,
@@ -176,7 +180,7 @@ impl Proxy {
             (forwarded, slots)
         };
         tokio::select! {
-            forwarded = held_exchange::run(exchange, held, in_flight) => forwarded,
+            forwarded = held_exchange::run(exchange, held, in_flight, broken.guard()) => forwarded,
             () = broken.wait() => Err(ForwardError::BrokenRequest),
         }
     }

@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use sluice_sidecar::Sidecar;
 use support::*;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -259,4 +260,70 @@ async fn a_request_without_a_slot_ends_with_its_client() {
     let sidecar = sidecar_with(address, &[policy(&[limit("l", 100, "")])]);
     send_and_leave(sidecar.addresses()[0], &application, Leaving::Http1).await;
     until("nothing is in flight", || metric(&sidecar.metrics(), "sluice_requests_in_flight") == 0).await;
+}
+
+/// Accepts one connection, and returns it when a head has arrived.
+async fn accept_head(listener: TcpListener) -> tokio::io::BufReader<tokio::net::TcpStream> {
+    let mut stream = tokio::io::BufReader::new(listener.accept().await.unwrap().0);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert!(stream.read_line(&mut line).await.unwrap() > 0);
+    }
+    stream
+}
+
+#[tokio::test]
+async fn a_connection_whose_request_broke_off_after_the_response_is_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let sidecar = sidecar_with(address, &[policy(&[concurrent(1, FOREVER)])]);
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nhalf").await;
+    let mut application = accept_head(listener).await;
+    let response = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\nno";
+    application.get_mut().write_all(response).await.unwrap();
+    assert_eq!(client.response().await.status, 401);
+    drop(client);
+    let mut rest = Vec::new();
+    timeout(BOUND, application.read_to_end(&mut rest)).await.expect("the connection is closed").unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_whose_request_broke_off_after_the_head_of_the_response_is_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (ended, mut has_ended) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let stream = listener.accept().await.unwrap().0;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let ended = ended.clone();
+            async move {
+                tokio::spawn(async move {
+                    let _ = ended.send(request.into_body().collect().await.is_err());
+                });
+                let body = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+                Ok::<_, Infallible>(Response::new(StreamBody::new(body)))
+            }
+        });
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    });
+    let sidecar = sidecar_with(address, &[policy(&[concurrent(1, Duration::from_millis(50))])]);
+    let stream = tokio::net::TcpStream::connect(sidecar.addresses()[0]).await.unwrap();
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let (leave, left) = tokio::sync::oneshot::channel::<()>();
+    let first = futures::stream::iter([Ok(Frame::data(Bytes::from("half")))]);
+    let error = futures::stream::once(async {
+        let _ = left.await;
+        Err(std::io::Error::other("the client leaves"))
+    });
+    let body = StreamBody::new(Box::pin(futures::StreamExt::chain(first, error)));
+    let response = sender.send_request(Request::post("http://a/").body(body).unwrap()).await.unwrap();
+    leave.send(()).unwrap();
+    let reset = timeout(BOUND, has_ended.recv()).await.expect("the stream ends").unwrap();
+    assert!(reset, "the application must not take it for a complete request");
+    drop(response);
 }

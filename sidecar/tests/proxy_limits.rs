@@ -323,6 +323,7 @@ async fn a_host_is_limited_over_http_1_and_http_2_and_a_request_that_names_two_i
         ("other.example", &["shop.example"], 400),
         ("shop.example", &["other.example"], 400),
         ("other.example", &["other.example", "shop.example"], 400),
+        ("x@shop.example", &[], 400),
     ] {
         let mut request = http::Request::get(format!("http://{authority}/"));
         for host in hosts {

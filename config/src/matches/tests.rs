@@ -98,6 +98,14 @@ fn a_regular_expression_matches_the_whole_of_any_reading_within_its_memory_limit
     for path in ["/bb", "/BB", "/bb/", "/x/../bb", "/%62"] {
         assert!(matches(&regex(false), path), "{path}");
     }
+    let of = |pattern: &str| {
+        let pattern = PathPattern::Regex(pattern.into());
+        Matcher::new(&Match { path: Some(PathMatch { pattern, case_sensitive: false }), ..Match::default() })
+            .unwrap()
+    };
+    assert!(matches(&of("/accounts/[^/]+/login/"), "/accounts/bob/%6cogin/"));
+    assert!(matches(&of("/static/.*"), "//static/"));
+    assert!(matches(&of("/files/.*"), "/%66iles/x%0ay"));
     assert!(!matches(&regex(false), "/a/x"));
     assert!(!matches(&regex(true), "/BB"));
     assert!(full_match_regex("(a{1000}){1000}", false).unwrap_err().contains("more than"));

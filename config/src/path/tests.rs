@@ -42,6 +42,7 @@ fn one_reading_of_every_spelling_is_the_path_that_is_meant() {
         "/x\\y/..%2f/v1/pay",
         "/x%5Cy/../v1/pay",
         "/v1%5cpay/x/..",
+        "/v1/pay;a\\b",
     ] {
         assert!(texts(spelling).contains(&"/v1/pay".to_owned()), "{spelling}: {:?}", texts(spelling));
     }
@@ -54,6 +55,7 @@ fn applications_that_disagree_have_readings_of_their_own() {
         texts("/public/;x/../admin"),
         ["/public/;x/../admin", "/admin", "/public/admin", "/public/../admin"]
     );
+    assert_eq!(texts("/%61/b/"), ["/%61/b/", "/a/b/", "/a/b"]);
     assert_eq!(texts("/100%"), ["/100%"]);
     assert_eq!(texts("*"), ["*", "/*"]);
     assert_eq!(texts("/%e9"), ["/%e9", "/\u{fffd}"]);

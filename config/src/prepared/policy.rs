@@ -5,7 +5,7 @@ use crate::key::Identity;
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, OnStoreFailure, PolicyHash};
+use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash};
 use crate::prepared::PreparedLimit;
 use crate::request::RequestAttributes;
 
@@ -60,7 +60,10 @@ impl PreparedPolicy {
             name: policy.name,
             on_store_failure: policy.on_store_failure,
             consistency: policy.consistency,
-            ambiguous_paths: policy.ambiguous_paths,
+            ambiguous_paths: match policy.mode {
+                Mode::Enforce => policy.ambiguous_paths,
+                Mode::Shadow => AmbiguousPaths::Match,
+            },
             client_address: policy.client_address,
         })
     }

@@ -4,12 +4,15 @@
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use sluice_config::path;
 use sluice_config::request::host_of;
 
 use crate::inbound::protocol::Protocol;
 
 /// Longest path in bytes. It bounds the time that limits take to compare a path in all its readings.
 const MAX_PATH: usize = 8192;
+/// Longest path that has many readings, in bytes.
+const MAX_AMBIGUOUS_PATH: usize = 2048;
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,9 @@ impl InvalidRequest {
             Self::TransferCoding => "The only transfer coding accepted in requests is chunked.",
             Self::Host => "The request must have exactly one valid Host header.",
             Self::Target => "The target of the request must be a path, * or an absolute http URI.",
-            Self::LongPath => "The path must not be longer than 8192 bytes.",
+            Self::LongPath => {
+                "The path must not be longer than 8192 bytes, or 2048 with encoded slashes, backslashes or dot segments."
+            }
             Self::AmbiguousPath => "The path must not contain encoded slashes, backslashes or dot segments.",
             Self::Connect => "CONNECT is not supported.",
             Self::Body => "The body of the request broke off, or its chunks are malformed.",
@@ -86,7 +91,8 @@ pub(crate) fn validate<B>(
     if request.method() == Method::CONNECT {
         return Err(InvalidRequest::Connect);
     }
-    if request.uri().path().len() > MAX_PATH {
+    let target = request.uri().path();
+    if target.len() > MAX_PATH || target.len() > MAX_AMBIGUOUS_PATH && path::is_ambiguous(target) {
         return Err(InvalidRequest::LongPath);
     }
     if protocol == Protocol::Http2 {
@@ -112,6 +118,9 @@ pub(crate) fn validate<B>(
 /// 8.3.1). Otherwise a limit on one of them could be evaded by the other.
 fn has_one_host<B>(request: &Request<B>) -> bool {
     let authority = request.uri().authority().map(Authority::as_str);
+    if authority.is_some_and(|authority| authority.contains('@')) {
+        return false;
+    }
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next(), authority) {
         (None, _, _) => true,

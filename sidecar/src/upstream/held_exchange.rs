@@ -11,16 +11,17 @@ use crate::limit::slots::Slot;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::forward::{ForwardError, Forwarded, sample_outcome};
 use crate::upstream::in_flight::InFlightGuard;
+use crate::upstream::request_body::StallGuard;
 use crate::upstream::response_body::ResponseBody;
 
 /// Runs an exchange with the application, up to the head of the response. What the request holds is released when
 /// the response has ended. `exchange` has its slots, and returns those that no upgraded connection keeps.
-pub(crate) async fn run<F>(exchange: F, held: Held, in_flight: InFlightGuard) -> Forwarded
+pub(crate) async fn run<F>(exchange: F, held: Held, in_flight: InFlightGuard, stall: StallGuard) -> Forwarded
 where
     F: Future<Output = (Forwarded, Vec<Slot>)> + Send + 'static,
 {
     let (answer, receiver) = oneshot::channel();
-    tokio::spawn(run_to_the_end(exchange, held, in_flight, answer));
+    tokio::spawn(run_to_the_end(exchange, held, in_flight, stall, answer));
     // The task has no result if the process is about to end.
     receiver.await.unwrap_or(Err(ForwardError::Stopped))
 }
@@ -29,6 +30,7 @@ async fn run_to_the_end<F>(
     exchange: F,
     mut held: Held,
     in_flight: InFlightGuard,
+    stall: StallGuard,
     mut answer: oneshot::Sender<Forwarded>,
 ) where
     F: Future<Output = (Forwarded, Vec<Slot>)>,
@@ -47,12 +49,13 @@ async fn run_to_the_end<F>(
         }
     };
     let Some((forwarded, slots)) = finished else {
-        // The application has not answered in all that time.
-        held.forwarded(SampleOutcome::Dropped);
+        // The application has not answered in all that time, if it had the whole request and any time.
+        let is_slow = abandoned.is_some() && !stall.is_broken();
+        held.forwarded(if is_slow { SampleOutcome::Dropped } else { SampleOutcome::Ignored });
         return;
     };
     held.slots = slots;
-    let forwarded = release_at_end(forwarded, held, in_flight);
+    let forwarded = release_at_end(forwarded, held, in_flight, stall);
     if let Err(Ok(response)) = answer.send(forwarded) {
         // The body is read to its end when it is dropped.
         response.into_body().abandon(abandoned);
@@ -60,8 +63,14 @@ async fn run_to_the_end<F>(
 }
 
 /// Reports a result to the adaptive limits, and makes the response release what the request holds.
-pub(crate) fn release_at_end(forwarded: Forwarded, mut held: Held, in_flight: InFlightGuard) -> Forwarded {
+pub(crate) fn release_at_end(
+    forwarded: Forwarded,
+    mut held: Held,
+    in_flight: InFlightGuard,
+    stall: StallGuard,
+) -> Forwarded {
     held.forwarded(sample_outcome(&forwarded));
-    forwarded
-        .map(|response: Response<ResponseBody>| response.map(|body| body.hold_until_end(in_flight, held)))
+    forwarded.map(|response: Response<ResponseBody>| {
+        response.map(|body| body.hold_until_end(in_flight, held, stall))
+    })
 }

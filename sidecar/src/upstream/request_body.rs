@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
@@ -16,6 +17,8 @@ pub(crate) enum RequestBody {
     Empty,
     /// Streamed from the client.
     Streaming(Incoming, BrokenMark),
+    /// Broken off by the client, with this error. It stalls until the exchange has finished.
+    Stalled(Option<hyper::Error>, BrokenMark),
 }
 
 /// Set when the client broke off the body or sent invalid framing. Clones share the mark.
@@ -25,9 +28,32 @@ pub(crate) struct BrokenMark(Arc<Broken>);
 #[derive(Debug, Default)]
 struct Broken {
     is_set: AtomicBool,
-    /// Whether the body then never ends, instead of ending the exchange with the application.
+    /// Whether the body then stalls, instead of ending the exchange with the application.
     stalls: bool,
     set: Notify,
+    /// Whether the application has finished, or nobody waits for it any more.
+    is_finished: AtomicBool,
+    finished: AtomicWaker,
+}
+
+/// Tells a stalling body when it is dropped that the application has finished.
+#[derive(Debug, Default)]
+pub(crate) struct StallGuard(Option<BrokenMark>);
+
+impl StallGuard {
+    /// Reports whether the client broke off the body.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.as_ref().is_some_and(BrokenMark::is_set)
+    }
+}
+
+impl Drop for StallGuard {
+    fn drop(&mut self) {
+        if let Some(BrokenMark(broken)) = &self.0 {
+            broken.is_finished.store(true, Ordering::Release);
+            broken.finished.wake();
+        }
+    }
 }
 
 impl BrokenMark {
@@ -35,6 +61,11 @@ impl BrokenMark {
     /// application has finished.
     pub(crate) fn stalling() -> Self {
         Self(Arc::new(Broken { stalls: true, ..Broken::default() }))
+    }
+
+    /// Returns a guard of the exchange, without which the body stalls no longer.
+    pub(crate) fn guard(&self) -> StallGuard {
+        StallGuard(Some(self.clone()))
     }
 
     /// Waits until the client has broken off a stalling body.
@@ -64,25 +95,28 @@ impl Body for RequestBody {
     type Error = hyper::Error;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
+        match &mut *self {
             Self::Empty => Poll::Ready(None),
-            Self::Streaming(body, broken) => {
-                let Broken { is_set, stalls, set } = &*broken.0;
-                if *stalls && is_set.load(Ordering::Relaxed) {
+            Self::Stalled(error, broken) => {
+                broken.0.finished.register(cx.waker());
+                if !broken.0.is_finished.load(Ordering::Acquire) {
                     return Poll::Pending;
                 }
+                Poll::Ready(error.take().map(Err))
+            }
+            Self::Streaming(body, broken) => {
                 let frame = Pin::new(body).poll_frame(cx);
-                if let Poll::Ready(Some(Err(_))) = &frame {
-                    is_set.store(true, Ordering::Relaxed);
-                    if *stalls {
-                        set.notify_one();
-                        return Poll::Pending;
-                    }
+                let Poll::Ready(Some(Err(error))) = frame else { return frame };
+                broken.0.is_set.store(true, Ordering::Relaxed);
+                if !broken.0.stalls {
+                    return Poll::Ready(Some(Err(error)));
                 }
-                frame
+                broken.0.set.notify_one();
+                *self = Self::Stalled(Some(error), broken.clone());
+                self.poll_frame(cx)
             }
         }
     }
@@ -90,6 +124,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
+            Self::Stalled(..) => false,
             Self::Streaming(body, _) => body.is_end_stream(),
         }
     }
@@ -97,6 +132,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
+            Self::Stalled(..) => SizeHint::default(),
             Self::Streaming(body, _) => body.size_hint(),
         }
     }

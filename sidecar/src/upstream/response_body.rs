@@ -12,7 +12,7 @@ use crate::limit::held::Held;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
-use crate::upstream::request_body::RequestBody;
+use crate::upstream::request_body::{RequestBody, StallGuard};
 
 /// The body of a response on its way to the client.
 #[derive(Debug)]
@@ -32,13 +32,16 @@ pub(crate) struct ReleasedAtEnd {
     held: Held,
     /// Set if the client had left before the response came.
     abandoned: Option<Abandoned>,
+    stall: StallGuard,
 }
 
 impl ReleasedAtEnd {
     fn release(&mut self) {
         self.in_flight = None;
         self.held = Held::default();
-        if let Some(connection) = self.connection.take() {
+        let stall = std::mem::take(&mut self.stall);
+        // A connection in the middle of a request cannot take another.
+        if let Some(connection) = self.connection.take().filter(|_| !stall.is_broken()) {
             connection.give_back();
         }
     }
@@ -51,12 +54,13 @@ impl ResponseBody {
     }
 
     /// Keeps the request in flight, with its slots and permits, until the application's body has ended.
-    pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held) -> Self {
+    pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held, stall: StallGuard) -> Self {
         if let Self::Upstream(Some(body), released_at_end) = &mut self
             && !body.is_end_stream()
         {
             released_at_end.in_flight = Some(in_flight);
             released_at_end.held = held;
+            released_at_end.stall = stall;
         }
         self
     }
