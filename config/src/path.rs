@@ -5,7 +5,8 @@
 //! limit applies to a request if it names any of them. Otherwise a client could evade a limit by its spelling. The
 //! application still receives the path as the client wrote it.
 //!
-//! Each reading decodes percent-encoded octets, merges slashes, and drops the last one and white space at the end.
+//! Each reading decodes percent-encoded octets, merges slashes, and drops the last one and white space at the end. A
+//! path with a slash at its end is read with that slash as well, for regular expressions that demand it.
 //! Applications disagree about encoded slashes, backslashes, dot segments and parameters behind a semicolon, and
 //! about the order of these steps, so a path with one of them has a reading for each answer. A plain path has one
 //! reading: itself.
