@@ -5,6 +5,8 @@ use crate::check::Counter;
 /// A script. The head of each source describes its arguments and its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Script {
+    /// Decides one plain check. It may leave it undecided.
+    Single,
     /// Decides plain checks: one counter with one rate. It may leave a check undecided.
     Plain,
     /// Decides runs of checks of one shape, with several rates or shared counters. It may leave a check
@@ -29,9 +31,10 @@ general! {
 
 impl Script {
     /// All scripts.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Runs, Self::General];
+    pub const ALL: [Self; 4] = [Self::Single, Self::Plain, Self::Runs, Self::General];
 
-    /// Returns the script that decides a check of these counters. Only the general one decides a settlement.
+    /// Returns the script that decides a check of these counters in a batch with others: never
+    /// [`Self::Single`]. Only the general one decides a settlement.
     #[must_use]
     pub fn of(counters: &[Counter]) -> Self {
         let is_plain = |counter: &Counter| {
@@ -59,6 +62,7 @@ impl Script {
     #[must_use]
     pub fn parts(self) -> &'static [(&'static str, &'static str)] {
         match self {
+            Self::Single => &[("single.lua", include_str!("script/lua/single.lua"))],
             Self::Plain => &[("plain.lua", include_str!("script/lua/plain.lua"))],
             Self::Runs => &[("runs.lua", include_str!("script/lua/runs.lua"))],
             Self::General => GENERAL_PARTS,

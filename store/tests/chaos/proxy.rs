@@ -60,7 +60,7 @@ impl Proxy {
 
     /// Starts a proxy that calls the scripts with these hashes, which the server knows, instead of the shipped
     /// ones.
-    pub(crate) fn with_scripts(server: u16, hashes: [String; 3]) -> Self {
+    pub(crate) fn with_scripts(server: u16, hashes: [String; Script::ALL.len()]) -> Self {
         let shipped = Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned());
         Self::start(server, shipped.into_iter().zip(hashes).collect())
     }

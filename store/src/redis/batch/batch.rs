@@ -114,7 +114,7 @@ impl Batch {
     pub(crate) fn arrange(&mut self) -> Option<Self> {
         self.known.clear();
         let rest = match self.script {
-            Script::Plain => split_repeated(&mut self.entries),
+            Script::Single | Script::Plain => split_repeated(&mut self.entries),
             Script::Runs => {
                 let (runs, rest) = arrange(&mut self.entries);
                 self.runs = runs;
@@ -133,7 +133,10 @@ impl Batch {
 
     /// Returns the script that decides the batch.
     pub(crate) fn script(&self) -> Script {
-        self.script
+        match self.script {
+            Script::Plain if self.entries.len() == 1 => Script::Single,
+            other => other,
+        }
     }
 
     /// Returns the entries, and the runs that they form.

@@ -83,7 +83,7 @@ pub(super) async fn verify(
             Err(_) => return Err(StoreFault::Slow.into()),
         }
     }
-    probe(connection, scripts, Script::Plain, budget).await
+    probe(connection, scripts, Script::Single, budget).await
 }
 
 /// Calls a script without any check, upon which it only returns its time.

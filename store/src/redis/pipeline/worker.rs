@@ -167,7 +167,7 @@ impl Worker {
                     Ok(None) => return Disconnect::Closed,
                     Err(Idle) => {
                         let (scripts, budget) = (&self.settings.scripts, self.settings.budget);
-                        match probe(&mut connection, scripts, Script::Plain, budget).await {
+                        match probe(&mut connection, scripts, Script::Single, budget).await {
                             Ok(now) => {
                                 (clock, timeouts, self.failed) = (now, 0, 0);
                                 continue;

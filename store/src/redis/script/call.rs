@@ -8,7 +8,7 @@ use crate::redis::scripts::Script;
 
 /// The hashes of the scripts.
 #[derive(Debug)]
-pub(crate) struct Scripts([String; 3]);
+pub(crate) struct Scripts([String; Script::ALL.len()]);
 
 /// The arguments of one script call.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl ScriptArguments {
     /// Arguments without an operation. The deadline of the general script lies thousands of years ahead.
     pub(crate) fn empty(script: Script) -> Self {
         let payload = match script {
-            Script::Plain | Script::Runs => Vec::new(),
+            Script::Single | Script::Plain | Script::Runs => Vec::new(),
             Script::General => pack(&[u64::from(u32::MAX) << 20]),
         };
         Self { script, keys: Vec::new(), payload }

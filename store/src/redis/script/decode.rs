@@ -54,7 +54,11 @@ pub(crate) fn read_time(value: Value) -> Option<u64> {
 impl Reply {
     /// Reads the time of a reply.
     pub(crate) fn read(value: Value) -> Result<Self, InvalidReply> {
-        let Value::Array(values) = value else { return Err(InvalidReply) };
+        let values = match value {
+            Value::Array(values) => values,
+            Value::BulkString(bytes) => integers(&bytes)?,
+            _ => return Err(InvalidReply),
+        };
         let mut rest = values.into_iter();
         // Microseconds since the epoch stay below this bound for 250 years, and sums with periods do not
         // overflow.
@@ -74,7 +78,7 @@ impl Reply {
         let (entries, runs) = batch.entries();
         let mut results = Vec::with_capacity(entries.len());
         match batch.script() {
-            Script::Plain => {
+            Script::Single | Script::Plain => {
                 for entry in entries {
                     results.push(self.check_of_run(entry, 0, &[])?.0);
                 }
@@ -191,6 +195,13 @@ fn integer(values: &mut std::vec::IntoIter<Value>) -> Result<i64, InvalidReply> 
         Some(Value::Int(n)) => Ok(n),
         _ => Err(InvalidReply),
     }
+}
+
+/// Reads the signed integers of 7 bytes that the script for a single check returns in one string.
+fn integers(bytes: &[u8]) -> Result<Vec<Value>, InvalidReply> {
+    let (words, []) = bytes.as_chunks::<7>() else { return Err(InvalidReply) };
+    let integer = |&[a, b, c, d, e, f, g]: &[u8; 7]| i64::from_le_bytes([0, a, b, c, d, e, f, g]) >> 8;
+    Ok(words.iter().map(|word| Value::Int(integer(word))).collect())
 }
 
 /// Decodes the error codes that replace a result.

@@ -17,14 +17,14 @@ use crate::redis::scripts::Script;
 pub(crate) fn encode(batch: &Batch, names: &KeyNames, deadline: u64) -> ScriptArguments {
     let (entries, runs) = batch.entries();
     match batch.script() {
-        Script::Plain => encode_plain(entries, names, deadline),
+        script @ (Script::Single | Script::Plain) => encode_plain(script, entries, names, deadline),
         Script::Runs => encode_runs(entries, runs, names, deadline),
         Script::General => encode_general(entries, names, deadline),
     }
 }
 
 /// Encodes one group for neighbours with the same limit and as many callers.
-fn encode_plain(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
+fn encode_plain(script: Script, entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
     let shape = |entry: &BatchEntry| {
         let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
         (limit, entry.times())
@@ -38,7 +38,7 @@ fn encode_plain(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> Scri
         payload.extend(rate.into_iter().flat_map(rate_bytes));
         push_counts(&mut payload, group);
     }
-    ScriptArguments { script: Script::Plain, keys, payload }
+    ScriptArguments { script, keys, payload }
 }
 
 /// Encodes runs, one after another.

@@ -101,4 +101,43 @@ fn a_reply_of_another_form_is_invalid() {
     assert!(Reply::read(Value::Array(vec![])).is_err());
     assert!(Reply::read(Value::Array(vec![Value::Int(-1)])).is_err());
     assert!(Reply::read(Value::Array(vec![Value::Okay])).is_err());
+    for bytes in [&b""[..], b"hello", &[0xff; 7], &[1; 8]] {
+        assert!(Reply::read(Value::BulkString(bytes.to_vec())).is_err(), "{bytes:?}");
+    }
+}
+
+/// Returns the reply of the script for a single check.
+fn reply_of_single(numbers: &[i64]) -> Reply {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(7));
+    Reply::read(Value::BulkString(bytes.collect())).unwrap()
+}
+
+#[test]
+fn a_batch_of_one_plain_check_is_sent_and_read_as_a_single_one() {
+    let now = 1_700_000_000_123_456;
+    let rates = check(5, 1)[0].limit.rates[..1].to_vec();
+    let limit = Arc::new(LimitSpec::new("s", rates));
+    let check: CheckRequest = smallvec![Counter { limit, key: KeyHash(1), cost: 1 }];
+    let batch = || {
+        let (operation, receiver) = pending(check.clone());
+        let mut batch = Batch::new(Script::of(&check));
+        batch.push(operation);
+        assert!(batch.arrange().is_none());
+        assert_eq!(batch.script(), Script::Single);
+        (batch, receiver)
+    };
+
+    let reply = reply_of_single(&[now]);
+    assert!(reply.is_late());
+    assert_eq!(reply.now, 1_700_000_000_123);
+
+    let (one, mut receiver) = batch();
+    assert!(respond(reply_of_single(&[now, 1, 2, 0]), one).unwrap().is_none());
+    let response = receiver.try_recv().unwrap().unwrap();
+    assert_eq!((response.admitted, response.decisions[0].remaining), (true, 3));
+
+    let (one, mut receiver) = batch();
+    let undecided = respond(reply_of_single(&[now, -1, 0, 0]), one).unwrap().unwrap();
+    assert_eq!((undecided.script(), undecided.len()), (Script::General, 1));
+    assert!(receiver.try_recv().is_err());
 }

@@ -45,7 +45,7 @@ fn focuses_of(file: &str) -> &'static [Focus] {
         Widths,
     };
     match file {
-        "plain.lua" => &[Plain, Widths, TwoWindows, FixedClock, Everyday, Damaged, Huge],
+        "single.lua" | "plain.lua" => &[Plain, Widths, TwoWindows, FixedClock, Everyday, Damaged, Huge],
         "runs.lua" => &[Runs, Shared, Everyday, TwoWindows, FixedClock, Widths],
         "window.lua" => &[
             Plain,
@@ -124,7 +124,7 @@ impl ConnectionLike for Recorder<'_> {
 /// A server that compares one mutant after the other.
 pub(crate) struct Hunter<'a> {
     sources: Sources<'a>,
-    hashes: [String; 3],
+    hashes: [String; Script::ALL.len()],
     /// The order in which sections are tried: the next mutant is often caught by the same one.
     order: Vec<usize>,
     redis: Redis,

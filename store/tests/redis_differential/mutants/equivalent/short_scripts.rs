@@ -1,8 +1,42 @@
-//! Equivalent mutants of the scripts for plain checks and for runs.
+//! Equivalent mutants of the scripts for a single check, for plain checks and for runs.
 
 use super::Equivalent;
 
 pub(super) const LIST: &[Equivalent] = &[
+    Equivalent {
+        file: "single.lua",
+        before: "own, stored = -1, slot",
+        after: &["own, stored = 1, slot", "own, stored = -0, slot", "own, stored = -2, slot"],
+        reason: "Any number that is no tag.",
+    },
+    Equivalent {
+        file: "single.lua",
+        before: "share < 9007199254740992",
+        after: &["share <= 9007199254740992", "share < 9007199254740991"],
+        reason: "These products are exact as well.",
+    },
+    Equivalent {
+        file: "single.lua",
+        before: "elseif admitted < 0 then admitted = 0",
+        after: &["elseif admitted < 1 then admitted = 0"],
+        reason: "Below 1 is 0.",
+    },
+    Equivalent {
+        file: "single.lua",
+        before: "(current < 256 or current < 256 ^ width)",
+        after: &[
+            "(current < 255 or current < 256 ^ width)",
+            "(current < 256 and current < 256 ^ width)",
+            "(current < 256 or current < 255 ^ width)",
+        ],
+        reason: "SET writes the same bytes as SETRANGE.",
+    },
+    Equivalent {
+        file: "single.lua",
+        before: "width == 1 and string.char(current)",
+        after: &["width == 0 and string.char(current)"],
+        reason: "A faster way to the same byte.",
+    },
     Equivalent {
         file: "plain.lua",
         before: "while at <= #arguments do",
