@@ -126,10 +126,11 @@ async fn burst(address: SocketAddr, terms: &Terms) -> anyhow::Result<(String, Ve
 fn terms(policy: &Path) -> anyhow::Result<Terms> {
     let name = policy.display();
     let text = std::fs::read_to_string(policy).with_context(|| name.to_string())?;
-    let loaded = sluice_crds::manifest::load(&text).map_err(|problems| {
-        let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
-        anyhow::anyhow!(lines.join("\n"))
-    })?;
+    let loaded =
+        sluice_crds::manifest::load(&text, &sluice_crds::Installation::default()).map_err(|problems| {
+            let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
+            anyhow::anyhow!(lines.join("\n"))
+        })?;
     let limits: Vec<_> = loaded.iter().flat_map(|policy| &policy.compiled.limits).collect();
     let [limit] = limits[..] else { bail!("{name}: the demo needs exactly one limit") };
     let ([KeyPart::Header(header)], LimitKind::Rates(Rates { base, .. })) = (&limit.key[..], &limit.kind)

@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use sluice_crds::Installation;
 use sluice_crds::manifest::{Problem, load};
 use sluice_crds::summary;
 
 use crate::input::read;
 
-/// Checks every file; `-` is standard input. Prints a line for each valid policy and each warning to standard
+/// Checks every file for an installation; `-` is standard input. Prints a line for each valid policy and each warning to standard
 /// output, and a line for each problem to standard error. Exits with 0 if all files are valid, otherwise with
 /// 1.
-pub(crate) fn check(files: &[PathBuf]) -> ExitCode {
+pub(crate) fn check(files: &[PathBuf], installation: &Installation) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        match check_one(file) {
+        match check_one(file, installation) {
             Ok(lines) => lines.iter().for_each(|line| println!("{line}")),
             Err(lines) => {
                 lines.iter().for_each(|line| eprintln!("{line}"));
@@ -25,10 +26,10 @@ pub(crate) fn check(files: &[PathBuf]) -> ExitCode {
     code
 }
 
-fn check_one(file: &Path) -> Result<Vec<String>, Vec<String>> {
+fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Vec<String>> {
     let name = if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = read(file).map_err(|error| vec![format!("{name}: {error}")])?;
-    let loaded = load(&text)
+    let loaded = load(&text, installation)
         .map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
     let mut lines = Vec::new();
     for policy in loaded {

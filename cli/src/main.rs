@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use sluice_crds::compile::installation::InstallationArgs;
 
 /// Rate limits for Kubernetes pods, and for a single application outside Kubernetes.
 #[derive(Debug, Parser)]
@@ -27,6 +28,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Validate policy files, with the same checks as the admission webhook
     Check {
+        #[command(flatten)]
+        installation: InstallationArgs,
         /// Policy files to validate; - reads standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -37,7 +40,7 @@ fn main() -> ExitCode {
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match Args::parse().command {
-        Command::Check { files } => check::check(&files),
+        Command::Check { installation, files } => check::check(&files, &(&installation).into()),
         Command::Run(args) => match run::run(*args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -21,6 +21,7 @@ metadata:
   name: checkout
   namespace: shop
 spec:
+  clientAddress: {trustedProxies: []}
   limits:
   - name: per-customer
     key: {parts: [{clientIP: {}}]}
@@ -34,6 +35,31 @@ fn a_valid_policy_is_reported_with_its_limits() {
     assert_eq!(
         sluice_check(GOOD.as_bytes()),
         (true, "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h\n".into(), String::new())
+    );
+}
+
+#[test]
+fn a_limit_by_address_needs_trusted_proxies_of_the_policy_or_the_installation() {
+    let text = GOOD.replace("  clientAddress: {trustedProxies: []}\n", "");
+    let (ok, out, err) = sluice_check(text.as_bytes());
+    assert!(ok && err.is_empty(), "{err}");
+    assert!(
+        out.contains("policy.yaml:9: warning: spec.limits[0].key.parts[0].clientIP: no proxy is trusted"),
+        "{out}"
+    );
+    let check = |flag: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command.args(["check", "--trusted-proxies", flag, "-"]).write_stdin(text.clone()).output().unwrap()
+    };
+    let output = check("10.20.30.0/28,fd00::/64");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "<stdin>: shop/checkout is valid: per-customer 10/1m 500/1h\n"
+    );
+    let output = check("10.20.30.0");
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("10.20.30.0"),
+        "{output:?}"
     );
 }
 
@@ -58,7 +84,7 @@ fn settings_other_than_the_defaults_and_warnings_are_part_of_the_output() {
     let (warning, valid) = out.trim_end().split_once('\n').unwrap();
     assert!(
         warning.starts_with(
-            "policy.yaml:14: warning: spec.limits[0].rates[0]: 10 requests at once are too few for leases"
+            "policy.yaml:15: warning: spec.limits[0].rates[0]: 10 requests at once are too few for leases"
         ),
         "{out}"
     );
@@ -75,7 +101,7 @@ fn a_wrong_algorithm_is_reported_with_its_line() {
     assert!(!ok);
     assert_eq!(
         err,
-        "policy.yaml:11: spec.limits[0].rates[0].subWindows: is only allowed with slidingWindowCounter: remove it\n"
+        "policy.yaml:12: spec.limits[0].rates[0].subWindows: is only allowed with slidingWindowCounter: remove it\n"
     );
 }
 
@@ -85,7 +111,7 @@ fn an_invalid_file_is_reported_with_line_and_field_and_the_exit_code_1() {
     assert!(!ok && out.is_empty());
     assert_eq!(
         err,
-        "policy.yaml:12: spec.limits[0].rates[1].per: 9999h is out of range: 1ms to 8784h are allowed\n"
+        "policy.yaml:13: spec.limits[0].rates[1].per: 9999h is out of range: 1ms to 8784h are allowed\n"
     );
 }
 

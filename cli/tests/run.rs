@@ -24,7 +24,7 @@ async fn a_valid_edit_is_applied_and_an_invalid_one_is_not() {
 
     std::fs::write(&file, policy("-7")).unwrap();
     let line = run.logged("policy.yaml:").await;
-    assert!(line.contains("policy.yaml:13: spec.limits[0].rates[0].requests: "), "{line}");
+    assert!(line.contains("policy.yaml:15: spec.limits[0].rates[0].requests: "), "{line}");
     run.logged("keeping the previous policies").await;
     assert_eq!(run.limit().await, "6");
 
@@ -119,7 +119,7 @@ async fn an_error_at_the_start_is_printed_and_ends_the_process() {
     for (arguments, expected) in [
         (
             vec!["--policy", bad, "--upstream", "http://127.0.0.1:1"],
-            "bad.yaml:13: spec.limits[0].rates[0].requests: ",
+            "bad.yaml:15: spec.limits[0].rates[0].requests: ",
         ),
         (
             vec!["--policy", "/nowhere.yaml", "--upstream", "http://127.0.0.1:1"],

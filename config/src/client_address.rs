@@ -18,7 +18,7 @@ const MAX_ADDRESSES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientAddress {
-    /// Networks of the proxies whose header is believed.
+    /// Networks of the proxies whose header is believed. If there are none, clients connect directly.
     pub trusted_proxies: Vec<IpNet>,
     /// Header in which these proxies report the client's address.
     pub header: AddressHeader,
@@ -35,6 +35,43 @@ pub enum AddressHeader {
     Forwarded,
 }
 
+impl AddressHeader {
+    /// All headers.
+    pub const ALL: [Self; 2] = [Self::XForwardedFor, Self::Forwarded];
+
+    /// Returns the name of the header.
+    #[must_use]
+    pub fn name(self) -> HeaderName {
+        match self {
+            Self::XForwardedFor => X_FORWARDED_FOR,
+            Self::Forwarded => FORWARDED,
+        }
+    }
+}
+
+impl ClientAddress {
+    fn trusts(&self, ip: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|net| net.contains(&ip))
+    }
+}
+
+/// Returns the header in which a peer that is not trusted reports the address of a client. The client's address is
+/// then that of the peer.
+#[must_use]
+pub fn untrusted_header(
+    config: Option<&ClientAddress>,
+    peer: IpAddr,
+    headers: &HeaderMap,
+) -> Option<AddressHeader> {
+    let headers_of_proxies = match config {
+        Some(config) if config.trusts(peer.to_canonical()) => return None,
+        // Proxies that are not trusted yet probably use the header of those that are.
+        Some(config) if !config.trusted_proxies.is_empty() => std::slice::from_ref(&config.header),
+        _ => &AddressHeader::ALL,
+    };
+    headers_of_proxies.iter().copied().find(|header| headers.contains_key(header.name()))
+}
+
 /// Returns the address of the client. The chain of trusted proxies ends at the first untrusted address, read from
 /// the right, or before the first element that is no address. What stands to the left of it has no effect: the
 /// client may have written it, in any bytes.
@@ -42,11 +79,8 @@ pub enum AddressHeader {
 pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut address = peer.to_canonical();
     let Some(config) = config else { return address };
-    let trusted = |ip: IpAddr| config.trusted_proxies.iter().any(|net| net.contains(&ip));
-    let name = match config.header {
-        AddressHeader::XForwardedFor => X_FORWARDED_FOR,
-        AddressHeader::Forwarded => FORWARDED,
-    };
+    let trusted = |ip: IpAddr| config.trusts(ip);
+    let name = config.header.name();
     let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
         let is_quoted = config.header == AddressHeader::Forwarded;
@@ -135,6 +169,28 @@ mod tests {
         let value = |value: &&str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
         let headers = values.iter().map(|text| (name.clone(), value(text))).collect();
         resolve(Some(&config), peer.parse().unwrap(), &headers).to_string()
+    }
+
+    #[test]
+    fn a_peer_that_is_not_trusted_and_reports_clients_is_noticed() {
+        let headers =
+            |name: HeaderName| HeaderMap::from_iter([(name, HeaderValue::from_static("192.0.2.7"))]);
+        let trusting = |networks: &[&str]| ClientAddress {
+            trusted_proxies: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            header: AddressHeader::XForwardedFor,
+        };
+        let noticed = |config: Option<&ClientAddress>, name| {
+            untrusted_header(config, "::ffff:10.0.0.1".parse().unwrap(), &headers(name))
+        };
+        let (xff, forwarded) = (AddressHeader::XForwardedFor, AddressHeader::Forwarded);
+        for config in [None, Some(&trusting(&[]))] {
+            assert_eq!(noticed(config, X_FORWARDED_FOR), Some(xff));
+            assert_eq!(noticed(config, FORWARDED), Some(forwarded));
+            assert_eq!(noticed(config, http::header::VIA), None);
+        }
+        assert_eq!(noticed(Some(&trusting(&["192.0.2.0/24"])), X_FORWARDED_FOR), Some(xff));
+        assert_eq!(noticed(Some(&trusting(&["192.0.2.0/24"])), FORWARDED), None);
+        assert_eq!(noticed(Some(&trusting(&["10.0.0.0/8"])), X_FORWARDED_FOR), None);
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub mod types {
     pub const PROGRAMMED: &str = "Programmed";
     /// No Service routes requests past the sidecars.
     pub const CAPTURED: &str = "Captured";
+    /// Sidecars see the addresses of clients, and not those of proxies in front of them. Only for a policy with a
+    /// limit by client address. It has no effect on Ready, because clients can send the headers of proxies.
+    pub const CLIENT_ADDRESS: &str = "ClientAddress";
     /// The sidecars can use the store.
     pub const STORE_HEALTHY: &str = "StoreHealthy";
     /// Accepted, Programmed and Captured are all true.
@@ -42,6 +45,10 @@ pub mod reasons {
     pub const BYPASSED_BY_SERVICE: &str = "BypassedByService";
     /// Captured: a pod has no named port that could be captured.
     pub const NO_NAMED_PORT: &str = "NoNamedPort";
+    /// ClientAddress: requests arrive from clients or through trusted proxies.
+    pub const KNOWN: &str = "Known";
+    /// ClientAddress: most requests arrive through a proxy that is not trusted, so its clients are counted as one.
+    pub const UNTRUSTED_PROXY: &str = "UntrustedProxy";
     /// StoreHealthy: the store responds to all sidecars.
     pub const HEALTHY: &str = "Healthy";
     /// StoreHealthy: the sidecars cannot reach the store.

@@ -21,6 +21,7 @@ pub mod schema;
 pub mod summary;
 pub mod violation;
 
+pub use compile::installation::Installation;
 pub use compile::{Compiled, compile};
 pub use crd::crd_files;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};

@@ -1,6 +1,7 @@
 //! Algorithms and enforcement: compiled policies, their summaries, and the errors of invalid ones.
 
 use sluice_config::PreparedPolicy;
+use sluice_crds::Installation;
 use sluice_crds::manifest::{LoadedPolicy, load};
 use sluice_crds::summary;
 
@@ -13,11 +14,11 @@ fn manifest(rates: &str, more: &str) -> String {
 
 fn one(rates: &str, more: &str) -> LoadedPolicy {
     let text = manifest(rates, more);
-    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
 }
 
 fn errors(rates: &str, more: &str) -> Vec<String> {
-    load(&manifest(rates, more))
+    load(&manifest(rates, more), &Installation::default())
         .expect_err("the policy must be rejected")
         .iter()
         .map(ToString::to_string)

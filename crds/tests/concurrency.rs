@@ -2,6 +2,7 @@
 
 use sluice_config::PreparedPolicy;
 use sluice_config::policy::Mode;
+use sluice_crds::Installation;
 use sluice_crds::manifest::{LoadedPolicy, Problem, load};
 use sluice_crds::summary::full;
 
@@ -12,11 +13,11 @@ fn spec(spec: &str) -> String {
 }
 
 fn loaded(text: &str) -> LoadedPolicy {
-    load(&spec(text)).unwrap_or_else(|problems| panic!("{problems:?}")).remove(0)
+    load(&spec(text), &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}")).remove(0)
 }
 
 fn first_problem(text: &str) -> Problem {
-    load(&spec(text)).expect_err("the policy must be rejected").remove(0)
+    load(&spec(text), &Installation::default()).expect_err("the policy must be rejected").remove(0)
 }
 
 #[test]

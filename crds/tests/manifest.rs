@@ -1,5 +1,6 @@
 //! Problems that `sluice check` reports: the line, the field, what is wrong and what is allowed.
 
+use sluice_crds::Installation;
 use sluice_crds::manifest::{LoadedPolicy, load};
 
 fn manifest(spec: &str) -> String {
@@ -9,11 +10,15 @@ fn manifest(spec: &str) -> String {
 }
 
 fn errors(text: &str) -> Vec<String> {
-    load(text).expect_err("the file must be rejected").iter().map(ToString::to_string).collect()
+    load(text, &Installation::default())
+        .expect_err("the file must be rejected")
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn one(text: &str) -> LoadedPolicy {
-    load(text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
 }
 
 #[test]
@@ -221,7 +226,7 @@ fn several_documents_and_lists_are_read() {
         "---\n{policy}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n---\n{}",
         policy.replace("name: p", "name: q")
     );
-    assert_eq!(load(&text).unwrap().len(), 2);
+    assert_eq!(load(&text, &Installation::default()).unwrap().len(), 2);
     assert!(errors(&format!("{policy}---\n{policy}"))[0].contains("is defined twice in this file"));
     let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: sluice.dev/v1alpha1\n  kind: RateLimitPolicy\n  metadata: {name: p}\n  spec: {limits: [{name: a, rates: [{requests: 1, per: 1x}]}]}\n";
     assert!(errors(list)[0].starts_with("7: spec.limits[0].rates[0].per"), "{:?}", errors(list));

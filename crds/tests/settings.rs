@@ -1,5 +1,6 @@
 //! Settings that apply to a whole policy: how they are sent, and their place in the summary.
 
+use sluice_crds::Installation;
 use sluice_crds::manifest::{LoadedPolicy, load};
 
 /// A policy with these settings and these limits.
@@ -7,7 +8,7 @@ fn load_one(top: &str, limits: &str) -> LoadedPolicy {
     let text = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
     );
-    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use sluice_config::PreparedPolicy;
+use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 
 /// Returns the compiled policies of all examples, each with the name of its file.
@@ -15,7 +16,9 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        for policy in load(&text).unwrap_or_else(|problems| panic!("{}: {problems:?}", path.display())) {
+        for policy in load(&text, &Installation::default())
+            .unwrap_or_else(|problems| panic!("{}: {problems:?}", path.display()))
+        {
             let json = serde_json::from_str(&policy.compiled.to_json()).unwrap();
             policies.push((path.file_name().unwrap().to_string_lossy().into_owned(), json));
         }

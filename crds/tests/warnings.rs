@@ -1,5 +1,7 @@
 //! Warnings about settings that are valid but probably not intended.
 
+use sluice_config::client_address::{AddressHeader, ClientAddress};
+use sluice_crds::Installation;
 use sluice_crds::manifest::{LoadedPolicy, load};
 
 const ONE: &str = "{requests: 6, per: 1m}";
@@ -10,7 +12,7 @@ fn load_one(top: &str, limits: &str) -> LoadedPolicy {
     let text = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
     );
-    load(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
 }
 
 #[test]
@@ -193,4 +195,78 @@ fn settings_of_the_store_without_the_intended_effect_are_warned_about() {
         one("onStoreFailure: Share", "concurrency: [{name: c, max: 3}]")[0]
             .contains("cannot be divided among pods")
     );
+}
+
+#[test]
+fn limits_by_address_without_trusted_proxies_and_concurrency_without_rates_are_warned_about() {
+    let by_address = "limits: [{name: a, key: {parts: [{clientIP: {}}]}, rates: [{requests: 5, per: 1m}]}]";
+    let warnings = |top: &str, limits: &str| -> Vec<String> {
+        load_one(top, limits).warnings.iter().map(ToString::to_string).collect()
+    };
+    let found = warnings("mode: Enforce", by_address);
+    assert!(
+        matches!(&found[..], [one] if one.contains("limits[0].key.parts[0].clientIP: no proxy is trusted")),
+        "{found:?}"
+    );
+    for trusted in ["[]", "[192.0.2.0/28]"] {
+        let found = warnings(&format!("clientAddress: {{trustedProxies: {trusted}}}"), by_address);
+        assert_eq!(found, [""; 0], "{trusted}");
+    }
+    for everyone in ["0.0.0.0/0", "::/0"] {
+        let found = warnings(&format!("clientAddress: {{trustedProxies: [\"{everyone}\"]}}"), by_address);
+        assert!(
+            matches!(&found[..], [one] if one.contains("clientAddress.trustedProxies: trusts every peer")),
+            "{found:?}"
+        );
+    }
+    let found = warnings("mode: Enforce", "concurrency: [{name: a, max: 5}]");
+    assert!(
+        matches!(&found[..], [one] if one.contains("concurrency[0].max: limits the requests at the same time")),
+        "{found:?}"
+    );
+    let adaptive = "concurrency: [{name: a, adaptive: {gradient2: {minimum: 4, maximum: 400}}}]";
+    assert_eq!(warnings("mode: Enforce", adaptive), [""; 0]);
+}
+
+/// A limit by address protects another limit only if it counts the same requests.
+#[test]
+fn a_key_that_the_client_chooses_needs_a_limit_for_the_same_requests() {
+    let limits = |matches: &str, other: &str| {
+        format!(
+            "limits: [{{name: a, {matches} key: {{parts: [{{header: {{name: x-user}}}}]}}, rates: [{{requests: 5, per: 1m}}]}}, \
+             {{name: b, {other} key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{{requests: 5, per: 1h}}]}}]"
+        )
+    };
+    let paths = |path: &str| format!("matches: [{{path: {{prefix: {path}}}}}],");
+    let top = "clientAddress: {trustedProxies: []}";
+    let is_warned = |matches: &str, other: &str| !load_one(top, &limits(matches, other)).warnings.is_empty();
+    assert!(!is_warned("", ""));
+    assert!(!is_warned(&paths("/a"), ""));
+    assert!(!is_warned(&paths("/a"), &paths("/a")));
+    assert!(is_warned("", &paths("/a")));
+    assert!(is_warned(&paths("/a"), &paths("/b")));
+    assert!(is_warned("", "mode: Shadow,"));
+}
+
+#[test]
+fn the_installation_trusts_proxies_for_policies_that_name_none() {
+    let trusted = |networks: &[&str]| ClientAddress {
+        trusted_proxies: networks.iter().map(|network| network.parse().unwrap()).collect(),
+        header: AddressHeader::Forwarded,
+    };
+    let installation = Installation { client_address: Some(trusted(&["192.0.2.0/28"])) };
+    let load_one = |top: &str| {
+        let text = format!(
+            "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  {top}\n  limits: \
+             [{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{{requests: 5, per: 1m}}]}}]\n"
+        );
+        load(&text, &installation).unwrap().remove(0)
+    };
+    let policy = load_one("mode: Enforce");
+    assert_eq!(
+        (policy.compiled.client_address, policy.warnings.len()),
+        (installation.client_address.clone(), 0)
+    );
+    let policy = load_one("clientAddress: {trustedProxies: [], header: Forwarded}");
+    assert_eq!((policy.compiled.client_address, policy.warnings.len()), (Some(trusted(&[])), 0));
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::{Parser, ValueEnum};
+use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
 /// The operator of Sluice.
@@ -55,6 +56,10 @@ pub struct Args {
         default_value = r#"{"requests":{"cpu":"10m","memory":"32Mi"},"limits":{"cpu":"1","memory":"128Mi"}}"#
     )]
     pub sidecar_resources: String,
+
+    /// Settings for all policies.
+    #[command(flatten)]
+    pub installation: InstallationArgs,
 
     /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
     /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.

@@ -22,7 +22,7 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
     };
     let request =
         Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
-    let response = router(config, Arc::default()).oneshot(request).await.unwrap();
+    let response = router(config, Default::default(), Arc::default()).oneshot(request).await.unwrap();
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())

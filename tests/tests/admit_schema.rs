@@ -2,6 +2,7 @@
 //! accepts and name the field of what they reject.
 
 use serde_json::{Value, json};
+use sluice_crds::{Compiled, Installation, Violation, compile};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use sluice_tests::process::repository_root;
 
@@ -14,6 +15,10 @@ fn limit(extra: Value) -> Value {
 
 async fn namespace() -> TestNamespace {
     TestNamespace::create(ControlPlane::shared().await.client().await, "schema").await
+}
+
+fn compiled(spec: &Value) -> Result<Compiled, Vec<Violation>> {
+    compile(&json!({"metadata": {"name": "bad"}, "spec": spec}), &Installation::default())
 }
 
 #[tokio::test]
@@ -80,7 +85,7 @@ async fn admit_accepts_every_algorithm_and_enforcement() {
     .enumerate()
     {
         let spec = limit(extra);
-        let own = sluice_crds::compile(&json!({"metadata": {"name": "bad"}, "spec": spec}));
+        let own = compiled(&spec);
         assert!(own.is_ok(), "sluice check rejects what the API server accepts: {spec}\n{own:?}");
         let applied = namespace.apply(&format!("algorithm-{n}"), spec.clone()).await;
         applied.unwrap_or_else(|error| panic!("{spec}: {error}"));
@@ -188,7 +193,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
         let Err(error) = result else { panic!("{spec} was accepted") };
         let text = error.to_string();
         assert!(text.contains(path), "{spec}\nexpected {path} in: {text}");
-        let own = sluice_crds::compile(&json!({"metadata": {"name": "bad"}, "spec": spec}));
+        let own = compiled(&spec);
         assert!(own.is_err(), "sluice check accepts what the API server rejects: {spec}");
     }
 }

@@ -9,6 +9,53 @@ use sluice_tests::components::{Operator, Redis, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use sluice_tests::wait::until;
 
+/// Without trusted proxies, an ingress is one client. The status says so, and its command mends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_is_not_trusted_is_named_with_the_command_that_trusts_it() {
+    const N: usize = 5;
+    let plane = ControlPlane::shared().await;
+    let redis = Redis::start().await;
+    let operator = Operator::start(plane, "proxies-system", &redis.url).await;
+    let namespace = TestNamespace::create(plane.client().await, "proxies").await;
+    let limit =
+        json!({"name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": N, "per": "1h"}]});
+    namespace.apply("p", json!({"limits": [limit]})).await.unwrap();
+    let pod = namespace.pod("one", true, json!({"app": "a"})).await;
+    let sidecar = Sidecar::start(&namespace, &pod, &operator).await;
+    namespace.wait_for("p", "ClientAddress", "True Known").await;
+
+    let from = |client: usize| format!("198.51.100.{client}");
+    let mut statuses = Vec::new();
+    for client in 0..200 {
+        let address = from(client);
+        statuses.push(get(&sidecar.address, "/", &[("x-forwarded-for", &address)]).await.status);
+    }
+    assert_eq!(
+        statuses.iter().filter(|&&status| status == 200).count(),
+        N,
+        "one counter for all: {statuses:?}"
+    );
+    let message = namespace.wait_for("p", "ClientAddress", "False UntrustedProxy").await;
+    assert!(message.contains("X-Forwarded-For from 127.0.0.1"), "{message}");
+
+    plane.type_in_shell(&message[message.find("kubectl ").unwrap()..]);
+    let known = namespace.wait_for("p", "ClientAddress", "True Known").await;
+    println!("{message}\n{known}");
+    until("each client behind the proxy has a counter", async || {
+        let address = from(201);
+        (get(&sidecar.address, "/", &[("x-forwarded-for", &address)]).await.status == 200).then_some(())
+    })
+    .await;
+    for client in 0..200 {
+        let address = from(client);
+        assert_eq!(
+            get(&sidecar.address, "/", &[("x-forwarded-for", &address)]).await.status,
+            200,
+            "{client}"
+        );
+    }
+}
+
 fn spec(requests: usize) -> serde_json::Value {
     json!({
         "selector": {"matchLabels": {"app": "a"}},

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sluice_crds::compile::installation::InstallationArgs;
 use sluice_sidecar::Upstream;
 use sluice_sidecar::process::args::duration;
 use sluice_sidecar::process::logging::LogFormat;
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     /// Address of /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
     pub(super) admin: SocketAddr,
+    #[command(flatten)]
+    pub(super) installation: InstallationArgs,
     #[command(flatten)]
     pub(super) store: StoreArgs,
     /// Number of worker threads, each of which uses up to one CPU core

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use sluice_config::PreparedPolicy;
+use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 
 use crate::input::read;
@@ -18,15 +19,19 @@ pub(crate) type NamedPolicy = (String, Arc<PreparedPolicy>);
 #[derive(Debug)]
 pub(crate) struct PolicyFile {
     path: PathBuf,
+    installation: Installation,
     /// Content of the file, or the error of reading it.
     last: Result<String, String>,
 }
 
 impl PolicyFile {
     /// Opens the file and loads its policies.
-    pub(crate) fn open(path: PathBuf) -> anyhow::Result<(Self, Vec<NamedPolicy>)> {
+    pub(crate) fn open(
+        path: PathBuf,
+        installation: Installation,
+    ) -> anyhow::Result<(Self, Vec<NamedPolicy>)> {
         let text = read(&path).with_context(|| path.display().to_string())?;
-        let file = Self { path, last: Ok(text.clone()) };
+        let file = Self { path, installation, last: Ok(text.clone()) };
         let policies = file.load(&text)?;
         Ok((file, policies))
     }
@@ -54,7 +59,7 @@ impl PolicyFile {
     /// Returns all policies of a text, or an error with a line for each problem.
     fn load(&self, text: &str) -> anyhow::Result<Vec<NamedPolicy>> {
         let name = self.name();
-        let loaded = load(text).map_err(|problems| {
+        let loaded = load(text, &self.installation).map_err(|problems| {
             let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
             anyhow!(lines.join("\n"))
         })?;

@@ -29,6 +29,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         upstream,
         listen,
         admin,
+        installation,
         store,
         workers,
         drain_delay,
@@ -36,7 +37,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log_format: _,
         log: _,
     } = args;
-    let (mut file, policies) = PolicyFile::open(policy)?;
+    let (mut file, policies) = PolicyFile::open(policy, (&installation).into())?;
     let store = store.choice()?;
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);

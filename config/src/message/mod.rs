@@ -27,4 +27,4 @@ pub use protocol::{
     CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, REPORTS_PATH, SESSION_HEADER, STREAM_PATH, VERSION,
 };
 pub use replicas::{LiveReplicas, Replica};
-pub use report::{PolicyReport, Report, StoreReport};
+pub use report::{PolicyReport, Report, StoreReport, UntrustedProxy};

@@ -1,9 +1,11 @@
 //! A sidecar's report about its policies and its store.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::client_address::AddressHeader;
 use crate::policy::{PolicyHash, PolicyUid};
 
 /// A sidecar's report about itself, sent with `POST /v1/reports`.
@@ -30,6 +32,9 @@ pub enum PolicyReport {
     Applied {
         /// Hash of the applied version.
         hash: PolicyHash,
+        /// The proxy through which most requests arrive, if the policy does not trust it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        untrusted_proxy: Option<UntrustedProxy>,
     },
     /// The sidecar cannot enforce this version. The version that was applied before stays applied.
     #[serde(rename = "refused", rename_all = "camelCase")]
@@ -39,6 +44,17 @@ pub enum PolicyReport {
         /// Reason for the nack.
         reason: String,
     },
+}
+
+/// A peer that reports the addresses of clients and that a policy does not trust. For the policy, all its clients
+/// are one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UntrustedProxy {
+    /// Address of the peer.
+    pub peer: IpAddr,
+    /// Header in which it reports the addresses of clients.
+    pub header: AddressHeader,
 }
 
 /// The health of the store, as one sidecar sees it.

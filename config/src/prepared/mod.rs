@@ -2,9 +2,11 @@
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit.
+//! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
 pub mod limit;
 pub mod policy;
+mod untrusted_proxy;
 
 pub use limit::{BoostedRates, PreparedKind, PreparedLimit};
 pub use policy::PreparedPolicy;

@@ -1,12 +1,16 @@
 //! A whole policy, ready to be applied to requests.
 
+use std::net::IpAddr;
+
 use crate::client_address::{self, ClientAddress};
 use crate::key::Identity;
 use crate::key_secret::KeySecret;
+use crate::message::UntrustedProxy;
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash};
 use crate::prepared::PreparedLimit;
+use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
 use crate::request::RequestAttributes;
 
 #[cfg(test)]
@@ -30,6 +34,7 @@ pub struct PreparedPolicy {
     /// Limits of the policy.
     pub limits: Vec<PreparedLimit>,
     client_address: Option<ClientAddress>,
+    untrusted_proxy: UntrustedProxyDetector,
 }
 
 impl PreparedPolicy {
@@ -65,7 +70,22 @@ impl PreparedPolicy {
                 Mode::Shadow => AmbiguousPaths::Match,
             },
             client_address: policy.client_address,
+            untrusted_proxy: UntrustedProxyDetector::default(),
         })
+    }
+
+    /// Returns the proxy through which most requests arrive that a limit by address applies to, if the policy does
+    /// not trust it.
+    #[must_use]
+    pub fn untrusted_proxy(&self) -> Option<UntrustedProxy> {
+        self.untrusted_proxy.proxy()
+    }
+
+    fn client_address(&self, request: &RequestAttributes<'_>) -> IpAddr {
+        let (config, peer) = (self.client_address.as_ref(), request.peer);
+        let header = client_address::untrusted_header(config, peer, request.headers);
+        self.untrusted_proxy.observe(peer, header);
+        client_address::resolve(config, peer, request.headers)
     }
 
     /// Returns the limits that apply to a request, by their index, each with the identity of the client.
@@ -83,9 +103,7 @@ impl PreparedPolicy {
                 return None;
             }
             let address = if limit.needs_address() {
-                *address.get_or_insert_with(|| {
-                    client_address::resolve(self.client_address.as_ref(), request.peer, request.headers)
-                })
+                *address.get_or_insert_with(|| self.client_address(request))
             } else {
                 request.peer
             };

@@ -4,11 +4,15 @@
 //! Each type in [`crate::policy`] compiles itself: it checks its fields, reports what is wrong or probably not
 //! intended, and translates the rest. Equal specs give equal compiled policies, with equal hashes.
 //!
+//! - [`installation`]: what the installation sets for all policies.
 //! - [`field`]: the place of a value in the spec, where problems are reported.
 //! - [`readable`]: what can be read of an object whose schema has violations, so that they hide no others.
 //! - [`redundant_rates`]: rates that never deny a request.
+//! - [`client_warnings`]: limits that a client can evade, or that count several clients as one.
 
+pub(crate) mod client_warnings;
 pub(crate) mod field;
+pub mod installation;
 mod readable;
 pub(crate) mod redundant_rates;
 
@@ -17,6 +21,7 @@ use serde_json::Value;
 use sluice_config::CompiledPolicy;
 
 use self::field::{Field, Report};
+use self::installation::Installation;
 use self::readable::readable_spec;
 use crate::policy::RateLimitPolicySpec;
 use crate::schema;
@@ -33,9 +38,9 @@ pub struct Compiled {
     pub warnings: Vec<Violation>,
 }
 
-/// Compiles an object in JSON, or returns all its violations: those of the schema, and everything that a schema
+/// Compiles an object in JSON for an installation, or returns all its violations: those of the schema, and everything that a schema
 /// cannot express.
-pub fn compile(object: &Value) -> Result<Compiled, Vec<Violation>> {
+pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
     let mut object = object.clone();
     remove_nulls(&mut object);
     let report = Report::new(schema::violations(&object));
@@ -47,7 +52,8 @@ pub fn compile(object: &Value) -> Result<Compiled, Vec<Violation>> {
         }
     };
     let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    let (policy, selector) = spec.compile(&Field::root(&report), name("namespace"), name("name"));
+    let (policy, selector) =
+        spec.compile(&Field::root(&report), installation, name("namespace"), name("name"));
     match (policy, report.is_empty()) {
         (Some(policy), true) => Ok(Compiled { policy, selector, warnings: report.into_warnings() }),
         _ => Err(report.into_violations()),

@@ -15,6 +15,7 @@ use sluice_config::CompiledPolicy;
 use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
+use crate::compile::installation::Installation;
 use crate::compile::{Compiled, compile};
 use crate::violation::Violation;
 
@@ -35,8 +36,8 @@ pub struct LoadedPolicy {
 }
 
 /// Reads every policy of a YAML text, which may contain several documents and Lists. Skips objects of other
-/// kinds. It is a problem if the text contains no policy.
-pub fn load(text: &str) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
+/// kinds. The policies are compiled for an installation. It is a problem if the text contains no policy.
+pub fn load(text: &str, installation: &Installation) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
     if text.len() > MAX_BYTES {
         return Err(vec![Problem::new(
             1,
@@ -70,7 +71,7 @@ pub fn load(text: &str) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
     }
     let (mut loaded, mut problems) = (Vec::<LoadedPolicy>::new(), Vec::new());
     for node in &nodes {
-        match load_policy(node) {
+        match load_policy(node, installation) {
             Ok(Some(policy)) => {
                 match loaded.iter().find(|l| l.namespace == policy.namespace && l.name == policy.name) {
                     Some(_) => problems.push(Problem::new(
@@ -96,7 +97,10 @@ pub fn load(text: &str) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
 }
 
 /// Loads one object; `None` if it is of another kind.
-fn load_policy(node: &Spanned<Node>) -> Result<Option<LoadedPolicy>, Vec<Problem>> {
+fn load_policy(
+    node: &Spanned<Node>,
+    installation: &Installation,
+) -> Result<Option<LoadedPolicy>, Vec<Problem>> {
     let top = node.referenced.line();
     if !matches!(node.value, Node::Map(_)) {
         return Err(vec![Problem::new(
@@ -153,8 +157,8 @@ fn load_policy(node: &Spanned<Node>) -> Result<Option<LoadedPolicy>, Vec<Problem
     let located = |violation: Violation| {
         Problem::new(line_of(node, &violation.path), violation.path, violation.message)
     };
-    let compiled =
-        compile(&object).map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
+    let compiled = compile(&object, installation)
+        .map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
     let Compiled { policy, selector: _, warnings } = compiled;
     let warnings = warnings.into_iter().map(located).collect();
     Ok(Some(LoadedPolicy { namespace: policy.namespace.clone(), name, compiled: policy, warnings }))

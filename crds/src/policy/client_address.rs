@@ -14,8 +14,8 @@ use crate::compile::field::Field;
 pub struct ClientAddress {
     /// Networks of trusted proxies in CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32. If the peer is a
     /// trusted proxy, the header is read from right to left: the first address that does not belong to a
-    /// trusted proxy is the client's.
-    #[schemars(length(min = 1, max = 64), inner(length(max = 64)))]
+    /// trusted proxy is the client's. If the list is empty, clients connect directly: no header is read.
+    #[schemars(length(max = 64), inner(length(max = 64)))]
     pub trusted_proxies: Vec<String>,
     /// Header in which trusted proxies report the client's address:
     /// - XForwardedFor (default): X-Forwarded-For.

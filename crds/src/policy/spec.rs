@@ -5,13 +5,14 @@ use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
-use sluice_config::key::KeyPart;
 use sluice_config::policy::{
     AmbiguousPaths, CompiledLimit, Consistency, Hints, LimitKind, Mode, OnStoreFailure, Rates,
 };
 use sluice_limiter::Rate;
 
+use crate::compile::client_warnings;
 use crate::compile::field::Field;
+use crate::compile::installation::Installation;
 use crate::policy::{ClientAddress, Concurrency, Limit, RateLimitPolicyStatus};
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -77,7 +78,8 @@ pub struct RateLimitPolicySpec {
     ///   for all requests to the pod. A policy in Shadow mode refuses nothing.
     #[serde(default)]
     pub ambiguous_paths: AmbiguousPaths,
-    /// Source of a client's address. Default: the address of the peer that opened the connection.
+    /// Source of a client's address. Default: that of the installation, and without one the address of the peer
+    /// that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
     /// Limits on the rate of requests. A request must pass all limits that match it. If one denies it, it is
@@ -100,6 +102,7 @@ impl RateLimitPolicySpec {
     pub(crate) fn compile(
         &self,
         at: &Field<'_>,
+        installation: &Installation,
         namespace: String,
         name: String,
     ) -> (Option<CompiledPolicy>, Selector) {
@@ -107,6 +110,7 @@ impl RateLimitPolicySpec {
         let selector = at.at("selector").accept(selector).unwrap_or_default();
         let client_address = self.client_address.as_ref();
         let client_address = client_address.map(|address| address.compile(&at.at("clientAddress")));
+        let client_address = client_address.or_else(|| installation.client_address.clone());
         if self.limits.is_empty() && self.concurrency.is_empty() {
             at.at("limits").violation("is required unless spec.concurrency is set");
         }
@@ -139,7 +143,7 @@ impl RateLimitPolicySpec {
             limits,
             hints: Hints::default(),
         };
-        self.warn_of_keys(at, &policy.limits);
+        client_warnings::warn(at, &policy, |index| self.field(at, index));
         self.warn_of_store(at, &policy.limits);
         (Some(policy), selector)
     }
@@ -149,23 +153,6 @@ impl RateLimitPolicySpec {
         match index.checked_sub(self.limits.len()) {
             None => at.at("limits").entry(index),
             Some(index) => at.at("concurrency").entry(index),
-        }
-    }
-
-    /// Warns of keys that a client can choose, unless another limit counts it in any case.
-    fn warn_of_keys(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
-        let is_chosen = |limit: &CompiledLimit| {
-            !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client)
-        };
-        let counts_every_client = |limit: &CompiledLimit| !is_chosen(limit) && !is_adaptive(limit);
-        if limits.iter().any(counts_every_client) {
-            return;
-        }
-        for (n, _) in limits.iter().enumerate().filter(|(_, limit)| is_chosen(limit)) {
-            self.field(at, n).at("key").warning(
-                "a client can get a new counter by sending another value: unless a proxy in front of the pods \
-                 verifies it, add a limit by clientIP",
-            );
         }
     }
 
@@ -208,10 +195,6 @@ impl RateLimitPolicySpec {
             );
         }
     }
-}
-
-fn is_adaptive(limit: &CompiledLimit) -> bool {
-    matches!(limit.kind, LimitKind::Adaptive(_))
 }
 
 /// Returns the rates of a limit that can be leased.

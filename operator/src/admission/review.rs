@@ -1,7 +1,7 @@
 //! The review of a policy, with the same validation as `sluice check`.
 
 use serde_json::Value;
-use sluice_crds::{Violation, compile};
+use sluice_crds::{Installation, Violation, compile};
 
 /// Maximum number of violations, or warnings, in one response.
 const MAX_LINES: usize = 20;
@@ -15,10 +15,10 @@ pub struct Review {
     pub warnings: Vec<String>,
 }
 
-/// Reviews a policy object.
+/// Reviews a policy object for an installation.
 #[must_use]
-pub fn review(object: &Value) -> Review {
-    match compile(object) {
+pub fn review(object: &Value, installation: &Installation) -> Review {
+    match compile(object, installation) {
         Ok(compiled) => Review { rejection: None, warnings: lines(&compiled.warnings) },
         Err(violations) => Review { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() },
     }

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
+use sluice_crds::Installation;
 
 use crate::admission::config::InjectConfig;
 use crate::admission::inject::{Skip, inject};
@@ -24,16 +25,17 @@ const MAX_BODY: usize = 8 << 20;
 #[derive(Clone)]
 struct Admission {
     config: Arc<InjectConfig>,
+    installation: Arc<Installation>,
     metrics: Arc<Metrics>,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
-pub fn router(config: InjectConfig, metrics: Arc<Metrics>) -> Router {
+pub fn router(config: InjectConfig, installation: Installation, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
         .route("/validate", post(validate_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Admission { config: Arc::new(config), metrics })
+        .with_state(Admission { config: Arc::new(config), installation: Arc::new(installation), metrics })
 }
 
 /// The body of requests and responses.
@@ -105,7 +107,7 @@ fn patch(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, NoP
 
 async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -> ReviewBody {
     respond(body, |object, mut response| {
-        let review = review(object);
+        let review = review(object, &admission.installation);
         let outcome = if review.rejection.is_some() { "refused" } else { "allowed" };
         admission.metrics.admission("validate", outcome);
         if let Some(reason) = review.rejection {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_config::message::{PolicyReport, StoreReport, UntrustedProxy};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -54,10 +54,20 @@ impl Session {
         self.expires.is_none_or(|expires| Instant::now() < expires)
     }
 
+    /// Returns the proxy that this edit of a policy does not trust, if most requests arrive through it.
+    pub(super) fn untrusted_proxy(&self, policy_uid: &str, hash: &PolicyHash) -> Option<UntrustedProxy> {
+        match self.reports.get(policy_uid)? {
+            PolicyReport::Applied { hash: applied, untrusted_proxy } if applied == hash => {
+                untrusted_proxy.clone()
+            }
+            PolicyReport::Applied { .. } | PolicyReport::Nacked { .. } => None,
+        }
+    }
+
     /// Returns the last report about this edit of a policy.
     pub(super) fn confirmation(&self, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
         match self.reports.get(policy_uid) {
-            Some(PolicyReport::Applied { hash: applied }) if applied == hash => Confirmation::Applied,
+            Some(PolicyReport::Applied { hash: applied, .. }) if applied == hash => Confirmation::Applied,
             Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
                 Confirmation::Nacked(reason.clone())
             }

@@ -66,6 +66,7 @@ impl Leader {
             self.hub.clone(),
             self.queue.clone(),
             self.metrics.clone(),
+            (&self.args.installation).into(),
         ));
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let control_port = axum_server::bind_rustls(self.args.control_listen, self.certificates.tls.clone())

@@ -64,9 +64,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
     let handle = Handle::new();
 
-    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
-        .handle(handle.clone())
-        .serve(admission::router(inject_config, metrics.clone()).into_make_service());
+    let webhook =
+        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
+            admission::router(inject_config, (&args.installation).into(), metrics.clone())
+                .into_make_service(),
+        );
     let admin = axum_server::bind(args.admin_listen)
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());

@@ -1,7 +1,7 @@
 //! Validates, compiles and hashes a policy. Pure.
 
 use kube::api::DynamicObject;
-use sluice_crds::{Violation, compile as compile_policy};
+use sluice_crds::{Installation, Violation, compile as compile_policy};
 
 use crate::distribution::publication::Publication;
 use crate::reconcile::facts::Compiled;
@@ -12,12 +12,12 @@ thread_local! {
     pub(super) static COMPILATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Compiles a policy, or returns all its violations.
-pub fn compile(object: &DynamicObject) -> Result<Compiled, Vec<Violation>> {
+/// Compiles a policy for an installation, or returns all its violations.
+pub fn compile(object: &DynamicObject, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
     #[cfg(test)]
     COMPILATIONS.set(COMPILATIONS.get() + 1);
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
-    let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?)?;
+    let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
     let sluice_crds::Compiled { policy, selector, warnings: _ } = compiled;
     let publication = Publication::new(selector, &policy).map_err(unreadable)?;
     Ok(Compiled { policy, publication })

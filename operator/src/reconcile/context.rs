@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluice_crds::Installation;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -20,6 +21,8 @@ const MAX_CONCURRENT: usize = 8;
 pub struct Context {
     /// Client of the API server.
     pub client: kube::Client,
+    /// Settings for all policies.
+    pub installation: Installation,
     /// Policies as the API server has them.
     pub policies: Policies,
     /// Running pods.
@@ -56,8 +59,15 @@ pub struct Listed {
 impl Context {
     /// Returns a context with empty tables.
     #[must_use]
-    pub fn new(client: kube::Client, hub: Arc<Hub>, queue: Arc<Queue>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        client: kube::Client,
+        hub: Arc<Hub>,
+        queue: Arc<Queue>,
+        metrics: Arc<Metrics>,
+        installation: Installation,
+    ) -> Self {
         Self {
+            installation,
             policies: Policies::default(),
             pods: Pods::new(client.clone()),
             services: Services::default(),

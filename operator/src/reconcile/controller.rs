@@ -69,7 +69,7 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 /// queued, can then publish the edit.
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
-    let compiled = compile(&object);
+    let compiled = compile(&object, &context.installation);
     let Some(outcome) = publish(context, key, &object, compiled) else { return Ok(()) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),

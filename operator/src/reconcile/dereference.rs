@@ -67,6 +67,7 @@ pub async fn dereference(
         if pods.is_empty() { find_scaled_to_zero(context, &key.namespace, selector).await? } else { None };
     let with_reports = |(pod, facts): Counted| CountedPod {
         confirmation: context.hub.confirmation(&pod.uid, uid, hash),
+        untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
         store: context.hub.store_report(&pod.uid),
         pod,
         facts,

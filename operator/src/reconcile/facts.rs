@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::core::Selector;
-use sluice_config::message::StoreReport;
+use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
 use tokio::time::Instant;
@@ -47,6 +47,8 @@ pub struct CountedPod {
     pub facts: Arc<PodFacts>,
     /// The last report of its sidecar about the policy.
     pub confirmation: Confirmation,
+    /// The proxy through which most of its requests arrive, if the policy does not trust it.
+    pub untrusted_proxy: Option<UntrustedProxy>,
     /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
     pub store: Option<StoreReport>,
 }

@@ -2,7 +2,7 @@
 //! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
 //!
 //! - [`observed`]: everything that the status is computed from.
-//! - `accepted`, `programmed`, `captured`, `store_healthy`, `ready`: one condition each.
+//! - `accepted`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
 //! - `text`: helpers for messages.
 
@@ -18,6 +18,7 @@ use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{CountedPod, Outcome};
 use accepted::accepted;
 use captured::captured;
+use client_address::client_address;
 use finding::condition;
 use observed::Observed;
 use programmed::programmed;
@@ -26,6 +27,7 @@ use store_healthy::store_healthy;
 
 mod accepted;
 mod captured;
+mod client_address;
 mod finding;
 pub mod observed;
 mod programmed;
@@ -39,6 +41,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let accepted = accepted(observed.outcome);
     let programmed = programmed(observed);
     let captured = captured(observed.facts);
+    let client_address = client_address(observed);
     let store_healthy = store_healthy(&observed.facts.pods);
     let ready = ready(&accepted, &programmed.finding, &captured, &store_healthy);
     let pods = match observed.outcome {
@@ -50,14 +53,15 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
     };
     let conditions = [
-        (types::ACCEPTED, accepted),
-        (types::PROGRAMMED, programmed.finding),
-        (types::CAPTURED, captured),
-        (types::STORE_HEALTHY, store_healthy),
-        (types::READY, ready),
+        (types::ACCEPTED, Some(accepted)),
+        (types::PROGRAMMED, Some(programmed.finding)),
+        (types::CAPTURED, Some(captured)),
+        (types::CLIENT_ADDRESS, client_address),
+        (types::STORE_HEALTHY, Some(store_healthy)),
+        (types::READY, Some(ready)),
     ];
-    let conditions =
-        conditions.into_iter().map(|(kind, finding)| condition(observed, kind, finding, now)).collect();
+    let found = conditions.into_iter().filter_map(|(kind, finding)| Some((kind, finding?)));
+    let conditions = found.map(|(kind, finding)| condition(observed, kind, finding, now)).collect();
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
     (status, programmed.check_again_after)

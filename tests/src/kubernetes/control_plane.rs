@@ -53,6 +53,20 @@ impl ControlPlane {
         command
     }
 
+    /// Runs a command of a status message as it stands in a shell, with cluster-admin rights.
+    ///
+    /// # Panics
+    ///
+    /// If the command fails.
+    pub fn type_in_shell(&self, command: &str) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut shell = Command::new("bash");
+        shell.args(["-c", command]).env("KUBECONFIG", self.kubeconfig());
+        shell.env("PATH", format!("{}:{path}", assets().display()));
+        let output = shell.output().expect("a shell");
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+
     /// Returns a directory that exists as long as the control plane.
     #[must_use]
     pub fn directory(&self) -> &Path {

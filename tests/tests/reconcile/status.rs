@@ -41,7 +41,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
     let (policies, _) = session.policies().await;
     let (uid, published) = policies.policies.into_iter().next().unwrap();
 
-    let other = PolicyReport::Applied { hash: PolicyHash::of("another") };
+    let other = PolicyReport::Applied { hash: PolicyHash::of("another"), untrusted_proxy: None };
     session.report([(uid.clone(), other)], StoreReport::Healthy).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
 
@@ -52,7 +52,12 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
     assert!(message.contains("one: unknown[2J kind `magic`"), "{message}");
     namespace.wait_for("p", "StoreHealthy", "False Unreachable").await;
 
-    session.report([(uid, PolicyReport::Applied { hash: published.hash })], StoreReport::Healthy).await;
+    session
+        .report(
+            [(uid, PolicyReport::Applied { hash: published.hash, untrusted_proxy: None })],
+            StoreReport::Healthy,
+        )
+        .await;
     namespace.wait_for("p", "Ready", "True Ready").await;
     drop(session);
     // A confirmation expires some time after its session has ended.

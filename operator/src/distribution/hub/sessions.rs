@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{Report, StoreReport};
+use sluice_config::message::{Report, StoreReport, UntrustedProxy};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -118,6 +118,19 @@ impl Hub {
         let state = self.lock();
         let session = state.sessions.get(pod_uid).filter(|session| session.counts());
         session.map_or(Confirmation::NotConnected, |session| session.confirmation(policy_uid, hash))
+    }
+
+    /// Returns the proxy through which most requests reach a pod, if this edit of a policy does not trust it.
+    #[must_use]
+    pub fn untrusted_proxy(
+        &self,
+        pod_uid: &str,
+        policy_uid: &str,
+        hash: &PolicyHash,
+    ) -> Option<UntrustedProxy> {
+        let state = self.lock();
+        let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
+        session.untrusted_proxy(policy_uid, hash)
     }
 
     /// Returns the last report of a pod's sidecar about the store, or `None` if it is not connected.

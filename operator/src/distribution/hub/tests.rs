@@ -18,7 +18,7 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
     Report {
         version: 1,
         session: session.into(),
-        policies: [("1".into(), PolicyReport::Applied { hash: hash.clone() })].into(),
+        policies: [("1".into(), PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None })].into(),
         store: StoreReport::Healthy,
     }
 }

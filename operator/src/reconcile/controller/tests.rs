@@ -5,6 +5,7 @@ use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
 use sluice_config::store_access::StoreChoice;
+use sluice_crds::Installation;
 use tokio::task::AbortHandle;
 
 use super::*;
@@ -52,7 +53,8 @@ impl Controller {
         let client = kube::Client::new(service, "default");
         let queue = Arc::new(Queue::default());
         let hub = Arc::new(Hub::new(queue.clone()));
-        let context = Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default())));
+        let context =
+            Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default()), Installation::default()));
         context.hub.set_store(StoreChoice::Memory);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
@@ -250,7 +252,7 @@ async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
     controller.apply("a", "2", 1, spec(2)).await;
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
     // A reconcile that had read the deleted object publishes nothing.
-    let late = publish(&controller.context, &key("a"), &before, compile(&before));
+    let late = publish(&controller.context, &key("a"), &before, compile(&before, &Installation::default()));
     assert!(late.is_none());
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
 }

@@ -1,7 +1,7 @@
 //! Helpers for messages.
 
 /// Maximum number of pods, Services, commands or violations that a message names.
-const MAX_NAMED: usize = 3;
+pub(super) const MAX_NAMED: usize = 3;
 
 /// Joins the first items and states how many there are besides them.
 pub(super) fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {

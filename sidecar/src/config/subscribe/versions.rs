@@ -155,7 +155,10 @@ impl PolicyVersions {
                 (Some((hash, nack)), _) => {
                     PolicyReport::Nacked { hash: hash.clone(), reason: nack.0.clone() }
                 }
-                (None, Some(version)) => PolicyReport::Applied { hash: version.prepared.hash.clone() },
+                (None, Some(version)) => PolicyReport::Applied {
+                    hash: version.prepared.hash.clone(),
+                    untrusted_proxy: version.prepared.untrusted_proxy(),
+                },
                 (None, None) => return None,
             };
             Some((uid.clone(), report))

@@ -32,6 +32,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
             host_ports: Vec::new(),
         }),
         confirmation,
+        untrusted_proxy: None,
         store: None,
     }
 }

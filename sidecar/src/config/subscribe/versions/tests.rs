@@ -73,7 +73,10 @@ fn a_policy_is_not_reported_before_it_was_tried() {
     policies.receive(changes(&[("a", &json("a", 1))]));
     assert!(policies.contains(&"a".to_owned()) && policies.report().is_empty());
     policies.activate(check_fit);
-    assert_eq!(policies.report()["a"], PolicyReport::Applied { hash: PolicyHash::of(&json("a", 1)) });
+    assert_eq!(
+        policies.report()["a"],
+        PolicyReport::Applied { hash: PolicyHash::of(&json("a", 1)), untrusted_proxy: None }
+    );
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Warnings about the ways in which a policy tells clients apart.
+
+use sluice_config::CompiledPolicy;
+use sluice_config::key::KeyPart;
+use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
+
+use super::field::Field;
+
+/// Warns of limits that a client can evade, or that count several clients as one. `limit_at` returns the field of the
+/// limit with an index.
+pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl Fn(usize) -> Field<'a>) {
+    warn_of_chosen_keys(policy, &limit_at);
+    warn_of_peers(policy, &limit_at);
+    warn_of_wide_trust(at, policy);
+    warn_of_missing_rates(policy, &limit_at);
+}
+
+/// Warns of keys that a client can choose, unless another limit counts the same requests in any case.
+fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    let is_chosen =
+        |limit: &CompiledLimit| !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client);
+    let counts_too = |other: &CompiledLimit, limit: &CompiledLimit| {
+        !is_chosen(other)
+            && !matches!(other.kind, LimitKind::Adaptive(_))
+            && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
+            && (other.matches.is_empty() || other.matches == limit.matches)
+    };
+    let peers = if policy.client_address.is_some() {
+        ""
+    } else {
+        ", and list the proxies in front of the pods in clientAddress.trustedProxies"
+    };
+    for (n, limit) in policy.limits.iter().enumerate() {
+        if is_chosen(limit) && !policy.limits.iter().any(|other| counts_too(other, limit)) {
+            limit_at(n).at("key").warning(format_args!(
+                "a client can get a new counter by sending another value: unless a proxy in front of the pods \
+                 verifies it, add a limit by clientIP for the same requests{peers}"
+            ));
+        }
+    }
+}
+
+/// Warns of the first limit by address if no proxy is trusted.
+fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    if policy.client_address.is_some() {
+        return;
+    }
+    let by_address = policy.limits.iter().enumerate().find_map(|(n, limit)| {
+        let part = limit.key.iter().position(|part| !part.is_chosen_by_client())?;
+        Some((n, part))
+    });
+    if let Some((n, part)) = by_address {
+        limit_at(n).at("key.parts").entry(part).at("clientIP").warning(
+            "no proxy is trusted, so this is the address of the peer: behind an ingress, a load balancer or a gateway, \
+             all its clients share one counter. List the networks of these proxies in \
+             spec.clientAddress.trustedProxies. If clients connect directly, set it to []",
+        );
+    }
+}
+
+/// Warns of trusted networks that contain every address.
+fn warn_of_wide_trust(at: &Field<'_>, policy: &CompiledPolicy) {
+    let proxies = policy.client_address.iter().flat_map(|address| &address.trusted_proxies);
+    if proxies.clone().any(|network| network.prefix_len() == 0) {
+        at.at("clientAddress.trustedProxies").warning(
+            "trusts every peer, so a client can choose its own address: list only the networks of your proxies",
+        );
+    }
+}
+
+/// Warns of limits on concurrent requests without any limit on their rate.
+fn warn_of_missing_rates<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    if policy.limits.iter().any(|limit| matches!(limit.kind, LimitKind::Rates(_))) {
+        return;
+    }
+    let slots = policy.limits.iter().position(|limit| matches!(limit.kind, LimitKind::Slots(_)));
+    if let Some(n) = slots {
+        limit_at(n).at("max").warning(
+            "limits the requests at the same time, not their rate: a client whose requests are short can send any \
+             number of them. Add a limit with rates",
+        );
+    }
+}

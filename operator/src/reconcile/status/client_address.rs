@@ -1,0 +1,72 @@
+//! The condition ClientAddress: sidecars see the addresses of clients, and not those of proxies in front of them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sluice_config::CompiledPolicy;
+use sluice_config::client_address::AddressHeader;
+use sluice_config::key::KeyPart;
+use sluice_crds::conditions::reasons;
+
+use super::finding::Finding;
+use super::observed::Observed;
+use super::text::{MAX_NAMED, list, part_of};
+use crate::distribution::session::Confirmation;
+use crate::reconcile::facts::Outcome;
+
+#[cfg(test)]
+mod tests;
+
+/// Returns the condition, or `None` if no limit counts by client address.
+pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
+    let Outcome::Published { policy, .. } = observed.outcome else { return None };
+    let uses_address = |part: &KeyPart| match part {
+        KeyPart::ClientIp { .. } => true,
+        KeyPart::Header(_) | KeyPart::Cookie(_) => false,
+    };
+    if !policy.limits.iter().flat_map(|limit| &limit.key).any(uses_address) {
+        return None;
+    }
+    let pods = &observed.facts.pods;
+    let reported = pods.iter().filter(|pod| pod.confirmation == Confirmation::Applied).count();
+    if reported == 0 {
+        let message = "No sidecar has reported on this version of the policy yet.";
+        return Some(Finding::new("Unknown", reasons::NO_REPORTS, message));
+    }
+    let proxies: Vec<_> = pods.iter().filter_map(|pod| pod.untrusted_proxy.as_ref()).collect();
+    let Some(first) = proxies.first() else {
+        let message = "Requests arrive from clients or through trusted proxies.";
+        return Some(Finding::new("True", reasons::KNOWN, message));
+    };
+    let peers: BTreeSet<IpAddr> = proxies.iter().map(|proxy| proxy.peer).collect();
+    let header = match first.header {
+        AddressHeader::XForwardedFor => "X-Forwarded-For",
+        AddressHeader::Forwarded => "Forwarded",
+    };
+    let message = format!(
+        "{} most requests with the header {header} from {}, which the policy does not trust, so limits by clientIP \
+         count all clients behind such a peer as one. If these are your proxies, trust their networks: {}",
+        part_of(proxies.len(), reported, "pod", "receives", "receive"),
+        list(peers.iter().map(IpAddr::to_string)),
+        mend(observed, policy, first.header, &peers)
+    );
+    Some(Finding::new("False", reasons::UNTRUSTED_PROXY, message))
+}
+
+/// Returns the command that adds these peers to the trusted proxies.
+fn mend(
+    observed: &Observed<'_>,
+    policy: &CompiledPolicy,
+    header: AddressHeader,
+    peers: &BTreeSet<IpAddr>,
+) -> String {
+    let trusted = policy.client_address.iter().flat_map(|address| address.trusted_proxies.iter().copied());
+    let added = peers.iter().take(MAX_NAMED).map(|&peer| IpNet::from(peer));
+    let networks: Vec<IpNet> = trusted.chain(added).collect();
+    let patch = serde_json::json!({
+        "spec": {"clientAddress": {"trustedProxies": networks, "header": header}}
+    });
+    let (namespace, name) = (&observed.key.namespace, &observed.key.name);
+    format!("kubectl -n {namespace} patch ratelimitpolicies.sluice.dev {name} --type merge -p '{patch}'")
+}
