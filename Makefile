@@ -30,6 +30,13 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 interop: ## Run the tests with applications that CI does not have (Java and Maven)
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
 
+.PHONY: soak
+soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SLUICE_SOAK_SECONDS sets the time)
+	tests/node/apt.sh test
+	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
+	  $(CARGO) build -p sluice-operator -p sluice-sidecar --bins && \
+	  $(CARGO) test -p sluice-tests --test soak -- --ignored --nocapture
+
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root)
 	tests/node/apt.sh node

@@ -64,6 +64,22 @@ impl Process {
         matches!(self.guard.try_wait(), Ok(None))
     }
 
+    /// Returns the resident memory of the child, in KiB.
+    ///
+    /// # Panics
+    /// When the child has ended.
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        let guard = self.guard.id();
+        let read =
+            |path: String| std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let children = read(format!("/proc/{guard}/task/{guard}/children"));
+        let child = children.split_whitespace().next().expect("the guard starts the child first");
+        let status = read(format!("/proc/{child}/status"));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the child runs");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+
     /// Returns everything that the child has written so far.
     #[must_use]
     pub fn output(&self) -> String {

@@ -1,4 +1,4 @@
-//! A Redis server on loopback, without persistence.
+//! A Redis server on loopback.
 
 use std::path::Path;
 
@@ -10,36 +10,51 @@ use crate::wait::until;
 /// A running Redis server.
 #[derive(Debug)]
 pub struct Redis {
-    _process: Process,
-    _directory: TempDir,
+    process: Process,
+    directory: TempDir,
+    arguments: Vec<String>,
     /// URL of the server: `redis://127.0.0.1:PORT`.
     pub url: String,
 }
 
 impl Redis {
-    /// Starts a server and waits until it answers.
+    /// Starts a server without persistence and waits until it answers.
     ///
     /// # Panics
     /// When redis-server is not installed.
     pub async fn start() -> Self {
+        Self::start_with(&["--appendonly", "no"]).await
+    }
+
+    /// Starts a server with further arguments and waits until it answers. Dropping it kills it.
+    ///
+    /// # Panics
+    /// When redis-server is not installed.
+    pub async fn start_with(more_arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let port = free_port();
+        let (port, folder) = (free_port(), directory.path().display().to_string());
+        let arguments = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir", &folder];
         let arguments: Vec<String> =
-            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]
-                .into_iter()
-                .map(str::to_owned)
-                .chain([directory.path().display().to_string()])
-                .collect();
-        let log = directory.path().join("redis.log");
-        let process = Process::start(Path::new("/usr/bin/redis-server"), &arguments, &[], &log, "KILL");
-        let redis =
-            Self { _process: process, _directory: directory, url: format!("redis://127.0.0.1:{port}") };
+            arguments.iter().chain(more_arguments).map(|&argument| argument.to_owned()).collect();
+        let process = spawn(&arguments, &directory);
+        let redis = Self { process, directory, arguments, url: format!("redis://127.0.0.1:{port}") };
+        redis.wait_until_it_answers().await;
+        redis
+    }
+
+    /// Kills the server, starts it again and waits until it answers.
+    pub async fn restart(&mut self) {
+        self.process.stop();
+        self.process = spawn(&self.arguments, &self.directory);
+        self.wait_until_it_answers().await;
+    }
+
+    async fn wait_until_it_answers(&self) {
         until("Redis answers", async || {
-            let mut connection = redis.connection().await.ok()?;
+            let mut connection = self.connection().await.ok()?;
             ::redis::cmd("PING").query_async::<String>(&mut connection).await.ok()
         })
         .await;
-        redis
     }
 
     /// Opens a connection.
@@ -58,4 +73,9 @@ impl Redis {
         let mut connection = self.connection().await.expect("Redis answers");
         ::redis::cmd("KEYS").arg("*").query_async(&mut connection).await.expect("Redis answers")
     }
+}
+
+fn spawn(arguments: &[String], directory: &TempDir) -> Process {
+    let log = directory.path().join("redis.log");
+    Process::start(Path::new("/usr/bin/redis-server"), arguments, &[], &log, "KILL")
 }
