@@ -189,8 +189,4 @@ fn settings_of_the_store_without_the_intended_effect_are_warned_about() {
             .contains("each pod admits the limit divided by the number of pods")
     );
     assert_eq!(one("onStoreFailure: Share", &limit("")), Vec::<String>::new());
-    assert!(
-        one("onStoreFailure: Share", "concurrency: [{name: c, max: 3}]")[0]
-            .contains("cannot be divided among pods")
-    );
 }

@@ -153,7 +153,8 @@ fn spec(requests: i64) -> Value {
     let limit = json!({
         "name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": requests, "per": "1h"}],
     });
-    json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [limit]})
+    // With `Share` a policy is held back until its replicas are known.
+    json!({"selector": {"matchLabels": {"app": "a"}}, "onStoreFailure": "Allow", "limits": [limit]})
 }
 
 #[tokio::test(start_paused = true)]
