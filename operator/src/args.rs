@@ -56,6 +56,10 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
+    /// What sidecars do before their first policies: `Forward` requests without limits, or `Deny` them.
+    #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
+    pub sidecar_startup_policy: StartupPolicy,
+
     /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
     /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.
     #[arg(long, env = "SLUICE_STORE_URL", default_value = "redis://sluice-redis.sluice-system.svc:6379")]
@@ -101,6 +105,15 @@ pub struct Args {
     /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// What a sidecar does before its first policies.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartupPolicy {
+    /// It forwards requests without limits.
+    Forward,
+    /// It rejects requests with the status 503.
+    Deny,
 }
 
 /// Format of the logs.

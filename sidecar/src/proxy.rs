@@ -84,6 +84,10 @@ impl Proxy {
             return self.refuse(format, invalid);
         }
         let snapshot = self.publisher.current();
+        if snapshot.denies_all {
+            self.metrics.refused_request("no_policies");
+            return reject(client, request, format.no_policies());
+        }
         if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }

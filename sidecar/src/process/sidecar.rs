@@ -111,6 +111,7 @@ impl Sidecar {
             header_timeout,
             idle_timeout,
             startup_wait,
+            startup_policy,
             clock,
         } = options;
         let mut listeners = Vec::new();
@@ -129,7 +130,7 @@ impl Sidecar {
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
-        let publisher = Publisher::new(stores, metrics.clone(), in_flight);
+        let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
         let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let other_workers = TaskTracker::new();
@@ -210,7 +211,9 @@ fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartErr
 async fn await_policies(startup_wait: Duration, startup_over: Arc<AtomicBool>, publisher: Publisher) {
     tokio::time::sleep(startup_wait).await;
     startup_over.store(true, Ordering::Relaxed);
-    if !publisher.has_published() {
+    if publisher.current().denies_all {
+        tracing::warn!("no policies received after {startup_wait:?}: all requests are rejected");
+    } else if !publisher.has_published() {
         tracing::warn!("no policies received after {startup_wait:?}: all requests pass without limits");
     }
 }

@@ -108,6 +108,16 @@ impl ResponseFormat {
         response
     }
 
+    /// Rejects a request before the first policies.
+    pub(crate) fn no_policies(self) -> Response<ResponseBody> {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let problem = ProblemType::blank(status);
+        let detail = "The service is not ready. Try again in 1 s.";
+        let mut response = self.error(status, GrpcStatus::Unavailable, problem, detail, &[]);
+        set_retry_after(response.headers_mut(), RETRY_SOON);
+        response
+    }
+
     /// Rejects a request that cannot be served safely, and closes its connection.
     pub(crate) fn invalid(self, request: InvalidRequest) -> Response<ResponseBody> {
         let status = request.status();

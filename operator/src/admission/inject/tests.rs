@@ -2,12 +2,14 @@ use serde_json::json;
 
 use super::*;
 use crate::admission::config::resources;
+use crate::args::StartupPolicy;
 
 fn config(native: bool) -> InjectConfig {
     InjectConfig {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
+        startup_policy: StartupPolicy::Forward,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
         native,
         pre_stop_sleep: true,
@@ -62,4 +64,15 @@ fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
         Err(Skip::HostNetwork)
     );
     assert!(matches!(inject(&Pod::default(), &config(true)), Err(Skip::Capture(_))));
+}
+
+#[test]
+fn the_startup_policy_is_passed_to_the_sidecar() {
+    let args = |startup_policy| {
+        let after =
+            inject(&pod(http(), json!({})), &InjectConfig { startup_policy, ..config(true) }).unwrap();
+        after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap()
+    };
+    assert!(args(StartupPolicy::Deny).contains(&"--startup-policy=deny".to_owned()));
+    assert!(!args(StartupPolicy::Forward).iter().any(|arg| arg.contains("startup-policy")));
 }
