@@ -59,6 +59,10 @@ pub struct Args {
     /// What sidecars do before their first policies: `Forward` requests without limits, or `Deny` them.
     #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
     pub sidecar_startup_policy: StartupPolicy,
+    /// Let sidecars tell in responses why the store or the application did not answer. Only for debugging: the
+    /// public could read it too.
+    #[arg(long, env = "SLUICE_SIDECAR_DEBUG_HEADERS")]
+    pub sidecar_debug_headers: bool,
 
     /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
     /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.

@@ -18,6 +18,7 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         pull_policy: "IfNotPresent".into(),
         resources: resources("{}").unwrap(),
         startup_policy: StartupPolicy::Forward,
+        debug_headers: false,
         control_url: "https://control:8443".into(),
         native: true,
         pre_stop_sleep: true,

@@ -57,3 +57,48 @@ async fn a_sidecar_forwards_requests_without_policies_by_default() {
     assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
     assert_eq!(page(sidecar.admin().unwrap(), "/readyz").await.status, 200);
 }
+
+/// Returns every header and body that a client receives while the store and then the application are away.
+async fn responses_to_faults(debug_headers: bool) -> Vec<HttpResponse> {
+    let application = Application::start().await;
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let redis = redis_at(&format!("redis://{}", closed.local_addr().unwrap()));
+    drop(closed);
+    let tuned = |options: &mut Options| options.debug_headers = debug_headers;
+    let mut responses = Vec::new();
+    for on_failure in ["Allow", "Deny", "Share"] {
+        let sidecar = start(&application, tuned);
+        publish(&sidecar, &redis, &[prepare(&policy_json("p", on_failure, &[limit("l", 1, "")]))]);
+        for _ in 0..2 {
+            responses.push(get(sidecar.addresses()[0], "x-api-key: a\r\n").await);
+        }
+    }
+    let nowhere = Application { address: "127.0.0.1:1".parse().unwrap(), ..application };
+    let sidecar = start(&nowhere, tuned);
+    responses.push(get(sidecar.addresses()[0], "").await);
+    responses
+}
+
+#[tokio::test]
+async fn responses_do_not_tell_that_limits_are_off_nor_where_the_application_is() {
+    let responses = responses_to_faults(false).await;
+    let statuses: Vec<_> = responses.iter().map(|response| response.status).collect();
+    assert_eq!(statuses, [200, 200, 429, 429, 200, 429, 502]);
+    for response in responses {
+        let text = format!("{response:?}").to_lowercase();
+        for word in ["sluice", "redis", "store", "unreachable", "127.0.0.1", "refused", "os error"] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn debug_headers_tell_why_the_store_and_the_application_did_not_answer() {
+    let mut responses = responses_to_faults(true).await;
+    let bad_gateway = responses.pop().unwrap();
+    assert!(bad_gateway.body.contains("at 127.0.0.1:1: "), "{bad_gateway:?}");
+    for response in &responses {
+        assert_eq!(response.header("x-sluice-store-failure"), "unreachable", "{response:?}");
+    }
+    assert!(responses[2].body.contains("(unreachable)"), "{:?}", responses[2]);
+}

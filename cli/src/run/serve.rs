@@ -31,6 +31,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         admin,
         store,
         workers,
+        debug_headers,
         drain_delay,
         drain_timeout,
         log_format: _,
@@ -42,6 +43,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
     options.admin = Some(admin);
     options.workers = usize::from(workers);
+    options.debug_headers = debug_headers;
     let bound = Sidecar::bind(options)?;
     let publisher = bound.publisher();
     if let Some((name, nack)) = publisher.publish(&store, &policies).first() {

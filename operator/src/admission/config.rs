@@ -18,6 +18,8 @@ pub struct InjectConfig {
     pub resources: ResourceRequirements,
     /// What the sidecar does before its first policies.
     pub startup_policy: StartupPolicy,
+    /// Whether the sidecar's responses tell why the store or the application did not answer.
+    pub debug_headers: bool,
     /// URL of the operator's control port.
     pub control_url: String,
     /// Whether the sidecar is a native one (an init container that keeps running). Services see the named

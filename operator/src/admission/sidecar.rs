@@ -88,6 +88,9 @@ fn args(captured: &[CapturedPort], config: &InjectConfig) -> Vec<String> {
         StartupPolicy::Forward => {}
         StartupPolicy::Deny => args.push("--startup-policy=deny".to_owned()),
     }
+    if config.debug_headers {
+        args.push("--debug-headers".to_owned());
+    }
     args
 }
 

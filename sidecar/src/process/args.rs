@@ -52,6 +52,10 @@ pub struct Args {
     /// status 503
     #[arg(long, env = "SLUICE_STARTUP_POLICY", value_enum, ignore_case = true, default_value = "forward")]
     pub startup_policy: StartupPolicy,
+    /// Tell in responses what only operators need: the store's failure (x-sluice-store-failure), and why the
+    /// application did not respond. Only for debugging: the public could read it too
+    #[arg(long, env = "SLUICE_DEBUG_HEADERS")]
+    pub debug_headers: bool,
     /// Time after SIGTERM in which connections are still accepted, until the pod is removed from its
     /// endpoints
     #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "5s", value_parser = duration)]

@@ -38,6 +38,9 @@ pub struct Options {
     pub startup_wait: Duration,
     /// What happens to requests before the first policies.
     pub startup_policy: StartupPolicy,
+    /// Whether responses tell what only operators need: the store's failure and the application's address. For
+    /// debugging, never where the public can read them.
+    pub debug_headers: bool,
     /// Clock of a memory store.
     pub clock: Clock,
 }
@@ -57,6 +60,7 @@ impl Options {
             idle_timeout: IDLE_TIMEOUT,
             startup_wait: Duration::from_secs(10),
             startup_policy: StartupPolicy::default(),
+            debug_headers: false,
             clock: Clock::system(),
         }
     }

@@ -59,6 +59,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
         state_dir,
         startup_wait,
         startup_policy,
+        debug_headers,
         drain_delay,
         drain_timeout,
         workers,
@@ -76,6 +77,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     }
     options.startup_wait = startup_wait;
     options.startup_policy = startup_policy;
+    options.debug_headers = debug_headers;
     let workers = options.workers;
     if let Some(directory) = &state_dir {
         drain_request::remove_stale(directory);

@@ -21,6 +21,7 @@ use crate::metrics::registry::Metrics;
 use crate::process::admin::Admin;
 use crate::process::options::Options;
 use crate::process::worker::{Role, Work, Worker};
+use crate::respond::reveal::Reveal;
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -112,6 +113,7 @@ impl Sidecar {
             idle_timeout,
             startup_wait,
             startup_policy,
+            debug_headers,
             clock,
         } = options;
         let mut listeners = Vec::new();
@@ -144,6 +146,7 @@ impl Sidecar {
                 drain: drain.clone(),
                 permits: permits.clone(),
                 timeouts: HeadTimeouts { head: header_timeout, idle: idle_timeout },
+                reveal: if debug_headers { Reveal::Faults } else { Reveal::Nothing },
                 role: match number {
                     0 => Role::Main { others: other_workers.clone() },
                     _ => Role::Other { _running: other_workers.token() },

@@ -10,6 +10,7 @@ fn config(native: bool) -> InjectConfig {
         pull_policy: "IfNotPresent".into(),
         resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
         startup_policy: StartupPolicy::Forward,
+        debug_headers: false,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
         native,
         pre_stop_sleep: true,
@@ -67,12 +68,13 @@ fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
 }
 
 #[test]
-fn the_startup_policy_is_passed_to_the_sidecar() {
-    let args = |startup_policy| {
-        let after =
-            inject(&pod(http(), json!({})), &InjectConfig { startup_policy, ..config(true) }).unwrap();
-        after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap()
+fn the_posture_is_passed_to_the_sidecar() {
+    let args = |startup_policy, debug_headers| {
+        let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
+        let after = inject(&pod(http(), json!({})), &config).unwrap();
+        let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
+        args.into_iter().filter(|arg| arg.contains("policy") || arg.contains("debug")).collect::<Vec<_>>()
     };
-    assert!(args(StartupPolicy::Deny).contains(&"--startup-policy=deny".to_owned()));
-    assert!(!args(StartupPolicy::Forward).iter().any(|arg| arg.contains("startup-policy")));
+    assert_eq!(args(StartupPolicy::Deny, true), ["--startup-policy=deny", "--debug-headers"]);
+    assert_eq!(args(StartupPolicy::Forward, false), Vec::<String>::new());
 }
