@@ -38,6 +38,10 @@ pub struct Args {
     /// Name of both webhook configurations. The operator keeps their `caBundle` up to date.
     #[arg(long, env = "SLUICE_WEBHOOK_CONFIGURATION", default_value = "sluice")]
     pub webhook_configuration: String,
+    /// ConfigMap in the operator's namespace with the settings that take effect without a restart. Its field
+    /// `enforcement` is `Enforce` or, to turn all policies to Shadow, `Shadow`.
+    #[arg(long, env = "SLUICE_SETTINGS_CONFIG_MAP", default_value = "sluice-settings")]
+    pub settings_config_map: String,
     /// Further DNS names or IP addresses to include in the serving certificate.
     #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
     pub certificate_name: Vec<String>,

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
+use sluice_config::policy::Mode;
 use sluice_config::store_access::StoreChoice;
 use tokio::task::AbortHandle;
 
@@ -54,6 +55,7 @@ impl Controller {
         let hub = Arc::new(Hub::new(queue.clone()));
         let context = Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default())));
         context.hub.set_store(StoreChoice::Memory);
+        context.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
     }
