@@ -61,4 +61,6 @@ pub mod reasons {
     pub const NO_REPORTS: &str = "NoReports";
     /// Ready: Accepted, Programmed and Captured are all true.
     pub const READY: &str = "Ready";
+    /// Ready: the same, but the installation turns all policies to Shadow, so no request is rejected.
+    pub const SHADOWED_BY_INSTALLATION: &str = "ShadowedByInstallation";
 }

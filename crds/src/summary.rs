@@ -36,9 +36,9 @@ pub fn full(policy: &CompiledPolicy) -> String {
             Consistency::Local => Some("Local"),
         },
         match policy.on_store_failure {
-            OnStoreFailure::Allow => None,
+            OnStoreFailure::Share => None,
+            OnStoreFailure::Allow => Some("onStoreFailure Allow"),
             OnStoreFailure::Deny => Some("onStoreFailure Deny"),
-            OnStoreFailure::Share => Some("onStoreFailure Share"),
         },
     ];
     let settings: Vec<_> = settings.into_iter().flatten().collect();

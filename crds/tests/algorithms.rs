@@ -93,7 +93,7 @@ fn every_algorithm_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
 fn a_default_that_is_written_out_changes_nothing() {
     assert_eq!(
         one(ONE, "").compiled.to_json(),
-        r#"{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match","limits":[{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{"rates":{"base":[{"requests":6,"periodMillis":60000,"algorithm":{"slidingWindowCounter":{"subWindows":1,"bound":"Estimate"}}}]}}}]}"#
+        r#"{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","limits":[{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{"rates":{"base":[{"requests":6,"periodMillis":60000,"algorithm":{"slidingWindowCounter":{"subWindows":1,"bound":"Estimate"}}}]}}}]}"#
     );
     let plain = one(ONE, "").compiled;
     for more in [

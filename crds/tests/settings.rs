@@ -37,15 +37,15 @@ fn settings_of_the_store_are_sent() {
 fn a_summary_contains_only_settings_that_differ_from_the_defaults() {
     let limits = "limits: [{name: l, rates: [{requests: 6, per: 1m}]}]";
     let shadow = "limits: [{name: l, rates: [{requests: 6, per: 1m}], mode: Shadow, algorithm: {gcra: {}}}]";
-    let all = "mode: Shadow\n  consistency: Leased\n  onStoreFailure: Share";
+    let all = "mode: Shadow\n  consistency: Leased\n  onStoreFailure: Allow";
     for (top, limits, expected) in [
-        ("mode: Enforce\n  consistency: Strict\n  onStoreFailure: Allow", limits, "l 6/1m"),
+        ("mode: Enforce\n  consistency: Strict\n  onStoreFailure: Share", limits, "l 6/1m"),
         ("mode: Shadow", limits, "l 6/1m; Shadow"),
         ("mode: Shadow", shadow, "l 6/1m [gcra]; Shadow"),
         ("mode: Enforce", shadow, "l 6/1m [gcra, Shadow]"),
         ("consistency: Local", limits, "l 6/1m; Local"),
         ("onStoreFailure: Deny", limits, "l 6/1m; onStoreFailure Deny"),
-        (all, limits, "l 6/1m; Shadow, Leased, onStoreFailure Share"),
+        (all, limits, "l 6/1m; Shadow, Leased, onStoreFailure Allow"),
     ] {
         assert_eq!(sluice_crds::summary::full(&load_one(top, limits).compiled), expected, "{top}");
     }

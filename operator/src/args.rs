@@ -39,6 +39,10 @@ pub struct Args {
     /// Name of both webhook configurations. The operator keeps their `caBundle` up to date.
     #[arg(long, env = "SLUICE_WEBHOOK_CONFIGURATION", default_value = "sluice")]
     pub webhook_configuration: String,
+    /// ConfigMap in the operator's namespace with the settings that take effect without a restart. Its field
+    /// `enforcement` is `Enforce` or, to turn all policies to Shadow, `Shadow`.
+    #[arg(long, env = "SLUICE_SETTINGS_CONFIG_MAP", default_value = "sluice-settings")]
+    pub settings_config_map: String,
     /// Further DNS names or IP addresses to include in the serving certificate.
     #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
     pub certificate_name: Vec<String>,
@@ -56,6 +60,14 @@ pub struct Args {
         default_value = r#"{"requests":{"cpu":"10m","memory":"32Mi"},"limits":{"cpu":"1","memory":"128Mi"}}"#
     )]
     pub sidecar_resources: String,
+
+    /// What sidecars do before their first policies: `Forward` requests without limits, or `Deny` them.
+    #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
+    pub sidecar_startup_policy: StartupPolicy,
+    /// Let sidecars tell in responses why the store or the application did not answer. Only for debugging: the
+    /// public could read it too.
+    #[arg(long, env = "SLUICE_SIDECAR_DEBUG_HEADERS")]
+    pub sidecar_debug_headers: bool,
 
     /// Settings for all policies.
     #[command(flatten)]
@@ -106,6 +118,15 @@ pub struct Args {
     /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// What a sidecar does before its first policies.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartupPolicy {
+    /// It forwards requests without limits.
+    Forward,
+    /// It rejects requests with the status 503.
+    Deny,
 }
 
 /// Format of the logs.

@@ -22,6 +22,7 @@ pub struct Metrics {
     failures: Counter,
     sessions: Gauge<i64>,
     leader: Gauge<i64>,
+    shadow: Gauge<i64>,
 }
 
 impl Default for Metrics {
@@ -30,7 +31,7 @@ impl Default for Metrics {
         let admission = Family::default();
         let (events, denied) = (Counter::default(), Counter::default());
         let (reconciles, failures) = (Counter::default(), Counter::default());
-        let (sessions, leader) = (Gauge::default(), Gauge::default());
+        let (sessions, leader, shadow) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register(
             "admission_reviews",
             "Admission reviews answered, by webhook and outcome",
@@ -54,7 +55,12 @@ impl Default for Metrics {
             sessions.clone(),
         );
         registry.register("leader", "1 if this replica is the leader", leader.clone());
-        Self { registry, admission, events, denied, reconciles, failures, sessions, leader }
+        registry.register(
+            "shadow",
+            "1 while the installation turns all policies to Shadow, so no request is rejected",
+            shadow.clone(),
+        );
+        Self { registry, admission, events, denied, reconciles, failures, sessions, leader, shadow }
     }
 }
 
@@ -85,6 +91,11 @@ impl Metrics {
     /// Records that this replica is the leader.
     pub fn set_leader(&self) {
         self.leader.set(1);
+    }
+
+    /// Records whether the installation turns all policies to Shadow.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.shadow.set(i64::from(shadow));
     }
 
     /// Returns all metrics in the OpenMetrics text format.

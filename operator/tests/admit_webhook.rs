@@ -9,6 +9,7 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use sluice_operator::admission::config::{InjectConfig, resources};
 use sluice_operator::admission::serve::router;
+use sluice_operator::args::StartupPolicy;
 use tower::ServiceExt as _;
 
 async fn call(path: &str, body: String) -> (StatusCode, Value) {
@@ -16,6 +17,8 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources("{}").unwrap(),
+        startup_policy: StartupPolicy::Forward,
+        debug_headers: false,
         control_url: "https://control:8443".into(),
         native: true,
         pre_stop_sleep: true,

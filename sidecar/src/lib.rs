@@ -27,6 +27,7 @@ mod respond;
 mod upstream;
 
 pub use config::publisher::Publisher;
+pub use config::startup_policy::StartupPolicy;
 pub use config::store_state::StoreState;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};

@@ -22,7 +22,8 @@ use crate::limit::matching::MatchedLimits;
 use crate::limit::slots::Slot;
 use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
-use crate::respond::headers::{STORE_FAILURE, write_status};
+use crate::respond::headers::write_status;
+use crate::respond::reveal::Reveal;
 use crate::upstream::forward::{self, ForwardError, Forwarded, Keep};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
@@ -59,6 +60,7 @@ pub(crate) struct Proxy {
     pub(crate) drain: DrainWatch,
     /// Cloned for each request that is forwarded to the application.
     pub(crate) in_flight: InFlightGuard,
+    pub(crate) reveal: Reveal,
 }
 
 impl Proxy {
@@ -84,6 +86,10 @@ impl Proxy {
             return self.refuse(format, invalid);
         }
         let snapshot = self.publisher.current();
+        if snapshot.denies_all {
+            self.metrics.refused_request("no_policies");
+            return reject(client, request, format.no_policies());
+        }
         if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }
@@ -94,27 +100,27 @@ impl Proxy {
             Admission::Admitted(status, delayed) => {
                 delay(delayed, &mut held).await;
                 let mut response = self.forward(client, format, request, held).await;
-                write_status(&status, response.headers_mut());
+                write_status(&status, self.reveal, response.headers_mut());
                 response
             }
             Admission::StoreFailed { fault, deny: false } => {
                 let mut response = self.forward(client, format, request, held).await;
-                response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
+                self.reveal.store_failure(fault, response.headers_mut());
                 response
             }
             Admission::StoreFailed { fault, deny: true } => {
-                reject(client, request, format.store_failed(fault))
+                reject(client, request, format.store_failed(fault, self.reveal))
             }
             Admission::QueueFull(QueueFull { limit, wait }) => {
                 reject(client, request, format.queue_full(snapshot.limit(limit), wait))
             }
-            Admission::Denied(status) => reject(client, request, format.denied(&status)),
+            Admission::Denied(status) => reject(client, request, format.denied(&status, self.reveal)),
             Admission::KeyMissing(limit) => {
                 reject(client, request, format.key_missing(snapshot.limit(limit)))
             }
             Admission::Shed(limit) => reject(client, request, format.shed(snapshot.limit(limit))),
             Admission::SlotsExpired { limit, fault } => {
-                reject(client, request, format.slots_expired(snapshot.limit(limit), fault))
+                reject(client, request, format.slots_expired(snapshot.limit(limit), fault, self.reveal))
             }
         }
     }
@@ -193,16 +199,21 @@ impl Proxy {
             ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
                 tracing::debug!(%upstream, %error, "cannot connect to the application");
-                let detail = format!("Cannot connect to the application at {upstream}: {error}.");
+                let detail = self.reveal.detail("The application cannot be reached.", || {
+                    format!("Cannot connect to the application at {upstream}: {error}.")
+                });
                 let mut response = format.bad_gateway(&detail);
                 // The application may have ended. A new connection may reach another pod.
                 close_connection(&mut response);
                 response
             }
-            ForwardError::Stopped => format.bad_gateway("The sidecar stops."),
+            ForwardError::Stopped => format.bad_gateway("The server stops."),
             ForwardError::NoResponse(error) => {
                 tracing::debug!(%upstream, %error, "the application sent no response");
-                format.bad_gateway(&format!("The application at {upstream} sent no valid response: {error}."))
+                let detail = self.reveal.detail("The application sent no valid response.", || {
+                    format!("The application at {upstream} sent no valid response: {error}.")
+                });
+                format.bad_gateway(&detail)
             }
         }
     }

@@ -45,14 +45,14 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
     namespace.apply("all", spec).await.unwrap();
     let least = namespace.apply("least", limit(json!({}))).await.unwrap();
     let json = serde_json::to_value(&least.spec).unwrap();
-    assert_eq!((&json["mode"], &json["onStoreFailure"]), (&json!("Enforce"), &json!("Allow")));
+    assert_eq!((&json["mode"], &json["onStoreFailure"]), (&json!("Enforce"), &json!("Share")));
     assert_eq!(json["consistency"], "Strict");
     let mut local = limit(json!({}));
     local["consistency"] = json!("Local");
-    local["onStoreFailure"] = json!("Share");
+    local["onStoreFailure"] = json!("Allow");
     let local = namespace.apply("local", local).await.unwrap();
     let json = serde_json::to_value(&local.spec).unwrap();
-    assert_eq!((&json["consistency"], &json["onStoreFailure"]), (&json!("Local"), &json!("Share")));
+    assert_eq!((&json["consistency"], &json["onStoreFailure"]), (&json!("Local"), &json!("Allow")));
     for (field, value) in [("consistency", "Eventual"), ("onStoreFailure", "Hope")] {
         let mut bad = limit(json!({}));
         bad[field] = json!(value);

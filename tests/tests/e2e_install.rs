@@ -32,6 +32,7 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
     for request in [
         "get secrets -A",
         "get secrets -n default",
+        "get configmaps -A",
         "create pods -A",
         "delete pods -A",
         "patch deployments.apps -A",

@@ -112,14 +112,14 @@ seccompProfile:
 {{- end }}
 
 {{/*
-Namespaces whose pods never get a sidecar. They always include the operator's own namespace: otherwise a stopped operator
-could not start again.
+Namespaces whose pods never get a sidecar. They always include the operator's own namespace and kube-system: with
+failurePolicy Fail, a stopped operator could not start again otherwise.
 */}}
 {{- define "sluice.notExcluded" -}}
 key: kubernetes.io/metadata.name
 operator: NotIn
 values:
-{{- range append .Values.injection.excludedNamespaces .Release.Namespace | uniq | sortAlpha }}
+{{- range concat .Values.injection.excludedNamespaces (list .Release.Namespace "kube-system") | uniq | sortAlpha }}
 - {{ . }}
 {{- end }}
 {{- end }}

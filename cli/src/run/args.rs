@@ -34,6 +34,11 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_WORKERS", value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) workers: u16,
+    /// Tell in responses why the store or the application did not answer; false is for a server that the public can
+    /// reach
+    #[arg(long, env = "SLUICE_DEBUG_HEADERS", value_name = "BOOL", default_value_t = true)]
+    #[arg(action = clap::ArgAction::Set)]
+    pub(super) debug_headers: bool,
     /// Time after SIGTERM during which requests are still accepted, while /readyz already fails
     #[arg(long, env = "SLUICE_DRAIN_DELAY", value_name = "DURATION", default_value = "0s")]
     #[arg(value_parser = duration)]

@@ -32,6 +32,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         installation,
         store,
         workers,
+        debug_headers,
         drain_delay,
         drain_timeout,
         log_format: _,
@@ -43,6 +44,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
     options.admin = Some(admin);
     options.workers = usize::from(workers);
+    options.debug_headers = debug_headers;
     let bound = Sidecar::bind(options)?;
     let publisher = bound.publisher();
     if let Some((name, nack)) = publisher.publish(&store, &policies).first() {

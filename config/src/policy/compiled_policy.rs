@@ -57,6 +57,16 @@ impl Hints {
 }
 
 impl CompiledPolicy {
+    /// Returns the policy with all its limits in shadow mode.
+    #[must_use]
+    pub fn in_shadow(&self) -> Self {
+        let mut policy = Self { mode: Mode::Shadow, ..self.clone() };
+        for limit in &mut policy.limits {
+            limit.mode = Mode::Shadow;
+        }
+        policy
+    }
+
     /// Returns the JSON in which the policy is sent. Equal policies give equal bytes.
     #[must_use]
     pub fn to_json(&self) -> String {

@@ -65,10 +65,11 @@ pub struct RateLimitPolicySpec {
     #[serde(default)]
     pub consistency: Consistency,
     /// Decision about a request when the store does not answer within the latency budget:
-    /// - Allow (default): the request passes and is not counted.
+    /// - Share (default): the pod counts the request and admits up to the limit divided by the number of pods
+    ///   that the policy selects. When the store is back, it adds what the pod counted. `max` in `concurrency`
+    ///   cannot be divided among pods, so these limits admit requests as with Allow.
+    /// - Allow: the request passes and is not counted.
     /// - Deny: the request is rejected.
-    /// - Share: the pod counts the request and admits up to the limit divided by the number of pods that the
-    ///   policy selects. When the store is back, it adds what the pod counted.
     #[serde(default)]
     pub on_store_failure: OnStoreFailure,
     /// Treatment of requests whose path has an encoded slash, a backslash or a dot segment, which applications
@@ -185,14 +186,6 @@ impl RateLimitPolicySpec {
                 "each pod admits the limit divided by the number of pods that the policy selects: a client \
                  whose requests are not spread evenly over these pods gets less than the limit",
             ),
-        }
-        if self.on_store_failure == OnStoreFailure::Share
-            && limits.iter().any(|limit| matches!(limit.kind, LimitKind::Slots(_)))
-        {
-            at.at("onStoreFailure").warning(
-                "`concurrency` limits with `max` cannot be divided among pods: while the store does not answer, \
-                 they admit requests as with Allow",
-            );
         }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::args::StartupPolicy;
+
 /// The configuration that all sidecars share.
 #[derive(Debug, Clone)]
 pub struct InjectConfig {
@@ -14,6 +16,10 @@ pub struct InjectConfig {
     pub pull_policy: String,
     /// Resource requests and limits of the sidecar.
     pub resources: ResourceRequirements,
+    /// What the sidecar does before its first policies.
+    pub startup_policy: StartupPolicy,
+    /// Whether the sidecar's responses tell why the store or the application did not answer.
+    pub debug_headers: bool,
     /// URL of the operator's control port.
     pub control_url: String,
     /// Whether the sidecar is a native one (an init container that keeps running). Services see the named

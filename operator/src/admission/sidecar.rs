@@ -11,6 +11,7 @@ use sluice_config::{ADMIN_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 
 use crate::admission::config::InjectConfig;
+use crate::args::StartupPolicy;
 use crate::capture::CapturedPort;
 use crate::certificates::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
 
@@ -83,6 +84,13 @@ fn args(captured: &[CapturedPort], config: &InjectConfig) -> Vec<String> {
         format!("--drain-delay={}s", if config.native { 0 } else { 2 * PRE_STOP_SECONDS }),
         "--drain-timeout=15s".to_owned(),
     ]);
+    match config.startup_policy {
+        StartupPolicy::Forward => {}
+        StartupPolicy::Deny => args.push("--startup-policy=deny".to_owned()),
+    }
+    if config.debug_headers {
+        args.push("--debug-headers".to_owned());
+    }
     args
 }
 

@@ -6,6 +6,7 @@
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
 //! - [`services`]: Services and the ports that they target.
+//! - [`settings`]: the settings of the installation.
 //! - [`namespaces`]: namespaces whose pods get sidecars.
 
 pub mod namespaces;
@@ -13,4 +14,5 @@ pub mod pod;
 pub mod pods;
 pub mod policies;
 pub mod services;
+pub mod settings;
 pub mod watch;

@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::{Selector, SelectorExt as _};
-use sluice_config::message::PublishedPolicy;
+use sluice_config::policy::Mode;
 use sluice_config::store_access::StoreChoice;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
+use crate::distribution::publication::PublishedForms;
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
 use crate::policy_key::PolicyKey;
@@ -43,6 +44,8 @@ struct HubReadiness {
     policies: bool,
     /// The store is known.
     store: bool,
+    /// The mode of the installation is known.
+    mode: bool,
 }
 
 #[derive(Default)]
@@ -52,6 +55,8 @@ struct State {
     /// Sessions by the UID of their pod.
     sessions: HashMap<String, Session>,
     store: Option<StoreChoice>,
+    /// With `Shadow`, all policies are published in shadow mode.
+    mode: Mode,
 }
 
 /// One policy object.
@@ -59,8 +64,8 @@ struct DistributedPolicy {
     key: PolicyKey,
     selector: Selector,
     /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
-    published: Option<PublishedPolicy>,
-    /// Time at which the last valid edit was published.
+    published: Option<PublishedForms>,
+    /// Time at which the last valid edit was published, under the present mode of the installation.
     published_at: Instant,
     replicas: Replicas,
 }
@@ -96,7 +101,7 @@ impl Hub {
         }
     }
 
-    /// Allows sessions to begin once there is access to the store. Call this when all policies of the first
+    /// Allows sessions to begin once there is access to the store and the mode of the installation is known. Call this when all policies of the first
     /// list have been published: a sidecar that connects earlier would drop the policies that it does not
     /// receive.
     pub fn open(&self) {
@@ -112,7 +117,7 @@ impl Hub {
     /// Waits until sessions may begin.
     pub async fn opened(&self) {
         let mut readiness = self.readiness.subscribe();
-        let _ = readiness.wait_for(|readiness| readiness.policies && readiness.store).await;
+        let _ = readiness.wait_for(|readiness| readiness.policies && readiness.store && readiness.mode).await;
     }
 
     /// Sets the store, with the access to it.
@@ -124,6 +129,27 @@ impl Hub {
             self.readiness.send_modify(|readiness| readiness.store = true);
             self.changed();
         }
+    }
+
+    /// Sets the mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode, also those
+    /// whose last edit is invalid.
+    pub fn set_mode(&self, mode: Mode) {
+        let mut state = self.lock();
+        if state.mode != mode {
+            state.mode = mode;
+            let now = Instant::now();
+            let policies = state.policies.values_mut().map(|policy| {
+                policy.published_at = now;
+                policy.key.clone()
+            });
+            let keys: Vec<_> = policies.collect();
+            drop(state);
+            self.changed();
+            self.queue.add_all(keys);
+        } else {
+            drop(state);
+        }
+        self.readiness.send_modify(|readiness| readiness.mode = true);
     }
 
     /// Returns the store, if it is known.

@@ -3,7 +3,7 @@
 use kube::core::Selector;
 use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
-use sluice_config::policy::{Consistency, OnStoreFailure};
+use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 
 /// A valid policy, encoded and hashed once for all sidecars.
@@ -12,18 +12,42 @@ pub struct Publication {
     /// Selector of the pods that receive the policy.
     pub selector: Selector,
     /// The policy in JSON, and its hash.
-    pub published: PublishedPolicy,
+    pub forms: PublishedForms,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
     pub needs_replicas: bool,
+}
+
+/// A policy in the two forms in which sidecars may receive it.
+#[derive(Debug, Clone)]
+pub struct PublishedForms {
+    /// As the policy is written.
+    pub as_written: PublishedPolicy,
+    /// With all its limits in shadow mode.
+    pub in_shadow: PublishedPolicy,
+}
+
+impl PublishedForms {
+    /// Returns the form that sidecars receive under this mode of the installation.
+    #[must_use]
+    pub fn under(&self, installation: Mode) -> &PublishedPolicy {
+        match installation {
+            Mode::Enforce => &self.as_written,
+            Mode::Shadow => &self.in_shadow,
+        }
+    }
 }
 
 impl Publication {
     /// Encodes and hashes a policy.
     pub fn new(selector: Selector, policy: &CompiledPolicy) -> serde_json::Result<Self> {
-        let json = policy.to_json();
-        let published = PublishedPolicy { hash: PolicyHash::of(&json), policy: RawValue::from_string(json)? };
+        let forms = PublishedForms { as_written: encode(policy)?, in_shadow: encode(&policy.in_shadow())? };
         let needs_replicas =
             policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share;
-        Ok(Self { selector, published, needs_replicas })
+        Ok(Self { selector, forms, needs_replicas })
     }
+}
+
+fn encode(policy: &CompiledPolicy) -> serde_json::Result<PublishedPolicy> {
+    let json = policy.to_json();
+    Ok(PublishedPolicy { hash: PolicyHash::of(&json), policy: RawValue::from_string(json)? })
 }

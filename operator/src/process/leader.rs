@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum_server::Handle;
+use sluice_config::policy::Mode;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
 use crate::certificates::trust;
+use crate::cluster::settings;
 use crate::cluster::watch::{Change, NamespaceChange};
 use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
@@ -77,6 +79,7 @@ impl Leader {
             error = lease_lost => Err(error.unwrap_or_else(anyhow::Error::from)),
             ended = control_port => ended.context("the control port could not be served"),
             () = watch_cluster(&context) => Ok(()),
+            () = self.watch_settings(&context) => Ok(()),
             () = controller::run(context.clone()) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
             () = self.refresh_store_access() => Ok(()),
@@ -106,6 +109,26 @@ impl Leader {
                 tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
             }
         }
+    }
+
+    /// Applies the mode of the installation. The hub accepts no sessions until it is known, so that a new leader does
+    /// not enforce for a moment what the installation turns to Shadow.
+    async fn watch_settings(&self, context: &Context) {
+        let (namespace, name) = (&self.args.namespace, &self.args.settings_config_map);
+        let mut before = Mode::Enforce;
+        settings::watch(self.client.clone(), namespace, name, |mode| {
+            match (before, mode) {
+                (Mode::Enforce, Mode::Shadow) => {
+                    tracing::warn!("the installation turns all policies to Shadow: no request is rejected");
+                }
+                (Mode::Shadow, Mode::Enforce) => tracing::warn!("the installation enforces policies again"),
+                (Mode::Enforce, Mode::Enforce) | (Mode::Shadow, Mode::Shadow) => {}
+            }
+            before = mode;
+            self.metrics.set_shadow(mode == Mode::Shadow);
+            context.hub.set_mode(mode);
+        })
+        .await;
     }
 
     /// Reads the Secrets of the store at intervals. The hub accepts no sessions until that first succeeds.

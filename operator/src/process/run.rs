@@ -45,6 +45,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         image: args.sidecar_image.clone(),
         pull_policy: args.sidecar_image_pull_policy.clone(),
         resources: resources(&args.sidecar_resources)?,
+        startup_policy: args.sidecar_startup_policy,
+        debug_headers: args.sidecar_debug_headers,
         control_url: args.control_url(),
         native: number >= NATIVE_SIDECARS_SINCE,
         pre_stop_sleep: number >= PRE_STOP_SLEEP_SINCE,

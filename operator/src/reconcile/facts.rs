@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kube::core::Selector;
 use sluice_config::message::{StoreReport, UntrustedProxy};
+use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
 use tokio::time::Instant;
@@ -25,14 +26,16 @@ pub struct Compiled {
 pub enum Outcome {
     /// The edit is valid and was published.
     Published {
-        /// The compiled policy.
+        /// The compiled policy, as it is written.
         policy: Box<CompiledPolicy>,
-        /// Hash of the compiled policy.
+        /// Hash of the form that sidecars receive.
         hash: PolicyHash,
         /// Selector of the pods that receive the policy.
         selector: Selector,
         /// Time at which the edit was first published.
         published_at: Instant,
+        /// Mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode.
+        installation: Mode,
     },
     /// The edit is invalid. Sidecars keep the last valid one.
     Invalid(Vec<Violation>),

@@ -19,9 +19,10 @@ pub fn publish(
     let uid = object.uid().unwrap_or_default();
     context.policies.publish_if_current(key, object, || match compiled {
         Ok(Compiled { policy, publication }) => {
-            let (hash, selector) = (publication.published.hash.clone(), publication.selector.clone());
-            let published_at = context.hub.publish(&uid, key, publication);
-            Outcome::Published { policy: Box::new(policy), hash, selector, published_at }
+            let (forms, selector) = (publication.forms.clone(), publication.selector.clone());
+            let (published_at, installation) = context.hub.publish(&uid, key, publication);
+            let hash = forms.under(installation).hash.clone();
+            Outcome::Published { policy: Box::new(policy), hash, selector, published_at, installation }
         }
         Err(violations) => {
             context.hub.publish_invalid(&uid, key);

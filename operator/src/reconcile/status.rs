@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use sluice_config::policy::Mode;
 use sluice_crds::RateLimitPolicyStatus;
 use sluice_crds::conditions::types;
 use sluice_crds::policy::PodCounts;
@@ -43,13 +44,16 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let captured = captured(observed.facts);
     let client_address = client_address(observed);
     let store_healthy = store_healthy(&observed.facts.pods);
-    let ready = ready(&accepted, &programmed.finding, &captured, &store_healthy);
+    let ready = ready(observed.outcome, &accepted, &programmed.finding, &captured, &store_healthy);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),
     };
     let limits = match observed.outcome {
-        Outcome::Published { policy, .. } => Some(summary::short(policy)),
+        Outcome::Published { policy, .. } => {
+            let suffix = if is_shadowed(observed.outcome) { "; shadowed by the installation" } else { "" };
+            Some(summary::short(policy) + suffix)
+        }
         Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
     };
     let conditions = [
@@ -65,6 +69,14 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
     (status, programmed.check_again_after)
+}
+
+/// Reports whether the installation turns the policy to Shadow, unless it is so itself.
+fn is_shadowed(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
+        Outcome::Published { installation: Mode::Enforce, .. } | Outcome::Invalid(_) => false,
+    }
 }
 
 fn count(pods: &[CountedPod]) -> PodCounts {

@@ -12,7 +12,8 @@ pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 
 /// Splits policies into those that can be active together and those that cannot, with the reason. Earlier
 /// policies take precedence. A check holds at most [`MAX_COUNTERS`] counters, and a request may match all
-/// limits.
+/// limits. Limits in shadow mode have checks of their own. As many again are allowed, and together with them no more
+/// than that, so that turning all policies to Shadow never fails.
 pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
     let (mut enforced, mut shadow) = (0, 0);
@@ -22,9 +23,12 @@ pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec
         let own_enforced = policy.limits.len() - own_shadow;
         let same_name =
             |other: &PreparedPolicy| other.namespace == policy.namespace && other.name == policy.name;
-        if enforced + own_enforced > MAX_COUNTERS || shadow + own_shadow > MAX_COUNTERS {
+        let all = enforced + shadow + policy.limits.len();
+        if enforced + own_enforced > MAX_COUNTERS || all > 2 * MAX_COUNTERS {
             let reason = format!(
-                "the policies of this pod have more than {MAX_COUNTERS} limits together: merge or remove some"
+                "the policies of this pod have more than {MAX_COUNTERS} limits together, or more than {} with those \
+                 in Shadow: merge or remove some",
+                2 * MAX_COUNTERS
             );
             nacked.push((uid.clone(), Nack(reason)));
         } else if accepted.iter().any(|(_, other)| same_name(other)) {

@@ -7,7 +7,7 @@
 //!   it, and its users.
 //! - [`replicas`]: the pods that enforce each policy.
 //! - [`publisher`]: builds snapshots and swaps them in.
-//! - [`snapshot`]: the compiled configuration of the pod.
+//! - [`snapshot`]: the compiled configuration of the pod. [`startup_policy`]: what applies before the first one.
 
 pub(crate) mod fit;
 pub(crate) mod last_good;
@@ -15,6 +15,7 @@ pub(crate) mod limiter_handle;
 pub(crate) mod publisher;
 pub(crate) mod replicas;
 pub(crate) mod snapshot;
+pub mod startup_policy;
 pub(crate) mod store_state;
 pub(crate) mod stores;
 pub mod subscribe;

@@ -13,6 +13,7 @@ use sluice_config::{Nack, PreparedPolicy};
 use crate::config::fit::{IdentifiedPolicy, fit};
 use crate::config::replicas::ReplicaTable;
 use crate::config::snapshot::Snapshot;
+use crate::config::startup_policy::StartupPolicy;
 use crate::config::store_state::StoreState;
 use crate::config::stores::{StartedStore, Stores};
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
@@ -41,10 +42,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Publisher {
-    pub(crate) fn new(stores: Stores, metrics: Metrics, in_flight: InFlight) -> Self {
-        metrics.unlimited.set(1);
+    pub(crate) fn new(
+        stores: Stores,
+        metrics: Metrics,
+        in_flight: InFlight,
+        startup_policy: StartupPolicy,
+    ) -> Self {
+        metrics.unlimited.set(i64::from(startup_policy == StartupPolicy::Forward));
         Self(Arc::new(Shared {
-            current: ArcSwap::from_pointee(Snapshot::empty()),
+            current: ArcSwap::from_pointee(Snapshot::before_policies(startup_policy)),
             stores: Mutex::new(stores),
             replicas: Mutex::default(),
             metrics,

@@ -8,6 +8,7 @@ use sluice_config::policy::AmbiguousPaths;
 use sluice_config::{KeySecret, PreparedPolicy};
 
 use crate::config::limiter_handle::LimiterHandle;
+use crate::config::startup_policy::StartupPolicy;
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitIndex};
 use crate::limit::rates::EffectiveRates;
 
@@ -19,14 +20,20 @@ pub(crate) struct Snapshot {
     /// The secret that keys are hashed with.
     pub(crate) secret: KeySecret,
     pub(crate) policies: Arc<[ActivePolicy]>,
+    /// Whether all requests are rejected, because no policies have been received yet.
+    pub(crate) denies_all: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
     pub(crate) rejects_ambiguous_paths: bool,
 }
 
 impl Snapshot {
-    /// Creates a snapshot without policies.
-    pub(crate) fn empty() -> Self {
-        Self::new(None, Arc::default())
+    /// Creates the snapshot that applies until policies are received.
+    pub(crate) fn before_policies(startup_policy: StartupPolicy) -> Self {
+        let denies_all = match startup_policy {
+            StartupPolicy::Forward => false,
+            StartupPolicy::Deny => true,
+        };
+        Self { denies_all, ..Self::new(None, Arc::default()) }
     }
 
     /// Creates a snapshot of active policies. Without a store no limit is decided.
@@ -37,7 +44,7 @@ impl Snapshot {
         };
         let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
         let rejects_ambiguous_paths = policies.iter().any(rejects);
-        Self { limiter, secret, policies, rejects_ambiguous_paths }
+        Self { limiter, secret, policies, denies_all: false, rejects_ambiguous_paths }
     }
 
     pub(crate) fn limit(&self, index: LimitIndex) -> &ActiveLimit {

@@ -70,7 +70,7 @@ pub(crate) struct Metrics {
     replicas: Family<PolicyLabels, Gauge>,
     upstream_errors: Family<ReasonLabels, Counter>,
     refused_requests: Family<ReasonLabels, Counter>,
-    /// 1 until the first policies are active; requests are unlimited until then.
+    /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
     /// Open connections of clients.
     pub(crate) connections: Gauge,
@@ -130,13 +130,13 @@ impl Metrics {
         let refused_requests = Family::default();
         registry.register(
             "refused_requests",
-            "Requests refused because they are malformed or ambiguous",
+            "Requests refused because they are malformed or ambiguous, or before the first policies",
             refused_requests.clone(),
         );
         let unlimited = Gauge::default();
         registry.register(
             "sidecar_unlimited",
-            "1 until the first policies are active; requests are unlimited until then",
+            "1 while requests are unlimited because no policies have been received yet",
             unlimited.clone(),
         );
         let connections = Gauge::default();

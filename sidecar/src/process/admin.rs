@@ -46,6 +46,9 @@ impl Admin {
 async fn ready(State(admin): State<Admin>) -> Page {
     if admin.drain.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if admin.publisher.current().denies_all {
+        // Other pods may have policies.
+        (StatusCode::SERVICE_UNAVAILABLE, "no policies received: all requests are rejected\n")
     } else {
         (StatusCode::OK, "ok\n")
     }
@@ -55,7 +58,11 @@ async fn started(State(admin): State<Admin>) -> Page {
     if admin.publisher.has_published() {
         (StatusCode::OK, "ok\n")
     } else if admin.startup_over.load(Ordering::Relaxed) {
-        (StatusCode::OK, "no policies received: all requests pass without limits\n")
+        let page = match admin.publisher.current().denies_all {
+            true => "no policies received: all requests are rejected\n",
+            false => "no policies received: all requests pass without limits\n",
+        };
+        (StatusCode::OK, page)
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "waiting for the first policies\n")
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::config::startup_policy::StartupPolicy;
 use crate::process::logging::LogFormat;
 use crate::process::options::Route;
 use crate::upstream::address::InvalidUpstream;
@@ -47,6 +48,14 @@ pub struct Args {
     /// Time that /startupz waits for the first policies
     #[arg(long, env = "SLUICE_STARTUP_WAIT", default_value = "10s", value_parser = duration)]
     pub startup_wait: Duration,
+    /// What happens to requests before the first policies: forward them without limits, or deny them with the
+    /// status 503
+    #[arg(long, env = "SLUICE_STARTUP_POLICY", value_enum, ignore_case = true, default_value = "forward")]
+    pub startup_policy: StartupPolicy,
+    /// Tell in responses what only operators need: the store's failure (x-sluice-store-failure), and why the
+    /// application did not respond. Only for debugging: the public could read it too
+    #[arg(long, env = "SLUICE_DEBUG_HEADERS")]
+    pub debug_headers: bool,
     /// Time after SIGTERM in which connections are still accepted, until the pod is removed from its
     /// endpoints
     #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "5s", value_parser = duration)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluice_store::Clock;
 
 use crate::capacity;
+use crate::config::startup_policy::StartupPolicy;
 use crate::inbound::head_timeout::IDLE_TIMEOUT;
 use crate::upstream::address::Upstream;
 
@@ -35,13 +36,19 @@ pub struct Options {
     pub idle_timeout: Duration,
     /// Time that `/startupz` waits for the first policies.
     pub startup_wait: Duration,
+    /// What happens to requests before the first policies.
+    pub startup_policy: StartupPolicy,
+    /// Whether responses tell what only operators need: the store's failure and the application's address. For
+    /// debugging, never where the public can read them.
+    pub debug_headers: bool,
     /// Clock of a memory store.
     pub clock: Clock,
 }
 
 impl Options {
     /// Creates options with defaults: one worker, the system's clock, no admin port, as many connections as
-    /// the memory has room for, 10 s for a head and for the first policies, and an idle timeout of 75 s.
+    /// the memory has room for, 10 s for a head and for the first policies, before which requests are forwarded, and
+    /// an idle timeout of 75 s.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
         Self {
@@ -52,6 +59,8 @@ impl Options {
             header_timeout: Duration::from_secs(10),
             idle_timeout: IDLE_TIMEOUT,
             startup_wait: Duration::from_secs(10),
+            startup_policy: StartupPolicy::default(),
+            debug_headers: false,
             clock: Clock::system(),
         }
     }

@@ -58,6 +58,8 @@ async fn serve(args: Args) -> Result<(), RunError> {
         token_file,
         state_dir,
         startup_wait,
+        startup_policy,
+        debug_headers,
         drain_delay,
         drain_timeout,
         workers,
@@ -74,6 +76,8 @@ async fn serve(args: Args) -> Result<(), RunError> {
         options.max_connections = max_connections as usize;
     }
     options.startup_wait = startup_wait;
+    options.startup_policy = startup_policy;
+    options.debug_headers = debug_headers;
     let workers = options.workers;
     if let Some(directory) = &state_dir {
         drain_request::remove_stale(directory);

@@ -21,6 +21,7 @@ use crate::metrics::registry::Metrics;
 use crate::process::admin::Admin;
 use crate::process::options::Options;
 use crate::process::worker::{Role, Work, Worker};
+use crate::respond::reveal::Reveal;
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -111,6 +112,8 @@ impl Sidecar {
             header_timeout,
             idle_timeout,
             startup_wait,
+            startup_policy,
+            debug_headers,
             clock,
         } = options;
         let mut listeners = Vec::new();
@@ -129,7 +132,7 @@ impl Sidecar {
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
-        let publisher = Publisher::new(stores, metrics.clone(), in_flight);
+        let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
         let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let other_workers = TaskTracker::new();
@@ -143,6 +146,7 @@ impl Sidecar {
                 drain: drain.clone(),
                 permits: permits.clone(),
                 timeouts: HeadTimeouts { head: header_timeout, idle: idle_timeout },
+                reveal: if debug_headers { Reveal::Faults } else { Reveal::Nothing },
                 role: match number {
                     0 => Role::Main { others: other_workers.clone() },
                     _ => Role::Other { _running: other_workers.token() },
@@ -210,7 +214,9 @@ fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartErr
 async fn await_policies(startup_wait: Duration, startup_over: Arc<AtomicBool>, publisher: Publisher) {
     tokio::time::sleep(startup_wait).await;
     startup_over.store(true, Ordering::Relaxed);
-    if !publisher.has_published() {
+    if publisher.current().denies_all {
+        tracing::warn!("no policies received after {startup_wait:?}: all requests are rejected");
+    } else if !publisher.has_published() {
         tracing::warn!("no policies received after {startup_wait:?}: all requests pass without limits");
     }
 }

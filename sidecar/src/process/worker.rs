@@ -17,6 +17,7 @@ use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::Acceptor;
 use crate::metrics::registry::Metrics;
 use crate::proxy::Proxy;
+use crate::respond::reveal::Reveal;
 use crate::upstream::address::Upstream;
 use crate::upstream::pool::Pool;
 
@@ -41,6 +42,7 @@ pub(crate) struct Work {
     /// One permit for each connection of all workers.
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) timeouts: HeadTimeouts,
+    pub(crate) reveal: Reveal,
     pub(crate) role: Role,
 }
 
@@ -89,7 +91,7 @@ impl Worker {
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut drain, permits, timeouts, role } = self;
+        let Self { listeners, publisher, metrics, mut drain, permits, timeouts, reveal, role } = self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
@@ -97,7 +99,7 @@ impl Work {
             tokio::spawn(close_expired(pool.clone()));
             let in_flight = publisher.in_flight().add_worker();
             let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
-            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight });
+            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal });
             let (permits, connections) = (permits.clone(), connections.clone());
             accepting.push(tokio::spawn(Acceptor { proxy, permits, connections, timeouts }.run(listener)));
         }

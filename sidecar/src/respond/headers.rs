@@ -8,22 +8,21 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::Decision;
 
 use crate::limit::status::RateLimitStatus;
+use crate::respond::reveal::Reveal;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Names the store's failure on a response that was decided without the store.
-pub(crate) const STORE_FAILURE: HeaderName = HeaderName::from_static("x-sluice-store-failure");
 
 /// The largest integer of a structured field (RFC 9651, 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Adds the headers of a request's limits, and of the store's failure if there was one.
-pub(crate) fn write_status(status: &RateLimitStatus, headers: &mut HeaderMap) {
+/// Adds the headers of a request's limits, and of the store's failure if there was one and it may be revealed.
+pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &mut HeaderMap) {
     if let Some(fault) = status.failure {
-        headers.insert(STORE_FAILURE, HeaderValue::from_static(fault));
+        reveal.store_failure(fault, headers);
     }
     let mut text = BytesMut::with_capacity(192);
     // The X-RateLimit headers have room for one rate: the one that will deny first.

@@ -1,6 +1,7 @@
 //! Responses to the client: rate-limit headers on the application's responses, and responses that the sidecar
 //! writes itself.
 //!
+//! - [`reveal`]: how much responses tell about faults.
 //! - [`names`]: the names of a limit's rates in headers and messages, made once for each snapshot.
 //! - [`headers`]: the headers that report the state of a request's limits.
 //! - [`problem`]: the body of an error response; [`format`]: the format that the client expects: HTTP, HEAD
@@ -12,3 +13,4 @@ pub(crate) mod headers;
 pub(crate) mod names;
 mod problem;
 pub(crate) mod reject;
+pub(crate) mod reveal;

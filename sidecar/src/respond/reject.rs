@@ -7,8 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::format::{GrpcStatus, ResponseFormat};
-use super::headers::{STORE_FAILURE, retry_after, write_status};
+use super::headers::{retry_after, write_status};
 use super::problem::{ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
+use super::reveal::Reveal;
 use crate::inbound::validate::InvalidRequest;
 use crate::limit::active::ActiveLimit;
 use crate::limit::delay_queue::MAX_WAITING;
@@ -21,7 +22,7 @@ const RETRY_SOON: u64 = 1;
 
 impl ResponseFormat {
     /// Rejects a request that its limits deny.
-    pub(crate) fn denied(self, status: &RateLimitStatus) -> Response<ResponseBody> {
+    pub(crate) fn denied(self, status: &RateLimitStatus, reveal: Reveal) -> Response<ResponseBody> {
         let denying = status.counted().filter(|(_, decisions)| decisions.iter().any(|d| !d.admitted));
         let mut violated = SmallVec::<[&str; 2]>::new();
         let mut detail = String::with_capacity(160);
@@ -42,7 +43,7 @@ impl ResponseFormat {
             None => detail += "Waiting does not help.",
         }
         let mut response = self.too_many_requests(QUOTA_EXCEEDED, &detail, &violated);
-        write_status(status, response.headers_mut());
+        write_status(status, reveal, response.headers_mut());
         if let Some(seconds) = wait {
             set_retry_after(response.headers_mut(), seconds);
         }
@@ -74,15 +75,23 @@ impl ResponseFormat {
     }
 
     /// Rejects a request because slots of the limit have expired while the store failed.
-    pub(crate) fn slots_expired(self, limit: &ActiveLimit, fault: &'static str) -> Response<ResponseBody> {
+    pub(crate) fn slots_expired(
+        self,
+        limit: &ActiveLimit,
+        fault: &'static str,
+        reveal: Reveal,
+    ) -> Response<ResponseBody> {
         let name = name(limit);
-        let detail = format!(
-            "Limit {name}: the store has not answered ({fault}) for so long that the slots of requests in flight have \
-             expired, so no new request is admitted."
-        );
+        let public = format!("Limit {name}: no new request can be admitted now. Try again in 1 s.");
+        let detail = reveal.detail(&public, || {
+            format!(
+                "Limit {name}: the store has not answered ({fault}) for so long that the slots of requests in flight \
+                 have expired, so no new request is admitted."
+            )
+        });
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[name]);
         set_retry_after(response.headers_mut(), RETRY_SOON);
-        response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
+        reveal.store_failure(fault, response.headers_mut());
         response
     }
 
@@ -98,13 +107,25 @@ impl ResponseFormat {
     }
 
     /// Rejects a request that the store could not check, under a policy that denies in that case.
-    pub(crate) fn store_failed(self, fault: &'static str) -> Response<ResponseBody> {
-        let detail = format!(
-            "The rate limits cannot be checked now ({fault}), and a policy rejects requests in that case."
-        );
+    pub(crate) fn store_failed(self, fault: &'static str, reveal: Reveal) -> Response<ResponseBody> {
+        let detail = reveal.detail("The request cannot be admitted now. Try again in 1 s.", || {
+            format!(
+                "The rate limits cannot be checked now ({fault}), and a policy rejects requests in that case."
+            )
+        });
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[]);
         set_retry_after(response.headers_mut(), RETRY_SOON);
-        response.headers_mut().insert(STORE_FAILURE, HeaderValue::from_static(fault));
+        reveal.store_failure(fault, response.headers_mut());
+        response
+    }
+
+    /// Rejects a request before the first policies.
+    pub(crate) fn no_policies(self) -> Response<ResponseBody> {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let problem = ProblemType::blank(status);
+        let detail = "The service is not ready. Try again in 1 s.";
+        let mut response = self.error(status, GrpcStatus::Unavailable, problem, detail, &[]);
+        set_retry_after(response.headers_mut(), RETRY_SOON);
         response
     }
 

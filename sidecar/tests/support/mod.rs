@@ -125,6 +125,7 @@ pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
     let mut options = Options::new(vec![route]);
     options.admin = Some("127.0.0.1:0".parse().unwrap());
     options.clock = clock.clone();
+    options.debug_headers = true;
     (Sidecar::start(options).unwrap(), clock)
 }
 
@@ -133,6 +134,7 @@ pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> S
     let route =
         Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
     let mut options = Options::new(vec![route]);
+    options.debug_headers = true;
     tune(&mut options);
     let sidecar = Sidecar::start(options).unwrap();
     publish(&sidecar, &StoreChoice::Memory, &[]);

@@ -30,13 +30,13 @@ pub enum Consistency {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OnStoreFailure {
-    /// All requests are admitted.
+    /// By local quota: each replica enforces its share of the limit.
     #[default]
+    Share,
+    /// All requests are admitted.
     Allow,
     /// All requests are denied.
     Deny,
-    /// By local quota: each replica enforces its share of the limit.
-    Share,
 }
 
 /// A limit with the options for counting it.

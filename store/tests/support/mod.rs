@@ -27,6 +27,14 @@ impl Redis {
         Self::start_on(quiet_port, arguments)
     }
 
+    /// Starts a server on this port.
+    pub fn start_at(port: u16, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let mut redis = Self { child: None, port, arguments };
+        assert!(redis.try_start(), "redis-server did not start on port {port}");
+        redis
+    }
+
     fn start_on(any_port: fn() -> u16, arguments: &[&str]) -> Self {
         let mut arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another test may have taken the port since it was free.
@@ -45,6 +53,13 @@ impl Redis {
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_start(), "redis-server did not start again on port {}", self.port);
+    }
+
+    /// Restarts the server with further arguments, and returns while it still reads its data.
+    pub fn restart_loading(&mut self, arguments: &[&str]) {
+        self.kill();
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self.child = Some(self.spawn());
     }
 
     /// Sends SIGKILL.
@@ -86,8 +101,8 @@ impl Redis {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    fn try_start(&mut self) -> bool {
-        let mut child = Command::new("redis-server")
+    fn spawn(&self) -> Child {
+        Command::new("redis-server")
             .args([
                 "--port",
                 &self.port.to_string(),
@@ -105,7 +120,11 @@ impl Redis {
             .spawn()
             .unwrap_or_else(|error| {
                 panic!("cannot run redis-server, which these tests need and `make test` installs: {error}")
-            });
+            })
+    }
+
+    fn try_start(&mut self) -> bool {
+        let mut child = self.spawn();
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let ready = lines
             .by_ref()

@@ -62,6 +62,7 @@ impl Sidecar {
             format!("--token-file={}", token.display()),
             format!("--state-dir={}", directory.path().display()),
             "--drain-delay=0s".to_owned(),
+            "--debug-headers".to_owned(),
         ];
         arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
         let process = spawn(&arguments, directory.path().join("sidecar.log"), signal);

@@ -2,12 +2,15 @@ use serde_json::json;
 
 use super::*;
 use crate::admission::config::resources;
+use crate::args::StartupPolicy;
 
 fn config(native: bool) -> InjectConfig {
     InjectConfig {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
+        startup_policy: StartupPolicy::Forward,
+        debug_headers: false,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
         native,
         pre_stop_sleep: true,
@@ -62,4 +65,16 @@ fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
         Err(Skip::HostNetwork)
     );
     assert!(matches!(inject(&Pod::default(), &config(true)), Err(Skip::Capture(_))));
+}
+
+#[test]
+fn the_posture_is_passed_to_the_sidecar() {
+    let args = |startup_policy, debug_headers| {
+        let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
+        let after = inject(&pod(http(), json!({})), &config).unwrap();
+        let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
+        args.into_iter().filter(|arg| arg.contains("policy") || arg.contains("debug")).collect::<Vec<_>>()
+    };
+    assert_eq!(args(StartupPolicy::Deny, true), ["--startup-policy=deny", "--debug-headers"]);
+    assert_eq!(args(StartupPolicy::Forward, false), Vec::<String>::new());
 }

@@ -50,7 +50,7 @@ impl Hub {
             match &policy.published {
                 // After an invalid edit, new sessions receive the last valid one too.
                 Some(published) => {
-                    policies.policies.insert(uid.clone(), published.clone());
+                    policies.policies.insert(uid.clone(), published.under(state.mode).clone());
                 }
                 None => policies.keep.push(uid.clone()),
             }

@@ -1,6 +1,7 @@
 //! Policies in the hub.
 
 use kube::core::Selector;
+use sluice_config::policy::Mode;
 use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub, State};
@@ -9,32 +10,34 @@ use crate::distribution::replicas::Replicas;
 use crate::policy_key::PolicyKey;
 
 impl Hub {
-    /// Publishes a valid edit of a policy and returns the time since which it is published. Publishing the
-    /// same edit again changes nothing.
-    pub fn publish(&self, uid: &str, key: &PolicyKey, edit: Publication) -> Instant {
+    /// Publishes a valid edit of a policy. Returns the time since which it is published, and the mode of the
+    /// installation under which it is. Publishing the same edit again changes nothing.
+    pub fn publish(&self, uid: &str, key: &PolicyKey, edit: Publication) -> (Instant, Mode) {
         let mut state = self.lock();
         let old = state.policies.get(uid);
         let is_same = |old: &&DistributedPolicy| {
-            old.published.as_ref().is_some_and(|published| published.hash == edit.published.hash)
+            let published = old.published.as_ref();
+            published.is_some_and(|forms| forms.as_written.hash == edit.forms.as_written.hash)
         };
         let same = old.filter(is_same);
         let same_selector = old.is_some_and(|old| old.has_selector(&edit.selector));
         let published_at = same.map_or_else(Instant::now, |same| same.published_at);
         if same.is_some() && same_selector {
-            return published_at;
+            return (published_at, state.mode);
         }
         let replicas = Replicas::after_edit(edit.needs_replicas, old.map(|old| &old.replicas), same_selector);
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: edit.selector,
-            published: Some(edit.published),
+            published: Some(edit.forms),
             published_at,
             replicas,
         };
         state.policies.insert(uid.to_owned(), policy);
+        let mode = state.mode;
         drop(state);
         self.changed();
-        published_at
+        (published_at, mode)
     }
 
     /// Records that the newest edit of a policy is invalid. Sidecars keep the last valid edit.

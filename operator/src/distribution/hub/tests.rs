@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, Report, StoreReport};
+use sluice_config::message::{PolicyReport, PublishedPolicy, Report, StoreReport};
+use sluice_config::{CompiledPolicy, PolicyHash};
 
 use super::*;
-use crate::distribution::fixtures::{POD_UID, hub, identity, key, policies, publish, selector, strict};
+use crate::distribution::fixtures::{
+    POD_UID, hub, identity, key, policies, publish, selector, shared, strict,
+};
 use crate::distribution::publication::Publication;
 use crate::distribution::session::{Confirmation, EXPIRY};
 
@@ -101,12 +103,53 @@ async fn an_invalid_edit_keeps_the_last_valid_one() {
 }
 
 #[tokio::test]
-async fn sessions_wait_for_all_policies_and_for_access_to_the_store() {
+async fn sessions_wait_for_all_policies_for_access_to_the_store_and_for_the_mode_of_the_installation() {
     let hub = hub();
     let is_open = async || tokio::time::timeout(Duration::ZERO, hub.opened()).await.is_ok();
     assert!(!is_open().await);
     hub.open();
     assert!(!is_open().await);
     hub.set_store(StoreChoice::Memory);
+    assert!(!is_open().await);
+    hub.set_mode(Mode::Enforce);
     assert!(is_open().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
+    let hub = hub();
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let hash = publish_one(&hub);
+    // Its last edit is invalid, and sidecars keep the one before.
+    publish(&hub, "2", selector("a"), &shared());
+    hub.publish_invalid("2", &key("n"));
+    let modes = |hub: &Arc<Hub>| {
+        let all = policies(hub).unwrap().policies.into_values();
+        let policy = |published: PublishedPolicy| {
+            assert_eq!(PolicyHash::of(published.policy.get()), published.hash);
+            serde_json::from_str::<CompiledPolicy>(published.policy.get()).unwrap().mode
+        };
+        all.map(policy).collect::<Vec<_>>()
+    };
+    hub.set_replicas("2", &selector("a"), vec![POD_UID.into()]);
+    assert_eq!(modes(&hub), [Mode::Enforce; 2]);
+    hub.report(applied("s", &hash));
+    let mut version = hub.version();
+    version.mark_unchanged();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    while tokio::time::timeout(Duration::ZERO, hub.queue.next()).await.is_ok() {}
+
+    hub.set_mode(Mode::Shadow);
+    assert_eq!(modes(&hub), [Mode::Shadow; 2]);
+    assert!(version.has_changed().unwrap(), "sessions are woken");
+    assert_eq!(hub.queue.next().await.key(), &key("n"), "and the status is written again");
+    let edit = || Publication::new(selector("a"), &strict()).unwrap();
+    let in_shadow = edit().forms.in_shadow.hash;
+    assert_eq!(hub.confirmation(POD_UID, "1", &in_shadow), Confirmation::Unconfirmed);
+    // The sidecars have time to confirm the new form.
+    assert_eq!(hub.publish("1", &key("n"), edit()), (Instant::now(), Mode::Shadow));
+
+    hub.set_mode(Mode::Enforce);
+    assert_eq!(modes(&hub), [Mode::Enforce; 2]);
+    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
 }

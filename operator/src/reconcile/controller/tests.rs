@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
+use sluice_config::policy::Mode;
 use sluice_config::store_access::StoreChoice;
 use sluice_crds::Installation;
 use tokio::task::AbortHandle;
@@ -56,6 +57,7 @@ impl Controller {
         let context =
             Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default()), Installation::default()));
         context.hub.set_store(StoreChoice::Memory);
+        context.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
     }
@@ -155,7 +157,8 @@ fn spec(requests: i64) -> Value {
     let limit = json!({
         "name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": requests, "per": "1h"}],
     });
-    json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [limit]})
+    // With `Share` a policy is held back until its replicas are known.
+    json!({"selector": {"matchLabels": {"app": "a"}}, "onStoreFailure": "Allow", "limits": [limit]})
 }
 
 #[tokio::test(start_paused = true)]

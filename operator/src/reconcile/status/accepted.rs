@@ -13,8 +13,7 @@ pub(super) fn accepted(outcome: &Outcome) -> Finding {
         Outcome::Invalid(violations) => {
             let text = list(violations.iter().map(Violation::to_string));
             let message = format!(
-                "{text}. Fix the policy. Until then, sidecars enforce its last valid version, if there is \
-                 one."
+                "{text}. Fix the policy. Until then, sidecars keep its last valid version, if there is one."
             );
             Finding::new("False", reasons::INVALID, message)
         }

@@ -4,8 +4,15 @@
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
+use super::is_shadowed;
+use crate::reconcile::facts::Outcome;
+
+/// Added to a message while the installation turns the policy to Shadow.
+const SHADOWED: &str = "The installation turns all policies to Shadow, so requests over a limit are counted and pass. \
+                        Ask the administrators of Sluice: `enforcement` in the ConfigMap sluice-settings is Shadow.";
 
 pub(super) fn ready(
+    outcome: &Outcome,
     accepted: &Finding,
     programmed: &Finding,
     captured: &Finding,
@@ -13,7 +20,7 @@ pub(super) fn ready(
 ) -> Finding {
     let required =
         [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
-    match required.into_iter().find(|(_, finding)| finding.status != "True") {
+    let finding = match required.into_iter().find(|(_, finding)| finding.status != "True") {
         None if store_healthy.status == "False" => Finding::new(
             "True",
             reasons::READY,
@@ -29,5 +36,10 @@ pub(super) fn ready(
             let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
             Finding::new(status, finding.reason, format!("{kind}: {}", finding.message))
         }
+    };
+    if !is_shadowed(outcome) {
+        return finding;
     }
+    let reason = if finding.status == "True" { reasons::SHADOWED_BY_INSTALLATION } else { finding.reason };
+    Finding { reason, message: format!("{SHADOWED} {}", finding.message), ..finding }
 }

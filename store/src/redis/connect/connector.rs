@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
+use super::backoff::backoff;
 use super::fault::ServerFailure;
 use super::open::try_open;
 use super::probe::{ServerClock, verify, verify_master};
@@ -55,8 +57,18 @@ impl Connector {
         if matches!(self, Self::Sentinels(_)) {
             verify_master(&mut connection, &target, budget).await?;
         }
-        let clock = verify(&mut connection, scripts, key, budget).await?;
-        Ok(Connected { target, connection, clock })
+        let mut waits = 0;
+        loop {
+            match verify(&mut connection, scripts, key, budget).await {
+                Ok(clock) => return Ok(Connected { target, connection, clock }),
+                // Checks wait for the first attempt, but for no later one.
+                Err(failure) if failed > 0 && waits < failure.waits() => {
+                    sleep(backoff(failed.saturating_add(waits), failure.fault)).await;
+                    waits += 1;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
     }
 
     /// Watches for a change of the master away from `address`. The notification never comes for a fixed

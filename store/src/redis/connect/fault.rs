@@ -46,6 +46,8 @@ pub(crate) struct ServerFailure {
     pub(crate) fault: StoreFault,
     /// Command that the user has no right to run, if Redis names it.
     forbidden: Option<String>,
+    /// Whether the server is reading its data from disk, and will answer when it has.
+    is_loading: bool,
 }
 
 impl ServerFailure {
@@ -53,13 +55,30 @@ impl ServerFailure {
     pub(crate) fn from_error(error: &RedisError) -> Self {
         let fault = classify(error);
         let forbidden = error.detail().filter(|_| fault == StoreFault::Refused).and_then(command);
-        Self { fault, forbidden }
+        let is_loading = error.code() == Some("LOADING")
+            || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::BusyLoading));
+        Self { fault, forbidden, is_loading }
+    }
+
+    /// Returns how often a connection with this failure is verified again before it is given up. A server that
+    /// answers needs no new connection to recover, and thousands of them would slow it down. After a while the
+    /// address may lead to another server.
+    pub(super) fn waits(&self) -> u32 {
+        match self.fault {
+            _ if self.is_loading => 30,
+            StoreFault::Slow | StoreFault::ReadOnly => 4,
+            StoreFault::Unreachable
+            | StoreFault::Refused
+            | StoreFault::Nonsense
+            | StoreFault::WrongType
+            | StoreFault::Unconfigured => 0,
+        }
     }
 }
 
 impl From<StoreFault> for ServerFailure {
     fn from(fault: StoreFault) -> Self {
-        Self { fault, forbidden: None }
+        Self { fault, forbidden: None, is_loading: false }
     }
 }
 
@@ -67,6 +86,7 @@ impl fmt::Display for ServerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.forbidden {
             Some(command) => write!(f, "its user has no right to run {command} (ACL SETUSER ... +{command})"),
+            None if self.is_loading => f.write_str("it is reading its data from disk"),
             None => self.fault.fmt(f),
         }
     }

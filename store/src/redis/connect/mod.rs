@@ -2,7 +2,8 @@
 //! or the fault that prevents it.
 //!
 //! - [`target`]: a server's address, with the means to connect to it.
-//! - [`open`]: one attempt to connect, and the delay before the next one.
+//! - [`resolve`]: the addresses of its host name.
+//! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
 //! - [`sentinel`]: the address of the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
 //! - [`connector`]: all of this for one server.
@@ -11,16 +12,19 @@
 //! [`redis::aio::ConnectionManager`] is not used: during an outage its callers wait for it to reconnect, and
 //! their number has no bound.
 
+mod backoff;
 mod connector;
 mod fault;
 mod open;
 mod probe;
+mod resolve;
 mod sentinel;
 mod target;
 
+pub(crate) use backoff::backoff;
 pub(crate) use connector::{Connected, Connector};
 pub(crate) use fault::{Redirect, ServerFailure, classify};
-pub(crate) use open::{backoff, open};
+pub(crate) use open::open;
 pub(crate) use probe::{ServerClock, probe, warn_of_eviction};
 pub(crate) use sentinel::Sentinels;
 pub(crate) use target::{Target, TargetTemplate, split};

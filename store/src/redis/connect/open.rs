@@ -1,23 +1,33 @@
-//! One attempt to connect, and the delay before the next one.
+//! One attempt to connect.
 
+use std::io;
 use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::fault::ServerFailure;
 use super::target::Target;
 use crate::failure::StoreFault;
 
-/// Duration of the first attempt, without and with a TLS handshake. Each failed attempt doubles it: with an
-/// open circuit no check waits for an attempt, and a slow name server must not keep the store unreachable.
+/// Longest first attempt, without and with a TLS handshake. Checks wait for it.
 pub(super) const ATTEMPT: Duration = Duration::from_millis(100);
 const ATTEMPT_TLS: Duration = Duration::from_secs(1);
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(20);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+/// Longest later attempt. The circuit is open, so no check waits for it. A server that hangs, or that many
+/// clients reach at the same time, serves a client that waits sooner than one that connects again.
+const LATER_ATTEMPT: Duration = Duration::from_secs(2);
+const LATER_ATTEMPT_TLS: Duration = Duration::from_secs(5);
+
+/// Longest time in which a server that was away accepts a TCP connection. Where packets to it are dropped, the
+/// kernel would send the first one again only after 1 s, 3 s and 7 s.
+const ACCEPT: Duration = Duration::from_millis(500);
+
+/// Maximum number of a host's addresses that are tried.
+const MAX_ADDRESSES: usize = 8;
 
 /// Connects to a server. `failed` is the number of attempts that failed before.
 pub(crate) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConnection, StoreFault> {
@@ -26,11 +36,23 @@ pub(crate) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConn
 
 /// Connects to a server and reports more about a failure than [`open`].
 pub(super) async fn try_open(target: &Target, failed: u32) -> Result<MultiplexedConnection, ServerFailure> {
-    let attempt = if target.tls { ATTEMPT_TLS } else { ATTEMPT };
-    let attempt = attempt.saturating_mul(1 << failed.min(16)).min(LONGEST_ATTEMPT);
+    let attempt = match (failed, target.tls) {
+        (0, false) => ATTEMPT,
+        (0, true) => ATTEMPT_TLS,
+        (_, false) => LATER_ATTEMPT,
+        (_, true) => LATER_ATTEMPT_TLS,
+    };
+    if failed > 0
+        && let Err(error) = is_back(target, attempt).await
+    {
+        tracing::debug!(address = target.address, %error, "Redis is away");
+        return Err(StoreFault::Unreachable.into());
+    }
     // Timeouts of calls are handled here; those of the client library would race with them.
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(attempt)).set_response_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(attempt))
+        .set_response_timeout(None)
+        .set_dns_resolver(target.resolver.clone());
     match timeout(attempt, target.client.get_multiplexed_async_connection_with_config(&config)).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => {
@@ -41,22 +63,20 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
     }
 }
 
-/// Returns the delay before the next attempt: random, up to a bound that doubles with each failed attempt
-/// ("full jitter", AWS Architecture Blog, "Exponential Backoff And Jitter", 2015).
-pub(crate) fn backoff(failed: u32) -> Duration {
-    let bound = FIRST_BACKOFF.saturating_mul(1 << failed.min(16)).min(LONGEST_BACKOFF);
-    rand::random_range(Duration::ZERO..=bound)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_between_attempts_grow_to_a_bound() {
-        for failed in 0..40 {
-            let bound = Duration::from_millis(20 << failed.min(8)).min(LONGEST_BACKOFF);
-            assert!((0..100).all(|_| backoff(failed) <= bound));
+/// Checks that a server that was away accepts a TCP connection: at one of its addresses, and without a handshake.
+/// `lookup` is the longest time that the lookup of its host name is waited for.
+async fn is_back(target: &Target, lookup: Duration) -> io::Result<()> {
+    let addresses = timeout(lookup, target.addresses()).await??;
+    let mut connecting = JoinSet::new();
+    for address in addresses.into_iter().take(MAX_ADDRESSES) {
+        connecting.spawn(async move { timeout(ACCEPT, TcpStream::connect(address)).await?.map(drop) });
+    }
+    let mut last = Err(io::ErrorKind::NotFound.into());
+    while let Some(connected) = connecting.join_next().await {
+        last = connected.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        if last.is_ok() {
+            break;
         }
     }
+    last
 }

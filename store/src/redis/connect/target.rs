@@ -2,7 +2,12 @@
 //! sentinels are discovered at run time by their addresses only; a [`TargetTemplate`] adds the credentials
 //! and certificates.
 
+use std::io;
+use std::net::SocketAddr;
+
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+
+use super::resolve::Resolver;
 
 /// A server to connect to.
 pub(crate) struct Target {
@@ -10,13 +15,24 @@ pub(crate) struct Target {
     pub(crate) tls: bool,
     /// `HOST:PORT`, for logs and for comparison with other servers.
     pub(crate) address: String,
+    pub(super) resolver: Resolver,
 }
 
 impl Target {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
         let address = info.addr().to_string();
         let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        Ok(Self { client: Client::open(info)?, tls, address })
+        Ok(Self { client: Client::open(info)?, tls, address, resolver: Resolver::default() })
+    }
+
+    /// Returns the addresses of the server.
+    pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                self.resolver.lookup(host, *port).await
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

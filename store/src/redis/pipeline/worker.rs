@@ -87,8 +87,11 @@ impl Worker {
         loop {
             let (scripts, budget) = (self.settings.scripts.clone(), self.settings.budget);
             let (key, failed) = (self.failed_key.clone(), self.failed);
+            let begun = Instant::now();
             let connecting = connector.connect(&scripts, key.as_deref(), budget, failed);
             let Some(connected) = self.fail_items_during(connecting).await else { return };
+            // A failed attempt is part of the delay before the next one.
+            let mut waited = Duration::ZERO;
             let end = match connected {
                 Ok(Connected { target, mut connection, clock }) => {
                     if !connected_before || self.address != target.address {
@@ -107,6 +110,7 @@ impl Worker {
                 }
                 Err(failure) => {
                     self.open_circuit(failure);
+                    waited = begun.elapsed();
                     Disconnect::Failed
                 }
             };
@@ -115,7 +119,8 @@ impl Worker {
                 Disconnect::MasterChanged => continue,
                 Disconnect::Failed => {}
             }
-            let delay = backoff(self.failed);
+            let fault = self.circuit.fault().unwrap_or(StoreFault::Unreachable);
+            let delay = backoff(self.failed, fault).saturating_sub(waited);
             self.failed = self.failed.saturating_add(1);
             if self.fail_items_during(sleep(delay)).await.is_none() {
                 return;

@@ -17,9 +17,8 @@ use crate::redis::script::send;
 /// Interval between two readings while the cluster is healthy.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Bounds of the delay between two readings otherwise.
+/// Shortest delay between two readings otherwise.
 const SHORTEST_DELAY: Duration = Duration::from_millis(20);
-const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
 /// Maximum duration of a server's reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,7 +37,7 @@ pub(crate) async fn keep_up_to_date(cluster: Weak<Cluster>) {
             // A request and the end of the interval have the same effect.
             let _ = timeout(INTERVAL, requested.notified()).await;
         } else {
-            sleep(backoff(failed).clamp(SHORTEST_DELAY, LONGEST_DELAY)).await;
+            sleep(backoff(failed, StoreFault::Unreachable).max(SHORTEST_DELAY)).await;
             failed = failed.saturating_add(1);
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use serde_json::json;
 use sluice_config::PolicyHash;
 use sluice_config::message::UntrustedProxy;
+use sluice_config::policy::Mode;
 use sluice_crds::{Installation, compile};
 use tokio::time::Instant;
 
@@ -61,6 +62,7 @@ fn condition(
         policy: Box::new(compiled.policy),
         selector: compiled.selector,
         published_at: Instant::now(),
+        installation: Mode::Enforce,
     };
     let finding = client_address(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },

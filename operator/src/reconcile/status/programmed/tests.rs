@@ -62,6 +62,7 @@ fn compute(
         hash: PolicyHash::of("p"),
         selector: Default::default(),
         published_at: Instant::now() - Duration::from_secs(60),
+        installation: Mode::Enforce,
     };
     programmed(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
