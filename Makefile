@@ -30,6 +30,13 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 interop: ## Run the tests with applications that CI does not have (Java and Maven)
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
 
+# Needs `cargo install cargo-fuzz` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
+.PHONY: fuzz
+fuzz: ## Run all checks of hostile input with libFuzzer, an hour together (FUZZ_SECONDS sets the time of each)
+	@set -e; for target in $$(cargo fuzz list --fuzz-dir fuzz/libfuzzer); do \
+	  fuzz/run.sh $$target $${FUZZ_SECONDS:-600}; \
+	done
+
 .PHONY: soak
 soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SLUICE_SOAK_SECONDS sets the time)
 	tests/node/apt.sh test

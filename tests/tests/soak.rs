@@ -25,7 +25,7 @@ const CLIENTS: usize = 24;
 /// Keys that are in use at the same time. Every minute brings new ones.
 const KEYS: u64 = 40;
 /// Requests that a key has. In a minute, a key sends more.
-const REQUESTS: u64 = 500;
+const REQUESTS: u64 = 150;
 /// Largest growth of a sidecar's resident memory, in MiB, from the end of the warm-up to the end.
 const GROWTH: u64 = 8;
 /// Name of the header that marks the requests of clients that leave.

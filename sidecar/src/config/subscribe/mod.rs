@@ -14,7 +14,7 @@ mod backoff;
 mod operator;
 mod received;
 mod report;
-mod sse;
+pub mod sse;
 mod subscriber;
 mod versions;
 

@@ -6,27 +6,29 @@ const MAX_LENGTH: usize = 32 << 20;
 
 /// A complete event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// Value of the field `event`, or empty.
-    pub(crate) kind: String,
+    pub kind: String,
     /// Values of the fields `data`, joined by line feeds.
-    pub(crate) data: String,
+    pub data: String,
     /// The last value of the field `id` in this session.
-    pub(crate) id: Option<String>,
+    pub id: Option<String>,
 }
 
 /// The reason why a session cannot be parsed further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SseError {
+pub enum SseError {
+    /// A line, or the data of an event, is too long.
     #[error("the session has an event of more than {MAX_LENGTH} bytes")]
     TooLong,
+    /// The session is not valid UTF-8.
     #[error("the session is not valid UTF-8")]
     NotUtf8,
 }
 
 /// Parses a session whose bytes arrive in pieces of any size.
 #[derive(Debug, Default)]
-pub(crate) struct Parser {
+pub struct Parser {
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     /// Whether the last byte was a carriage return. A line feed after it belongs to the same line end.
@@ -38,7 +40,7 @@ pub(crate) struct Parser {
 
 impl Parser {
     /// Reads the next bytes, and appends the events that are complete.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
+    pub fn read(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.after_return) && first == b'\n' {
                 bytes = &bytes[1..];
