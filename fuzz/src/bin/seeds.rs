@@ -1,6 +1,5 @@
 //! Writes the seeds of a check into a folder, and its words as a dictionary of libFuzzer: `seeds TARGET FOLDER FILE`.
 
-use std::fmt::Write as _;
 use std::io::{Error, Result};
 use std::path::Path;
 
@@ -18,12 +17,7 @@ fn main() -> Result<()> {
     for (n, seed) in target.seeds.iter().enumerate() {
         std::fs::write(Path::new(folder).join(format!("seed-{n}")), seed)?;
     }
-    let mut words = String::new();
-    for word in target.words {
-        words.push('"');
-        // A fmt::Write to a string does not fail.
-        word.bytes().for_each(|byte| drop(write!(words, "\\x{byte:02x}")));
-        words.push_str("\"\n");
-    }
+    let escaped = |word: &&str| word.bytes().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+    let words: String = target.words.iter().map(|word| format!("\"{}\"\n", escaped(word))).collect();
     std::fs::write(dictionary, words)
 }
