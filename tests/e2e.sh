@@ -33,5 +33,6 @@ else
   cargo test -p sluice-tests --features e2e --test e2e_install
   cargo test -p sluice-tests --features e2e --test e2e_limits
   cargo test -p sluice-tests --features e2e --test e2e_leader
+  cargo test -p sluice-tests --features e2e --test e2e_posture
   cargo test -p sluice-tests --features e2e --test e2e_uninstall
 fi

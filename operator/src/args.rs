@@ -61,7 +61,7 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
-    /// What sidecars do before their first policies: `Forward` requests without limits, or `Deny` them.
+    /// Treatment of requests before a sidecar has policies: `Forward` them without limits, or `Deny` them.
     #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
     pub sidecar_startup_policy: StartupPolicy,
     /// Let sidecars tell in responses why the store or the application did not answer. Only for debugging: the
@@ -120,7 +120,7 @@ pub struct Args {
     pub log: String,
 }
 
-/// What a sidecar does before its first policies.
+/// Treatment of requests before a sidecar has policies.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartupPolicy {
     /// It forwards requests without limits.

@@ -1,4 +1,4 @@
-//! What a sidecar does and tells when something is missing: its policies, its store, its application.
+//! A sidecar without its policies, its store or its application: what it does, and what it tells.
 #![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod support;

@@ -20,8 +20,9 @@ async fn e2e_uninstall_leaves_pods_serving() {
         (ok && pods.trim().lines().all(|line| !line.starts_with("pod/"))).then_some(())
     })
     .await;
-    for _ in 0..20 {
-        assert_eq!(get(&address, "/", &[("x-client", "b")]).await.status, 200);
+    // Without Redis each pod enforces its share of the limit.
+    for client in 0..20 {
+        assert_eq!(get(&address, "/", &[("x-client", &format!("b{client}"))]).await.status, 200);
     }
     // New pods start without a sidecar.
     kubectl("-n leave rollout restart deployment/web");

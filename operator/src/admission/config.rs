@@ -16,7 +16,7 @@ pub struct InjectConfig {
     pub pull_policy: String,
     /// Resource requests and limits of the sidecar.
     pub resources: ResourceRequirements,
-    /// What the sidecar does before its first policies.
+    /// Treatment of requests before a sidecar has policies.
     pub startup_policy: StartupPolicy,
     /// Whether the sidecar's responses tell why the store or the application did not answer.
     pub debug_headers: bool,

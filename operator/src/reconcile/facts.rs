@@ -41,6 +41,17 @@ pub enum Outcome {
     Invalid(Vec<Violation>),
 }
 
+impl Outcome {
+    /// Reports whether the installation turns the policy to Shadow. A policy that is so itself is not turned.
+    #[must_use]
+    pub fn is_shadowed_by_installation(&self) -> bool {
+        match self {
+            Self::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
+            Self::Published { installation: Mode::Enforce, .. } | Self::Invalid(_) => false,
+        }
+    }
+}
+
 /// A counted pod: it runs, is not being deleted, has not opted out and does not use the host's network.
 #[derive(Debug, Clone)]
 pub struct CountedPod {

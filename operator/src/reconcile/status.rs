@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sluice_config::policy::Mode;
 use sluice_crds::RateLimitPolicyStatus;
 use sluice_crds::conditions::types;
 use sluice_crds::policy::PodCounts;
@@ -51,7 +50,11 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     };
     let limits = match observed.outcome {
         Outcome::Published { policy, .. } => {
-            let suffix = if is_shadowed(observed.outcome) { "; shadowed by the installation" } else { "" };
+            let suffix = if observed.outcome.is_shadowed_by_installation() {
+                "; shadowed by the installation"
+            } else {
+                ""
+            };
             Some(summary::short(policy) + suffix)
         }
         Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
@@ -69,14 +72,6 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
     (status, programmed.check_again_after)
-}
-
-/// Reports whether the installation turns the policy to Shadow, unless it is so itself.
-fn is_shadowed(outcome: &Outcome) -> bool {
-    match outcome {
-        Outcome::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
-        Outcome::Published { installation: Mode::Enforce, .. } | Outcome::Invalid(_) => false,
-    }
 }
 
 fn count(pods: &[CountedPod]) -> PodCounts {

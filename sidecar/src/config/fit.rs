@@ -41,3 +41,33 @@ pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec
     }
     (accepted, nacked)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a policy with this number of limits in one mode.
+    fn policy(name: &str, limits: usize, mode: &str) -> IdentifiedPolicy {
+        let limit = |n| {
+            format!(
+                r#"{{"name":"l{n}","mode":"{mode}","onMissing":"Shared","kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":1000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}"#
+            )
+        };
+        let limits: Vec<_> = (0..limits).map(limit).collect();
+        let json = format!(
+            r#"{{"namespace":"n","name":"{name}","mode":"{mode}","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]}}"#,
+            limits.join(",")
+        );
+        (name.into(), Arc::new(PreparedPolicy::from_json(&json).unwrap()))
+    }
+
+    #[test]
+    fn policies_that_fit_also_fit_when_all_of_them_are_in_shadow_mode() {
+        let nacked = |policies: &[IdentifiedPolicy]| fit(policies).1.len();
+        assert_eq!(nacked(&[policy("a", 32, "Enforce"), policy("b", 32, "Shadow")]), 0);
+        assert_eq!(nacked(&[policy("a", 32, "Shadow"), policy("b", 32, "Shadow")]), 0);
+        assert_eq!(nacked(&[policy("a", 32, "Enforce"), policy("b", 33, "Shadow")]), 1);
+        assert_eq!(nacked(&[policy("a", 33, "Enforce")]), 1);
+        assert_eq!(nacked(&[policy("a", 32, "Shadow"), policy("b", 33, "Shadow")]), 1);
+    }
+}

@@ -1,6 +1,6 @@
 //! The treatment of requests before the first policies.
 
-/// What happens to requests before the first policies.
+/// Treatment of requests before the first policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum StartupPolicy {
     /// They are forwarded without limits.

@@ -48,7 +48,7 @@ pub struct Args {
     /// Time that /startupz waits for the first policies
     #[arg(long, env = "SLUICE_STARTUP_WAIT", default_value = "10s", value_parser = duration)]
     pub startup_wait: Duration,
-    /// What happens to requests before the first policies: forward them without limits, or deny them with the
+    /// Treatment of requests before the first policies: forward them without limits, or deny them with the
     /// status 503
     #[arg(long, env = "SLUICE_STARTUP_POLICY", value_enum, ignore_case = true, default_value = "forward")]
     pub startup_policy: StartupPolicy,

@@ -36,7 +36,7 @@ pub struct Options {
     pub idle_timeout: Duration,
     /// Time that `/startupz` waits for the first policies.
     pub startup_wait: Duration,
-    /// What happens to requests before the first policies.
+    /// Treatment of requests before the first policies.
     pub startup_policy: StartupPolicy,
     /// Whether responses tell what only operators need: the store's failure and the application's address. For
     /// debugging, never where the public can read them.

@@ -1,4 +1,4 @@
-//! What responses tell. A client must not learn that limits are off, nor where the application listens: both help
+//! Faults behind the sidecar in responses. A client must not learn that limits are off, nor where the application listens: both help
 //! only those who look for a moment, or a way, to get past the limits.
 
 use http::{HeaderMap, HeaderName, HeaderValue};

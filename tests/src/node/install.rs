@@ -12,38 +12,36 @@ pub const SYSTEM: &str = "sluice-system";
 /// When the installation does not become ready.
 pub fn install() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(install_now);
+    ONCE.call_once(|| upgrade(&["--wait", "--timeout", "5m"]));
 }
 
-fn install_now() {
+/// Installs or upgrades Sluice with further arguments for Helm, such as values.
+///
+/// # Panics
+/// When Helm fails.
+pub fn upgrade(more_arguments: &[&str]) {
     let tag = std::env::var("SLUICE_E2E_TAG").expect("SLUICE_E2E_TAG: run `make e2e`");
     let tag = ["operator.image.tag", "sidecar.image.tag"].map(|name| format!("{name}={tag}"));
-    let (ok, text) = run(
-        "helm",
-        &[
-            "upgrade",
-            "--install",
-            "sluice",
-            "charts/sluice",
-            "--namespace",
-            SYSTEM,
-            "--create-namespace",
-            "--set",
-            &tag[0],
-            "--set",
-            &tag[1],
-            "--set",
-            "redis.image.repository=sluice.local/redis",
-            "--set",
-            "redis.image.tag=test",
-            // On a busy machine the default of 50 ms would leave checks to `onStoreFailure`.
-            "--set",
-            "redis.latencyBudget=2s",
-            "--wait",
-            "--timeout",
-            "5m",
-        ],
-        "",
-    );
+    let arguments = [
+        "upgrade",
+        "--install",
+        "sluice",
+        "charts/sluice",
+        "--namespace",
+        SYSTEM,
+        "--create-namespace",
+        "--set",
+        &tag[0],
+        "--set",
+        &tag[1],
+        "--set",
+        "redis.image.repository=sluice.local/redis",
+        "--set",
+        "redis.image.tag=test",
+        // On a busy machine the default of 50 ms would leave checks to `onStoreFailure`.
+        "--set",
+        "redis.latencyBudget=2s",
+    ];
+    let (ok, text) = run("helm", &[&arguments, more_arguments].concat(), "");
     assert!(ok, "{text}");
 }

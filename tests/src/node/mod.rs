@@ -10,5 +10,5 @@ pub mod install;
 pub mod shop;
 
 pub use command::{apply, kubectl, run, try_apply};
-pub use install::{SYSTEM, install};
+pub use install::{SYSTEM, install, upgrade};
 pub use shop::Shop;

@@ -4,7 +4,6 @@
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
-use super::is_shadowed;
 use crate::reconcile::facts::Outcome;
 
 /// Added to a message while the installation turns the policy to Shadow.
@@ -37,7 +36,7 @@ pub(super) fn ready(
             Finding::new(status, finding.reason, format!("{kind}: {}", finding.message))
         }
     };
-    if !is_shadowed(outcome) {
+    if !outcome.is_shadowed_by_installation() {
         return finding;
     }
     let reason = if finding.status == "True" { reasons::SHADOWED_BY_INSTALLATION } else { finding.reason };
