@@ -23,12 +23,17 @@ build: ## Build all binaries
 test: ## Run all tests that need no privileges (installs Redis and etcd, fetches Valkey, builds kube-apiserver once)
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
-	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
+	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
+	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
 .PHONY: interop
 interop: ## Run the tests with applications that CI does not have (Java and Maven)
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
+
+.PHONY: pressure
+pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
+	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test pressure -- --nocapture
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root)

@@ -16,8 +16,7 @@ pub(crate) const CONNECTION_WINDOW: u32 = 512 * 1024;
 
 /// Memory that the process may use before it stops to read: a part of the cgroup's limit. The rest is for the bytes
 /// that arrive before the excess is noticed, and for the kernel's buffers.
-const BUDGET_NUMERATOR: u64 = 5;
-const BUDGET_DENOMINATOR: u64 = 8;
+const BUDGET_FRACTION: u64 = 2;
 /// The budget without a limit, in bytes.
 const BUDGET_WITHOUT_LIMIT: u64 = 1 << 30;
 
@@ -65,8 +64,7 @@ fn connections_in(memory: Option<u64>) -> usize {
 }
 
 fn memory_budget_in(memory: Option<u64>) -> u64 {
-    let budget = memory.map(|bytes| bytes / BUDGET_DENOMINATOR * BUDGET_NUMERATOR);
-    budget.unwrap_or(BUDGET_WITHOUT_LIMIT).min(BUDGET_WITHOUT_LIMIT)
+    memory.map_or(BUDGET_WITHOUT_LIMIT, |bytes| bytes / BUDGET_FRACTION).min(BUDGET_WITHOUT_LIMIT)
 }
 
 fn local_keys_in(memory: Option<u64>) -> usize {
@@ -97,8 +95,8 @@ mod tests {
         for (memory, budget) in [
             (None, 1 << 30),
             (Some(u64::MAX), 1 << 30),
-            (Some(128 << 20), 80 << 20),
-            (Some(64 << 20), 40 << 20),
+            (Some(128 << 20), 64 << 20),
+            (Some(64 << 20), 32 << 20),
         ] {
             assert_eq!(memory_budget_in(memory), budget, "{memory:?}");
         }

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
@@ -22,6 +22,8 @@ use crate::capacity;
 /// Bytes that are read between two measurements. A header list takes up to a hundred times as much memory as it has
 /// bytes, so this much can become 25 MiB at worst.
 const STEP: i64 = 256 << 10;
+/// Bytes of a small message.
+const SMALL: usize = 8 << 10;
 /// Memory that may still be used above what cannot be freed, such as the counters of a memory store.
 const SLACK: u64 = 8 << 20;
 /// Time for which freed memory is kept for reuse.
@@ -93,6 +95,18 @@ impl Budget {
         self.resumed.notify_waiters();
     }
 
+    /// Waits until the budget permits another request.
+    pub(crate) async fn ready(&self) {
+        while self.is_exceeded.load(Ordering::Relaxed) {
+            let mut resumed = pin!(self.resumed.notified());
+            // Registered before the budget is looked at again, so that no resumption is missed.
+            resumed.as_mut().enable();
+            if self.is_exceeded.load(Ordering::SeqCst) {
+                resumed.await;
+            }
+        }
+    }
+
     /// Raises the budget that applies now, because nothing more can be freed.
     pub(crate) fn raise(&self) {
         self.current.store(self.resident() + SLACK, Ordering::Relaxed);
@@ -111,17 +125,32 @@ impl Budget {
 }
 
 /// The part of a socket in the budget.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadBudget {
+    /// Bytes that may be read after each write, whether the budget is exceeded or not.
+    share: usize,
+    /// Bytes read since the last write.
+    since_write: usize,
     /// Set while the budget is exceeded.
     resumed: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl ReadBudget {
+    /// Creates the part of an HTTP/1 connection. The heads and small bodies of other clients pass while a few use up
+    /// the memory: their bytes are bounded by the number of connections.
+    pub(crate) fn http1() -> Self {
+        Self { share: SMALL, since_write: 0, resumed: None }
+    }
+
+    /// Creates the part of an HTTP/2 connection, on which a few bytes make many requests.
+    pub(crate) fn http2() -> Self {
+        Self { share: 0, since_write: 0, resumed: None }
+    }
+
     /// Waits until the budget permits to read.
     pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if !BUDGET.is_exceeded.load(Ordering::Relaxed) {
+            if !BUDGET.is_exceeded.load(Ordering::Relaxed) || self.since_write < self.share {
                 if self.resumed.is_some() {
                     self.resumed = None;
                 }
@@ -137,8 +166,14 @@ impl ReadBudget {
         }
     }
 
+    /// Notes that bytes were written.
+    pub(crate) fn written(&mut self) {
+        self.since_write = 0;
+    }
+
     /// Counts bytes that were read.
-    pub(crate) fn read(&self, bytes: usize) {
+    pub(crate) fn read(&mut self, bytes: usize) {
+        self.since_write = self.since_write.saturating_add(bytes);
         BUDGET.read(bytes);
     }
 }

@@ -75,7 +75,11 @@ impl ClientStream {
             head_in_progress: Arc::default(),
         };
         watch.observe(&first_bytes, &activity)?;
-        Ok(Self { stream, first_bytes, watch, activity, budget: ReadBudget::default() })
+        let budget = match protocol {
+            Protocol::Http1 => ReadBudget::http1(),
+            Protocol::Http2 => ReadBudget::http2(),
+        };
+        Ok(Self { stream, first_bytes, watch, activity, budget })
     }
 
     /// Returns the mark of ambiguous requests, which changes while the stream is read.
@@ -88,6 +92,7 @@ impl ClientStream {
             Poll::Pending => self.activity.write_blocked(),
             Poll::Ready(Ok(bytes)) => {
                 self.activity.sent(*bytes);
+                self.budget.written();
                 if let Some(control_frames) = &mut self.watch.control_frames {
                     control_frames.sent(*bytes);
                 }

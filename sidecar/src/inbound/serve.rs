@@ -18,6 +18,7 @@ use crate::inbound::protocol::{self, Protocol};
 use crate::inbound::table::activity::Stage;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::inbound::{http1, http2};
+use crate::memory::BUDGET;
 use crate::proxy::Proxy;
 use crate::socket;
 
@@ -63,6 +64,10 @@ pub(super) async fn serve(
         let handler = handler.clone();
         async move {
             let exchange = Exchange::begin(handler.connection.permit.activity().clone());
+            // The requests of an HTTP/2 connection may have arrived before reading stopped.
+            if protocol == Protocol::Http2 {
+                BUDGET.ready().await;
+            }
             let response = handler.proxy.respond(&handler.connection, request).await;
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
         }

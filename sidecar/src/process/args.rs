@@ -80,8 +80,8 @@ pub struct Args {
     /// Format of the logs
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// Log filter, such as info or info,sluice_store=debug
-    #[arg(long, env = "SLUICE_LOG", default_value = "info")]
+    /// Log filter, such as info or info,sluice_store=debug. The default leaves out what any client can cause
+    #[arg(long, env = "SLUICE_LOG", default_value = "info,h2=error")]
     pub log: String,
 }
 

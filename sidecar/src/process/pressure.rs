@@ -9,8 +9,9 @@ use tokio::time::{Instant, interval, sleep};
 use crate::inbound::table::ConnectionTable;
 use crate::memory::{BUDGET, release_free};
 
-/// Time in which evicted connections end.
+/// Interval at which it is checked whether evicted connections have ended, and how often.
 const ROUND: Duration = Duration::from_millis(5);
+const MAX_ROUNDS: u32 = 200;
 /// Connections may be evicted that occupy this many times the excess, and so many bytes more.
 const MAX_FREED_FACTOR: u64 = 4;
 const MAX_FREED_MORE: u64 = 64 << 20;
@@ -35,7 +36,13 @@ async fn make_room(table: &ConnectionTable) {
             BUDGET.raise();
             return;
         }
-        sleep(ROUND).await;
+        // What they occupy is free only when they have ended.
+        for _ in 0..MAX_ROUNDS {
+            sleep(ROUND).await;
+            if !table.has_ending() {
+                break;
+            }
+        }
     }
 }
 

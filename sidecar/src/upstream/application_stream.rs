@@ -17,8 +17,8 @@ pub(crate) struct ApplicationStream {
 }
 
 impl ApplicationStream {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, budget: ReadBudget::default() }
+    pub(crate) fn new(stream: TcpStream, budget: ReadBudget) -> Self {
+        Self { stream, budget }
     }
 }
 
@@ -35,7 +35,9 @@ impl AsyncRead for ApplicationStream {
 
 impl AsyncWrite for ApplicationStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        this.budget.written();
+        Pin::new(&mut this.stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -43,7 +45,9 @@ impl AsyncWrite for ApplicationStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        this.budget.written();
+        Pin::new(&mut this.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

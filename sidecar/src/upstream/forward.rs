@@ -19,6 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::inbound::table::activity::{Activity, EndReason, Stage};
 use crate::inbound::table::exchange::Waiting;
+use crate::memory::BUDGET;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
@@ -247,6 +248,8 @@ pub(crate) async fn http2(
     loop {
         let opened = connection.open(upstream, failed).await.map_err(ForwardError::Unreachable)?;
         let Opened { mut sender, number, reused } = opened;
+        // Many requests may have waited for the connection.
+        BUDGET.ready().await;
         match sender.try_send_request(request).await {
             Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
             Err(mut error) => match error.take_message() {

@@ -63,7 +63,11 @@ impl Sidecar {
                 break listen.to_owned();
             }
         };
-        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = log.next_line().await {
+                println!("{line}");
+            }
+        });
         let addresses = listen.split(',').map(|address| address.parse().unwrap());
         Self { process, addresses: kinds.into_iter().zip(addresses).collect() }
     }
@@ -145,9 +149,15 @@ async fn is_answered(to: SocketAddr) -> bool {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await?;
         let mut response = Vec::new();
         stream.read_to_end(&mut response).await?;
+        if !response.starts_with(b"HTTP/1.1 200") {
+            println!("{}", String::from_utf8_lossy(&response));
+        }
         std::io::Result::Ok(response.starts_with(b"HTTP/1.1 200"))
     };
     let answered = tokio::time::timeout(TIMEOUT, exchange).await.expect("the honest client hangs");
+    if !matches!(answered, Ok(true)) {
+        println!("{answered:?}");
+    }
     answered.unwrap_or(false)
 }
 
@@ -169,6 +179,7 @@ async fn under(shape: Shape, sidecar: &mut Sidecar, duration: Duration) {
         let mut attempts = 1;
         while !is_answered(ordinary).await {
             attempts += 1;
+            assert!(sidecar.process.try_wait().unwrap().is_none(), "{name}: the sidecar has ended");
             assert!(attempts <= 5, "{name}: an honest request was not answered");
         }
         answered += 1;

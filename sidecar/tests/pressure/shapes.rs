@@ -44,12 +44,13 @@ fn nothing(_: u32) -> Vec<u8> {
 /// Returns all shapes. `many` is the number of connections where each is cheap.
 pub(crate) fn all(many: u32) -> Vec<Shape> {
     let few = many / 10;
+    let fewer = many / 50;
     let bomb = |stream| {
         let mut head = head();
         head.extend(indexed_header(b"x-bomb", &[b'a'; 3000]));
-        head.extend([0x80 | 62; 8]);
+        head.extend([0x80 | 62; 6]);
         // The static table names many headers in a byte each.
-        head.extend([0x80 | 16; 100]);
+        head.extend([0x80 | 16; 150]);
         frame(HEADERS, END_HEADERS | END_STREAM, stream, &head)
     };
     let upload = |stream| {
@@ -92,7 +93,7 @@ pub(crate) fn all(many: u32) -> Vec<Shape> {
         ),
         shape(
             "rapid reset",
-            few,
+            fewer,
             http2(&[]),
             |n| [request(2 * n + 1, true), frame(RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8])].concat(),
             0,
@@ -101,20 +102,20 @@ pub(crate) fn all(many: u32) -> Vec<Shape> {
         ),
         shape(
             "CONTINUATION",
-            few,
+            fewer,
             http2(&[frame(HEADERS, 0, 1, &head())]),
             |_| frame(CONTINUATION, 0, 1, &header(b"x-bomb", &[b'a'; 100])),
             0,
             true,
             Ordinary,
         ),
-        shape("PING", few, http2(&[]), |_| frame(PING, 0, 0, &[0; 8]).repeat(50), 0, true, Ordinary),
-        shape("SETTINGS", few, http2(&[]), |_| frame(SETTINGS, 0, 0, &[]).repeat(50), 0, true, Ordinary),
-        shape("header bombs", few, http2(&streams(&bomb)), nothing, 0, true, Silent),
+        shape("PING", fewer, http2(&[]), |_| frame(PING, 0, 0, &[0; 8]).repeat(50), 0, true, Ordinary),
+        shape("SETTINGS", fewer, http2(&[]), |_| frame(SETTINGS, 0, 0, &[]).repeat(50), 0, true, Ordinary),
+        shape("header bombs", fewer, http2(&streams(&bomb)), nothing, 0, true, Silent),
         shape("unread responses", many, text(&format!("{get}\r\n")), nothing, 0, false, Endless),
         shape(
             "unread HTTP/2 responses",
-            few,
+            fewer,
             http2(&[frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]), streams(&|n| request(n, true)).concat()]),
             nothing,
             0,

@@ -1,4 +1,4 @@
-//! What one client connection does: the requests in flight, the bytes that move, and since when nothing has. The
+//! The state of one client connection: the requests in flight, the bytes that move, and since when nothing has. The
 //! tasks of the connection write it, mostly with plain stores; [`super::ConnectionTable`] reads it once a second
 //! and when connections or memory run out.
 
@@ -9,8 +9,15 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use crate::memory::BUDGET;
+
 /// Origin of the times in [`Activity::idle_since`].
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Estimated memory of a request in flight, in bytes.
+pub(super) const REQUEST_WEIGHT: u64 = 8 << 10;
+/// More concurrent requests of a connection count in the memory budget: a few bytes of HTTP/2 make many of them.
+const FEW_REQUESTS: u32 = 8;
 
 /// Returns the time since the first use, in microseconds.
 pub(super) fn now() -> u64 {
@@ -171,7 +178,9 @@ impl Activity {
     }
 
     pub(super) fn begin_exchange(&self) {
-        self.exchanges.fetch_add(1, Ordering::Relaxed);
+        if self.exchanges.fetch_add(1, Ordering::Relaxed) >= FEW_REQUESTS {
+            BUDGET.read(REQUEST_WEIGHT as usize);
+        }
         if !self.had_request.load(Ordering::Relaxed) {
             self.had_request.store(true, Ordering::Relaxed);
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::inbound::table::activity::{Activity, EndReason, Stage};
+use crate::inbound::table::activity::{Activity, EndReason, REQUEST_WEIGHT, Stage};
 use crate::inbound::table::choice::{Candidate, Harm, choose};
 use crate::memory::BUDGET;
 
@@ -35,14 +35,12 @@ const BATCH_FRACTION: usize = 16;
 const IDLE_AFTER: u64 = 200_000;
 /// Time after which a connection without progress can make room for another, in microseconds.
 const STALLED_AFTER: u64 = 2_000_000;
-/// The same for an upgraded connection or a gRPC stream.
+/// Time after which an upgraded connection or a gRPC stream without progress can, in microseconds.
 const QUIET_AFTER: u64 = 3_000_000;
 /// Fewer bytes are no progress: a client that sends a byte now and then occupies a connection for ever.
 const MIN_PROGRESS: u64 = 256;
-/// Estimated memory of a connection without requests, of a request in flight, and of responses that the client does
-/// not read, in bytes.
+/// Estimated memory of a connection without requests, and of responses that the client does not read, in bytes.
 const CONNECTION_WEIGHT: u64 = 16 << 10;
-const REQUEST_WEIGHT: u64 = 8 << 10;
 const UNREAD_WEIGHT: u64 = 64 << 10;
 /// Connections that occupy less are equal when memory runs out.
 const LIGHT: u64 = 64 << 10;
@@ -182,6 +180,11 @@ impl ConnectionTable {
             evicted |= activity.end(reason);
         }
         evicted || later
+    }
+
+    /// Reports whether connections are about to end.
+    pub(crate) fn has_ending(&self) -> bool {
+        self.lock().iter().any(|entry| entry.activity.is_ending())
     }
 
     /// Evicts the connections that occupy the most memory, until `bytes` should be free. Returns the estimated
