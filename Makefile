@@ -23,7 +23,8 @@ build: ## Build all binaries
 test: ## Run all tests that need no privileges (installs Redis and etcd, fetches Valkey, builds kube-apiserver once)
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
-	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && set -x && \
+	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
+	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
 .PHONY: interop
@@ -43,6 +44,9 @@ soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SL
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  $(CARGO) build -p sluice-operator -p sluice-sidecar --bins && \
 	  $(CARGO) test -p sluice-tests --test soak -- --ignored --nocapture
+.PHONY: pressure
+pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
+	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test pressure -- --nocapture
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root)

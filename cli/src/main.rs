@@ -13,6 +13,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_crds::compile::installation::InstallationArgs;
+use tikv_jemallocator::Jemalloc;
+
+/// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Rate limits for Kubernetes pods, and for a single application outside Kubernetes.
 #[derive(Debug, Parser)]

@@ -12,7 +12,13 @@ pub(crate) const MAX_BUFFER: usize = 32 * 1024;
 /// HTTP/2 window of a stream, in bytes. The proxy holds this much when one side reads slowly.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 /// HTTP/2 window of a connection, in bytes.
-pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 512 * 1024;
+
+/// Memory that the process may use before it stops to read: a part of the cgroup's limit. The rest is for the bytes
+/// that arrive before the excess is noticed, and for the kernel's buffers.
+const BUDGET_FRACTION: u64 = 2;
+/// The budget without a limit, in bytes.
+const BUDGET_WITHOUT_LIMIT: u64 = 1 << 30;
 
 /// Workers without a CPU quota: the sidecar is a guest on its node.
 const WORKERS_WITHOUT_QUOTA: usize = 2;
@@ -42,6 +48,11 @@ pub(crate) fn connections() -> usize {
     connections_in(cgroup::memory_limit())
 }
 
+/// Returns the memory that the process may use before it stops to read, in bytes.
+pub(crate) fn memory_budget() -> u64 {
+    memory_budget_in(cgroup::memory_limit())
+}
+
 /// Returns the number of keys that the local quota may count.
 pub(crate) fn local_keys() -> usize {
     local_keys_in(cgroup::memory_limit())
@@ -50,6 +61,10 @@ pub(crate) fn local_keys() -> usize {
 fn connections_in(memory: Option<u64>) -> usize {
     let connections = |bytes: u64| (bytes / CONNECTION_BYTES).clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
     memory.map_or(MAX_CONNECTIONS, connections) as usize
+}
+
+fn memory_budget_in(memory: Option<u64>) -> u64 {
+    memory.map_or(BUDGET_WITHOUT_LIMIT, |bytes| bytes / BUDGET_FRACTION).min(BUDGET_WITHOUT_LIMIT)
 }
 
 fn local_keys_in(memory: Option<u64>) -> usize {
@@ -72,6 +87,18 @@ mod tests {
             (Some(16 << 20), 512),
         ] {
             assert_eq!(connections_in(memory), connections, "{memory:?}");
+        }
+    }
+
+    #[test]
+    fn the_memory_budget_follows_from_the_memory_limit() {
+        for (memory, budget) in [
+            (None, 1 << 30),
+            (Some(u64::MAX), 1 << 30),
+            (Some(128 << 20), 64 << 20),
+            (Some(64 << 20), 32 << 20),
+        ] {
+            assert_eq!(memory_budget_in(memory), budget, "{memory:?}");
         }
     }
 

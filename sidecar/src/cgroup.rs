@@ -12,7 +12,8 @@ pub(crate) fn cpu_quota() -> Option<usize> {
 
 /// Returns the memory limit in bytes, or `None` without a limit.
 pub(crate) fn memory_limit() -> Option<u64> {
-    memory_limit_in(Path::new(ROOT))
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    memory_limit_in(Path::new(ROOT), &membership)
 }
 
 fn cpu_quota_in(root: &Path) -> Option<usize> {
@@ -28,11 +29,29 @@ fn cpu_quota_in(root: &Path) -> Option<usize> {
     (period > 0).then(|| quota.div_ceil(period))
 }
 
-fn memory_limit_in(root: &Path) -> Option<u64> {
-    let file = ["memory.max", "memory/memory.limit_in_bytes"];
-    let text = file.iter().find_map(|file| fs::read_to_string(root.join(file)).ok())?;
-    // Without a limit, version 2 has "max" and version 1 a number larger than any memory.
-    text.trim().parse().ok()
+/// Returns the lowest limit of the process's cgroup and its ancestors. In a container the root is the container's own
+/// cgroup, and the path of the membership may be one of the host that does not exist here.
+fn memory_limit_in(root: &Path, membership: &str) -> Option<u64> {
+    let lines = membership.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let path = Path::new(path.trim_start_matches('/'));
+        if controllers.is_empty() {
+            Some((root.to_owned(), "memory.max", path))
+        } else {
+            let has_memory = controllers.split(',').any(|controller| controller == "memory");
+            has_memory.then(|| (root.join("memory"), "memory.limit_in_bytes", path))
+        }
+    });
+    let here = Path::new("");
+    let roots = [(root.to_owned(), "memory.max", here), (root.join("memory"), "memory.limit_in_bytes", here)];
+    lines
+        .chain(roots)
+        .flat_map(|(root, file, path)| {
+            path.ancestors().map(|path| root.join(path).join(file)).collect::<Vec<_>>()
+        })
+        // Without a limit, version 2 has "max" and version 1 a number larger than any memory.
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+        .min()
 }
 
 #[cfg(test)]
@@ -60,13 +79,26 @@ mod tests {
     #[test]
     fn a_memory_limit_is_read_from_both_versions() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(memory_limit_in(root.path()), None);
-        fs::create_dir(root.path().join("memory")).unwrap();
-        fs::write(root.path().join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
-        assert_eq!(memory_limit_in(root.path()), Some(9_223_372_036_854_771_712));
-        for (text, limit) in [("max\n", None), ("134217728\n", Some(134_217_728))] {
-            fs::write(root.path().join("memory.max"), text).unwrap();
-            assert_eq!(memory_limit_in(root.path()), limit, "{text}");
+        let limit = |membership| memory_limit_in(root.path(), membership);
+        let write = |file: &str, text: &str| {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        assert_eq!(limit(""), None);
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(limit(""), Some(9_223_372_036_854_771_712));
+        write("memory/pod/a/memory.limit_in_bytes", "1000\n");
+        let membership = "5:cpu,cpuacct:/x\n4:memory:/pod/a/b\n";
+        assert_eq!(limit(membership), Some(1000));
+        write("memory/pod/memory.limit_in_bytes", "900\n");
+        assert_eq!(limit(membership), Some(900));
+        assert_eq!(limit("4:memory:/of/the/host\n"), Some(9_223_372_036_854_771_712));
+        for (text, expected) in [("max\n", 9_223_372_036_854_771_712), ("134217728\n", 134_217_728)] {
+            write("memory.max", text);
+            assert_eq!(limit(""), Some(expected), "{text}");
         }
+        write("service/memory.max", "5000\n");
+        assert_eq!(limit("0::/service\n"), Some(5000));
     }
 }

@@ -12,18 +12,20 @@
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
-//! [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections and keys by the limits
-//! of the [`cgroup`].
+//! [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
+//! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections.
 
 mod capacity;
 mod cgroup;
 pub mod config;
 mod inbound;
 mod limit;
+mod memory;
 mod metrics;
 pub mod process;
 mod proxy;
 mod respond;
+mod socket;
 mod upstream;
 
 pub use config::publisher::Publisher;

@@ -4,6 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use sluice_sidecar::process::{args::Args, run::run};
+use tikv_jemallocator::Jemalloc;
+
+/// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     // Fails only if a provider is installed already.

@@ -14,6 +14,7 @@ use crate::config::publisher::Publisher;
 use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
+use crate::inbound::table::activity::EndReason;
 use crate::inbound::validate::{InvalidRequest, validate};
 use crate::limit::decide::{Admission, decide};
 use crate::limit::delay_queue::{Delay, QueueFull};
@@ -24,7 +25,7 @@ use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::write_status;
 use crate::respond::reveal::Reveal;
-use crate::upstream::forward::{self, ForwardError, Forwarded, Keep};
+use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
@@ -43,11 +44,16 @@ struct Kept {
     permit: Option<Arc<ConnectionPermit>>,
     slots: Vec<Slot>,
     abandoned_for: Duration,
+    metrics: Metrics,
 }
 
 impl Keep for Kept {
     fn abandoned_for(&self) -> Duration {
         if self.slots.is_empty() { Duration::ZERO } else { self.abandoned_for }
+    }
+
+    fn evicted(&self, reason: EndReason) {
+        self.metrics.ended_connection(reason);
     }
 }
 
@@ -142,12 +148,13 @@ impl Proxy {
                         permit: Some(client.permit.clone()),
                         slots: Vec::new(),
                         abandoned_for: Duration::ZERO,
+                        metrics: self.metrics.clone(),
                     };
-                    forward::http1(&self.pool, request, &client.forwarded_for, None, keep).await
+                    forward::http1(&self.pool, request, client.source(), None, keep).await
                 }
                 Protocol::Http2 => {
                     let upstream = &self.pool.upstream;
-                    forward::http2(upstream, &client.dedicated, request, &client.forwarded_for, None).await
+                    forward::http2(upstream, &client.dedicated, request, client.source(), None).await
                 }
             };
             release_at_end(forwarded, held, in_flight, StallGuard::default())
@@ -166,11 +173,13 @@ impl Proxy {
         in_flight: InFlightGuard,
     ) -> Forwarded {
         let broken = BrokenMark::stalling();
-        let (pool, peer, mark) = (self.pool.clone(), client.forwarded_for.clone(), Some(broken.clone()));
+        let (pool, metrics, mark) = (self.pool.clone(), self.metrics.clone(), Some(broken.clone()));
+        let (peer, activity) = (client.forwarded_for.clone(), client.permit.activity().clone());
         let (mut slots, abandoned_for) = (std::mem::take(&mut held.slots), held.abandoned_for);
         let (protocol, permit, dedicated) =
             (client.protocol, Arc::downgrade(&client.permit), client.dedicated.clone());
         let exchange = async move {
+            let source = Client { forwarded_for: &peer, activity: &activity };
             let forwarded = match protocol {
                 Protocol::Http1 => {
                     // An upgraded connection keeps its slots, but no permit of an adaptive limit.
@@ -178,10 +187,11 @@ impl Proxy {
                         permit: permit.upgrade(),
                         slots: std::mem::take(&mut slots),
                         abandoned_for,
+                        metrics,
                     };
-                    forward::http1(&pool, request, &peer, mark, keep).await
+                    forward::http1(&pool, request, source, mark, keep).await
                 }
-                Protocol::Http2 => forward::http2(&pool.upstream, &dedicated, request, &peer, mark).await,
+                Protocol::Http2 => forward::http2(&pool.upstream, &dedicated, request, source, mark).await,
             };
             (forwarded, slots)
         };

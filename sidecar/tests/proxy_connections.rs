@@ -62,26 +62,127 @@ async fn the_idle_timeout_applies_only_between_requests() {
 }
 
 #[tokio::test]
-async fn the_maximum_of_connections_applies_to_all_workers_together() {
-    let application = Application::start().await;
-    let sidecar = sidecar_tuned(application.address, |options| {
+async fn a_request_in_flight_keeps_its_place_and_the_pod_is_unready_when_all_places_are_taken() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_tuned(listener.local_addr().unwrap(), |options| {
         (options.workers, options.max_connections) = (4, 1);
+        options.admin = Some("127.0.0.1:0".parse().unwrap());
     });
-    let address = sidecar.addresses()[0];
+    let (address, admin) = (sidecar.addresses()[0], sidecar.admin().unwrap());
     let mut first = Client::connect(address).await;
-    assert_eq!(first.get("").await.status, 200);
+    first.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let mut application = Client(tokio::io::BufReader::new(listener.accept().await.unwrap().0));
+    while !application.line().await.is_empty() {}
+    assert_eq!(page(admin, "/readyz").await.status, 200);
     let mut others = Vec::new();
     for _ in 0..8 {
         let mut other = Client::connect(address).await;
         other.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         others.push(other);
     }
-    assert_eq!(first.get("").await.status, 200);
-    assert_eq!(application.count(), 2, "the others wait");
-    drop(first);
+    let unready = loop {
+        let page = page(admin, "/readyz").await;
+        if page.status != 200 {
+            break page;
+        }
+    };
+    assert_eq!((unready.status, unready.body.split(':').next()), (503, Some("saturated")));
+    application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+    assert_eq!(first.response().await.status, 200);
+    let serving = tokio::spawn(async move {
+        loop {
+            let mut application = Client(tokio::io::BufReader::new(listener.accept().await.unwrap().0));
+            while !application.line().await.is_empty() {}
+            application.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+        }
+    });
     for mut other in others {
         assert_eq!(other.response().await.status, 200);
     }
+    assert_eq!(page(admin, "/readyz").await.status, 200);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn silent_sockets_make_room() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| options.max_connections = 16);
+    let address = sidecar.addresses()[0];
+    let mut silent = Vec::new();
+    for n in 0..40 {
+        let mut client = Client::connect(address).await;
+        if n % 2 == 0 {
+            client.send("GET / HTTP/1.1\r\nhost").await;
+        }
+        silent.push(client);
+    }
+    assert_eq!(get(address, "").await.status, 200);
+    silent.remove(0).closed().await;
+    let ended = metric(&sidecar.metrics(), "sluice_ended_connections_total{reason=\"evicted_idle\"}");
+    assert!(ended >= 25, "{ended}");
+}
+
+#[tokio::test]
+async fn the_longest_idle_connection_makes_room() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| options.max_connections = 2);
+    let address = sidecar.addresses()[0];
+    let mut first = Client::connect(address).await;
+    assert_eq!(first.get("").await.status, 200);
+    let mut second = Client::connect(address).await;
+    assert_eq!(second.get("").await.status, 200);
+    assert_eq!(first.get("").await.status, 200);
+    let mut third = Client::connect(address).await;
+    assert_eq!(third.get("").await.status, 200);
+    second.closed().await;
+    assert_eq!(first.get("").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_idle_http_2_connection_makes_room_and_receives_goaway() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| options.max_connections = 1);
+    let address = sidecar.addresses()[0];
+    let (mut idle, end) = http2(address).await;
+    assert_eq!(idle.send_request(request("/")).await.unwrap().status(), 200);
+    assert_eq!(get(address, "").await.status, 200);
+    end.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_body_without_progress_ends_its_connection() {
+    let application = Application::start().await;
+    let sidecar = sidecar_tuned(application.address, |options| {
+        options.body_timeout = Some(Duration::from_secs(1));
+    });
+    let address = sidecar.addresses()[0];
+    let mut slow = Client::connect(address).await;
+    slow.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n12345").await;
+    slow.closed().await;
+    let mut slow = frames::Raw::connect(address).await;
+    slow.send(&frames::request(1, false)).await.unwrap();
+    slow.closed().await;
+    ended(&sidecar, "body_timeout", 2).await;
+}
+
+#[tokio::test]
+async fn a_silent_upgraded_connection_times_out_only_if_configured() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_tuned(listener.local_addr().unwrap(), |options| {
+        options.upgrade_idle_timeout = Some(Duration::from_secs(1));
+    });
+    let mut client = Client::connect(sidecar.addresses()[0]).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
+    let mut application = Client(tokio::io::BufReader::new(listener.accept().await.unwrap().0));
+    while !application.line().await.is_empty() {}
+    application
+        .send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await;
+    assert_eq!(client.response().await.status, 101);
+    client.send("ping\r\n").await;
+    assert_eq!(application.line().await, "ping");
+    client.closed().await;
+    application.closed().await;
 }
 
 #[tokio::test]

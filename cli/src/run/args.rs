@@ -51,6 +51,6 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
     /// Log level or filter, such as debug or info,sluice_store=debug
-    #[arg(long, env = "SLUICE_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(long, env = "SLUICE_LOG", value_name = "FILTER", default_value = "info,h2=error")]
     pub(super) log: String,
 }

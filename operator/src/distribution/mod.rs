@@ -5,7 +5,7 @@
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
-//! - [`identity`]: reviews the token of a sidecar and finds its pod.
+//! - `reviews`: how many tokens are reviewed at once. [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced.
 //! - [`serve`]: the endpoints of the control port.
 
@@ -13,6 +13,7 @@ pub mod hub;
 pub mod identity;
 pub mod publication;
 mod replicas;
+mod reviews;
 pub mod serve;
 pub mod session;
 pub mod stream;

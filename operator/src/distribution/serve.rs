@@ -1,31 +1,32 @@
 //! The control port: `GET /v1/stream` and `POST /v1/reports`, over TLS. A session requires the token of a
 //! pod. A report requires the name of a session, which is 128 random bits that only its sidecar has received.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
 use sluice_config::message::{REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{self, Denied};
+use crate::distribution::reviews::Reviews;
 use crate::distribution::stream::send_changes;
 use crate::metrics::Metrics;
 
 /// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
 const MAX_REPORT: usize = 1 << 20;
-/// Maximum number of concurrent token reviews, so that callers cannot overload the API server. Further
-/// callers wait.
-const MAX_REVIEWS: usize = 16;
+/// Time in which a report must arrive.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of sessions of one replica.
 const MAX_SESSIONS: usize = 20_000;
 /// Longest time that a caller waits until sessions may begin and its token can be reviewed.
@@ -36,7 +37,7 @@ struct Control {
     client: kube::Client,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
-    reviews: Arc<Semaphore>,
+    reviews: Arc<Reviews>,
 }
 
 /// Returns the routes of the control port.
@@ -44,18 +45,28 @@ pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Rou
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
-        .with_state(Control { client, hub, metrics, reviews: Arc::new(Semaphore::new(MAX_REVIEWS)) })
+        .with_state(Control { client, hub, metrics, reviews: Reviews::new() })
 }
 
-async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Response {
+async fn begin_session(
+    State(control): State<Control>,
+    ConnectInfo(source): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Response {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = bearer.and_then(|value| value.strip_prefix("Bearer ")) else {
         return (StatusCode::UNAUTHORIZED, "send the token of the pod's service account as a bearer token\n")
             .into_response();
     };
+    let Ok(review) = control.reviews.admit(source.ip(), token) else {
+        control.metrics.session_denied();
+        let text =
+            "too many tokens of this address are reviewed or were not accepted, try again in a minute\n";
+        return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
+    };
     let ready = async {
         control.hub.opened().await;
-        control.reviews.acquire().await.ok()
+        review.place().await
     };
     let Ok(Some(permit)) = tokio::time::timeout(MAX_WAIT, ready).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the operator is not ready yet, try again later\n")
@@ -65,9 +76,18 @@ async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Re
         return (StatusCode::SERVICE_UNAVAILABLE, "the operator has too many sessions, try again later\n")
             .into_response();
     }
-    let identity = match identity::review(&control.client, token).await {
-        Ok(identity) => identity,
+    let reviewed = identity::review(&control.client, token).await;
+    drop(permit);
+    let identity = match reviewed {
+        Ok(identity) => {
+            review.accepted();
+            identity
+        }
         Err(denied) => {
+            match denied {
+                Denied::Token(_) | Denied::Pod(_) => review.refused(),
+                Denied::Api(_) => drop(review),
+            }
             control.metrics.session_denied();
             tracing::debug!("session denied: {denied}");
             let status = match denied {
@@ -78,7 +98,6 @@ async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Re
             return (status, format!("{denied}\n")).into_response();
         }
     };
-    drop(permit);
     tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = format!("{:032x}", rand::random::<u128>());
@@ -100,7 +119,15 @@ async fn begin_session(State(control): State<Control>, headers: HeaderMap) -> Re
     (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
 }
 
-async fn report(State(control): State<Control>, Json(report): Json<Report>) -> Response {
+async fn report(State(control): State<Control>, request: Request) -> Response {
+    let received = tokio::time::timeout(REPORT_TIMEOUT, Json::<Report>::from_request(request, &()));
+    let report = match received.await {
+        Ok(Ok(Json(report))) => report,
+        Ok(Err(invalid)) => return invalid.into_response(),
+        Err(_) => {
+            return (StatusCode::REQUEST_TIMEOUT, "the report did not arrive in time\n").into_response();
+        }
+    };
     if report.version != VERSION {
         let text =
             format!("reports of version {} are not supported, only version {VERSION}\n", report.version);

@@ -19,6 +19,7 @@ use crate::distribution::serve as distribution;
 use crate::leadership::endpoint;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
+use crate::process::control_port;
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Listed};
 use crate::reconcile::controller;
@@ -71,9 +72,8 @@ impl Leader {
             (&self.args.installation).into(),
         ));
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
-        let control_port = axum_server::bind_rustls(self.args.control_listen, self.certificates.tls.clone())
-            .handle(self.handle.clone())
-            .serve(router.into_make_service());
+        let tls = self.certificates.tls.clone();
+        let control_port = control_port::serve(self.args.control_listen, tls, self.handle.clone(), router);
         self.take_endpoint().await?;
         tokio::select! {
             error = lease_lost => Err(error.unwrap_or_else(anyhow::Error::from)),

@@ -2,8 +2,9 @@
 //!
 //! - [`mod@run`]: serves admission and waits for the lease.
 //! - [`leader`]: serves sidecars and reconciles policies while the lease is held.
-//! - [`admin`]: probes and metrics.
+//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics.
 
 pub mod admin;
+mod control_port;
 pub mod leader;
 pub mod run;

@@ -1,19 +1,23 @@
 //! The bytes of a client, as hyper reads them. They begin with the bytes that protocol detection has read. On
-//! an HTTP/1 connection they are watched for ambiguous requests and for the start of a head.
+//! an HTTP/1 connection they are watched for ambiguous requests and for the start of a head, on an HTTP/2
+//! connection for floods of control frames.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::inbound::control_frames::ControlFrames;
 use crate::inbound::framing::{AmbiguityMark, FramingWatcher};
 use crate::inbound::head_timeout::HeadInProgress;
-use crate::inbound::protocol::Protocol;
+use crate::inbound::protocol::{PREFACE, Protocol};
+use crate::inbound::table::activity::Activity;
+use crate::memory::ReadBudget;
 
 /// The stream of a client connection.
 #[derive(Debug)]
@@ -22,41 +26,80 @@ pub(crate) struct ClientStream {
     /// Bytes that were read to detect the protocol, until hyper has read them.
     first_bytes: BytesMut,
     watch: Watch,
+    activity: Arc<Activity>,
+    budget: ReadBudget,
 }
 
-/// Observes the bytes of an HTTP/1 connection.
+/// Observes the bytes of a connection.
 #[derive(Debug)]
 struct Watch {
     /// `None` for HTTP/2, and after an ambiguous request.
     framing: Option<FramingWatcher>,
+    /// `None` for HTTP/1.
+    control_frames: Option<ControlFrames>,
     ambiguity: Arc<AmbiguityMark>,
     head_in_progress: HeadInProgress,
 }
 
 impl Watch {
-    fn observe(&mut self, bytes: &[u8]) {
-        let Some(framing) = &mut self.framing else { return };
+    /// Observes the next bytes. An error ends the connection.
+    fn observe(&mut self, bytes: &[u8], activity: &Activity) -> io::Result<()> {
+        if let Some(control_frames) = &mut self.control_frames
+            && control_frames.read(bytes, activity.second())
+        {
+            return Err(io::Error::other("the client sends too many control frames"));
+        }
+        let Some(framing) = &mut self.framing else { return Ok(()) };
         let ambiguous = framing.read(bytes);
         self.head_in_progress.store(framing.in_head(), Ordering::Relaxed);
         if let Some(request) = ambiguous {
             self.ambiguity.set(request);
             self.framing = None;
         }
+        Ok(())
     }
 }
 
 impl ClientStream {
     /// Creates a stream that begins with `first_bytes`.
-    pub(crate) fn new(stream: TcpStream, first_bytes: BytesMut, protocol: Protocol) -> Self {
-        let framing = (protocol == Protocol::Http1).then(FramingWatcher::new);
-        let mut watch = Watch { framing, ambiguity: Arc::default(), head_in_progress: Arc::default() };
-        watch.observe(&first_bytes);
-        Self { stream, first_bytes, watch }
+    pub(crate) fn new(
+        stream: TcpStream,
+        first_bytes: BytesMut,
+        protocol: Protocol,
+        activity: Arc<Activity>,
+    ) -> io::Result<Self> {
+        let mut watch = Watch {
+            framing: (protocol == Protocol::Http1).then(FramingWatcher::new),
+            control_frames: (protocol == Protocol::Http2).then(|| ControlFrames::new(PREFACE.len())),
+            ambiguity: Arc::default(),
+            head_in_progress: Arc::default(),
+        };
+        watch.observe(&first_bytes, &activity)?;
+        let budget = match protocol {
+            Protocol::Http1 => ReadBudget::http1(),
+            Protocol::Http2 => ReadBudget::http2(),
+        };
+        Ok(Self { stream, first_bytes, watch, activity, budget })
     }
 
     /// Returns the mark of ambiguous requests, which changes while the stream is read.
     pub(crate) fn ambiguity(&self) -> Arc<AmbiguityMark> {
         self.watch.ambiguity.clone()
+    }
+
+    fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Pending => self.activity.write_blocked(),
+            Poll::Ready(Ok(bytes)) => {
+                self.activity.sent(*bytes);
+                self.budget.written();
+                if let Some(control_frames) = &mut self.watch.control_frames {
+                    control_frames.sent(*bytes);
+                }
+            }
+            Poll::Ready(Err(_)) => {}
+        }
+        written
     }
 
     /// Returns a flag that is set while a head has begun and not ended.
@@ -77,16 +120,21 @@ impl AsyncRead for ClientStream {
             }
             return Poll::Ready(Ok(()));
         }
+        ready!(this.budget.poll_ready(cx));
         let before = buf.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        this.watch.observe(&buf.filled()[before..]);
-        read
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        let bytes = &buf.filled()[before..];
+        this.budget.read(bytes.len());
+        this.activity.received(bytes.len());
+        Poll::Ready(this.watch.observe(bytes, &this.activity))
     }
 }
 
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.written(written)
     }
 
     fn poll_write_vectored(
@@ -94,7 +142,9 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.written(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::HeaderValue;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::inbound::framing::AmbiguityMark;
 use crate::inbound::protocol::Protocol;
+use crate::inbound::table::Place;
+use crate::inbound::table::activity::Activity;
 use crate::upstream::dedicated::DedicatedConnection;
+use crate::upstream::forward::Client;
 use crate::upstream::request_body::RequestBody;
 
 /// The right to be one of a sidecar's connections. An upgraded connection keeps it until it ends.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
-    _permit: OwnedSemaphorePermit,
+    place: Place,
     /// The worker waits until the last token is dropped.
     _token: TaskTrackerToken,
     open_connections: Gauge,
@@ -25,13 +28,14 @@ pub(crate) struct ConnectionPermit {
 
 impl ConnectionPermit {
     /// Counts one more connection in `open_connections` until the permit is dropped.
-    pub(crate) fn new(
-        permit: OwnedSemaphorePermit,
-        token: TaskTrackerToken,
-        open_connections: Gauge,
-    ) -> Self {
+    pub(crate) fn new(place: Place, token: TaskTrackerToken, open_connections: Gauge) -> Self {
         open_connections.inc();
-        Self { _permit: permit, _token: token, open_connections }
+        Self { place, _token: token, open_connections }
+    }
+
+    /// Returns what the connection does.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.place.activity
     }
 }
 
@@ -78,6 +82,11 @@ impl Connection {
             requests: AtomicU32::new(0),
             first_request: Notify::new(),
         })
+    }
+
+    /// Returns the client as the application's side sees it.
+    pub(crate) fn source(&self) -> Client<'_> {
+        Client { forwarded_for: &self.forwarded_for, activity: self.permit.activity() }
     }
 
     /// Counts a request and returns its number, from 0.

@@ -20,6 +20,10 @@ use tokio::sync::Notify;
 /// balancers of AWS keep idle connections for 60 s.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
+/// Default idle timeout of an HTTP/2 connection. GOAWAY tells the client that it ends, so no request is lost; a
+/// gRPC client connects again at once, so a shorter time would save nothing.
+pub(crate) const HTTP2_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Time that clients have to send a head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadTimeouts {

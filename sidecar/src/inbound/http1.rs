@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::pin::pin;
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
@@ -13,18 +15,20 @@ use crate::capacity::MAX_BUFFER;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::{HeadTimeout, HeadTimeouts};
-use crate::upstream::response_body::ResponseBody;
+use crate::inbound::table::activity::{Activity, EndReason};
 
-/// Serves a connection until it ends, is upgraded, is idle for too long, or the sidecar stops. While the
-/// sidecar drains, a header of the next response ends the connection.
-pub(super) async fn serve<S>(
+/// Serves a connection until it ends, is upgraded, is idle for too long, or the sidecar stops or evicts it. While
+/// the sidecar drains, a header of the next response ends the connection. Returns the reason if the sidecar ended it.
+pub(crate) async fn serve<S, B>(
     stream: ClientStream,
     service: S,
     timeouts: HeadTimeouts,
     drain: &mut DrainWatch,
-) -> hyper::Result<()>
+    activity: &Activity,
+) -> hyper::Result<Option<EndReason>>
 where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Send,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send,
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
     S::Future: Send + 'static,
 {
     let head_timeout = HeadTimeout::new(timeouts, stream.head_in_progress());
@@ -40,9 +44,16 @@ where
     loop {
         tokio::select! {
             biased;
-            ended = connection.as_mut() => return ended,
+            ended = connection.as_mut() => return ended.map(|()| None),
             // The connection waits for a head, so closing it loses no request.
-            () = head_timeout.expired() => return Ok(()),
+            () = head_timeout.expired() => return Ok(None),
+            reason = activity.ended() => {
+                // The connection was polled before, so a request that has arrived is in flight now.
+                if !reason.spares_requests() || !activity.is_busy() {
+                    return Ok(Some(reason));
+                }
+                activity.go_on();
+            }
             () = &mut stopping, if !shutting_down => {
                 shutting_down = true;
                 connection.as_mut().graceful_shutdown();

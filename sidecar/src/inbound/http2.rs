@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::Service;
@@ -13,22 +15,24 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use crate::capacity::{CONNECTION_WINDOW, MAX_BUFFER, STREAM_WINDOW};
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::DrainWatch;
-use crate::upstream::response_body::ResponseBody;
+use crate::inbound::table::activity::{Activity, EndReason};
 
-/// Maximum number of concurrent streams of a connection.
-const MAX_STREAMS: u32 = 250;
+/// Maximum number of concurrent streams of a connection, the lowest that RFC 9113 (6.5.2) recommends.
+const MAX_STREAMS: u32 = 100;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Serves a connection until it ends. Once the sidecar drains, GOAWAY ends it after its current requests.
-/// `first_request` completes when the connection has had one.
-pub(super) async fn serve<S>(
+/// `first_request` completes when the connection has had one. Returns the reason if the sidecar ended it.
+pub(super) async fn serve<S, B>(
     stream: ClientStream,
     service: S,
     first_request: impl Future<Output = ()> + Send,
     drain: &mut DrainWatch,
-) -> hyper::Result<()>
+    activity: &Activity,
+) -> hyper::Result<Option<EndReason>>
 where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Send,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send,
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
     S::Future: Send + 'static,
 {
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -46,7 +50,18 @@ where
     loop {
         tokio::select! {
             biased;
-            ended = connection.as_mut() => return ended,
+            ended = connection.as_mut() => return ended.map(|()| None),
+            reason = activity.ended() => {
+                // The connection was polled before, so a request that has arrived is in flight now.
+                if reason.spares_requests() && activity.is_busy() {
+                    activity.go_on();
+                    continue;
+                }
+                connection.as_mut().graceful_shutdown();
+                // Sends GOAWAY, if the client takes it.
+                let _ = futures::poll!(connection.as_mut());
+                return Ok(Some(reason));
+            }
             () = &mut leave, if !shutting_down => {
                 shutting_down = true;
                 connection.as_mut().graceful_shutdown();

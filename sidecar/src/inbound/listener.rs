@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::inbound::connection::ConnectionPermit;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::serve::serve;
+use crate::inbound::table::ConnectionTable;
 use crate::proxy::Proxy;
 
 /// Maximum number of connections in the kernel's accept queue.
@@ -68,8 +68,8 @@ fn bind_exactly(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpLi
 /// Accepts the client connections of one worker that are for one application.
 pub(crate) struct Acceptor {
     pub(crate) proxy: Arc<Proxy>,
-    /// One permit for each connection of all workers.
-    pub(crate) permits: Arc<Semaphore>,
+    /// The connections of all workers.
+    pub(crate) table: Arc<ConnectionTable>,
     /// Tracks the connections of this worker.
     pub(crate) connections: TaskTracker,
     pub(crate) timeouts: HeadTimeouts,
@@ -103,12 +103,14 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Starts to serve a connection. Without a free permit it waits, and so do the connections in the accept
-    /// queue. A permit is taken only here, so that no worker keeps one that another could use.
+    /// Starts to serve a connection. If there are too many, another one makes room. Until then it waits, and so do
+    /// the connections in the accept queue. A place is taken only here, so that no worker keeps one that another
+    /// could use.
     async fn start(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
-        let permit = self.permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let place = self.table.place(peer.ip()).await;
+        let place = place.ok_or_else(|| io::Error::other("the sidecar ends"))?;
         let open_connections = self.proxy.metrics.connections.clone();
-        let permit = ConnectionPermit::new(permit, self.connections.token(), open_connections);
+        let permit = ConnectionPermit::new(place, self.connections.token(), open_connections);
         tokio::spawn(serve(stream, peer.ip(), self.proxy.clone(), permit, self.timeouts));
         Ok(())
     }

@@ -4,20 +4,24 @@
 //! - [`listener`]: binds addresses and accepts connections.
 //! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
 //! - [`protocol`]: detects which of the two the client speaks.
-//! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests.
+//! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests and by [`control_frames`]
+//!   for floods.
 //! - [`head_timeout`]: limits the time that a client takes to send a head.
 //! - [`connection`]: everything that the requests of one connection share.
+//! - [`table`]: all connections, their timeouts, and which of them make room for others.
 //! - [`validate`]: refuses requests that a proxy must not forward.
 //! - [`drain`]: the phases of a sidecar's shutdown.
 
 pub(crate) mod client_stream;
 pub(crate) mod connection;
+pub(crate) mod control_frames;
 pub(crate) mod drain;
 pub(crate) mod framing;
 pub(crate) mod head_timeout;
-mod http1;
+pub(crate) mod http1;
 mod http2;
 pub(crate) mod listener;
 pub(crate) mod protocol;
 mod serve;
+pub(crate) mod table;
 pub(crate) mod validate;

@@ -15,8 +15,12 @@ use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Protocol};
+use crate::inbound::table::activity::Stage;
+use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::inbound::{http1, http2};
+use crate::memory::BUDGET;
 use crate::proxy::Proxy;
+use crate::socket;
 
 /// Time after the sidecar stops in which a connection without any bytes may still send its first.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
@@ -35,34 +39,54 @@ pub(super) async fn serve(
     permit: ConnectionPermit,
     timeouts: HeadTimeouts,
 ) {
-    let _ = stream.set_nodelay(true);
+    socket::prepare(&stream);
+    let activity = permit.activity().clone();
     let mut drain = proxy.drain.clone();
     let detected = tokio::select! {
+        biased;
         detected = protocol::detect(&mut stream, timeouts) => detected,
         () = last_chance(&mut drain) => None,
+        reason = activity.ended() => {
+            proxy.metrics.ended_connection(reason);
+            None
+        }
     };
     let Some((protocol, first_bytes)) = detected else { return };
-    let stream = ClientStream::new(stream, first_bytes, protocol);
+    if protocol == Protocol::Http2 {
+        activity.set_stage(Stage::Http2);
+    }
+    let Ok(stream) = ClientStream::new(stream, first_bytes, protocol, activity.clone()) else { return };
     let Some(connection) = Connection::new(peer, protocol, stream.ambiguity(), permit) else { return };
+    let metrics = proxy.metrics.clone();
     let handler = Arc::new(Handler { proxy, connection });
     let first_request = handler.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let handler = handler.clone();
-        async move { Ok::<_, Infallible>(handler.proxy.respond(&handler.connection, request).await) }
+        async move {
+            let exchange = Exchange::begin(handler.connection.permit.activity().clone());
+            // The requests of an HTTP/2 connection may have arrived before reading stopped.
+            if protocol == Protocol::Http2 {
+                BUDGET.ready().await;
+            }
+            let response = handler.proxy.respond(&handler.connection, request).await;
+            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
+        }
     });
     let ended = match protocol {
         Protocol::Http1 => {
             // The permit must not outlive the service.
             drop(first_request);
-            http1::serve(stream, service, timeouts, &mut drain).await
+            http1::serve(stream, service, timeouts, &mut drain, &activity).await
         }
         Protocol::Http2 => {
             let first_request = async move { first_request.connection.first_request().await };
-            http2::serve(stream, service, first_request, &mut drain).await
+            http2::serve(stream, service, first_request, &mut drain, &activity).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a client connection failed");
+    match ended {
+        Ok(None) => {}
+        Ok(Some(reason)) => metrics.ended_connection(reason),
+        Err(error) => tracing::debug!(%peer, %error, "a client connection failed"),
     }
 }
 

@@ -13,6 +13,7 @@ use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
 
 use crate::config::stores::CurrentLimiter;
+use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::limit::LimitMetrics;
 use crate::metrics::store::StoreMetrics;
@@ -70,6 +71,7 @@ pub(crate) struct Metrics {
     replicas: Family<PolicyLabels, Gauge>,
     upstream_errors: Family<ReasonLabels, Counter>,
     refused_requests: Family<ReasonLabels, Counter>,
+    ended_connections: Family<ReasonLabels, Counter>,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
     /// Open connections of clients.
@@ -133,6 +135,12 @@ impl Metrics {
             "Requests refused because they are malformed or ambiguous, or before the first policies",
             refused_requests.clone(),
         );
+        let ended_connections = Family::default();
+        registry.register(
+            "ended_connections",
+            "Connections of clients that the sidecar ended by a timeout or to make room for others",
+            ended_connections.clone(),
+        );
         let unlimited = Gauge::default();
         registry.register(
             "sidecar_unlimited",
@@ -156,6 +164,7 @@ impl Metrics {
             replicas,
             upstream_errors,
             refused_requests,
+            ended_connections,
             unlimited,
             connections,
             registry,
@@ -232,6 +241,10 @@ impl Metrics {
 
     pub(crate) fn refused_request(&self, reason: &'static str) {
         self.refused_requests.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn ended_connection(&self, reason: EndReason) {
+        self.ended_connections.get_or_create(&ReasonLabels { reason: reason.label() }).inc();
     }
 
     /// Encodes all metrics in the OpenMetrics text format.

@@ -1,19 +1,33 @@
-//! The admin port: liveness, readiness, startup and metrics. Nothing else.
+//! The admin port: liveness, readiness, startup and metrics. Nothing else. It has the same timeouts as the proxy and
+//! few connections, of which the longest idle one makes room for a probe.
 
-use std::io;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, StatusCode};
-use axum::routing::get;
-use tokio::net::TcpListener;
+use bytes::{Bytes, BytesMut};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::service::service_fn;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::config::publisher::Publisher;
-use crate::inbound::drain::DrainWatch;
+use crate::inbound::client_stream::ClientStream;
+use crate::inbound::drain::{self, DrainWatch};
+use crate::inbound::head_timeout::HeadTimeouts;
+use crate::inbound::http1;
+use crate::inbound::protocol::Protocol;
+use crate::inbound::table::exchange::{Exchange, WatchedBody};
+use crate::inbound::table::{ConnectionTable, Place};
 use crate::metrics::registry::Metrics;
+use crate::socket;
+
+/// Maximum number of connections: more than kubelet and several Prometheus servers use.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause after a failed accept.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// The state that the pages report: everything that the handlers read.
 #[derive(Debug, Clone)]
@@ -23,52 +37,102 @@ pub(crate) struct Admin {
     pub(crate) drain: DrainWatch,
     /// Set when the time to wait for the first policies is over.
     pub(crate) startup_over: Arc<AtomicBool>,
+    /// The client connections of the proxy.
+    pub(crate) table: Arc<ConnectionTable>,
+    pub(crate) timeouts: HeadTimeouts,
 }
 
-type Page = (StatusCode, &'static str);
+type Page = Response<Full<Bytes>>;
 
 impl Admin {
-    /// Serves the pages until the listener fails.
-    pub(crate) async fn serve(self, listener: TcpListener) -> io::Result<()> {
-        axum::serve(listener, self.router()).await
+    /// Serves the pages until the end of the process, also while the sidecar drains.
+    pub(crate) async fn serve(self, listener: TcpListener) {
+        let table = ConnectionTable::new(MAX_CONNECTIONS);
+        let (_signal, never_drains) = drain::channel();
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "the admin port cannot accept a connection");
+                    tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+                    continue;
+                }
+            };
+            let Some(place) = table.place(peer.ip()).await else { return };
+            tokio::spawn(self.clone().serve_connection(stream, place, never_drains.clone()));
+        }
     }
 
-    fn router(self) -> Router {
-        Router::new()
-            .route("/livez", get(|| async { "ok\n" }))
-            .route("/readyz", get(ready))
-            .route("/startupz", get(started))
-            .route("/metrics", get(metrics))
-            .with_state(self)
+    async fn serve_connection(self, stream: TcpStream, place: Place, mut drain: DrainWatch) {
+        socket::prepare(&stream);
+        let (activity, timeouts) = (place.activity.clone(), self.timeouts);
+        let stream = ClientStream::new(stream, BytesMut::new(), Protocol::Http1, activity.clone());
+        let Ok(stream) = stream else { return };
+        let service = service_fn(move |request: Request<_>| {
+            let exchange = Exchange::begin(place.activity.clone());
+            let page = self.page(request.method(), request.uri().path());
+            let body = |body: Full<Bytes>| body.map_err(|never| match never {});
+            let response = page.map(|page| WatchedBody::new(body(page), exchange));
+            async { Ok::<_, Infallible>(response) }
+        });
+        if let Err(error) = http1::serve(stream, service, timeouts, &mut drain, &activity).await {
+            tracing::debug!(%error, "a connection to the admin port failed");
+        }
     }
-}
 
-async fn ready(State(admin): State<Admin>) -> Page {
-    if admin.drain.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else if admin.publisher.current().denies_all {
-        // Other pods may have policies.
-        (StatusCode::SERVICE_UNAVAILABLE, "no policies received: all requests are rejected\n")
-    } else {
-        (StatusCode::OK, "ok\n")
-    }
-}
-
-async fn started(State(admin): State<Admin>) -> Page {
-    if admin.publisher.has_published() {
-        (StatusCode::OK, "ok\n")
-    } else if admin.startup_over.load(Ordering::Relaxed) {
-        let page = match admin.publisher.current().denies_all {
-            true => "no policies received: all requests are rejected\n",
-            false => "no policies received: all requests pass without limits\n",
+    fn page(&self, method: &Method, path: &str) -> Page {
+        let mut page = match path {
+            "/livez" => text(StatusCode::OK, "ok\n"),
+            "/readyz" => self.ready(),
+            "/startupz" => self.started(),
+            "/metrics" => self.metrics(),
+            _ => text(StatusCode::NOT_FOUND, ""),
         };
-        (StatusCode::OK, page)
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "waiting for the first policies\n")
+        if page.status() != StatusCode::NOT_FOUND && !matches!(*method, Method::GET | Method::HEAD) {
+            page = text(StatusCode::METHOD_NOT_ALLOWED, "");
+            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        page
+    }
+
+    fn ready(&self) -> Page {
+        if self.drain.is_draining() {
+            text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        } else if self.publisher.current().denies_all {
+            // Other pods may have policies.
+            text(StatusCode::SERVICE_UNAVAILABLE, "no policies received: all requests are rejected\n")
+        } else if self.table.is_saturated() {
+            text(StatusCode::SERVICE_UNAVAILABLE, "saturated: all connections have requests in flight\n")
+        } else {
+            text(StatusCode::OK, "ok\n")
+        }
+    }
+
+    fn started(&self) -> Page {
+        if self.publisher.has_published() {
+            text(StatusCode::OK, "ok\n")
+        } else if self.startup_over.load(Ordering::Relaxed) {
+            let page = match self.publisher.current().denies_all {
+                true => "no policies received: all requests are rejected\n",
+                false => "no policies received: all requests pass without limits\n",
+            };
+            text(StatusCode::OK, page)
+        } else {
+            text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first policies\n")
+        }
+    }
+
+    fn metrics(&self) -> Page {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        let mut page = Response::new(Full::from(self.metrics.text()));
+        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        page
     }
 }
 
-async fn metrics(State(admin): State<Admin>) -> ([(HeaderName, &'static str); 1], String) {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, kind)], admin.metrics.text())
+fn text(status: StatusCode, text: &'static str) -> Page {
+    let mut page = Response::new(Full::from(text));
+    *page.status_mut() = status;
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    page
 }

@@ -66,15 +66,31 @@ pub struct Args {
     /// Number of workers [default: the CPU quota of the cgroup, rounded up; 2 without a quota]
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
-    /// Maximum number of concurrent connections of all workers [default: one for each 64 KiB of the cgroup's
-    /// memory limit, from 512 to 10,000]
+    /// Maximum number of concurrent connections of all workers; for more, the longest idle ones make
+    /// room [default: one for each 64 KiB of the cgroup's memory limit, from 512 to 10,000]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: Option<u32>,
+    /// Time in which a client must send the head of a request, from its first byte
+    #[arg(long, env = "SLUICE_HEADER_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub header_timeout: Duration,
+    /// Time in which a client must send or read the next 256 bytes of a body. gRPC requests may be silent. 0s: for
+    /// ever
+    #[arg(long, env = "SLUICE_BODY_TIMEOUT", default_value = "60s", value_parser = duration)]
+    pub body_timeout: Duration,
+    /// Time that an HTTP/1 connection may be idle before a request
+    #[arg(long, env = "SLUICE_IDLE_TIMEOUT", default_value = "75s", value_parser = duration)]
+    pub idle_timeout: Duration,
+    /// Time that an HTTP/2 connection may be without requests. 0s: for ever
+    #[arg(long, env = "SLUICE_HTTP2_IDLE_TIMEOUT", default_value = "5m", value_parser = duration)]
+    pub http2_idle_timeout: Duration,
+    /// Time that an upgraded connection, such as a WebSocket, may be silent. 0s: for ever
+    #[arg(long, env = "SLUICE_UPGRADE_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
+    pub upgrade_idle_timeout: Duration,
     /// Format of the logs
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// Log filter, such as info or info,sluice_store=debug
-    #[arg(long, env = "SLUICE_LOG", default_value = "info")]
+    /// Log filter, such as info or info,sluice_store=debug. The default leaves out what any client can cause
+    #[arg(long, env = "SLUICE_LOG", default_value = "info,h2=error")]
     pub log: String,
 }
 

@@ -4,7 +4,7 @@
 //! - [`args`], [`logging`]: the command line and the logs.
 //! - [`run`]: a process, from its arguments to its end by a signal.
 //! - [`options`]: the options of a sidecar. [`sidecar`]: starts it, and ends it gracefully.
-//! - [`worker`]: a thread that serves requests.
+//! - [`worker`]: a thread that serves requests. [`pressure`]: makes room when memory runs out.
 //! - [`admin`]: the admin port.
 //! - [`drain_request`]: requests to drain before a signal arrives.
 
@@ -13,6 +13,7 @@ pub mod args;
 pub(crate) mod drain_request;
 pub mod logging;
 pub(crate) mod options;
+pub(crate) mod pressure;
 pub mod run;
 pub(crate) mod sidecar;
 pub(crate) mod worker;

@@ -7,8 +7,11 @@ use sluice_store::Clock;
 
 use crate::capacity;
 use crate::config::startup_policy::StartupPolicy;
-use crate::inbound::head_timeout::IDLE_TIMEOUT;
+use crate::inbound::head_timeout::{HTTP2_IDLE_TIMEOUT, IDLE_TIMEOUT};
 use crate::upstream::address::Upstream;
+
+/// Default time in which a client must send or read a part of a body. nginx has the same.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A listener and the application behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +31,18 @@ pub struct Options {
     pub admin: Option<SocketAddr>,
     /// Number of workers; at least one is started.
     pub workers: usize,
-    /// Maximum number of concurrent connections of all workers. More connections wait to be accepted.
+    /// Maximum number of concurrent connections of all workers. For more, the longest idle ones make room.
     pub max_connections: usize,
     /// Time in which a client must send the head of a request, from its first byte.
     pub header_timeout: Duration,
     /// Time that an HTTP/1 connection may be idle before a request.
     pub idle_timeout: Duration,
+    /// Time in which a client must send or read a part of a body. `None` waits for ever.
+    pub body_timeout: Option<Duration>,
+    /// Time that an HTTP/2 connection may be without requests. `None` never ends it.
+    pub http2_idle_timeout: Option<Duration>,
+    /// Time that an upgraded connection may be silent. `None` never ends it.
+    pub upgrade_idle_timeout: Option<Duration>,
     /// Time that `/startupz` waits for the first policies.
     pub startup_wait: Duration,
     /// Treatment of requests before the first policies.
@@ -47,8 +56,9 @@ pub struct Options {
 
 impl Options {
     /// Creates options with defaults: one worker, the system's clock, no admin port, as many connections as
-    /// the memory has room for, 10 s for a head and for the first policies, before which requests are forwarded, and
-    /// an idle timeout of 75 s.
+    /// the memory has room for, 10 s for a head and for the first policies, before which requests are forwarded, 60 s
+    /// for a part of a body, and idle timeouts of 75 s for HTTP/1, 5 minutes for HTTP/2 and none for upgraded
+    /// connections.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
         Self {
@@ -58,6 +68,9 @@ impl Options {
             max_connections: capacity::connections(),
             header_timeout: Duration::from_secs(10),
             idle_timeout: IDLE_TIMEOUT,
+            body_timeout: Some(BODY_TIMEOUT),
+            http2_idle_timeout: Some(HTTP2_IDLE_TIMEOUT),
+            upgrade_idle_timeout: None,
             startup_wait: Duration::from_secs(10),
             startup_policy: StartupPolicy::default(),
             debug_headers: false,

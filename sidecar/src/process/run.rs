@@ -64,6 +64,11 @@ async fn serve(args: Args) -> Result<(), RunError> {
         drain_timeout,
         workers,
         max_connections,
+        header_timeout,
+        body_timeout,
+        idle_timeout,
+        http2_idle_timeout,
+        upgrade_idle_timeout,
         log_format: _,
         log: _,
     } = args;
@@ -75,6 +80,11 @@ async fn serve(args: Args) -> Result<(), RunError> {
     if let Some(max_connections) = max_connections {
         options.max_connections = max_connections as usize;
     }
+    let unless_zero = |timeout: Duration| Some(timeout).filter(|timeout| !timeout.is_zero());
+    (options.header_timeout, options.idle_timeout) = (header_timeout, idle_timeout);
+    options.body_timeout = unless_zero(body_timeout);
+    options.http2_idle_timeout = unless_zero(http2_idle_timeout);
+    options.upgrade_idle_timeout = unless_zero(upgrade_idle_timeout);
     options.startup_wait = startup_wait;
     options.startup_policy = startup_policy;
     options.debug_headers = debug_headers;

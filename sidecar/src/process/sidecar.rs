@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -17,9 +16,11 @@ use crate::config::stores::{CurrentLimiter, Stores};
 use crate::inbound::drain::{self, DrainSignal, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::bind;
+use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::process::admin::Admin;
 use crate::process::options::Options;
+use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
 use crate::respond::reveal::Reveal;
 use crate::upstream::in_flight::InFlight;
@@ -49,6 +50,9 @@ pub struct BoundSidecar {
     admin: Option<TcpListener>,
     drain: DrainWatch,
     startup_wait: Duration,
+    table: Arc<ConnectionTable>,
+    timeouts: Timeouts,
+    head_timeouts: HeadTimeouts,
 }
 
 /// A running sidecar. Dropping it ends it immediately.
@@ -73,7 +77,7 @@ impl BoundSidecar {
     /// Starts to accept connections.
     #[must_use]
     pub fn serve(self) -> Sidecar {
-        let Self { mut sidecar, work, admin, drain, startup_wait } = self;
+        let Self { mut sidecar, work, admin, drain, startup_wait, table, timeouts, head_timeouts } = self;
         for (worker, work) in sidecar.workers.iter().zip(work) {
             worker.start_work(work);
         }
@@ -83,13 +87,11 @@ impl BoundSidecar {
         sidecar.tasks.push(tokio::spawn(startup));
         sidecar.tasks.push(tokio::spawn(watch_load(publisher.clone())));
         sidecar.tasks.push(tokio::spawn(publisher.slots().clone().run()));
+        sidecar.tasks.push(tokio::spawn(table.clone().sweep(timeouts)));
+        sidecar.tasks.push(tokio::spawn(relieve(table.clone())));
         if let Some(listener) = admin {
-            let admin = Admin { publisher, metrics, drain, startup_over };
-            sidecar.tasks.push(tokio::spawn(async move {
-                if let Err(error) = admin.serve(listener).await {
-                    tracing::error!(%error, "the admin port failed");
-                }
-            }));
+            let admin = Admin { publisher, metrics, drain, startup_over, table, timeouts: head_timeouts };
+            sidecar.tasks.push(tokio::spawn(admin.serve(listener)));
         }
         sidecar
     }
@@ -111,6 +113,9 @@ impl Sidecar {
             max_connections,
             header_timeout,
             idle_timeout,
+            body_timeout,
+            http2_idle_timeout,
+            upgrade_idle_timeout,
             startup_wait,
             startup_policy,
             debug_headers,
@@ -134,7 +139,13 @@ impl Sidecar {
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
-        let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+        let table = ConnectionTable::new(max_connections);
+        let head_timeouts = HeadTimeouts { head: header_timeout, idle: idle_timeout };
+        let timeouts = Timeouts {
+            body: body_timeout,
+            http2_idle: http2_idle_timeout,
+            upgrade_idle: upgrade_idle_timeout,
+        };
         let other_workers = TaskTracker::new();
         let mut work = Vec::new();
         for number in 0..workers.len() {
@@ -144,8 +155,8 @@ impl Sidecar {
                 publisher: publisher.clone(),
                 metrics: metrics.clone(),
                 drain: drain.clone(),
-                permits: permits.clone(),
-                timeouts: HeadTimeouts { head: header_timeout, idle: idle_timeout },
+                table: table.clone(),
+                timeouts: head_timeouts,
                 reveal: if debug_headers { Reveal::Faults } else { Reveal::Nothing },
                 role: match number {
                     0 => Role::Main { others: other_workers.clone() },
@@ -155,7 +166,8 @@ impl Sidecar {
         }
         let tasks = Vec::new();
         let sidecar = Self { addresses, admin, publisher, metrics, drain: signal, workers, tasks };
-        Ok(BoundSidecar { sidecar, work, admin: admin_listener, drain, startup_wait })
+        let admin = admin_listener;
+        Ok(BoundSidecar { sidecar, work, admin, drain, startup_wait, table, timeouts, head_timeouts })
     }
 
     /// Returns the addresses that it listens on, one for each route.

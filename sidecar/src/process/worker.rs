@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -15,6 +15,7 @@ use crate::config::publisher::Publisher;
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::Acceptor;
+use crate::inbound::table::ConnectionTable;
 use crate::metrics::registry::Metrics;
 use crate::proxy::Proxy;
 use crate::respond::reveal::Reveal;
@@ -39,8 +40,8 @@ pub(crate) struct Work {
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
-    /// One permit for each connection of all workers.
-    pub(crate) permits: Arc<Semaphore>,
+    /// The connections of all workers.
+    pub(crate) table: Arc<ConnectionTable>,
     pub(crate) timeouts: HeadTimeouts,
     pub(crate) reveal: Reveal,
     pub(crate) role: Role,
@@ -91,7 +92,7 @@ impl Worker {
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut drain, permits, timeouts, reveal, role } = self;
+        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, role } = self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
@@ -100,8 +101,8 @@ impl Work {
             let in_flight = publisher.in_flight().add_worker();
             let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
             let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal });
-            let (permits, connections) = (permits.clone(), connections.clone());
-            accepting.push(tokio::spawn(Acceptor { proxy, permits, connections, timeouts }.run(listener)));
+            let (table, connections) = (table.clone(), connections.clone());
+            accepting.push(tokio::spawn(Acceptor { proxy, table, connections, timeouts }.run(listener)));
         }
         let deadline = drain.stopping().await;
         let ended = async {

@@ -11,7 +11,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Mutex;
 
 use crate::capacity::{CONNECTION_WINDOW, STREAM_WINDOW};
+use crate::memory::{BUDGET, ReadBudget};
 use crate::upstream::address::Upstream;
+use crate::upstream::application_stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 
 /// The HTTP/2 connection to the application that is dedicated to one client connection. Opened at the first
@@ -68,7 +70,9 @@ async fn connect<B>(upstream: &Upstream) -> io::Result<http2::SendRequest<B>>
 where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
 {
-    let io = TokioIo::new(dial(upstream).await?);
+    // Requests may have begun before the budget was exceeded.
+    BUDGET.ready().await;
+    let io = TokioIo::new(ApplicationStream::new(dial(upstream).await?, ReadBudget::http2()));
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)

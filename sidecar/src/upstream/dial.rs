@@ -11,6 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
+use crate::socket;
 use crate::upstream::address::Upstream;
 
 /// Timeout for opening a connection. It is short because the application is in the same pod or close to it.
@@ -38,7 +39,7 @@ pub(crate) async fn dial(upstream: &Upstream) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    stream.set_nodelay(true)?;
+    socket::prepare(&stream);
     Ok(stream)
 }
 

@@ -8,15 +8,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, EXPECT, HOST, UPGRADE};
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use sluice_limiter::adaptive::SampleOutcome;
 use tokio::io::AsyncWriteExt as _;
 
+use crate::inbound::table::activity::{Activity, EndReason, Stage};
+use crate::inbound::table::exchange::Waiting;
+use crate::memory::BUDGET;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
@@ -70,23 +73,40 @@ impl ForwardError {
     }
 }
 
-/// Forwards an HTTP/1 request from `peer`. If the connection changes its protocol, the result of `keep` is
+/// The client of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client<'a> {
+    /// Entry of `X-Forwarded-For` with its address.
+    pub(crate) forwarded_for: &'a HeaderValue,
+    /// State of its connection.
+    pub(crate) activity: &'a Arc<Activity>,
+}
+
+impl Client<'_> {
+    /// Returns the mark that is set while the body of a request waits for the client.
+    fn waiting(&self, headers: &HeaderMap) -> Waiting {
+        let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+        Waiting::new(self.activity.clone(), content_type.starts_with(b"application/grpc"))
+    }
+}
+
+/// Forwards an HTTP/1 request of a client. If the connection changes its protocol, the result of `keep` is
 /// dropped when the connection ends.
 pub(crate) async fn http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<Incoming>,
-    peer: &HeaderValue,
+    client: Client<'_>,
     broken: Option<BrokenMark>,
     keep: impl FnOnce() -> K,
 ) -> Forwarded {
     let upgrade = hop_by_hop::upgrade(request.headers());
-    let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    let upgraded = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
     hop_by_hop::strip_request(headers);
-    hop_by_hop::append_forwarded_for(headers, peer);
+    hop_by_hop::append_forwarded_for(headers, client.forwarded_for);
     // hyper meets the expectation: it sends 100 when the body is first read.
     headers.remove(EXPECT);
     if !headers.contains_key(HOST)
@@ -98,12 +118,12 @@ pub(crate) async fn http1<K: Keep>(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    let (body, broken) = RequestBody::new(body, broken);
+    let (body, broken) = RequestBody::new(body, broken, || client.waiting(&parts.headers));
     let request = Request::from_parts(parts, body);
     let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(switch_protocols(response, client, keep()));
+        return Ok(switch_protocols(response, upgraded, client.activity.clone(), keep()));
     }
     hop_by_hop::strip_response(response.headers_mut());
     Ok(response.map(|body| return_at_end(body, connection)))
@@ -161,12 +181,16 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
 pub(crate) trait Keep: Send + 'static {
     /// Returns the time for which the connection to the application stays open when the client has left.
     fn abandoned_for(&self) -> Duration;
+
+    /// Notes that the sidecar ends the connection.
+    fn evicted(&self, reason: EndReason);
 }
 
 /// Joins the connections of the client and the application, which now speak another protocol.
 fn switch_protocols<K: Keep>(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
+    activity: Arc<Activity>,
     kept: K,
 ) -> Response<ResponseBody> {
     let application = hyper::upgrade::on(&mut response);
@@ -177,12 +201,17 @@ fn switch_protocols<K: Keep>(
         response.headers_mut().insert(UPGRADE, protocol);
     }
     if let Some(client) = client {
+        activity.set_stage(Stage::Upgraded);
         tokio::spawn(async move {
             let (client, application) = futures::future::join(client, application).await;
             let Ok(application) = application else { return };
             let mut application = TokioIo::new(application);
             if let Ok(client) = client {
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut application).await;
+                let mut client = TokioIo::new(client);
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut application) => {}
+                    reason = activity.ended() => kept.evicted(reason),
+                }
             }
             finish(&mut application, kept.abandoned_for()).await;
         });
@@ -201,24 +230,26 @@ async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
     }
 }
 
-/// Forwards an HTTP/2 request from `peer`.
+/// Forwards an HTTP/2 request of a client.
 pub(crate) async fn http2(
     upstream: &Upstream,
     connection: &DedicatedConnection<RequestBody>,
     request: Request<Incoming>,
-    peer: &HeaderValue,
+    client: Client<'_>,
     broken: Option<BrokenMark>,
 ) -> Forwarded {
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
-    hop_by_hop::append_forwarded_for(&mut parts.headers, peer);
-    let (body, broken) = RequestBody::new(body, broken);
+    hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
+    let (body, broken) = RequestBody::new(body, broken, || client.waiting(&parts.headers));
     let mut request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
         let opened = connection.open(upstream, failed).await.map_err(ForwardError::Unreachable)?;
         let Opened { mut sender, number, reused } = opened;
+        // Many requests may have waited for the connection.
+        BUDGET.ready().await;
         match sender.try_send_request(request).await {
             Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
             Err(mut error) => match error.take_message() {

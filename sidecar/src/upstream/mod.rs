@@ -5,13 +5,14 @@
 //! - [`hop_by_hop`]: removes the headers that concern one connection only.
 //! - [`request_body`], [`response_body`]: bodies on their way through.
 //! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client.
-//! - [`dial`]: opens TCP connections. [`address`]: where the application listens.
+//! - [`dial`]: opens TCP connections. [`application_stream`]: their bytes. [`address`]: where the application listens.
 //! - [`held_exchange`]: forwards a request that holds slots, also if its client leaves. [`abandoned`]: bounds for
 //!   such requests.
 //! - [`in_flight`]: counts the requests that the application has not finished.
 
 pub(crate) mod abandoned;
 pub(crate) mod address;
+pub(crate) mod application_stream;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod forward;

@@ -11,7 +11,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use crate::capacity::MAX_BUFFER;
+use crate::memory::ReadBudget;
 use crate::upstream::address::Upstream;
+use crate::upstream::application_stream::ApplicationStream;
 use crate::upstream::dial::dial;
 
 /// Maximum number of idle connections of a worker.
@@ -84,7 +86,7 @@ where
 {
     /// Opens a connection.
     pub(crate) async fn connect(self: &Arc<Self>) -> io::Result<PooledConnection<B>> {
-        let io = TokioIo::new(dial(&self.upstream).await?);
+        let io = TokioIo::new(ApplicationStream::new(dial(&self.upstream).await?, ReadBudget::http1()));
         let (sender, connection) =
             http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(io).await.map_err(io::Error::other)?;
         tokio::spawn(async move {

@@ -11,12 +11,14 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 
+use crate::inbound::table::exchange::Waiting;
+
 /// The body of a request on its way to the application.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
     Empty,
     /// Streamed from the client.
-    Streaming(Incoming, BrokenMark),
+    Streaming(Incoming, BrokenMark, Waiting),
     /// Broken off by the client, with this error. It stalls until the exchange has finished.
     Stalled(Option<hyper::Error>, BrokenMark),
 }
@@ -80,13 +82,17 @@ impl BrokenMark {
 }
 
 impl RequestBody {
-    /// Wraps a client's body. Returns the mark too, unless the body is empty and cannot break.
-    pub(crate) fn new(body: Incoming, broken: Option<BrokenMark>) -> (Self, Option<BrokenMark>) {
+    /// Wraps a client's body. `waiting` creates the mark that is set while the client sends nothing. Returns the mark too, unless the body is empty and cannot break.
+    pub(crate) fn new(
+        body: Incoming,
+        broken: Option<BrokenMark>,
+        waiting: impl FnOnce() -> Waiting,
+    ) -> (Self, Option<BrokenMark>) {
         if body.is_end_stream() {
             return (Self::Empty, None);
         }
         let broken = broken.unwrap_or_default();
-        (Self::Streaming(body, broken.clone()), Some(broken))
+        (Self::Streaming(body, broken.clone(), waiting()), Some(broken))
     }
 }
 
@@ -107,8 +113,9 @@ impl Body for RequestBody {
                 }
                 Poll::Ready(error.take().map(Err))
             }
-            Self::Streaming(body, broken) => {
+            Self::Streaming(body, broken, waiting) => {
                 let frame = Pin::new(body).poll_frame(cx);
+                waiting.read(&frame);
                 let Poll::Ready(Some(Err(error))) = frame else { return frame };
                 broken.0.is_set.store(true, Ordering::Relaxed);
                 if !broken.0.stalls {
@@ -125,7 +132,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => true,
             Self::Stalled(..) => false,
-            Self::Streaming(body, _) => body.is_end_stream(),
+            Self::Streaming(body, ..) => body.is_end_stream(),
         }
     }
 
@@ -133,7 +140,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Stalled(..) => SizeHint::default(),
-            Self::Streaming(body, _) => body.size_hint(),
+            Self::Streaming(body, ..) => body.size_hint(),
         }
     }
 }

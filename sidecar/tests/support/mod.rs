@@ -30,6 +30,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+pub mod frames;
 pub mod operator;
 
 /// Fails a test that hangs. Nothing is measured against it.
@@ -294,4 +295,16 @@ pub async fn page(address: SocketAddr, path: &str) -> HttpResponse {
 pub fn metric(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name));
     line.and_then(|line| line.rsplit(' ').next()).map_or(0, |value| value.parse().unwrap())
+}
+
+/// Waits until the sidecar has ended so many connections for a reason. A connection is counted just after its end.
+pub async fn ended(sidecar: &Sidecar, reason: &str, connections: u64) {
+    let name = format!("sluice_ended_connections_total{{reason=\"{reason}\"}}");
+    let counted = async {
+        while metric(&sidecar.metrics(), &name) < connections {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let counted = tokio::time::timeout(TEST_TIMEOUT, counted).await;
+    assert!(counted.is_ok(), "{}", sidecar.metrics());
 }

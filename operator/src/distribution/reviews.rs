@@ -1,0 +1,243 @@
+//! Bounds of token reviews, so that strangers neither overload the API server nor delay known pods. Each source has
+//! few reviews at once and few failed ones a minute. A token that was accepted before needs neither bound, and its
+//! reviews have places of their own.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+/// Maximum number of concurrent reviews of tokens that have not been accepted before, and of those that have.
+const MAX_REVIEWS: usize = 12;
+const MAX_KNOWN_REVIEWS: usize = 8;
+/// Maximum number of reviews of a source that run or wait. Pods of a node may share an address.
+const MAX_PER_SOURCE: u32 = 64;
+/// Failed reviews of a source in [`WINDOW`] after which it must wait.
+const MAX_FAILURES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Maximum number of sources that are remembered.
+const MAX_SOURCES: usize = 4_096;
+/// Maximum number of accepted tokens that are remembered: one for each session.
+const MAX_TOKENS: usize = 20_000;
+
+type TokenHash = [u8; 32];
+
+/// A source must wait before it sends another token.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// The reviews of this replica.
+#[derive(Debug)]
+pub(super) struct Reviews {
+    unknown: Semaphore,
+    known: Semaphore,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sources: HashMap<IpAddr, Source>,
+    accepted: HashSet<TokenHash>,
+}
+
+#[derive(Debug)]
+struct Source {
+    /// Reviews that run or wait.
+    reviews: u32,
+    failures: u32,
+    /// Start of the window in which the failures are counted.
+    since: Instant,
+}
+
+/// The right to have one token reviewed.
+#[derive(Debug)]
+pub(super) struct Review {
+    reviews: Arc<Reviews>,
+    source: IpAddr,
+    token: TokenHash,
+    is_known: bool,
+}
+
+impl Reviews {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            unknown: Semaphore::new(MAX_REVIEWS),
+            known: Semaphore::new(MAX_KNOWN_REVIEWS),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Admits a token of this source to a review.
+    pub(super) fn admit(self: &Arc<Self>, source: IpAddr, token: &str) -> Result<Review, TooMany> {
+        let (source, token) = (network(source), Sha256::digest(token.as_bytes()).into());
+        let now = Instant::now();
+        let mut state = self.lock();
+        let is_known = state.accepted.contains(&token);
+        if !is_known {
+            state.source(source, now)?.reviews += 1;
+        }
+        drop(state);
+        Ok(Review { reviews: self.clone(), source, token, is_known })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns a source that may have another review.
+    fn source(&mut self, source: IpAddr, now: Instant) -> Result<&mut Source, TooMany> {
+        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
+            self.forget_oldest();
+        }
+        let source = self.sources.entry(source).or_insert(Source { reviews: 0, failures: 0, since: now });
+        if now.duration_since(source.since) >= WINDOW {
+            (source.failures, source.since) = (0, now);
+        }
+        let is_free = source.reviews < MAX_PER_SOURCE && source.failures < MAX_FAILURES;
+        if is_free { Ok(source) } else { Err(TooMany) }
+    }
+
+    /// Forgets the source without reviews whose window began first.
+    fn forget_oldest(&mut self) {
+        let idle = self.sources.iter().filter(|(_, source)| source.reviews == 0);
+        if let Some(oldest) = idle.min_by_key(|(_, source)| source.since).map(|(address, _)| *address) {
+            self.sources.remove(&oldest);
+        }
+    }
+}
+
+impl Review {
+    /// Waits for a place.
+    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        let places = if self.is_known { &self.reviews.known } else { &self.reviews.unknown };
+        places.acquire().await.ok()
+    }
+
+    /// Notes that the token was accepted.
+    pub(super) fn accepted(self) {
+        let mut state = self.reviews.lock();
+        if state.accepted.len() >= MAX_TOKENS {
+            // Tokens expire, so the current ones come back soon.
+            state.accepted.clear();
+        }
+        state.accepted.insert(self.token);
+    }
+
+    /// Notes that the token was not accepted.
+    pub(super) fn refused(self) {
+        let mut state = self.reviews.lock();
+        state.accepted.remove(&self.token);
+        if let Some(source) = state.sources.get_mut(&self.source) {
+            source.failures += 1;
+        }
+    }
+}
+
+impl Drop for Review {
+    fn drop(&mut self) {
+        if self.is_known {
+            return;
+        }
+        let mut state = self.reviews.lock();
+        if let Some(source) = state.sources.get_mut(&self.source) {
+            source.reviews -= 1;
+            if source.reviews == 0 && source.failures == 0 {
+                state.sources.remove(&self.source);
+            }
+        }
+    }
+}
+
+/// Returns the network that one source is assumed to own: an IPv4 address, or a /64 of IPv6.
+fn network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn source(n: u32) -> IpAddr {
+        Ipv4Addr::from(n).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_of_bad_tokens_must_wait_and_delays_no_other() {
+        let reviews = Reviews::new();
+        for n in 0..MAX_FAILURES {
+            reviews.admit(source(1), &format!("bad {n}")).unwrap().refused();
+        }
+        assert_eq!(reviews.admit(source(1), "another").err(), Some(TooMany));
+        assert!(reviews.admit(source(2), "another").is_ok());
+        tokio::time::advance(WINDOW).await;
+        assert!(reviews.admit(source(1), "another").is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_source_has_few_reviews_at_once() {
+        let reviews = Reviews::new();
+        let all: Vec<_> = (0..MAX_PER_SOURCE).map(|_| reviews.admit(source(1), "token").unwrap()).collect();
+        assert!(reviews.admit(source(1), "token").is_err() && reviews.admit(source(2), "token").is_ok());
+        drop(all);
+        assert!(reviews.admit(source(1), "token").is_ok());
+        assert!(reviews.lock().sources.is_empty(), "nothing is left of them");
+    }
+
+    #[tokio::test]
+    async fn strangers_do_not_delay_a_token_that_was_accepted_before() {
+        let reviews = Reviews::new();
+        reviews.admit(source(1), "good").unwrap().accepted();
+        let strangers: Vec<_> =
+            (0..100).map(|n| reviews.admit(source(n), &format!("bad {n}")).unwrap()).collect();
+        let mut places: Vec<_> =
+            strangers.iter().filter_map(|stranger| stranger.place().now_or_never().flatten()).collect();
+        assert_eq!(places.len(), MAX_REVIEWS);
+        for _ in 0..MAX_FAILURES {
+            reviews.admit(source(1), "bad").unwrap().refused();
+        }
+        let known = reviews.admit(source(1), "good").unwrap();
+        assert!(known.place().now_or_never().flatten().is_some());
+        let unknown = reviews.admit(source(200), "new").unwrap();
+        assert!(unknown.place().now_or_never().is_none());
+        places.pop();
+        assert!(unknown.place().now_or_never().flatten().is_some());
+        drop(places);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_refused_is_known_no_longer() {
+        let reviews = Reviews::new();
+        reviews.admit(source(1), "good").unwrap().accepted();
+        reviews.admit(source(1), "good").unwrap().refused();
+        assert!(!reviews.admit(source(1), "good").unwrap().is_known);
+    }
+
+    #[tokio::test]
+    async fn sources_and_tokens_that_are_remembered_are_bounded() {
+        let reviews = Reviews::new();
+        for n in 0..u32::try_from(MAX_SOURCES).unwrap() + 10 {
+            reviews.admit(source(n), "bad").unwrap().refused();
+        }
+        for n in 0..MAX_TOKENS + 10 {
+            reviews.admit(source(1), &format!("{n}")).unwrap().accepted();
+        }
+        let state = reviews.lock();
+        assert!(state.sources.len() <= MAX_SOURCES && state.accepted.len() <= MAX_TOKENS);
+    }
+}

@@ -1,0 +1,127 @@
+//! Limits the frames of an HTTP/2 client that carry no request: PING, SETTINGS, RST_STREAM, PRIORITY,
+//! WINDOW_UPDATE and unknown ones. Each is cheap for the client, and answering it costs the proxy as much as a small
+//! request. The other floods are limited by the h2 crate: CONTINUATION frames, small DATA frames, and streams that
+//! are reset before they were accepted.
+
+/// Length of a frame's header (RFC 9113, 4.1), in bytes.
+const HEADER: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+/// Control frames that are accepted in a second. A client that cancels all its streams sends a few hundred.
+const MAX_PER_SECOND: u64 = 1_000;
+/// One more is accepted for so many bytes that were sent to the client, which answers them with WINDOW_UPDATE.
+const SENT_PER_FRAME: u64 = 512;
+
+/// Follows the frames of a client.
+#[derive(Debug)]
+pub(crate) struct ControlFrames {
+    /// The beginning of a frame's header.
+    header: [u8; HEADER],
+    /// Length of that beginning.
+    length: usize,
+    /// Bytes of the payload that are still to come, of the preface at first.
+    payload: u64,
+    second: u32,
+    /// Control frames in this second.
+    count: u64,
+    /// Bytes sent to the client in this second and the one before.
+    sent: [u64; 2],
+}
+
+impl ControlFrames {
+    /// Creates a watcher of a connection that begins with `preface` bytes before the first frame.
+    pub(crate) fn new(preface: usize) -> Self {
+        Self { header: [0; HEADER], length: 0, payload: preface as u64, second: 0, count: 0, sent: [0; 2] }
+    }
+
+    /// Counts bytes that were sent to the client.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.sent[0] += bytes as u64;
+    }
+
+    /// Reads the next bytes. `second` is a number that changes every second. Reports whether there are too many
+    /// control frames.
+    pub(crate) fn read(&mut self, mut bytes: &[u8], second: u32) -> bool {
+        if self.second != second {
+            self.second = second;
+            self.count = 0;
+            self.sent = [0, self.sent[0]];
+        }
+        while !bytes.is_empty() {
+            if self.payload > 0 {
+                let step = usize::try_from(self.payload).unwrap_or(usize::MAX).min(bytes.len());
+                bytes = &bytes[step..];
+                self.payload -= step as u64;
+                continue;
+            }
+            let step = (HEADER - self.length).min(bytes.len());
+            self.header[self.length..self.length + step].copy_from_slice(&bytes[..step]);
+            self.length += step;
+            bytes = &bytes[step..];
+            if self.length == HEADER {
+                self.length = 0;
+                let [a, b, c, kind, ..] = self.header;
+                self.payload = u64::from(u32::from_be_bytes([0, a, b, c]));
+                self.count += u64::from(!matches!(kind, DATA | HEADERS | CONTINUATION));
+            }
+        }
+        self.count > MAX_PER_SECOND + (self.sent[0] + self.sent[1]) / SENT_PER_FRAME
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PING: u8 = 6;
+
+    fn frame(kind: u8, payload: usize) -> Vec<u8> {
+        let mut frame = vec![0; HEADER + payload];
+        frame[1..3].copy_from_slice(&u16::try_from(payload).unwrap().to_be_bytes());
+        frame[3] = kind;
+        frame
+    }
+
+    /// Reads frames in pieces of all sizes.
+    fn read(watcher: &mut ControlFrames, frame: &[u8], times: u64, second: u32) -> bool {
+        let bytes = frame.repeat(times as usize);
+        let mut bytes = &bytes[..];
+        let mut flooded = false;
+        for size in (1..40).cycle() {
+            let step = bytes.len().min(size);
+            flooded = watcher.read(&bytes[..step], second);
+            bytes = &bytes[step..];
+            if bytes.is_empty() {
+                return flooded;
+            }
+        }
+        flooded
+    }
+
+    #[test]
+    fn control_frames_are_limited_each_second() {
+        let mut watcher = ControlFrames::new(24);
+        assert!(!watcher.read(&[b'P'; 24], 0));
+        assert!(!read(&mut watcher, &frame(PING, 8), MAX_PER_SECOND, 0));
+        assert!(!read(&mut watcher, &frame(PING, 8), MAX_PER_SECOND, 1));
+        assert!(read(&mut watcher, &frame(PING, 8), 1, 1));
+    }
+
+    #[test]
+    fn requests_and_bodies_are_no_control_frames() {
+        let mut watcher = ControlFrames::new(0);
+        for kind in [DATA, HEADERS, CONTINUATION] {
+            assert!(!read(&mut watcher, &frame(kind, 77), 2 * MAX_PER_SECOND, 0));
+        }
+    }
+
+    #[test]
+    fn a_client_that_downloads_may_send_window_updates() {
+        let mut watcher = ControlFrames::new(0);
+        watcher.sent(usize::try_from(MAX_PER_SECOND * SENT_PER_FRAME).unwrap());
+        assert!(!read(&mut watcher, &frame(8, 4), 2 * MAX_PER_SECOND, 0));
+        assert!(!read(&mut watcher, &frame(8, 4), 2 * MAX_PER_SECOND, 1));
+        assert!(read(&mut watcher, &frame(8, 4), 2 * MAX_PER_SECOND, 2));
+    }
+}

@@ -1,0 +1,104 @@
+//! Chooses the connections that make room for others.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The harm that the end of a connection does, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Harm {
+    /// No request yet: a silent socket, or the beginning of a head.
+    New,
+    /// Between two requests.
+    Idle,
+    /// The client neither sends nor reads.
+    Stalled,
+    /// Upgraded, or a gRPC stream, and silent.
+    Quiet,
+}
+
+/// A connection that can make room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    pub(super) index: usize,
+    pub(super) peer: IpAddr,
+    pub(super) harm: Harm,
+    /// Time since when it is in this state.
+    pub(super) since: u64,
+}
+
+/// Returns up to `count` of the candidates. `peers` are those of all connections. First go connections whose end
+/// does the least harm; of these the peers with by far the most connections, so that one address cannot evict all
+/// others; of these the longest idle ones. Behind an ingress everybody is one peer, and only the time counts.
+pub(super) fn choose(
+    mut candidates: Vec<Candidate>,
+    peers: impl Iterator<Item = IpAddr>,
+    count: usize,
+) -> Vec<usize> {
+    let mut share: HashMap<IpAddr, u32> = HashMap::new();
+    for peer in peers {
+        *share.entry(network(peer)).or_default() += 1;
+    }
+    let magnitude = |peer| share.get(&network(peer)).map_or(0, |count| count.max(&1).ilog2());
+    candidates.sort_by_cached_key(|candidate| {
+        (candidate.harm, Reverse(magnitude(candidate.peer)), candidate.since)
+    });
+    candidates.truncate(count);
+    candidates.into_iter().map(|candidate| candidate.index).collect()
+}
+
+/// Returns the network that one client is assumed to own: an IPv4 address, or a /64 of IPv6.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(index: usize, peer: &str, harm: Harm, since: u64) -> Candidate {
+        Candidate { index, peer: peer.parse().unwrap(), harm, since }
+    }
+
+    fn chosen(candidates: &[Candidate], count: usize) -> Vec<usize> {
+        choose(candidates.to_vec(), candidates.iter().map(|candidate| candidate.peer), count)
+    }
+
+    #[test]
+    fn the_longest_idle_connection_makes_room() {
+        let idle = [3, 1, 2].map(|since| candidate(since as usize, "10.0.0.1", Harm::Idle, since));
+        assert_eq!(chosen(&idle, 2), [1, 2]);
+        assert_eq!(chosen(&idle, 9), [1, 2, 3]);
+        assert!(chosen(&[], 1).is_empty());
+    }
+
+    #[test]
+    fn the_end_that_does_the_least_harm_comes_first() {
+        let all = [Harm::Quiet, Harm::Stalled, Harm::Idle, Harm::New];
+        let all: Vec<_> = (0..4).map(|n| candidate(n, "10.0.0.1", all[n], n as u64)).collect();
+        assert_eq!(chosen(&all, 4), [3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn a_peer_with_far_more_connections_makes_room_first() {
+        let mut all: Vec<_> = (0..16).map(|n| candidate(n, "10.0.0.1", Harm::Idle, 100)).collect();
+        all.push(candidate(16, "10.0.0.2", Harm::Idle, 1));
+        all.push(candidate(17, "2001:db8::1", Harm::Idle, 2));
+        assert!(chosen(&all, 16).iter().all(|index| *index < 16));
+        assert_eq!(chosen(&all, 18)[16..], [16, 17]);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_peer() {
+        let mut all: Vec<_> =
+            (0..8).map(|n| candidate(n, &format!("2001:db8::{n}"), Harm::Idle, 100)).collect();
+        all.push(candidate(8, "2001:db8:0:1::1", Harm::Idle, 1));
+        assert_eq!(chosen(&all, 9)[8], 8);
+    }
+}

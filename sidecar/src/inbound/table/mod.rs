@@ -1,0 +1,326 @@
+//! All client connections of a sidecar: at most a maximum of them, and which of them make room for others.
+//!
+//! - [`activity`]: what one connection does. [`exchange`]: its requests and their bodies.
+//! - `choice`: which connections make room.
+//!
+//! The table is locked when a connection begins or ends, when connections or memory run out, and once a second;
+//! never for a request.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::inbound::table::activity::{Activity, EndReason, REQUEST_WEIGHT, Stage};
+use crate::inbound::table::choice::{Candidate, Harm, choose};
+use crate::memory::BUDGET;
+
+pub(crate) mod activity;
+mod choice;
+pub(crate) mod exchange;
+
+/// Interval at which connections are checked for timeouts.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Time after which more connections are evicted if none has ended.
+const RETRY: Duration = Duration::from_millis(100);
+/// At most this many connections are evicted at once, and at most one of [`BATCH_FRACTION`], so that choosing them
+/// costs little for each new connection. nginx does the same.
+const MAX_BATCH: usize = 32;
+const BATCH_FRACTION: usize = 16;
+/// Time after which an idle connection can make room for another, in microseconds. A client that has just connected
+/// or received a response may be sending a request.
+const IDLE_AFTER: u64 = 200_000;
+/// Time after which a connection without progress can make room for another, in microseconds.
+const STALLED_AFTER: u64 = 2_000_000;
+/// Time after which an upgraded connection or a gRPC stream without progress can, in microseconds.
+const QUIET_AFTER: u64 = 3_000_000;
+/// Fewer bytes are no progress: a client that sends a byte now and then occupies a connection for ever.
+const MIN_PROGRESS: u64 = 256;
+/// Estimated memory of a connection without requests, and of responses that the client does not read, in bytes.
+const CONNECTION_WEIGHT: u64 = 16 << 10;
+const UNREAD_WEIGHT: u64 = 64 << 10;
+/// Connections that occupy less are equal when memory runs out.
+const LIGHT: u64 = 64 << 10;
+
+/// The order in which connections are ended when memory runs out: the heaviest first, and of those of about the same
+/// weight the ones whose end does the least harm.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Burden {
+    magnitude: Reverse<u32>,
+    works: bool,
+    harm: Option<Harm>,
+    since: u64,
+    index: usize,
+}
+
+/// Times after which connections end. `None` never ends them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    /// Time in which the client must send or read a part of a body.
+    pub(crate) body: Option<Duration>,
+    /// Time that an HTTP/2 connection may be without requests.
+    pub(crate) http2_idle: Option<Duration>,
+    /// Time that an upgraded connection may be silent.
+    pub(crate) upgrade_idle: Option<Duration>,
+}
+
+/// The client connections of all workers.
+#[derive(Debug)]
+pub(crate) struct ConnectionTable {
+    max: usize,
+    permits: Arc<Semaphore>,
+    entries: Mutex<Vec<Entry>>,
+    /// Listeners that wait although no connection could be evicted.
+    saturated: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    activity: Arc<Activity>,
+    /// Bytes that had moved at `progress`.
+    moved: u64,
+    /// Time of the last progress, in microseconds.
+    progress: u64,
+}
+
+/// The right to be one of the connections. It ends with the connection.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) activity: Arc<Activity>,
+    table: Arc<ConnectionTable>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.table.remove(&self.activity);
+    }
+}
+
+impl ConnectionTable {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        let max = max.clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            max,
+            permits: Arc::new(Semaphore::new(max)),
+            entries: Mutex::default(),
+            saturated: AtomicUsize::new(0),
+        })
+    }
+
+    /// Waits for a place. If there is none, other connections are evicted. Returns `None` only at the end of the
+    /// process.
+    pub(crate) async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        let mut saturated = None;
+        loop {
+            if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+                return Some(self.add(peer, permit));
+            }
+            if self.make_room(activity::now()) {
+                saturated = None;
+            } else if saturated.is_none() {
+                saturated = Some(Saturated::new(self));
+            }
+            // Waiting in line lets no other worker take the place that becomes free.
+            if let Ok(permit) = tokio::time::timeout(RETRY, self.permits.clone().acquire_owned()).await {
+                return Some(self.add(peer, permit.ok()?));
+            }
+        }
+    }
+
+    /// Reports whether all places are taken by requests in flight.
+    pub(crate) fn is_saturated(&self) -> bool {
+        self.saturated.load(Ordering::Relaxed) > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Self>, peer: IpAddr, permit: OwnedSemaphorePermit) -> Place {
+        BUDGET.read(CONNECTION_WEIGHT as usize);
+        let activity = Activity::new(peer);
+        let mut entries = self.lock();
+        activity.position.store(entries.len(), Ordering::Relaxed);
+        entries.push(Entry { activity: activity.clone(), moved: 0, progress: activity::now() });
+        drop(entries);
+        Place { activity, table: self.clone(), _permit: permit }
+    }
+
+    fn remove(&self, activity: &Activity) {
+        let mut entries = self.lock();
+        let position = activity.position.load(Ordering::Relaxed);
+        entries.swap_remove(position);
+        if let Some(moved) = entries.get(position) {
+            moved.activity.position.store(position, Ordering::Relaxed);
+        }
+    }
+
+    /// Evicts connections so that others have room. Returns whether there are any, or will be soon.
+    fn make_room(&self, now: u64) -> bool {
+        let entries = self.lock();
+        let mut candidates = Vec::new();
+        let mut later = false;
+        for (index, entry) in entries.iter().enumerate() {
+            match entry.candidate(index, now) {
+                Some((candidate, true)) => candidates.push(candidate),
+                Some((_, false)) => later = true,
+                None => later |= entry.activity.is_ending(),
+            }
+        }
+        let peers = entries.iter().map(|entry| entry.activity.peer);
+        let batch = (self.max / BATCH_FRACTION).clamp(1, MAX_BATCH);
+        let mut evicted = false;
+        for index in choose(candidates, peers, batch) {
+            let activity = &entries[index].activity;
+            let reason = if activity.is_busy() { EndReason::EvictedStalled } else { EndReason::EvictedIdle };
+            evicted |= activity.end(reason);
+        }
+        evicted || later
+    }
+
+    /// Reports whether connections are about to end.
+    pub(crate) fn has_ending(&self) -> bool {
+        self.lock().iter().any(|entry| entry.activity.is_ending())
+    }
+
+    /// Evicts the connections that occupy the most memory, until `bytes` should be free. Returns the estimated
+    /// number of bytes, or zero if there are no such connections.
+    pub(crate) fn free(&self, bytes: u64) -> u64 {
+        let entries = self.lock();
+        let now = activity::now();
+        let running = entries.iter().enumerate().filter(|(_, entry)| !entry.activity.is_ending());
+        let mut heaviest: Vec<_> = running.map(|(index, entry)| entry.burden(index, now)).collect();
+        heaviest.sort_unstable();
+        let mut freed = 0;
+        for Burden { index, .. } in heaviest.into_iter().take(MAX_BATCH) {
+            if entries[index].activity.end(EndReason::Memory) {
+                freed += entries[index].weight();
+            }
+            if freed >= bytes {
+                break;
+            }
+        }
+        freed
+    }
+
+    /// Ends connections whose timeouts have passed. Never returns.
+    pub(crate) async fn sweep(self: Arc<Self>, timeouts: Timeouts) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.sweep_at(activity::now(), timeouts);
+        }
+    }
+
+    fn sweep_at(&self, now: u64, timeouts: Timeouts) {
+        for entry in self.lock().iter_mut() {
+            entry.note_progress(now);
+            entry.activity.next_second();
+            if let Some(reason) = entry.expired(now, timeouts) {
+                entry.activity.end(reason);
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn note_progress(&mut self, now: u64) {
+        let moved = self.activity.moved();
+        if moved.wrapping_sub(self.moved) >= MIN_PROGRESS {
+            (self.moved, self.progress) = (moved, now);
+        }
+    }
+
+    /// Returns the time since when the connection makes no progress.
+    fn quiet_since(&self) -> u64 {
+        self.progress.max(self.activity.idle_since())
+    }
+
+    fn expired(&self, now: u64, timeouts: Timeouts) -> Option<EndReason> {
+        let passed = |since: u64, timeout: Option<Duration>| {
+            timeout.is_some_and(|timeout| u128::from(now.saturating_sub(since)) >= timeout.as_micros())
+        };
+        let activity = &self.activity;
+        match activity.stage() {
+            Stage::Upgraded => {
+                passed(self.quiet_since(), timeouts.upgrade_idle).then_some(EndReason::UpgradeTimeout)
+            }
+            Stage::Http1 | Stage::Http2 if activity.waits_for_client(false) => {
+                passed(self.quiet_since(), timeouts.body).then_some(EndReason::BodyTimeout)
+            }
+            Stage::Http2 if !activity.is_busy() => {
+                passed(activity.idle_since(), timeouts.http2_idle).then_some(EndReason::IdleTimeout)
+            }
+            Stage::Http1 | Stage::Http2 => None,
+        }
+    }
+
+    /// Returns the connection as one that can make room, and whether it can already, or `None` if it works for its
+    /// client.
+    fn candidate(&self, index: usize, now: u64) -> Option<(Candidate, bool)> {
+        let activity = &self.activity;
+        if activity.is_ending() {
+            return None;
+        }
+        let has_moved = activity.moved().wrapping_sub(self.moved) >= MIN_PROGRESS;
+        let quiet = if has_moved { 0 } else { now.saturating_sub(self.quiet_since()) };
+        let (harm, since) = if activity.stage() == Stage::Upgraded {
+            (Harm::Quiet, self.quiet_since())
+        } else if !activity.is_busy() {
+            (if activity.had_request() { Harm::Idle } else { Harm::New }, activity.idle_since())
+        } else if activity.waits_for_client(false) {
+            (Harm::Stalled, self.quiet_since())
+        } else if activity.waits_for_client(true) {
+            (Harm::Quiet, self.quiet_since())
+        } else {
+            return None;
+        };
+        let can_go = match harm {
+            Harm::New | Harm::Idle => now.saturating_sub(since) >= IDLE_AFTER,
+            Harm::Stalled => quiet >= STALLED_AFTER,
+            Harm::Quiet => quiet >= QUIET_AFTER,
+        };
+        Some((Candidate { index, peer: activity.peer, harm, since }, can_go))
+    }
+
+    fn burden(&self, index: usize, now: u64) -> Burden {
+        let magnitude = (self.weight() / LIGHT).checked_ilog2().map_or(0, |magnitude| magnitude + 1);
+        let harm = self.candidate(index, now).map(|(candidate, _)| candidate.harm);
+        Burden {
+            magnitude: Reverse(magnitude),
+            works: harm.is_none(),
+            harm,
+            since: self.activity.idle_since(),
+            index,
+        }
+    }
+
+    /// Estimates the memory of the connection.
+    fn weight(&self) -> u64 {
+        let activity = &self.activity;
+        let unread = if activity.waits_for_client(true) { UNREAD_WEIGHT } else { 0 };
+        CONNECTION_WEIGHT + u64::from(activity.exchanges()) * REQUEST_WEIGHT + activity.unread() + unread
+    }
+}
+
+/// Counts a listener that waits in vain.
+struct Saturated<'a>(&'a AtomicUsize);
+
+impl<'a> Saturated<'a> {
+    fn new(table: &'a ConnectionTable) -> Self {
+        table.saturated.fetch_add(1, Ordering::Relaxed);
+        Self(&table.saturated)
+    }
+}
+
+impl Drop for Saturated<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;
