@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Serves the control port until it fails or the handle ends it.
-pub async fn serve(
+pub(super) async fn serve(
     address: SocketAddr,
     tls: RustlsConfig,
     handle: Handle<SocketAddr>,
