@@ -316,8 +316,10 @@ pub async fn responding(size: usize) -> SocketAddr {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             let body = body.clone();
-            let service = service_fn(move |_| {
-                let body = Full::new(body.clone());
+            let service = service_fn(move |request: Request<Incoming>| {
+                // hyper sends bodies of responses to HEAD over HTTP/2.
+                let is_head = request.method() == http::Method::HEAD;
+                let body = if is_head { Full::default() } else { Full::new(body.clone()) };
                 async { Ok::<_, Infallible>(Response::new(body)) }
             });
             tokio::spawn(async move {
