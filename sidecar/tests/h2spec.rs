@@ -12,8 +12,7 @@ async fn all_tests_of_h2spec_pass() {
         println!("skipped: SLUICE_H2SPEC is not set");
         return;
     };
-    let application = Application::start().await;
-    let sidecar = sidecar_with(application.address, &[]);
+    let sidecar = sidecar_with(responding(1024).await, &[]);
     let port = sidecar.addresses()[0].port().to_string();
     let output =
         Command::new(h2spec).args(["--host", "127.0.0.1", "--port", &port, "--timeout", "10"]).output();

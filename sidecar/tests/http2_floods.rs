@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use support::frames::{self, Raw};
 use support::*;
-use tokio::net::TcpListener;
 
 /// Sends frames until the connection ends, and requests of an honest client meanwhile.
 async fn ends(address: SocketAddr, mut flood: impl FnMut(u32) -> Vec<u8>) {
@@ -113,21 +112,7 @@ async fn a_header_bomb_is_refused() {
 
 #[tokio::test]
 async fn a_client_that_grants_no_window_times_out() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let application = listener.local_addr().unwrap();
-    let service = hyper::service::service_fn(|_| async {
-        let body = http_body_util::Full::new(hyper::body::Bytes::from(vec![b'a'; 1 << 20]));
-        Ok::<_, std::convert::Infallible>(http::Response::new(body))
-    });
-    tokio::spawn(async move {
-        loop {
-            let io = hyper_util::rt::TokioIo::new(listener.accept().await.unwrap().0);
-            let builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-            tokio::spawn(async move {
-                let _ = builder.serve_connection(io, service).await;
-            });
-        }
-    });
+    let application = responding(1 << 20).await;
     let sidecar = sidecar_tuned(application, |options| options.body_timeout = Some(Duration::from_secs(1)));
     let address = sidecar.addresses()[0];
     let mut raw = Raw::connect(address).await;

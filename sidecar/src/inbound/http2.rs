@@ -17,8 +17,8 @@ use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::table::activity::{Activity, EndReason};
 
-/// Maximum number of concurrent streams of a connection, the lowest that RFC 9113 (6.5.2) recommends.
-const MAX_STREAMS: u32 = 100;
+/// Maximum number of concurrent streams of a connection, as in hyper.
+const MAX_STREAMS: u32 = 200;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Serves a connection until it ends. Once the sidecar drains, GOAWAY ends it after its current requests.

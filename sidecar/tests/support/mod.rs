@@ -308,3 +308,27 @@ pub async fn ended(sidecar: &Sidecar, reason: &str, connections: u64) {
     let counted = tokio::time::timeout(TEST_TIMEOUT, counted).await;
     assert!(counted.is_ok(), "{}", sidecar.metrics());
 }
+
+/// Starts an application that responds with bodies of this size.
+pub async fn responding(size: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let body = Bytes::from(vec![b'a'; size]);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let body = body.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                // hyper sends bodies of responses to HEAD over HTTP/2.
+                let is_head = request.method() == http::Method::HEAD;
+                let body = if is_head { Full::default() } else { Full::new(body.clone()) };
+                async { Ok::<_, Infallible>(Response::new(body)) }
+            });
+            tokio::spawn(async move {
+                let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    address
+}

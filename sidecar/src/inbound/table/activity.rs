@@ -233,12 +233,12 @@ impl Activity {
         self.exchanges() > 0 || self.write_blocked.load(Ordering::Relaxed) || self.stage() == Stage::Upgraded
     }
 
-    /// Reports whether everything that the connection could do next depends on its client. A request that waits
-    /// for the application is not in this state.
+    /// Reports whether a body waits for the client. If nothing moves on an HTTP/2 connection while one does, its other
+    /// streams may wait for the application because the client has used up a window that they share.
     pub(super) fn waits_for_client(&self, with_grpc: bool) -> bool {
         let grpc = if with_grpc { self.waiting_grpc.load(Ordering::Relaxed) } else { 0 };
         let waiting = self.waiting.load(Ordering::Relaxed) + grpc;
-        self.write_blocked.load(Ordering::Relaxed) || waiting > 0 && waiting >= self.exchanges()
+        self.write_blocked.load(Ordering::Relaxed) || waiting > 0
     }
 
     /// Makes the tasks of the connection end it. Returns whether it was not about to end already.
