@@ -19,7 +19,7 @@ const MORE_PROXY_PORTS: u16 = 8794;
 const MAX_PORTS: usize = 16;
 
 /// A port that a sidecar captures.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CapturedPort {
     /// Name of the port, which moves from the application's container to the sidecar.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct CapturedPort {
 }
 
 /// The reason why a sidecar cannot capture the ports of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CaptureError {
     /// No port has a name.
     #[error("no container has a named TCP port: add `name: http` to the port that serves requests")]

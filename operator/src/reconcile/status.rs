@@ -4,6 +4,7 @@
 //! - [`observed`]: everything that the status is computed from.
 //! - `accepted`, `programmed`, `captured`, `store_healthy`, `ready`: one condition each.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
+//! - `mend`: commands that a message shows.
 //! - `text`: helpers for messages.
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ use store_healthy::store_healthy;
 mod accepted;
 mod captured;
 mod finding;
+mod mend;
 pub mod observed;
 mod programmed;
 mod ready;
@@ -38,9 +40,9 @@ mod text;
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
     let accepted = accepted(observed.outcome);
     let programmed = programmed(observed);
-    let captured = captured(observed.facts);
+    let captured = captured(observed);
     let store_healthy = store_healthy(&observed.facts.pods);
-    let ready = ready(&accepted, &programmed.finding, &captured, &store_healthy);
+    let ready = ready(observed.outcome, &accepted, &programmed.finding, &captured, &store_healthy);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),

@@ -1,11 +1,19 @@
 //! The condition Ready: Accepted, Programmed and Captured are all True. An unhealthy store does not change
 //! it, because `onStoreFailure` defines what the policy does then.
 
+use sluice_config::CompiledPolicy;
+use sluice_config::policy::Mode;
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
+use super::text::part_of;
+use crate::reconcile::facts::Outcome;
+
+#[cfg(test)]
+mod tests;
 
 pub(super) fn ready(
+    outcome: &Outcome,
     accepted: &Finding,
     programmed: &Finding,
     captured: &Finding,
@@ -13,21 +21,32 @@ pub(super) fn ready(
 ) -> Finding {
     let required =
         [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
-    match required.into_iter().find(|(_, finding)| finding.status != "True") {
-        None if store_healthy.status == "False" => Finding::new(
-            "True",
-            reasons::READY,
-            "Every pod has applied this policy and no Service bypasses the sidecars, but sidecars cannot use \
-             the store: see the condition StoreHealthy.",
-        ),
-        None => Finding::new(
-            "True",
-            reasons::READY,
-            "Every pod has applied this policy and no Service bypasses the sidecars.",
-        ),
-        Some((kind, finding)) => {
-            let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
-            Finding::new(status, finding.reason, format!("{kind}: {}", finding.message))
+    if let Some((kind, finding)) = required.into_iter().find(|(_, finding)| finding.status != "True") {
+        let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
+        return Finding::new(status, finding.reason, format!("{kind}: {}", finding.message));
+    }
+    let mut message = "Every pod has applied this policy.".to_owned();
+    if let Outcome::Published { policy, .. } = outcome
+        && let Some(text) = shadow(policy)
+    {
+        message.push_str(&format!(" {text}"));
+    }
+    message.push_str(&format!(" {}", captured.message));
+    if store_healthy.status == "False" {
+        message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
+    }
+    Finding::new("True", reasons::READY, message)
+}
+
+/// Returns which limits of a policy only report their decisions, or `None` if all are enforced.
+fn shadow(policy: &CompiledPolicy) -> Option<String> {
+    let shadows = policy.limits.iter().filter(|limit| limit.mode == Mode::Shadow).count();
+    match policy.mode {
+        Mode::Shadow => Some("It rejects no request, because its mode is Shadow.".into()),
+        Mode::Enforce if shadows > 0 => {
+            let subject = part_of(shadows, policy.limits.len(), "limit", "rejects", "reject");
+            Some(format!("{subject} no request, because of the mode Shadow."))
         }
+        Mode::Enforce => None,
     }
 }
