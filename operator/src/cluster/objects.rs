@@ -23,9 +23,12 @@ pub trait Trimmed: Sized + PartialEq + Send + Sync + 'static {
     fn read(object: Self::Object) -> Option<Self>;
 }
 
+/// Objects by namespace and name.
+type Table<T> = BTreeMap<String, BTreeMap<String, Arc<T>>>;
+
 /// All objects of one kind that matter.
 pub struct Objects<T> {
-    table: Arc<RwLock<BTreeMap<String, BTreeMap<String, Arc<T>>>>>,
+    table: Arc<RwLock<Table<T>>>,
 }
 
 impl<T> Default for Objects<T> {

@@ -95,17 +95,11 @@ impl Pods {
 
     /// Returns the facts about a pod's containers, or `None` if the pod no longer exists. The first call for
     /// a pod sends a request to the API server.
-    pub async fn facts(&self, pod: &Pod) -> kube::Result<Option<Arc<PodFacts>>> {
+    pub async fn facts(&self, pod: &Arc<Pod>) -> kube::Result<Option<Arc<PodFacts>>> {
         if let Some(facts) = self.read().facts.get(&pod.uid) {
             return Ok(Some(facts.clone()));
         }
-        let Some(object) = self.fetch(pod).await? else { return Ok(None) };
-        let facts = Arc::new(PodFacts::read(&object));
-        let mut table = self.write();
-        if table.by_namespace.get(&pod.namespace).is_some_and(|pods| pods.contains_key(&pod.uid)) {
-            table.facts.insert(pod.uid.clone(), facts.clone());
-        }
-        Ok(Some(facts))
+        Ok(self.fetch(pod).await?.map(|(facts, _)| facts))
     }
 
     /// Returns a pod's addresses, which are empty if the pod no longer exists. The first call after a change of
@@ -114,21 +108,28 @@ impl Pods {
         if let Some(addresses) = self.read().addresses.get(&pod.uid) {
             return Ok(addresses.clone());
         }
-        let Some(object) = self.fetch(pod).await? else { return Ok(Arc::default()) };
-        let addresses: Arc<[IpAddr]> = read_addresses(&object).into();
-        let mut table = self.write();
-        let current = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid));
-        // A change that the watch has reported meanwhile may be newer than the response.
-        if current.is_some_and(|current| Arc::ptr_eq(current, pod)) {
-            table.addresses.insert(pod.uid.clone(), addresses.clone());
-        }
-        Ok(addresses)
+        Ok(self.fetch(pod).await?.map(|(_, addresses)| addresses).unwrap_or_default())
     }
 
-    async fn fetch(&self, pod: &Pod) -> kube::Result<Option<core::Pod>> {
+    /// Fetches a pod and keeps what does not change without an event of the watch.
+    async fn fetch(&self, pod: &Arc<Pod>) -> kube::Result<Option<(Arc<PodFacts>, Arc<[IpAddr]>)>> {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let object = api.get_opt(&pod.name).await?;
-        Ok(object.filter(|object| object.uid().as_deref() == Some(&pod.uid)))
+        let Some(object) = api.get_opt(&pod.name).await? else { return Ok(None) };
+        if object.uid().as_deref() != Some(&pod.uid) {
+            return Ok(None);
+        }
+        let facts = Arc::new(PodFacts::read(&object));
+        let addresses: Arc<[IpAddr]> = read_addresses(&object).into();
+        let mut table = self.write();
+        let current = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid)).cloned();
+        if let Some(current) = current {
+            table.facts.insert(pod.uid.clone(), facts.clone());
+            // A change that the watch has reported meanwhile may be newer than the response.
+            if Arc::ptr_eq(&current, pod) {
+                table.addresses.insert(pod.uid.clone(), addresses.clone());
+            }
+        }
+        Ok(Some((facts, addresses)))
     }
 
     // The table is consistent even if a holder of the lock panicked: each change is a single statement.

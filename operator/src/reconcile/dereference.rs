@@ -132,7 +132,7 @@ async fn find_unlimited(
 }
 
 /// Returns why a pod applies no limits, or `None` if it may apply some or no longer exists.
-async fn unlimited(context: &Context, pod: &Pod) -> kube::Result<Option<Unlimited>> {
+async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unlimited>> {
     if pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "false") {
         return Ok(Some(Unlimited::OptedOut));
     }

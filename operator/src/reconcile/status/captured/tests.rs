@@ -39,7 +39,7 @@ impl Shop {
         self
     }
 
-    fn network_policy(mut self, ingress: Value) -> Self {
+    fn network_policy(mut self, ingress: &Value) -> Self {
         let name = format!("np-{}", self.network_policies.len());
         let spec = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": ingress});
         self.network_policies.push(json!({"metadata": {"name": name}, "spec": spec}));

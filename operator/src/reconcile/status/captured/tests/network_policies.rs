@@ -4,7 +4,7 @@ use super::*;
 
 /// Reports which of the NetworkPolicies, each with its rules, block the sidecar.
 fn blocking(policies: &[Value]) -> Vec<String> {
-    let shop = policies.iter().fold(Shop::with_sidecar(), |shop, rules| shop.network_policy(rules.clone()));
+    let shop = policies.iter().fold(Shop::with_sidecar(), Shop::network_policy);
     let (reason, message) = shop.captured();
     let blocked: Vec<_> = message.split("NetworkPolicy ").skip(1).map(|text| text[..4].to_owned()).collect();
     assert_eq!(reason == reasons::BLOCKED_BY_NETWORK_POLICY, !blocked.is_empty(), "{message}");
@@ -18,7 +18,7 @@ fn from(app: &str) -> Value {
 #[test]
 fn a_network_policy_with_the_number_of_the_application_is_mended_by_the_command() {
     let rules = json!([{"ports": [{"port": 9090}]}, {"from": from("a"), "ports": [{"port": 8080}]}]);
-    let shop = || Shop::with_sidecar().network_policy(rules.clone());
+    let shop = || Shop::with_sidecar().network_policy(&rules);
     let message = "NetworkPolicy np-0 allows clients of port 8080, but blocks port 8790, on which the sidecars \
          receive their requests. Run `kubectl -n shop patch networkpolicy np-0 --type=json -p \
          '[{\"op\":\"add\",\"path\":\"/spec/ingress/1/ports/-\",\"value\":{\"port\":8790,\"protocol\":\"TCP\"}}]'`.";

@@ -81,7 +81,7 @@ fn selected_pods_without_a_sidecar_are_left_to_the_condition_programmed() {
         json!({"containers": [{"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]});
     let shop = Shop { pods: vec![counted(&bare)], ..Shop::default() }
         .service(service("web", &json!({"ports": [{"port": 80, "targetPort": "http"}]})))
-        .network_policy(json!([{"ports": [{"port": 8080}]}]));
+        .network_policy(&json!([{"ports": [{"port": 8080}]}]));
     let message = "Service web sends requests to pods without a sidecar: see the condition Programmed.";
     assert_eq!(shop.captured(), (reasons::BYPASSED_BY_POD, message.into()));
 }
