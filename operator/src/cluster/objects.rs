@@ -11,6 +11,9 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::watch::{Change, NamespaceChange, follow};
 
+#[cfg(test)]
+mod tests;
+
 /// The fields of an object that matter here.
 pub trait Trimmed: Sized + PartialEq + Send + Sync + 'static {
     /// The object as the API server has it.
