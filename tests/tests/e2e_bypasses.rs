@@ -144,7 +144,7 @@ async fn e2e_services_and_endpoint_slices_that_bypass_the_sidecars_are_mended() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e2e_a_stateful_set_with_its_headless_service_becomes_ready_in_two_ways() {
+async fn e2e_a_stateful_set_with_its_headless_service_becomes_ready_in_three_ways() {
     let shop = open("stateful");
     let headless = |name: &str| {
         let ports = json!([{"name": "http", "port": 8080, "targetPort": "http"}]);
@@ -169,6 +169,20 @@ async fn e2e_a_stateful_set_with_its_headless_service_becomes_ready_in_two_ways(
     type_in(commands(&message)[1]);
     let message = shop.wait_for("p", "Ready", "True Ready").await;
     assert!(message.ends_with("because of the annotation sluice.dev/bypass: Service db."), "{message}");
+
+    // The application moves, and the sidecar listens on the port that clients know.
+    kubectl("-n stateful annotate service db sluice.dev/bypass-");
+    shop.wait_for("p", "Ready", "False BypassedByService").await;
+    let mut moved = workload("StatefulSet", "db");
+    moved["spec"]["serviceName"] = json!("db");
+    let template = &mut moved["spec"]["template"];
+    template["metadata"]["annotations"] = json!({"sluice.dev/ports": "http=8080"});
+    template["spec"]["containers"][0]["env"] = json!([{"name": "PORT", "value": "8081"}]);
+    template["spec"]["containers"][0]["ports"] = json!([{"name": "http", "containerPort": 8081}]);
+    deploy(&shop, moved);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let pod = shop.pod_addresses("web").remove(0);
+    wait_until_limited(&format!("{pod}:8080"), "moved").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -95,6 +95,19 @@ fn clients_of_a_headless_service_bypass_the_sidecar_unless_its_port_is_the_sidec
 }
 
 #[test]
+fn a_sidecar_on_the_port_that_clients_know_is_not_bypassed_by_a_headless_service() {
+    let mut moved = pod("a");
+    moved["spec"]["containers"][0]["ports"] = json!([{"containerPort": 8081}]);
+    moved["spec"]["initContainers"][0]["args"] = json!(["--proxy=[::]:8080=127.0.0.1:8081"]);
+    moved["spec"]["initContainers"][0]["ports"] = json!([{"name": "http", "containerPort": 8080}]);
+    let mut shop = headless(&json!({"port": 8080, "targetPort": "http"}));
+    shop.pods = vec![counted(&moved)];
+    assert_eq!(shop.captured().0, reasons::ALL_TRAFFIC);
+    shop.services[0]["spec"]["ports"][0]["port"] = json!(8081);
+    assert_eq!(shop.captured().0, reasons::BYPASSED_BY_SERVICE);
+}
+
+#[test]
 fn a_second_headless_port_of_the_application_is_removed() {
     let ports = json!([
         {"name": "a", "port": 8080, "targetPort": "http"}, {"name": "b", "port": 8790, "targetPort": "http"},
