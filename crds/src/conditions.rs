@@ -6,7 +6,7 @@ pub mod types {
     pub const ACCEPTED: &str = "Accepted";
     /// Every selected pod has confirmed this version of the policy.
     pub const PROGRAMMED: &str = "Programmed";
-    /// No Service routes requests past the sidecars.
+    /// No known route leads requests past the sidecars.
     pub const CAPTURED: &str = "Captured";
     /// Sidecars see the addresses of clients, and not those of proxies in front of them. Only for a policy with a
     /// limit by client address. It has no effect on Ready, because clients can send the headers of proxies.
@@ -39,10 +39,14 @@ pub mod reasons {
     pub const NO_PODS: &str = "NoPods";
     /// Programmed: the operator has just started and has not received reports from all pods.
     pub const AWAITING_REPORTS: &str = "AwaitingReports";
-    /// Captured: all requests pass through the sidecars.
+    /// Captured: all known routes lead through the sidecars.
     pub const ALL_TRAFFIC: &str = "AllTraffic";
-    /// Captured: a Service routes requests past the sidecars.
+    /// Captured: a Service or an EndpointSlice leads requests past the sidecars.
     pub const BYPASSED_BY_SERVICE: &str = "BypassedByService";
+    /// Captured: a Service also has pods without limits, or a pod has a hostPort.
+    pub const BYPASSED_BY_POD: &str = "BypassedByPod";
+    /// Captured: a NetworkPolicy allows a port of the application and blocks the sidecar's port.
+    pub const BLOCKED_BY_NETWORK_POLICY: &str = "BlockedByNetworkPolicy";
     /// Captured: a pod has no named port that could be captured.
     pub const NO_NAMED_PORT: &str = "NoNamedPort";
     /// ClientAddress: requests arrive from clients or through trusted proxies.

@@ -36,5 +36,9 @@ pub const INJECTION_LABEL: &str = "sluice.dev/injection";
 pub const INJECT_LABEL: &str = "sluice.dev/inject";
 /// Pod annotation that lists the names of the ports to capture.
 pub const PORTS_ANNOTATION: &str = "sluice.dev/ports";
+/// Service annotation. With the value [`IGNORE_BYPASS`], status reports no bypass by this Service.
+pub const BYPASS_ANNOTATION: &str = "sluice.dev/bypass";
+/// Value of [`BYPASS_ANNOTATION`].
+pub const IGNORE_BYPASS: &str = "Ignore";
 /// Name of the sidecar's container.
 pub const SIDECAR_CONTAINER: &str = "sluice-sidecar";

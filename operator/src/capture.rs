@@ -2,8 +2,10 @@
 //!
 //! A new pod's ports are planned: the ports that the annotation names, or the port named `http`, or the only
 //! named TCP port if its name indicates HTTP. A database port must not be captured by mistake, because the
-//! sidecar would answer the database's clients with HTTP. The ports of an injected pod are read back from its
-//! sidecar's arguments.
+//! sidecar would answer the database's clients with HTTP. The annotation may also choose the number on which the
+//! sidecar listens. The ports of an injected pod are read back from its sidecar's arguments.
+
+use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use sluice_config::{ADMIN_PORT, PROXY_PORT};
@@ -15,11 +17,13 @@ mod tests;
 /// First listen port for captured ports after the first one. The ports between have other uses in the
 /// sidecar.
 const MORE_PROXY_PORTS: u16 = 8794;
+/// Ports that the annotation may choose for the sidecar, which may not listen on lower ones.
+const UNPRIVILEGED_PORTS: RangeInclusive<u16> = 1024..=u16::MAX;
 /// Maximum number of captured ports in one pod.
 const MAX_PORTS: usize = 16;
 
 /// A port that a sidecar captures.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CapturedPort {
     /// Name of the port, which moves from the application's container to the sidecar.
     pub name: String,
@@ -30,7 +34,7 @@ pub struct CapturedPort {
 }
 
 /// The reason why a sidecar cannot capture the ports of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CaptureError {
     /// No port has a name.
     #[error("no container has a named TCP port: add `name: http` to the port that serves requests")]
@@ -61,6 +65,12 @@ pub enum CaptureError {
          the annotation, or name the port"
     )]
     UnknownName(String),
+    /// The annotation chooses a port on which the sidecar cannot listen.
+    #[error(
+        "the annotation {PORTS_ANNOTATION} has {0:?}: write NAME, or NAME=PORT with a PORT from 1024 to 65535 \
+         that nothing else in the pod uses"
+    )]
+    InvalidPort(String),
     /// The annotation names too many ports.
     #[error("the annotation {PORTS_ANNOTATION} names more than {MAX_PORTS} ports: remove some")]
     TooMany,
@@ -77,9 +87,12 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         .filter_map(named_tcp)
         .collect();
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(PORTS_ANNOTATION));
-    let wanted: Vec<&str> = match annotation {
-        Some(text) => text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
-        None => vec![default_port(&named)?],
+    let wanted: Vec<Wanted<'_>> = match annotation {
+        Some(text) => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            items.map(Wanted::read).collect::<Result<_, _>>()?
+        }
+        None => vec![Wanted { name: default_port(&named)?, listen: None }],
     };
     if wanted.is_empty() {
         return Err(CaptureError::EmptyAnnotation);
@@ -87,12 +100,12 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
     if wanted.len() > MAX_PORTS {
         return Err(CaptureError::TooMany);
     }
-    if let Some(name) =
-        wanted.iter().find(|name| named.iter().filter(|(other, _)| other == *name).count() > 1)
+    if let Some(port) =
+        wanted.iter().find(|port| named.iter().filter(|(other, _)| *other == port.name).count() > 1)
     {
-        return Err(CaptureError::DuplicateName((*name).into()));
+        return Err(CaptureError::DuplicateName(port.name.into()));
     }
-    let used: Vec<u16> = spec
+    let mut used: Vec<u16> = spec
         .iter()
         .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
         .flat_map(|container| container.ports.iter().flatten())
@@ -101,15 +114,41 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
     if used.contains(&ADMIN_PORT) {
         return Err(CaptureError::PortInUse(ADMIN_PORT));
     }
+    for port in &wanted {
+        let Some(listen) = port.listen else { continue };
+        if used.contains(&listen) {
+            return Err(CaptureError::PortInUse(listen));
+        }
+        used.push(listen);
+    }
     let mut free = std::iter::once(PROXY_PORT).chain(MORE_PROXY_PORTS..).filter(|port| !used.contains(port));
     wanted
         .into_iter()
-        .map(|name| {
+        .map(|Wanted { name, listen }| {
             let found = named.iter().find(|(other, _)| *other == name);
             let &(_, application) = found.ok_or_else(|| CaptureError::UnknownName(name.into()))?;
-            Ok(CapturedPort { name: name.into(), sidecar: free.next().unwrap_or(PROXY_PORT), application })
+            let sidecar = listen.unwrap_or_else(|| free.next().unwrap_or(PROXY_PORT));
+            Ok(CapturedPort { name: name.into(), sidecar, application })
         })
         .collect()
+}
+
+/// A port that is to be captured.
+struct Wanted<'a> {
+    name: &'a str,
+    /// Port on which the sidecar is to listen, if it matters.
+    listen: Option<u16>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Reads `NAME` or `NAME=PORT`.
+    fn read(item: &'a str) -> Result<Self, CaptureError> {
+        let Some((name, port)) = item.split_once('=') else { return Ok(Self { name: item, listen: None }) };
+        let port = port.trim().parse().ok().filter(|port| UNPRIVILEGED_PORTS.contains(port));
+        let listen = port.filter(|port| !(ADMIN_PORT..MORE_PROXY_PORTS).contains(port));
+        let listen = listen.ok_or_else(|| CaptureError::InvalidPort(item.into()))?;
+        Ok(Self { name: name.trim(), listen: Some(listen) })
+    }
 }
 
 /// Chooses the port of a pod without the annotation.

@@ -26,6 +26,8 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "get pods -A",
         "create tokenreviews.authentication.k8s.io",
         "watch ratelimitpolicies.sluice.dev -A",
+        "watch endpointslices.discovery.k8s.io -A",
+        "watch networkpolicies.networking.k8s.io -A",
     ] {
         assert!(can(request), "{request}");
     }
@@ -38,6 +40,9 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "patch deployments.apps -A",
         "create pods/exec -A",
         "update ratelimitpolicies.sluice.dev -A",
+        "patch services -A",
+        "patch endpointslices.discovery.k8s.io -A",
+        "create networkpolicies.networking.k8s.io -A",
         "get nodes",
         "create clusterrolebindings.rbac.authorization.k8s.io",
         "delete mutatingwebhookconfigurations.admissionregistration.k8s.io",

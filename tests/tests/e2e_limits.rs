@@ -121,28 +121,6 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
 }
 
 #[tokio::test]
-async fn e2e_status_names_a_service_with_a_numeric_target_port() {
-    install();
-    let shop = Shop::open("numeric");
-    shop.deploy("web", 1);
-    shop.limit("p", "web", 5);
-    shop.wait_for("p", "Ready", "True Ready").await;
-    apply(
-        "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: 8080}]}}",
-    );
-    let message = shop.wait_for("p", "Captured", "False BypassedByService").await;
-    assert!(
-        message.contains("Port 81 of Service legacy") && message.contains("set its targetPort to \"http\""),
-        "{message}"
-    );
-    shop.wait_for("p", "Ready", "False BypassedByService").await;
-    apply(
-        "{apiVersion: v1, kind: Service, metadata: {name: legacy, namespace: numeric}, spec: {selector: {app: web}, ports: [{port: 81, targetPort: http}]}}",
-    );
-    shop.wait_for("p", "Ready", "True Ready").await;
-}
-
-#[tokio::test]
 async fn e2e_status_reports_pods_older_than_the_label_with_the_command_that_injects_them() {
     install();
     apply("{apiVersion: v1, kind: Namespace, metadata: {name: early}}");

@@ -15,7 +15,7 @@ pub struct RateLimitPolicyStatus {
     /// Conditions of the policy:
     /// - Accepted: the policy is valid.
     /// - Programmed: every selected pod has confirmed this version of the policy.
-    /// - Captured: no Service routes requests past the sidecars.
+    /// - Captured: no known route leads requests past the sidecars.
     /// - StoreHealthy: the sidecars can use the store.
     /// - Ready: Accepted, Programmed and Captured are all true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -65,3 +65,20 @@ fn the_sidecar_avoids_ports_of_the_application_but_needs_its_admin_port() {
     let admin = json!([{"name": "http", "containerPort": 8080}, {"containerPort": 8791}]);
     assert_eq!(planned(&admin, None), Err(CaptureError::PortInUse(8791)));
 }
+
+#[test]
+fn the_annotation_may_choose_the_number_that_clients_know() {
+    let moved = json!([{"name": "http", "containerPort": 8081}, {"name": "grpc", "containerPort": 9091}]);
+    let chosen = Ok(vec![("http".into(), 8080), ("grpc".into(), 8790)]);
+    assert_eq!(planned(&moved, Some("http=8080, grpc")), chosen);
+    let first_default = Ok(vec![("http".into(), 8794), ("grpc".into(), 8790)]);
+    assert_eq!(planned(&moved, Some("http, grpc = 8790")), first_default);
+    for used in ["http=8081", "http=9091", "http=8080,grpc=8080"] {
+        let error = planned(&moved, Some(used)).unwrap_err();
+        assert!(matches!(error, CaptureError::PortInUse(_)), "{used}: {error}");
+    }
+    for bad in ["http=80", "http=", "http=x", "http=70000", "http=8791", "http=8793", "http=8080=1"] {
+        let invalid = Err(CaptureError::InvalidPort(bad.into()));
+        assert_eq!(planned(&moved, Some(bad)), invalid);
+    }
+}

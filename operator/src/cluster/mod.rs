@@ -1,15 +1,21 @@
 //! Tables of what the cluster holds, kept up to date by watches. Reading them needs no request to the API
-//! server, except for a pod's containers, which are fetched once. The tables do not depend on
+//! server, except for a pod's containers and its addresses, which are fetched when they are needed. The tables do not depend on
 //! the rest of the operator: each watch passes its changes to a closure.
 //!
 //! - [`watch`]: the loop that all watches share.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
+//! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
 //! - [`services`]: Services and the ports that they target.
+//! - [`endpoint_slices`]: EndpointSlices that do not follow from the selector of a Service.
+//! - [`network_policies`]: NetworkPolicies that restrict the clients of pods.
 //! - [`settings`]: the settings of the installation.
 //! - [`namespaces`]: namespaces whose pods get sidecars.
 
+pub mod endpoint_slices;
 pub mod namespaces;
+pub mod network_policies;
+pub mod objects;
 pub mod pod;
 pub mod pods;
 pub mod policies;

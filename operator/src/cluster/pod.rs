@@ -1,6 +1,7 @@
 //! A pod: its metadata, and the facts about its containers that matter here.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::api::PartialObjectMeta;
@@ -52,7 +53,7 @@ impl Pod {
 }
 
 /// Facts about the containers of a pod. They do not change while the pod lives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodFacts {
     /// Whether the pod has a sidecar.
     pub injected: bool,
@@ -63,7 +64,16 @@ pub struct PodFacts {
     /// Whether the annotation lists the ports that serve requests. Other ports are then bypassed on purpose.
     pub has_ports_annotation: bool,
     /// Container ports that are also ports of the node.
-    pub host_ports: Vec<u16>,
+    pub host_ports: Vec<HostPort>,
+}
+
+/// A container port that is also a port of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// Name of the container.
+    pub container: String,
+    /// Number of the port in the pod.
+    pub port: u16,
 }
 
 impl PodFacts {
@@ -80,10 +90,24 @@ impl PodFacts {
             host_ports: spec
                 .containers
                 .iter()
-                .flat_map(|container| container.ports.iter().flatten())
-                .filter(|port| port.host_port.is_some())
-                .filter_map(|port| u16::try_from(port.container_port).ok())
+                .flat_map(|container| container.ports.iter().flatten().map(|port| (&container.name, port)))
+                .filter(|(_, port)| port.host_port.is_some())
+                .filter_map(|(container, port)| {
+                    let port = u16::try_from(port.container_port).ok()?;
+                    Some(HostPort { container: container.clone(), port })
+                })
                 .collect(),
         }
     }
+}
+
+/// Reads the addresses of a pod. They change only if its sandbox is created again, for example after a restart
+/// of the node.
+pub(super) fn read_addresses(pod: &core::Pod) -> Vec<IpAddr> {
+    let status = pod.status.iter();
+    let all = status.flat_map(|status| {
+        let several = status.pod_ips.iter().flatten().map(|address| &address.ip);
+        several.chain(&status.pod_ip)
+    });
+    all.filter_map(|address| address.parse().ok()).collect()
 }

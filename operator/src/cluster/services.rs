@@ -1,15 +1,16 @@
-//! The table of Services. Their targets decide whether traffic bypasses the sidecars.
+//! Services. Their targets decide whether traffic bypasses the sidecars.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
-use kube::api::Api;
-use kube::runtime::watcher;
+use sluice_crds::{BYPASS_ANNOTATION, IGNORE_BYPASS};
 
-use crate::cluster::watch::{Change, NamespaceChange, follow};
+use crate::cluster::objects::{Objects, Trimmed};
+
+/// All Services, except those that are only a DNS alias.
+pub type Services = Objects<Service>;
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,78 +19,63 @@ pub struct Service {
     pub name: String,
     /// Labels of the pods that the Service selects. A Service without a selector selects no pods.
     pub selector: BTreeMap<String, String>,
-    /// Ports of the Service.
+    /// Whether clients get the addresses of the pods from DNS, and choose the port themselves.
+    pub headless: bool,
+    /// Whether an annotation declares that no bypass by this Service is to be reported.
+    pub is_ignored: bool,
+    /// Whether the Service has no ports at all, which only a headless one may have.
+    pub is_portless: bool,
+    /// TCP ports of the Service.
     pub ports: Vec<ServicePort>,
 }
 
-/// A port of a Service.
+/// A TCP port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
+    /// Index in the list of all ports of the Service.
+    pub index: usize,
     /// Number of the port.
     pub port: i32,
     /// Name or number of the targeted port in the pods.
     pub target: IntOrString,
 }
 
-/// Services by namespace and name.
-type Table = BTreeMap<String, BTreeMap<String, Arc<Service>>>;
-
-/// All Services.
-#[derive(Clone, Default)]
-pub struct Services {
-    table: Arc<RwLock<Table>>,
-}
-
-impl Services {
-    /// Keeps the table up to date and passes on the namespace of every change.
-    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
-        let api: Api<core::Service> = Api::all(client);
-        follow(watcher::watcher(api, watcher::Config::default()), |change| match change {
-            Change::Applied(object) => {
-                let namespace = object.namespace().unwrap_or_default();
-                let service = Arc::new(read(&object));
-                let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-                let services = table.entry(namespace.clone()).or_default();
-                let old = services.insert(service.name.clone(), service.clone());
-                drop(table);
-                if old.as_ref() != Some(&service) {
-                    on_change(NamespaceChange::Changed(&namespace));
-                }
-            }
-            Change::Deleted { namespace, name, .. } => {
-                let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(services) = table.get_mut(&namespace) {
-                    services.remove(&name);
-                }
-                drop(table);
-                on_change(NamespaceChange::Changed(&namespace));
-            }
-            Change::Listed => on_change(NamespaceChange::Listed),
-        })
-        .await;
-    }
-
-    /// Returns the Services of a namespace, ordered by name.
+impl Service {
+    /// Reports whether the Service selects pods with these labels.
     #[must_use]
-    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<Service>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        !self.selector.is_empty() && self.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
     }
 }
 
-fn read(object: &core::Service) -> Service {
-    let spec = object.spec.clone().unwrap_or_default();
-    Service {
-        name: object.name_any(),
-        selector: spec.selector.unwrap_or_default(),
-        ports: spec
-            .ports
-            .unwrap_or_default()
-            .into_iter()
-            .map(|port| ServicePort {
-                port: port.port,
-                target: port.target_port.unwrap_or(IntOrString::Int(port.port)),
-            })
-            .collect(),
+impl Trimmed for Service {
+    type Object = core::Service;
+
+    fn read(object: core::Service) -> Option<Self> {
+        let name = object.name_any();
+        let is_ignored =
+            object.annotations().get(BYPASS_ANNOTATION).is_some_and(|value| value == IGNORE_BYPASS);
+        let spec = object.spec.unwrap_or_default();
+        if spec.type_.as_deref() == Some("ExternalName") {
+            return None;
+        }
+        let ports = spec.ports.unwrap_or_default();
+        Some(Self {
+            name,
+            selector: spec.selector.unwrap_or_default(),
+            headless: spec.cluster_ip.as_deref() == Some("None"),
+            is_ignored,
+            is_portless: ports.is_empty(),
+            ports: ports
+                .into_iter()
+                .enumerate()
+                .filter(|(_, port)| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
+                .map(|(index, port)| ServicePort {
+                    index,
+                    port: port.port,
+                    target: port.target_port.unwrap_or(IntOrString::Int(port.port)),
+                })
+                .collect(),
+        })
     }
 }

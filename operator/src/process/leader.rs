@@ -200,10 +200,19 @@ async fn watch_cluster(context: &Context) {
         NamespaceChange::Changed(namespace) => queue_namespace(namespace),
         NamespaceChange::Listed => set_listed(|listed| listed.services = true),
     });
+    let endpoint_slices = context.endpoint_slices.watch(context.client.clone(), |change| match change {
+        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
+        NamespaceChange::Listed => set_listed(|listed| listed.endpoint_slices = true),
+    });
+    let network_policies = context.network_policies.watch(context.client.clone(), |change| match change {
+        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
+        NamespaceChange::Listed => set_listed(|listed| listed.network_policies = true),
+    });
     let namespaces = context.namespaces.watch(context.client.clone(), |change| match change {
         NamespaceChange::Changed(namespace) => queue_namespace(namespace),
         NamespaceChange::Listed => set_listed(|listed| listed.namespaces = true),
     });
     let labelled_pods = context.namespaces.watch_pods(context.client.clone());
-    tokio::join!(policies, pods, services, namespaces, labelled_pods);
+    let routes = async { tokio::join!(services, endpoint_slices, network_policies) };
+    tokio::join!(policies, pods, routes, namespaces, labelled_pods);
 }

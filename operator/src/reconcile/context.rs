@@ -6,7 +6,9 @@ use sluice_crds::Installation;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::cluster::endpoint_slices::EndpointSlices;
 use crate::cluster::namespaces::Namespaces;
+use crate::cluster::network_policies::NetworkPolicies;
 use crate::cluster::pods::Pods;
 use crate::cluster::policies::Policies;
 use crate::cluster::services::Services;
@@ -29,9 +31,13 @@ pub struct Context {
     pub pods: Pods,
     /// Services.
     pub services: Services,
+    /// EndpointSlices that do not follow from the selector of a Service.
+    pub endpoint_slices: EndpointSlices,
+    /// NetworkPolicies that restrict the clients of pods.
+    pub network_policies: NetworkPolicies,
     /// Namespaces whose pods get sidecars.
     pub namespaces: Namespaces,
-    /// Progress of the first lists of pods, Services and namespaces.
+    /// Progress of the first lists of these tables.
     pub listed: watch::Sender<Listed>,
     /// Published policies and their confirmations.
     pub hub: Arc<Hub>,
@@ -52,8 +58,19 @@ pub struct Listed {
     pub pods: bool,
     /// The table of Services.
     pub services: bool,
+    /// The table of EndpointSlices.
+    pub endpoint_slices: bool,
+    /// The table of NetworkPolicies.
+    pub network_policies: bool,
     /// The table of namespaces.
     pub namespaces: bool,
+}
+
+impl Listed {
+    fn is_complete(&self) -> bool {
+        let Self { pods, services, endpoint_slices, network_policies, namespaces } = *self;
+        pods && services && endpoint_slices && network_policies && namespaces
+    }
 }
 
 impl Context {
@@ -71,6 +88,8 @@ impl Context {
             policies: Policies::default(),
             pods: Pods::new(client.clone()),
             services: Services::default(),
+            endpoint_slices: EndpointSlices::default(),
+            network_policies: NetworkPolicies::default(),
             namespaces: Namespaces::default(),
             listed: watch::Sender::default(),
             leader_since: Instant::now(),
@@ -82,10 +101,10 @@ impl Context {
         }
     }
 
-    /// Waits until the first lists of pods, Services and namespaces are complete. A status made from a part
-    /// of a list would be wrong.
+    /// Waits until the first lists of all tables are complete. A status made from a part of a list would be
+    /// wrong.
     pub async fn all_listed(&self) {
         let mut listed = self.listed.subscribe();
-        let _ = listed.wait_for(|listed| listed.pods && listed.services && listed.namespaces).await;
+        let _ = listed.wait_for(Listed::is_complete).await;
     }
 }

@@ -1,6 +1,8 @@
-//! Finds the pods, confirmations and Services of a policy. Reads the tables in memory, and sends requests to
-//! the API server for the containers of pods that are new and, if there are no pods, for workloads.
+//! Finds the pods and confirmations of a policy, and the routes to these pods. Reads the tables in memory, and
+//! sends requests to the API server for the containers of pods that are new, for addresses of pods if an
+//! EndpointSlice could list them, and for workloads if there are no pods.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -12,9 +14,11 @@ use sluice_config::PolicyHash;
 use sluice_crds::INJECT_LABEL;
 
 use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::services::Service;
 use crate::policy_key::PolicyKey;
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::{CountedPod, Facts};
+use crate::reconcile::facts::{CountedPod, Facts, Unlimited, UnlimitedPod};
+use crate::reconcile::label_sets::{label_set, unique_by};
 
 /// Maximum number of concurrent requests for pods.
 const MAX_CONCURRENT: usize = 8;
@@ -63,20 +67,82 @@ pub async fn dereference(
     selector: &Selector,
     pods: Vec<Counted>,
 ) -> kube::Result<Facts> {
+    let namespace = &key.namespace;
     let scaled_to_zero =
-        if pods.is_empty() { find_scaled_to_zero(context, &key.namespace, selector).await? } else { None };
-    let with_reports = |(pod, facts): Counted| CountedPod {
-        confirmation: context.hub.confirmation(&pod.uid, uid, hash),
-        untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
-        store: context.hub.store_report(&pod.uid),
-        pod,
-        facts,
+        if pods.is_empty() { find_scaled_to_zero(context, namespace, selector).await? } else { None };
+    let services = context.services.in_namespace(namespace);
+    let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
+    let unlimited = find_unlimited(context, namespace, &services, &pods).await?;
+    let with_reports = |(pod, facts): Counted| async {
+        let addresses = match endpoint_slices.as_slice() {
+            [] => Arc::default(),
+            _ => context.pods.addresses(&pod).await?,
+        };
+        Ok::<_, kube::Error>(CountedPod {
+            confirmation: context.hub.confirmation(&pod.uid, uid, hash),
+            untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
+            store: context.hub.store_report(&pod.uid),
+            pod,
+            facts,
+            addresses,
+        })
     };
+    let pods = futures::stream::iter(pods).map(with_reports).buffered(MAX_CONCURRENT).try_collect().await?;
     Ok(Facts {
-        pods: pods.into_iter().map(with_reports).collect(),
+        pods,
+        unlimited,
+        services,
+        endpoint_slices,
+        network_policies: context.network_policies.in_namespace(namespace),
         scaled_to_zero,
-        services: context.services.in_namespace(&key.namespace),
-        namespace_is_labelled: context.namespaces.is_labelled(&key.namespace),
+        namespace_is_labelled: context.namespaces.is_labelled(namespace),
+    })
+}
+
+/// Finds the pods without limits behind the Services that select a counted pod.
+async fn find_unlimited(
+    context: &Context,
+    namespace: &str,
+    services: &[Arc<Service>],
+    counted: &[Counted],
+) -> kube::Result<Vec<UnlimitedPod>> {
+    let keys: BTreeSet<&String> = services.iter().flat_map(|service| service.selector.keys()).collect();
+    let kinds = unique_by(counted, |(pod, _)| label_set(&pod.labels, &keys));
+    let of_counted: Vec<_> = services
+        .iter()
+        .filter(|service| !service.is_ignored && kinds.iter().any(|(pod, _)| service.selects(&pod.labels)))
+        .collect();
+    let counted: BTreeSet<_> = counted.iter().map(|(pod, _)| &pod.uid).collect();
+    let others = context.pods.select(namespace, |pod| {
+        !pod.deleting
+            && !counted.contains(&pod.uid)
+            && of_counted.iter().any(|service| service.selects(&pod.labels))
+    });
+    futures::stream::iter(others)
+        .map(|pod| async {
+            Ok::<_, kube::Error>(unlimited(context, &pod).await?.map(|reason| (pod, reason)))
+        })
+        .buffered(MAX_CONCURRENT)
+        .try_filter_map(|found| async { Ok(found) })
+        .map_ok(|(pod, reason)| {
+            let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
+            UnlimitedPod { services: services.map(|service| service.name.clone()).collect(), pod, reason }
+        })
+        .try_collect()
+        .await
+}
+
+/// Returns why a pod applies no limits, or `None` if it may apply some or no longer exists.
+async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unlimited>> {
+    if pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "false") {
+        return Ok(Some(Unlimited::OptedOut));
+    }
+    let Some(facts) = context.pods.facts(pod).await? else { return Ok(None) };
+    Ok(match &facts.captured {
+        _ if facts.host_network => Some(Unlimited::HostNetwork),
+        _ if facts.injected => None,
+        Ok(_) => Some(Unlimited::NoSidecar),
+        Err(error) => Some(Unlimited::Uncapturable(error.clone())),
     })
 }
 

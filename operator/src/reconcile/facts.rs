@@ -1,5 +1,6 @@
 //! The values that pass between the steps of a reconcile.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use kube::core::Selector;
@@ -9,6 +10,9 @@ use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
 use tokio::time::Instant;
 
+use crate::capture::CaptureError;
+use crate::cluster::endpoint_slices::EndpointSlice;
+use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::publication::Publication;
@@ -59,6 +63,8 @@ pub struct CountedPod {
     pub pod: Arc<Pod>,
     /// Facts about its containers.
     pub facts: Arc<PodFacts>,
+    /// Its addresses. Only looked up if the namespace has EndpointSlices that could list them.
+    pub addresses: Arc<[IpAddr]>,
     /// The last report of its sidecar about the policy.
     pub confirmation: Confirmation,
     /// The proxy through which most of its requests arrive, if the policy does not trust it.
@@ -67,13 +73,43 @@ pub struct CountedPod {
     pub store: Option<StoreReport>,
 }
 
+/// A running pod that applies no limits, and to which a Service sends requests as well as to counted pods.
+#[derive(Debug, Clone)]
+pub struct UnlimitedPod {
+    /// Metadata of the pod.
+    pub pod: Arc<Pod>,
+    /// The reason why it applies no limits.
+    pub reason: Unlimited,
+    /// Names of the Services.
+    pub services: Vec<String>,
+}
+
+/// The reason why a pod applies no limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unlimited {
+    /// The pod is labelled to get no sidecar.
+    OptedOut,
+    /// The pod uses the host's network.
+    HostNetwork,
+    /// The pod has no sidecar, but can get one.
+    NoSidecar,
+    /// The pod has no sidecar, and no port that one could capture.
+    Uncapturable(CaptureError),
+}
+
 /// The objects in the cluster that a policy refers to.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// The counted pods that the policy selects, ordered by name.
     pub pods: Vec<CountedPod>,
+    /// Pods without limits behind the same Services.
+    pub unlimited: Vec<UnlimitedPod>,
     /// The Services of the namespace.
     pub services: Vec<Arc<Service>>,
+    /// The EndpointSlices of the namespace that do not follow from the selector of a Service.
+    pub endpoint_slices: Vec<Arc<EndpointSlice>>,
+    /// The NetworkPolicies of the namespace that restrict the clients of pods.
+    pub network_policies: Vec<Arc<NetworkPolicy>>,
     /// A selected workload that is scaled to zero. Only looked up if there are no pods.
     pub scaled_to_zero: Option<String>,
     /// Whether every new pod of the namespace gets a sidecar.

@@ -4,8 +4,8 @@
 //! - [`controller`]: takes keys from the queue and runs the steps in their order.
 //! - [`mod@compile`]: validates, compiles and hashes the policy. Pure.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
-//! - [`mod@dereference`]: finds the pods, confirmations and Services of the policy. May send requests to the
-//!   API server.
+//! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
+//!   requests to the API server.
 //! - [`mod@status`]: computes the status from these facts. Pure.
 //! - [`report`]: writes the status if it has changed.
 //!
@@ -14,12 +14,14 @@
 //!
 //! - [`context`]: the parts of the operator that the steps use.
 //! - [`facts`]: the values that pass between the steps.
+//! - [`label_sets`]: pods that no selector can tell apart are treated once.
 
 pub mod compile;
 pub mod context;
 pub mod controller;
 pub mod dereference;
 pub mod facts;
+pub mod label_sets;
 pub mod publish;
 pub mod report;
 pub mod status;

@@ -4,6 +4,7 @@
 //! - [`observed`]: everything that the status is computed from.
 //! - `accepted`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
+//! - `mend`: commands that a message shows.
 //! - `text`: helpers for messages.
 
 use std::time::Duration;
@@ -29,6 +30,7 @@ mod accepted;
 mod captured;
 mod client_address;
 mod finding;
+mod mend;
 pub mod observed;
 mod programmed;
 mod ready;
@@ -40,7 +42,7 @@ mod text;
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
     let accepted = accepted(observed.outcome);
     let programmed = programmed(observed);
-    let captured = captured(observed.facts);
+    let captured = captured(observed);
     let client_address = client_address(observed);
     let store_healthy = store_healthy(&observed.facts.pods);
     let ready = ready(observed.outcome, &accepted, &programmed.finding, &captured, &store_healthy);

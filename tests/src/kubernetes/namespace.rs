@@ -1,11 +1,14 @@
 //! Objects that tests create on an API server without a kubelet: namespaces, pods whose status the test sets,
 //! Services, policies, and tokens bound to pods.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sluice_crds::RateLimitPolicy;
 
@@ -111,15 +114,42 @@ impl TestNamespace {
         self.api::<Pod>().delete(name, &params).await.expect("the pod is deleted");
     }
 
+    /// Applies an object of any kind.
+    ///
+    /// # Panics
+    /// When the API server rejects it.
+    pub async fn apply_object<K>(&self, name: &str, mut object: Value)
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        object["metadata"]["name"] = json!(name);
+        let params = PatchParams::apply("test").force();
+        self.api::<K>().patch(name, &params, &Patch::Apply(&object)).await.expect("the object is accepted");
+    }
+
     /// Applies a Service whose port 80 targets `target`, the name or number of a pod's port.
     ///
     /// # Panics
     /// When the API server rejects it.
     pub async fn service(&self, name: &str, selector: Value, target: Value) {
-        let service = json!({"metadata": {"name": name}, "spec": {"selector": selector, "ports": [{"port": 80, "targetPort": target}]}});
-        let params = PatchParams::apply("test").force();
-        let service: Service = serde_json::from_value(service).expect("a Service");
-        self.api::<Service>().patch(name, &params, &Patch::Apply(&service)).await.expect("a Service");
+        let ports = json!([{"port": 80, "targetPort": target}]);
+        self.apply_object::<Service>(name, json!({"spec": {"selector": selector, "ports": ports}})).await;
+    }
+
+    /// Sets the address of a pod.
+    ///
+    /// # Panics
+    /// When the API server rejects it.
+    pub async fn set_address(&self, pod: &str, address: &str) {
+        let status = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+        let params = PatchParams::default();
+        let set = self.api::<Pod>().patch_status(pod, &params, &Patch::Merge(&status)).await;
+        set.expect("the pod has an address");
     }
 
     /// Applies a policy with strict field validation, as kubectl does.

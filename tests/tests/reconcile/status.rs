@@ -80,23 +80,6 @@ async fn reconcile_names_pods_without_a_sidecar_and_the_command_that_adds_it() {
 }
 
 #[tokio::test]
-async fn reconcile_names_a_service_that_bypasses_the_sidecars() {
-    let (namespace, control) = start("bypass").await;
-    namespace.apply("p", spec(5)).await.unwrap();
-    let mut session = open_session(&namespace, &control, "one").await;
-    confirm(&mut session).await;
-    namespace.service("legacy", json!({"app": "a"}), json!(8080)).await;
-    let message = namespace.wait_for("p", "Captured", "False BypassedByService").await;
-    assert_eq!(
-        message,
-        "Port 80 of Service legacy targets port 8080 of the pods, which bypasses the sidecars: set its targetPort to \"http\"."
-    );
-    namespace.wait_for("p", "Ready", "False BypassedByService").await;
-    namespace.service("legacy", json!({"app": "a"}), json!("http")).await;
-    namespace.wait_for("p", "Ready", "True Ready").await;
-}
-
-#[tokio::test]
 async fn reconcile_publishes_the_last_valid_edit_while_the_newest_is_invalid() {
     let (namespace, control) = start("keep").await;
     namespace.apply("p", spec(5)).await.unwrap();

@@ -16,6 +16,7 @@ use crate::distribution::identity::Identity;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::reconcile::compile::COMPILATIONS;
+use crate::reconcile::context::Listed;
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,7 +65,13 @@ impl Controller {
 
     fn listed(self) -> Self {
         self.context.listed.send_modify(|listed| {
-            (listed.pods, listed.services, listed.namespaces) = (true, true, true);
+            *listed = Listed {
+                pods: true,
+                services: true,
+                endpoint_slices: true,
+                network_policies: true,
+                namespaces: true,
+            };
         });
         self
     }

@@ -1,14 +1,14 @@
 //! The condition Programmed: every counted pod has confirmed this edit of the policy.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sluice_crds::conditions::{reasons, types};
-use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
 
 use super::finding::Finding;
+use super::mend::add_sidecars;
 use super::observed::Observed;
 use super::text::{list, part_of, plural};
+use crate::cluster::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{CountedPod, Outcome};
 
@@ -166,39 +166,11 @@ fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
         Some((pod, error)) => format!("Pod {pod} cannot get a sidecar: {error}. Then recreate the pod."),
         None => {
             let subject = part_of(bare.len(), pods.len(), "pod", "has", "have");
-            format!("{subject} no sidecar. To add it, {}.", injection_commands(observed, &bare))
+            let pods: Vec<&Pod> = bare.iter().map(|pod| &*pod.pod).collect();
+            format!("{subject} no sidecar. To add it, {}.", add_sidecars(observed, &pods))
         }
     };
     Some(Programmed::new("False", reasons::NOT_INJECTED, message))
-}
-
-/// Returns what to do so that these pods are replaced by pods with a sidecar.
-fn injection_commands(observed: &Observed<'_>, bare: &[&CountedPod]) -> String {
-    let namespace = &observed.key.namespace;
-    let is_labelled =
-        |pod: &&CountedPod| pod.pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "true");
-    let mut text = String::new();
-    if !observed.facts.namespace_is_labelled && !bare.iter().all(is_labelled) {
-        text.push_str(&format!("run `kubectl label namespace {namespace} {INJECTION_LABEL}=enabled`, then "));
-    }
-    let commands: BTreeSet<_> = bare
-        .iter()
-        .map(|pod| {
-            let owner = pod.pod.owner.as_deref();
-            let restartable = |owner: &&str| {
-                ["deployment/", "statefulset/", "daemonset/"].iter().any(|kind| owner.starts_with(kind))
-            };
-            match owner {
-                Some(owner) if restartable(&owner) => {
-                    format!("run `kubectl -n {namespace} rollout restart {owner}`")
-                }
-                Some(owner) => format!("recreate the pods of {owner}"),
-                None => format!("recreate pod/{}", pod.pod.name),
-            }
-        })
-        .collect();
-    text.push_str(&list(commands));
-    text
 }
 
 fn unconfirmed(pods: &[CountedPod], missing: &[&CountedPod], is_pending: bool) -> Programmed {

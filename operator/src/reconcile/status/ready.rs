@@ -1,10 +1,16 @@
 //! The condition Ready: Accepted, Programmed and Captured are all True. An unhealthy store does not change
 //! it, because `onStoreFailure` defines what the policy does then.
 
+use sluice_config::CompiledPolicy;
+use sluice_config::policy::Mode;
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
+use super::text::part_of;
 use crate::reconcile::facts::Outcome;
+
+#[cfg(test)]
+mod tests;
 
 /// Added to a message while the installation turns the policy to Shadow.
 const SHADOWED: &str = "The installation turns all policies to Shadow, so requests over a limit are counted and pass. \
@@ -17,28 +23,50 @@ pub(super) fn ready(
     captured: &Finding,
     store_healthy: &Finding,
 ) -> Finding {
-    let required =
-        [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
-    let finding = match required.into_iter().find(|(_, finding)| finding.status != "True") {
-        None if store_healthy.status == "False" => Finding::new(
-            "True",
-            reasons::READY,
-            "Every pod has applied this policy and no Service bypasses the sidecars, but sidecars cannot use \
-             the store: see the condition StoreHealthy.",
-        ),
-        None => Finding::new(
-            "True",
-            reasons::READY,
-            "Every pod has applied this policy and no Service bypasses the sidecars.",
-        ),
-        Some((kind, finding)) => {
-            let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
-            Finding::new(status, finding.reason, format!("{kind}: {}", finding.message))
-        }
-    };
+    let finding = own(outcome, accepted, programmed, captured, store_healthy);
     if !outcome.is_shadowed_by_installation() {
         return finding;
     }
     let reason = if finding.status == "True" { reasons::SHADOWED_BY_INSTALLATION } else { finding.reason };
     Finding { reason, message: format!("{SHADOWED} {}", finding.message), ..finding }
+}
+
+/// Returns the condition as it is under an installation that enforces policies.
+fn own(
+    outcome: &Outcome,
+    accepted: &Finding,
+    programmed: &Finding,
+    captured: &Finding,
+    store_healthy: &Finding,
+) -> Finding {
+    let required =
+        [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
+    if let Some((kind, finding)) = required.into_iter().find(|(_, finding)| finding.status != "True") {
+        let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
+        return Finding::new(status, finding.reason, format!("{kind}: {}", finding.message));
+    }
+    let mut message = "Every pod has applied this policy.".to_owned();
+    if let Outcome::Published { policy, .. } = outcome
+        && let Some(text) = shadow(policy)
+    {
+        message.push_str(&format!(" {text}"));
+    }
+    message.push_str(&format!(" {}", captured.message));
+    if store_healthy.status == "False" {
+        message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
+    }
+    Finding::new("True", reasons::READY, message)
+}
+
+/// Returns which limits of a policy only report their decisions, or `None` if all are enforced.
+fn shadow(policy: &CompiledPolicy) -> Option<String> {
+    let shadows = policy.limits.iter().filter(|limit| limit.mode == Mode::Shadow).count();
+    match policy.mode {
+        Mode::Shadow => Some("It rejects no request, because its mode is Shadow.".into()),
+        Mode::Enforce if shadows > 0 => {
+            let subject = part_of(shadows, policy.limits.len(), "limit", "rejects", "reject");
+            Some(format!("{subject} no request, because of the mode Shadow."))
+        }
+        Mode::Enforce => None,
+    }
 }

@@ -1,39 +1,171 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
 use super::*;
+use crate::cluster::endpoint_slices::EndpointSlice;
+use crate::cluster::network_policies::NetworkPolicy;
+use crate::cluster::objects::Trimmed;
+use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::services::Service;
+use crate::distribution::session::Confirmation;
+use crate::policy_key::PolicyKey;
+use crate::reconcile::facts::{Outcome, Unlimited, UnlimitedPod};
 
-fn bypass_by(target: IntOrString, has_ports_annotation: bool) -> Option<String> {
-    let captured = [CapturedPort { name: "http".into(), sidecar: 8790, application: 8080 }];
-    let port = ServicePort { port: 80, target };
-    let service =
-        Service { name: "web".into(), selector: [("app".into(), "a".into())].into(), ports: vec![] };
-    bypass(&service, &port, &captured, has_ports_annotation)
+mod network_policies;
+mod other_pods;
+mod services;
+
+/// Objects of the namespace `shop`, as the API server has them.
+#[derive(Default)]
+struct Shop {
+    pods: Vec<CountedPod>,
+    services: Vec<Value>,
+    endpoint_slices: Vec<Value>,
+    network_policies: Vec<Value>,
+    unlimited: Vec<UnlimitedPod>,
+    is_unlabelled: bool,
 }
 
-fn name(name: &str) -> IntOrString {
-    IntOrString::String(name.into())
-}
+impl Shop {
+    /// Returns a namespace with a pod of `deployment/web` that has a sidecar.
+    fn with_sidecar() -> Self {
+        Self { pods: vec![counted(&pod("a"))], ..Self::default() }
+    }
 
-#[test]
-fn a_service_that_targets_the_sidecar_does_not_bypass_it() {
-    assert_eq!(bypass_by(name("http"), false), None);
-    assert_eq!(bypass_by(IntOrString::Int(8790), false), None);
-}
+    fn service(mut self, service: Value) -> Self {
+        self.services.push(service);
+        self
+    }
 
-#[test]
-fn a_service_that_targets_the_application_bypasses_the_sidecar() {
-    for has_ports_annotation in [false, true] {
-        assert_eq!(
-            bypass_by(IntOrString::Int(8080), has_ports_annotation).unwrap(),
-            "Port 80 of Service web targets port 8080 of the pods, which bypasses the sidecars: \
-             set its targetPort to \"http\""
-        );
+    fn network_policy(mut self, ingress: &Value) -> Self {
+        let name = format!("np-{}", self.network_policies.len());
+        let spec = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": ingress});
+        self.network_policies.push(json!({"metadata": {"name": name}, "spec": spec}));
+        self
+    }
+
+    /// Returns the reason and the message of the condition.
+    fn captured(&self) -> (&'static str, String) {
+        let facts = Facts {
+            pods: self.pods.clone(),
+            unlimited: self.unlimited.clone(),
+            services: read::<Service>(&self.services),
+            endpoint_slices: read::<EndpointSlice>(&self.endpoint_slices),
+            network_policies: read::<NetworkPolicy>(&self.network_policies),
+            namespace_is_labelled: !self.is_unlabelled,
+            scaled_to_zero: None,
+        };
+        let finding = super::captured(&Observed {
+            key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
+            generation: 1,
+            outcome: &Outcome::Invalid(Vec::new()),
+            facts: &facts,
+            leader_for: Duration::ZERO,
+            previous: None,
+        });
+        assert_eq!(finding.status == "True", finding.reason == reasons::ALL_TRAFFIC, "{finding:?}");
+        (finding.reason, finding.message)
     }
 }
 
-#[test]
-fn another_port_bypasses_the_sidecar_unless_the_annotation_leaves_it_out() {
-    for other in [name("metrics"), IntOrString::Int(9090)] {
-        let text = bypass_by(other.clone(), false).unwrap();
-        assert!(text.contains("in the annotation sluice.dev/ports of the pods"), "{text}");
-        assert_eq!(bypass_by(other, true), None);
+fn read<T: Trimmed>(objects: &[Value]) -> Vec<Arc<T>> {
+    let read = |object: &Value| T::read(serde_json::from_value(object.clone()).unwrap()).map(Arc::new);
+    objects.iter().filter_map(read).collect()
+}
+
+/// Returns a pod of `deployment/web` whose sidecar captures the port `http`.
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app": "web", "pod": name}},
+        "spec": {
+            "containers": [{"name": "app", "ports": [{"containerPort": 8080}]}],
+            "initContainers": [{
+                "name": "sluice-sidecar",
+                "args": ["--proxy=[::]:8790=127.0.0.1:8080"],
+                "ports": [{"name": "http", "containerPort": 8790}],
+            }],
+        },
+    })
+}
+
+fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
+    Arc::new(Pod {
+        uid: pod["metadata"]["name"].as_str().unwrap().into(),
+        namespace: "shop".into(),
+        name: pod["metadata"]["name"].as_str().unwrap().into(),
+        labels: serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap(),
+        deleting: false,
+        owner: owner.map(Into::into),
+    })
+}
+
+fn counted(pod: &Value) -> CountedPod {
+    CountedPod {
+        pod: metadata(pod, Some("deployment/web")),
+        facts: Arc::new(PodFacts::read(&serde_json::from_value(pod.clone()).unwrap())),
+        addresses: Arc::new(["10.0.0.7".parse().unwrap()]),
+        confirmation: Confirmation::Applied,
+        untrusted_proxy: None,
+        store: None,
     }
+}
+
+fn service(name: &str, spec: &Value) -> Value {
+    let mut service = json!({"metadata": {"name": name}, "spec": {"selector": {"app": "web"}}});
+    json_patch::merge(&mut service["spec"], spec);
+    service
+}
+
+/// Returns the commands in a message.
+fn commands(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}
+
+/// Applies the JSON patch of a command to the object, as kubectl does.
+fn run(command: &str, object: &mut Value) {
+    let (command, patch) = command.split_once(" --type=json -p '").unwrap();
+    let name = object["metadata"]["name"].as_str().unwrap();
+    assert!(command.starts_with("kubectl -n shop patch ") && command.ends_with(name), "{command}");
+    let patch: json_patch::Patch = serde_json::from_str(patch.strip_suffix('\'').unwrap()).unwrap();
+    json_patch::patch(object, &patch).unwrap();
+}
+
+/// Runs the first command of the condition on the object that `find` returns, and expects that nothing else
+/// bypasses the sidecars.
+fn mend(mut shop: Shop, find: fn(&mut Shop) -> &mut Value) {
+    let message = shop.captured().1;
+    run(commands(&message)[0], find(&mut shop));
+    assert_eq!(shop.captured(), (reasons::ALL_TRAFFIC, "No known route bypasses the sidecars.".into()));
+}
+
+#[test]
+fn pods_that_no_selector_distinguishes_are_examined_once() {
+    let mut shop = Shop::with_sidecar();
+    shop.services = vec![service("web", &json!({"ports": [{"port": 80, "targetPort": "http"}]}))];
+    shop.pods.extend((0..9).map(|n| counted(&pod(&n.to_string()))));
+    let kinds = |shop: &Shop| {
+        let (pods, services) = (shop.pods.clone(), read(&shop.services));
+        kinds_of_pods(&Facts { pods, services, ..Facts::default() }).len()
+    };
+    assert_eq!(kinds(&shop), 1);
+    shop.services.push(service("one", &json!({"selector": {"pod": "1"}})));
+    assert_eq!(kinds(&shop), 10);
+}
+
+#[test]
+fn a_message_names_three_bypasses_and_cuts_no_command_off() {
+    let mut shop = Shop::with_sidecar();
+    for name in ["a", "b", "c", "d", "e"] {
+        shop.services.push(service(name, &json!({"ports": [{"port": 80, "targetPort": 8080}]})));
+    }
+    let message = shop.captured().1;
+    assert!(commands(&message).len() == 3 && message.ends_with(". There are 2 more."), "{message}");
+    for service in &mut shop.services {
+        service["metadata"]["name"] = json!("n".repeat(900));
+    }
+    shop.services[0]["metadata"]["name"] = json!("a");
+    let message = shop.captured().1;
+    assert!(commands(&message).len() == 1 && message.ends_with(". There is 1 more."), "{message}");
 }

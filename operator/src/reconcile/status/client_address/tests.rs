@@ -32,6 +32,7 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
             has_ports_annotation: false,
             host_ports: Vec::new(),
         }),
+        addresses: Arc::default(),
         confirmation: Confirmation::Applied,
         untrusted_proxy: proxy,
         store: None,

@@ -31,6 +31,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
             has_ports_annotation: false,
             host_ports: Vec::new(),
         }),
+        addresses: Arc::default(),
         confirmation,
         untrusted_proxy: None,
         store: None,
