@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderValue};
 use sluice_config::client_address::{AddressHeader, ClientAddress, resolve, untrusted_header};
 
-use crate::Target;
+use crate::target::Target;
 
 /// The check.
 pub const TARGET: Target = Target {

@@ -5,7 +5,7 @@
 //! - [`stream`]: the events of a session. [`policy`]: compiled policies.
 //! - [`record`]: the values in Redis.
 //! - [`request`]: whole connections to a sidecar in front of an application.
-//! - [`mutate`]: random changes of seeds.
+//! - [`target`]: the form of a check. [`mutate`]: random changes of seeds.
 //!
 //! `cargo test -p sluice-fuzz` runs them with random changes of their seeds. `make fuzz` runs them with libFuzzer, which is
 //! guided by coverage.
@@ -17,19 +17,9 @@ pub mod policy;
 pub mod record;
 pub mod request;
 pub mod stream;
+pub mod target;
 
-/// A check of arbitrary bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct Target {
-    /// Name of the check.
-    pub name: &'static str,
-    /// Panics if a promise does not hold.
-    pub check: fn(&[u8]),
-    /// Inputs to begin with.
-    pub seeds: &'static [&'static str],
-    /// Pieces that random changes insert.
-    pub words: &'static [&'static str],
-}
+pub use target::Target;
 
 /// All checks.
 pub const TARGETS: &[Target] =

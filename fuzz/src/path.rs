@@ -2,7 +2,7 @@
 
 use sluice_config::path::{PathText, Readings, normalize};
 
-use crate::Target;
+use crate::target::Target;
 
 /// Largest number of readings of one path.
 const MAX_READINGS: usize = 64;

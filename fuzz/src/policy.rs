@@ -7,7 +7,7 @@ use sluice_config::{CompiledPolicy, KeySecret, PreparedPolicy, RequestAttributes
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 
-use crate::Target;
+use crate::target::Target;
 
 /// The check.
 pub const TARGET: Target = Target {

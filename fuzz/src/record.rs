@@ -2,7 +2,7 @@
 
 use sluice_limiter::{MAX_COUNT, Record};
 
-use crate::Target;
+use crate::target::Target;
 
 /// The check.
 pub const TARGET: Target = Target {

@@ -13,7 +13,7 @@ use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 use sluice_sidecar::{Options, Route, Sidecar};
 
-use crate::Target;
+use crate::target::Target;
 
 /// The check.
 pub const TARGET: Target = Target {
@@ -100,7 +100,7 @@ const END: &[u8] = b"\r\nConnection: close\r\n\r\n";
 /// A sidecar and an application that live as long as the process.
 struct World {
     sidecar: SocketAddr,
-    /// What should not have reached the application.
+    /// Requests that should not have reached the application.
     wrong: Arc<Mutex<Vec<String>>>,
 }
 

@@ -3,7 +3,8 @@
 use sluice_config::message::{Credentials, LiveReplicas, Policies};
 use sluice_sidecar::config::subscribe::sse::{Event, Parser, SseError};
 
-use crate::{Target, policy};
+use crate::policy;
+use crate::target::Target;
 
 /// The check. The first bytes of an input are the sizes of the pieces in which the rest arrives.
 pub const TARGET: Target = Target {

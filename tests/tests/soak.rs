@@ -54,7 +54,7 @@ fn spec(version: u64) -> serde_json::Value {
     })
 }
 
-/// What became of the requests.
+/// Requests by their outcome.
 #[derive(Debug, Default)]
 struct Tally {
     /// Requests of clients that wait for the response.
