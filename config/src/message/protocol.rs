@@ -6,7 +6,8 @@ pub const VERSION: u32 = 1;
 pub const STREAM_PATH: &str = "/v1/stream";
 /// Path to which a sidecar sends its reports.
 pub const REPORTS_PATH: &str = "/v1/reports";
-/// Response header of [`STREAM_PATH`] that names the session. A report is accepted only with this name.
+/// Response header of [`STREAM_PATH`] that names the session. A report is accepted only with this name, in the same
+/// header of the request and in the report.
 pub const SESSION_HEADER: &str = "sluice-stream";
 /// Name of the event that carries [`crate::message::Policies`].
 pub const POLICIES_EVENT: &str = "policies";

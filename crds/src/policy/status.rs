@@ -16,6 +16,8 @@ pub struct RateLimitPolicyStatus {
     /// - Accepted: the policy is valid.
     /// - Programmed: every selected pod has confirmed this version of the policy.
     /// - Captured: no known route leads requests past the sidecars.
+    /// - ClientAddress: sidecars see the addresses of clients, not of proxies. Only with a limit by clientIP; it has no
+    ///   effect on Ready.
     /// - StoreHealthy: the sidecars can use the store.
     /// - Ready: Accepted, Programmed and Captured are all true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

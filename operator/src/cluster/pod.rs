@@ -30,17 +30,21 @@ pub struct Pod {
 impl Pod {
     pub(super) fn read(object: &PartialObjectMeta<core::Pod>) -> Self {
         let labels = object.labels().clone();
-        let owner =
-            object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| {
-                // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
-                let deployment = labels
-                    .get("pod-template-hash")
-                    .and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
-                match (owner.kind.as_str(), deployment) {
-                    ("ReplicaSet", Some(deployment)) => format!("deployment/{deployment}"),
-                    (kind, _) => format!("{}/{}", kind.to_lowercase(), owner.name),
-                }
-            });
+        // Messages show commands with this name, and the API server does not check it.
+        let is_plain = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+        };
+        let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let owner = controller.filter(|owner| is_plain(&owner.name) && is_plain(&owner.kind)).map(|owner| {
+            // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
+            let deployment =
+                labels.get("pod-template-hash").and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
+            match (owner.kind.as_str(), deployment) {
+                ("ReplicaSet", Some(deployment)) => format!("deployment/{deployment}"),
+                (kind, _) => format!("{}/{}", kind.to_lowercase(), owner.name),
+            }
+        });
         Self {
             uid: object.uid().unwrap_or_default(),
             namespace: object.namespace().unwrap_or_default(),

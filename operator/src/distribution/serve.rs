@@ -24,7 +24,7 @@ use crate::distribution::stream::send_changes;
 use crate::metrics::Metrics;
 
 /// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
-const MAX_REPORT: usize = 1 << 20;
+const MAX_REPORT: usize = 256 << 10;
 /// Time in which a report must arrive.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of sessions of one replica.
@@ -120,6 +120,11 @@ async fn begin_session(
 }
 
 async fn report(State(control): State<Control>, request: Request) -> Response {
+    // Nothing is read for strangers.
+    let session = request.headers().get(SESSION_HEADER).and_then(|name| name.to_str().ok());
+    if !session.is_some_and(|name| control.hub.has_session(name)) {
+        return session_has_ended();
+    }
     let received = tokio::time::timeout(REPORT_TIMEOUT, Json::<Report>::from_request(request, &()));
     let report = match received.await {
         Ok(Ok(Json(report))) => report,
@@ -133,9 +138,9 @@ async fn report(State(control): State<Control>, request: Request) -> Response {
             format!("reports of version {} are not supported, only version {VERSION}\n", report.version);
         return (StatusCode::BAD_REQUEST, text).into_response();
     }
-    if control.hub.report(report) {
-        StatusCode::NO_CONTENT.into_response()
-    } else {
-        (StatusCode::GONE, "the session has ended: connect again\n").into_response()
-    }
+    if control.hub.report(report) { StatusCode::NO_CONTENT.into_response() } else { session_has_ended() }
+}
+
+fn session_has_ended() -> Response {
+    (StatusCode::GONE, "the session has ended: connect again\n").into_response()
 }

@@ -26,6 +26,8 @@ const MAX_CONNECTIONS: usize = 25_000;
 const MAX_PER_SOURCE: usize = 1_000;
 /// Time for the TLS handshake, and for each head.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Size of the buffer of a connection, and so of the largest head, in bytes.
+const MAX_HEAD: usize = 32 << 10;
 /// Idle time after which the kernel probes whether the sidecar still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -40,7 +42,12 @@ pub(super) async fn serve(
     let acceptor = RustlsAcceptor::new(tls).handshake_timeout(TIMEOUT).acceptor(bounded);
     // Sidecars speak HTTP/1.
     let mut server = axum_server::bind(address).acceptor(acceptor).http1_only().handle(handle);
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(TIMEOUT);
+    server
+        .http_builder()
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(TIMEOUT)
+        .max_buf_size(MAX_HEAD);
     server.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 

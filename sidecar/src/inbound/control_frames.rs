@@ -10,6 +10,9 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 /// Control frames that are accepted in a second. A client that cancels all its streams sends a few hundred.
 const MAX_PER_SECOND: u64 = 1_000;
+/// More are accepted for each request: clients of gRPC measure the round trip with a PING and a WINDOW_UPDATE for each
+/// response.
+const PER_REQUEST: u64 = 4;
 /// One more is accepted for so many bytes that were sent to the client, which answers them with WINDOW_UPDATE.
 const SENT_PER_FRAME: u64 = 512;
 
@@ -25,6 +28,8 @@ pub(crate) struct ControlFrames {
     second: u32,
     /// Control frames in this second.
     count: u64,
+    /// Requests in this second and the one before.
+    requests: [u64; 2],
     /// Bytes sent to the client in this second and the one before.
     sent: [u64; 2],
 }
@@ -32,7 +37,15 @@ pub(crate) struct ControlFrames {
 impl ControlFrames {
     /// Creates a watcher of a connection that begins with `preface` bytes before the first frame.
     pub(crate) fn new(preface: usize) -> Self {
-        Self { header: [0; HEADER], length: 0, payload: preface as u64, second: 0, count: 0, sent: [0; 2] }
+        Self {
+            header: [0; HEADER],
+            length: 0,
+            payload: preface as u64,
+            second: 0,
+            count: 0,
+            requests: [0; 2],
+            sent: [0; 2],
+        }
     }
 
     /// Counts bytes that were sent to the client.
@@ -46,6 +59,7 @@ impl ControlFrames {
         if self.second != second {
             self.second = second;
             self.count = 0;
+            self.requests = [0, self.requests[0]];
             self.sent = [0, self.sent[0]];
         }
         while !bytes.is_empty() {
@@ -63,10 +77,12 @@ impl ControlFrames {
                 self.length = 0;
                 let [a, b, c, kind, ..] = self.header;
                 self.payload = u64::from(u32::from_be_bytes([0, a, b, c]));
+                self.requests[0] += u64::from(kind == HEADERS);
                 self.count += u64::from(!matches!(kind, DATA | HEADERS | CONTINUATION));
             }
         }
-        self.count > MAX_PER_SECOND + (self.sent[0] + self.sent[1]) / SENT_PER_FRAME
+        let sum = |[now, before]: [u64; 2]| now + before;
+        self.count > MAX_PER_SECOND + sum(self.requests) * PER_REQUEST + sum(self.sent) / SENT_PER_FRAME
     }
 }
 
@@ -106,6 +122,14 @@ mod tests {
         assert!(!read(&mut watcher, &frame(PING, 8), MAX_PER_SECOND, 0));
         assert!(!read(&mut watcher, &frame(PING, 8), MAX_PER_SECOND, 1));
         assert!(read(&mut watcher, &frame(PING, 8), 1, 1));
+    }
+
+    #[test]
+    fn a_client_with_many_requests_may_measure_the_round_trip_of_each() {
+        let mut watcher = ControlFrames::new(0);
+        assert!(!read(&mut watcher, &frame(HEADERS, 20), MAX_PER_SECOND, 0));
+        assert!(!read(&mut watcher, &frame(PING, 8), 5 * MAX_PER_SECOND, 0));
+        assert!(read(&mut watcher, &frame(PING, 8), 1, 0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::time::timeout;
 
 use crate::capacity::{CONNECTION_WINDOW, MAX_BUFFER, STREAM_WINDOW};
 use crate::inbound::client_stream::ClientStream;
@@ -19,6 +20,8 @@ use crate::inbound::table::activity::{Activity, EndReason};
 
 /// Maximum number of concurrent streams of a connection, as in hyper.
 const MAX_STREAMS: u32 = 200;
+/// Time that a client has to take GOAWAY.
+const FAREWELL: Duration = Duration::from_secs(1);
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Serves a connection until it ends. Once the sidecar drains, GOAWAY ends it after its current requests.
@@ -58,8 +61,13 @@ where
                     continue;
                 }
                 connection.as_mut().graceful_shutdown();
-                // Sends GOAWAY, if the client takes it.
-                let _ = futures::poll!(connection.as_mut());
+                if reason.spares_requests() {
+                    // The client learns which of its requests were not accepted.
+                    let _ = timeout(FAREWELL, connection.as_mut()).await;
+                } else {
+                    // Sends GOAWAY, if the client takes it.
+                    let _ = futures::poll!(connection.as_mut());
+                }
                 return Ok(Some(reason));
             }
             () = &mut leave, if !shutting_down => {

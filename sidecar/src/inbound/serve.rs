@@ -62,8 +62,9 @@ pub(super) async fn serve(
     let first_request = handler.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let handler = handler.clone();
+        // Here and not in the future, which hyper may poll later: the connection is busy from now on.
+        let exchange = Exchange::begin(handler.connection.permit.activity().clone());
         async move {
-            let exchange = Exchange::begin(handler.connection.permit.activity().clone());
             // The requests of an HTTP/2 connection may have arrived before reading stopped.
             if protocol == Protocol::Http2 {
                 BUDGET.ready().await;

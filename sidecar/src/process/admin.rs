@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::publisher::Publisher;
 use crate::inbound::client_stream::ClientStream;
@@ -20,12 +21,14 @@ use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::http1;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
-use crate::inbound::table::{ConnectionTable, Place};
+use crate::inbound::table::{ConnectionTable, Place, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::socket;
 
 /// Maximum number of connections: more than kubelet and several Prometheus servers use.
 const MAX_CONNECTIONS: usize = 64;
+/// Time in which a client must read a part of a page.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -48,6 +51,8 @@ impl Admin {
     /// Serves the pages until the end of the process, also while the sidecar drains.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let table = ConnectionTable::new(MAX_CONNECTIONS);
+        let timeouts = Timeouts { body: Some(BODY_TIMEOUT), http2_idle: None, upgrade_idle: None };
+        let _sweep = AbortOnDropHandle::new(tokio::spawn(table.clone().sweep(timeouts)));
         let (_signal, never_drains) = drain::channel();
         loop {
             let (stream, peer) = match listener.accept().await {

@@ -12,6 +12,8 @@ use crate::memory::{BUDGET, release_free};
 /// Interval at which it is checked whether evicted connections have ended, and how often.
 const ROUND: Duration = Duration::from_millis(5);
 const MAX_ROUNDS: u32 = 200;
+/// Number of times in succession that only the end of evicted connections is waited for.
+const MAX_WAITS: u32 = 2;
 /// Connections may be evicted that occupy this many times the excess, and so many bytes more.
 const MAX_FREED_FACTOR: u64 = 4;
 const MAX_FREED_MORE: u64 = 64 << 20;
@@ -23,7 +25,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Evicts connections until the memory is within the budget. If far more should have become free than was needed,
 /// something else occupies the memory, such as the counters of a memory store, and the budget is raised.
 async fn make_room(table: &ConnectionTable) {
-    let (mut freed, mut limit) = (0, None);
+    let (mut freed, mut limit, mut waits) = (0, None, 0);
     loop {
         release_free();
         let excess = BUDGET.excess();
@@ -32,7 +34,9 @@ async fn make_room(table: &ConnectionTable) {
         }
         let evicted = table.free(excess);
         freed += evicted;
-        if evicted == 0 || freed > *limit.get_or_insert(excess * MAX_FREED_FACTOR + MAX_FREED_MORE) {
+        let limit = *limit.get_or_insert(excess * MAX_FREED_FACTOR + MAX_FREED_MORE);
+        waits = if evicted == 0 { waits + 1 } else { 0 };
+        if evicted == 0 && !table.has_ending() || freed > limit || waits > MAX_WAITS {
             BUDGET.raise();
             return;
         }

@@ -1,7 +1,7 @@
 //! The format of an error response: a problem over HTTP, or a gRPC status in the headers.
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::problem::{self, ProblemType};
 use crate::inbound::protocol::Protocol;
@@ -32,8 +32,7 @@ impl ResponseFormat {
         if method == Method::HEAD {
             return Self::Head;
         }
-        let content = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let is_grpc = protocol == Protocol::Http2 && method == Method::POST && content.is_some_and(is_grpc);
+        let is_grpc = protocol == Protocol::Http2 && is_grpc(method, request.headers());
         if is_grpc { Self::Grpc } else { Self::Http }
     }
 
@@ -69,10 +68,13 @@ impl ResponseFormat {
     }
 }
 
-/// Reports whether a content type is that of gRPC: `application/grpc`, alone or with `+proto` or a parameter.
-fn is_grpc(content: &[u8]) -> bool {
+/// Reports whether a request over HTTP/2 is one of gRPC: a POST whose content type is `application/grpc`, alone or with
+/// `+proto` or a parameter.
+pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     let name = b"application/grpc";
-    content.split_at_checked(name.len()).is_some_and(|(start, rest)| {
-        start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
-    })
+    let content = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    method == Method::POST
+        && content.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+            start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+        })
 }

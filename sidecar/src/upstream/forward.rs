@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HOST, UPGRADE};
+use http::header::{CONNECTION, EXPECT, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -20,6 +20,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::inbound::table::activity::{Activity, EndReason, Stage};
 use crate::inbound::table::exchange::Waiting;
 use crate::memory::BUDGET;
+use crate::respond::format;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
@@ -84,9 +85,8 @@ pub(crate) struct Client<'a> {
 
 impl Client<'_> {
     /// Returns the mark that is set while the body of a request waits for the client.
-    fn waiting(&self, headers: &HeaderMap) -> Waiting {
-        let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-        Waiting::new(self.activity.clone(), content_type.starts_with(b"application/grpc"))
+    fn waiting(&self, is_grpc: bool) -> Waiting {
+        Waiting::new(self.activity.clone(), is_grpc)
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn http1<K: Keep>(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    let (body, broken) = RequestBody::new(body, broken, || client.waiting(&parts.headers));
+    let (body, broken) = RequestBody::new(body, broken, || client.waiting(false));
     let request = Request::from_parts(parts, body);
     let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
@@ -242,7 +242,8 @@ pub(crate) async fn http2(
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
-    let (body, broken) = RequestBody::new(body, broken, || client.waiting(&parts.headers));
+    let is_grpc = format::is_grpc(&parts.method, &parts.headers);
+    let (body, broken) = RequestBody::new(body, broken, || client.waiting(is_grpc));
     let mut request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {

@@ -161,6 +161,18 @@ async fn is_answered(to: SocketAddr) -> bool {
     answered.unwrap_or(false)
 }
 
+/// Sends a request until it is answered, as a client does whose connection was closed without a response. Returns how
+/// often it was repeated.
+async fn until_answered(to: SocketAddr, name: &str, sidecar: &mut Sidecar) -> u32 {
+    let mut repeated = 0;
+    while !is_answered(to).await {
+        repeated += 1;
+        assert!(sidecar.process.try_wait().unwrap().is_none(), "{name}: the sidecar has ended");
+        assert!(repeated < 5, "{name}: an honest request was not answered");
+    }
+    repeated
+}
+
 async fn under(shape: Shape, sidecar: &mut Sidecar, duration: Duration) {
     let name = shape.name;
     let ordinary = sidecar.address(Application::Ordinary);
@@ -175,15 +187,8 @@ async fn under(shape: Shape, sidecar: &mut Sidecar, duration: Duration) {
     let (mut answered, mut repeated, mut slowest) = (0, 0, Duration::ZERO);
     while start.elapsed() < duration || answered < 3 {
         let sent = Instant::now();
-        // A client repeats a request on a connection that was closed without a response.
-        let mut attempts = 1;
-        while !is_answered(ordinary).await {
-            attempts += 1;
-            assert!(sidecar.process.try_wait().unwrap().is_none(), "{name}: the sidecar has ended");
-            assert!(attempts <= 5, "{name}: an honest request was not answered");
-        }
+        repeated += until_answered(ordinary, name, sidecar).await;
         answered += 1;
-        repeated += attempts - 1;
         slowest = slowest.max(sent.elapsed());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -194,7 +199,7 @@ async fn under(shape: Shape, sidecar: &mut Sidecar, duration: Duration) {
     let ended = Instant::now();
     while sidecar.memory() > before + MAX_KEPT {
         assert!(ended.elapsed() < TIMEOUT, "{name}: {} KiB are kept, before {before}", sidecar.memory());
-        assert!(is_answered(ordinary).await);
+        repeated += until_answered(ordinary, name, sidecar).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let seconds = start.elapsed().as_secs();

@@ -131,6 +131,7 @@ impl Session {
         let body = serde_json::to_vec(&report).expect("JSON");
         let request =
             Request::post("/v1/reports").header("host", "control").header("content-type", "application/json");
+        let request = request.header("sluice-stream", &self.name);
         let response = self.control.send(request.body(Full::from(body)).expect("a request")).await;
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
     }

@@ -87,6 +87,12 @@ impl Hub {
         }
     }
 
+    /// Reports whether there is a session of this name.
+    #[must_use]
+    pub fn has_session(&self, name: &str) -> bool {
+        self.lock().sessions.values().any(|session| session.name == name)
+    }
+
     /// Takes a report. Returns false if the session does not exist.
     pub fn report(&self, report: Report) -> bool {
         let mut state = self.lock();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
-use sluice_config::message::{REPORTS_PATH, Report};
+use sluice_config::message::{REPORTS_PATH, Report, SESSION_HEADER};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -81,6 +81,10 @@ async fn send(operator: &Operator, report: &Report) -> Result<(), ReportError> {
     *request.method_mut() = Method::POST;
     *request.uri_mut() = http::Uri::from_static(REPORTS_PATH);
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A session's name came in a header.
+    if let Ok(session) = HeaderValue::from_str(&report.session) {
+        request.headers_mut().insert(SESSION_HEADER, session);
+    }
     let status = operator.send(request).await?.status();
     if status.is_success() { Ok(()) } else { Err(ReportError::Status(status)) }
 }

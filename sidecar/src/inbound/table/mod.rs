@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::capacity::CONNECTION_WINDOW;
 use crate::inbound::table::activity::{Activity, EndReason, REQUEST_WEIGHT, Stage};
 use crate::inbound::table::choice::{Candidate, Harm, choose};
 use crate::memory::BUDGET;
@@ -26,6 +27,8 @@ pub(crate) mod exchange;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Time after which more connections are evicted if none has ended.
 const RETRY: Duration = Duration::from_millis(100);
+/// Attempts after which the sidecar is saturated, although connections were about to end.
+const PATIENT_ATTEMPTS: u32 = 10;
 /// At most this many connections are evicted at once, and at most one of [`BATCH_FRACTION`], so that choosing them
 /// costs little for each new connection. nginx does the same.
 const MAX_BATCH: usize = 32;
@@ -84,6 +87,9 @@ struct Entry {
     moved: u64,
     /// Time of the last progress, in microseconds.
     progress: u64,
+    /// Bytes that had moved at the last sweep, and the time at which any byte was seen to have moved.
+    heard: u64,
+    heard_at: u64,
 }
 
 /// The right to be one of the connections. It ends with the connection.
@@ -114,14 +120,13 @@ impl ConnectionTable {
     /// Waits for a place. If there is none, other connections are evicted. Returns `None` only at the end of the
     /// process.
     pub(crate) async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let mut saturated = None;
+        let (mut saturated, mut attempts) = (None, 0);
         loop {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
                 return Some(self.add(peer, permit));
             }
-            if self.make_room(activity::now()) {
-                saturated = None;
-            } else if saturated.is_none() {
+            attempts += 1;
+            if (!self.make_room(activity::now()) || attempts > PATIENT_ATTEMPTS) && saturated.is_none() {
                 saturated = Some(Saturated::new(self));
             }
             // Waiting in line lets no other worker take the place that becomes free.
@@ -145,7 +150,8 @@ impl ConnectionTable {
         let activity = Activity::new(peer);
         let mut entries = self.lock();
         activity.position.store(entries.len(), Ordering::Relaxed);
-        entries.push(Entry { activity: activity.clone(), moved: 0, progress: activity::now() });
+        let now = activity::now();
+        entries.push(Entry { activity: activity.clone(), moved: 0, progress: now, heard: 0, heard_at: now });
         drop(entries);
         Place { activity, table: self.clone(), _permit: permit }
     }
@@ -188,11 +194,14 @@ impl ConnectionTable {
     }
 
     /// Evicts the connections that occupy the most memory, until `bytes` should be free. Returns the estimated
-    /// number of bytes, or zero if there are no such connections.
+    /// number of bytes, or zero if there are no such connections. Spares those that occupy little and make progress: they are not
+    /// the reason, and their number is bounded.
     pub(crate) fn free(&self, bytes: u64) -> u64 {
         let entries = self.lock();
         let now = activity::now();
-        let running = entries.iter().enumerate().filter(|(_, entry)| !entry.activity.is_ending());
+        let running = entries.iter().enumerate().filter(|(_, entry)| {
+            !entry.activity.is_ending() && (entry.weight() >= LIGHT || entry.can_go(now))
+        });
         let mut heaviest: Vec<_> = running.map(|(index, entry)| entry.burden(index, now)).collect();
         heaviest.sort_unstable();
         let mut freed = 0;
@@ -232,6 +241,9 @@ impl Entry {
         if moved.wrapping_sub(self.moved) >= MIN_PROGRESS {
             (self.moved, self.progress) = (moved, now);
         }
+        if moved != self.heard {
+            (self.heard, self.heard_at) = (moved, now);
+        }
     }
 
     /// Returns the time since when the connection makes no progress.
@@ -246,7 +258,9 @@ impl Entry {
         let activity = &self.activity;
         match activity.stage() {
             Stage::Upgraded => {
-                passed(self.quiet_since(), timeouts.upgrade_idle).then_some(EndReason::UpgradeTimeout)
+                // A ping is a sign of life.
+                let silent_since = self.heard_at.max(activity.idle_since());
+                passed(silent_since, timeouts.upgrade_idle).then_some(EndReason::UpgradeTimeout)
             }
             Stage::Http1 | Stage::Http2 if activity.waits_for_client(false) => {
                 passed(self.quiet_since(), timeouts.body).then_some(EndReason::BodyTimeout)
@@ -286,6 +300,11 @@ impl Entry {
         Some((Candidate { index, peer: activity.peer, harm, since }, can_go))
     }
 
+    /// Reports whether the connection can make room already.
+    fn can_go(&self, now: u64) -> bool {
+        self.candidate(0, now).is_some_and(|(_, can_go)| can_go)
+    }
+
     fn burden(&self, index: usize, now: u64) -> Burden {
         let magnitude = (self.weight() / LIGHT).checked_ilog2().map_or(0, |magnitude| magnitude + 1);
         let harm = self.candidate(index, now).map(|(candidate, _)| candidate.harm);
@@ -301,8 +320,13 @@ impl Entry {
     /// Estimates the memory of the connection.
     fn weight(&self) -> u64 {
         let activity = &self.activity;
-        let unread = if activity.waits_for_client(true) { UNREAD_WEIGHT } else { 0 };
-        CONNECTION_WEIGHT + u64::from(activity.exchanges()) * REQUEST_WEIGHT + activity.unread() + unread
+        let unread_by_client = if activity.waits_for_client(true) { UNREAD_WEIGHT } else { 0 };
+        // What was read is only an estimate, but the windows and buffers bound it.
+        let unread = match activity.stage() {
+            Stage::Http1 | Stage::Http2 => activity.unread().min(u64::from(CONNECTION_WINDOW)),
+            Stage::Upgraded => 0,
+        };
+        CONNECTION_WEIGHT + u64::from(activity.exchanges()) * REQUEST_WEIGHT + unread + unread_by_client
     }
 }
 
