@@ -24,7 +24,7 @@ const BUDGET_WITHOUT_LIMIT: u64 = 1 << 30;
 const WORKERS_WITHOUT_QUOTA: usize = 2;
 
 /// Memory of one connection at worst, in bytes: buffers for reading and writing, towards the client and the application.
-const CONNECTION_BYTES: u64 = 4 * MAX_BUFFER as u64;
+const CONNECTION_BYTES: u64 = 5 * MAX_BUFFER as u64;
 /// Fewer connections would not suffice for ordinary clients.
 const MIN_CONNECTIONS: u64 = 512;
 /// Descriptors and ports run out beyond this.
@@ -83,7 +83,7 @@ mod tests {
             (None, 10_000),
             (Some(9_223_372_036_854_771_712), 10_000),
             (Some(8 << 30), 10_000),
-            (Some(128 << 20), 1_024),
+            (Some(128 << 20), 819),
             (Some(16 << 20), 512),
         ] {
             assert_eq!(connections_in(memory), connections, "{memory:?}");

@@ -253,6 +253,14 @@ fn length(bytes: &[u8]) -> Option<usize> {
 
 /// Returns the numbers of a reply to checks, or `None` if it contains only the time.
 fn decision_of(reply: &[u8]) -> Option<Vec<i64>> {
+    // The reply to a single check: four signed integers of 7 bytes each.
+    if let Some(bytes) = reply.strip_prefix(b"$28\r\n").and_then(|bytes| bytes.get(..28)) {
+        let integer = |bytes: &[u8]| {
+            let sign = if bytes[6] < 128 { 0 } else { 255 };
+            i64::from_le_bytes(std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(sign)))
+        };
+        return Some(bytes.chunks(7).map(integer).collect());
+    }
     let mut lines = std::str::from_utf8(reply).ok()?.split("\r\n");
     lines.next()?.strip_prefix('*')?;
     let numbers: Option<Vec<_>> =

@@ -131,7 +131,12 @@ impl Batch {
         Some(rest)
     }
 
-    /// Returns the script that decides the batch.
+    /// Reports whether the batch is for operations of this script, which is never [`Script::Single`].
+    pub(crate) fn takes(&self, script: Script) -> bool {
+        self.script == script
+    }
+
+    /// Returns the script that decides the batch as it is now.
     pub(crate) fn script(&self) -> Script {
         match self.script {
             Script::Plain if self.entries.len() == 1 => Script::Single,

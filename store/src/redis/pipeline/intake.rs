@@ -180,7 +180,7 @@ fn push(
 ) -> (Option<QueueItem>, usize) {
     // A redirected batch keeps a call of its own.
     let is_open =
-        |call: &&mut ScriptCall| call.group == group && call.batch.script() == script && call.redirects == 0;
+        |call: &&mut ScriptCall| call.group == group && call.batch.takes(script) && call.redirects == 0;
     if let Some(call) = calls.iter_mut().find(is_open) {
         let before = call.batch.records();
         let left = call.batch.push(pending);

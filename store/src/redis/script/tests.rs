@@ -124,6 +124,7 @@ fn a_batch_of_one_plain_check_is_sent_and_read_as_a_single_one() {
         batch.push(operation);
         assert!(batch.arrange().is_none());
         assert_eq!(batch.script(), Script::Single);
+        assert!(batch.takes(Script::Plain), "more plain checks may join it");
         (batch, receiver)
     };
 
