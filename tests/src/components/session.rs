@@ -1,8 +1,10 @@
 //! A session with the operator, scripted by the test. It plays sidecars that nack a policy, hang, or report a
 //! wrong hash.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -12,11 +14,13 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use sluice_config::message::{Policies, PolicyReport, Report, SESSION_HEADER, StoreReport, VERSION};
+use tokio::net::TcpSocket;
 
-/// A client of the operator's control port.
+/// A client of the operator's control port, with an address of its own: the operator limits the failures of each source.
 #[derive(Clone)]
 pub struct ControlClient {
-    address: String,
+    address: SocketAddr,
+    source: Ipv4Addr,
     tls: Arc<rustls::ClientConfig>,
 }
 
@@ -24,7 +28,7 @@ impl ControlClient {
     /// Creates a client of the control URL that trusts one CA.
     ///
     /// # Panics
-    /// When the file holds no valid certificate.
+    /// When the file holds no valid certificate, or the URL no address.
     #[must_use]
     pub fn new(control_url: &str, ca_file: &Path) -> Self {
         let mut roots = rustls::RootCertStore::empty();
@@ -32,7 +36,10 @@ impl ControlClient {
             roots.add(certificate.expect("a certificate")).expect("a CA certificate");
         }
         let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        Self { address: control_url.trim_start_matches("https://").to_owned(), tls: Arc::new(tls) }
+        static CLIENTS: AtomicU16 = AtomicU16::new(1);
+        let [high, low] = CLIENTS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let address = control_url.trim_start_matches("https://").parse().expect("an address");
+        Self { address, source: Ipv4Addr::new(127, 7, high, low), tls: Arc::new(tls) }
     }
 
     /// Sends a request on a connection of its own.
@@ -40,7 +47,9 @@ impl ControlClient {
     /// # Panics
     /// When no response arrives.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        let tcp = tokio::net::TcpStream::connect(&self.address).await.expect("the control port listens");
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((self.source, 0).into()).expect("an address of loopback");
+        let tcp = socket.connect(self.address).await.expect("the control port listens");
         let name = ServerName::try_from("127.0.0.1").expect("an address");
         let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await.expect("TLS");
         let (mut sender, connection) =
