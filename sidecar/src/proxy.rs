@@ -37,9 +37,8 @@ const MAX_DISCARDED: u64 = 256 * 1024;
 /// Time in which the rest of a rejected request must arrive.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The permit and the slots that an upgraded connection keeps until it ends.
+/// The permit that an upgraded connection keeps until its client leaves, and the slots that it keeps until it ends.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held until it is dropped")]
 struct Kept {
     permit: Option<Arc<ConnectionPermit>>,
     slots: Vec<Slot>,
@@ -48,6 +47,10 @@ struct Kept {
 }
 
 impl Keep for Kept {
+    fn client_left(&mut self) {
+        self.permit = None;
+    }
+
     fn abandoned_for(&self) -> Duration {
         if self.slots.is_empty() { Duration::ZERO } else { self.abandoned_for }
     }

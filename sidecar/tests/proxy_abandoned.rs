@@ -15,6 +15,7 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
 use support::*;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
@@ -255,6 +256,16 @@ async fn an_abandoned_request_keeps_its_slot_until_the_application_has_finished(
     application.0.finish.add_permits(1);
     until("the slot is free", || metric_of(&sidecar, "concurrency_held") == 0).await;
     assert_eq!(application.0.received.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_that_was_abandoned_keeps_its_slot_and_not_its_place() {
+    let (application, address) = StubbornApplication::start(FOREVER).await;
+    let sidecar = sidecar_tuned(address, |options| options.max_connections = 1);
+    publish(&sidecar, &StoreChoice::Memory, &[policy(&[concurrent(1, FOREVER)])]);
+    assert!(!send_and_leave(sidecar.addresses()[0], &application, Leaving::Upgrade).await);
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 429, "the only place is free");
+    assert_eq!(metric_of(&sidecar, "concurrency_held"), 1);
 }
 
 #[tokio::test]

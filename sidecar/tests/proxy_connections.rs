@@ -14,6 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::*;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
@@ -163,6 +164,32 @@ async fn a_body_without_progress_ends_its_connection() {
     slow.send(&frames::request(1, false)).await.unwrap();
     slow.closed().await;
     ended(&sidecar, "body_timeout", 2).await;
+}
+
+/// Sends a request whose response never ends, and reads nothing until the sidecar ends the connection. Returns how
+/// the response ends.
+async fn unread_response(address: SocketAddr, sidecar: &sluice_sidecar::Sidecar) -> std::io::Result<usize> {
+    let mut client = Client::connect(address).await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    ended(sidecar, "body_timeout", 1).await;
+    client.0.read_to_end(&mut Vec::new()).await
+}
+
+#[tokio::test]
+async fn a_connection_whose_client_does_not_read_is_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sidecar = sidecar_tuned(listener.local_addr().unwrap(), |options| {
+        options.body_timeout = Some(Duration::from_secs(1));
+    });
+    tokio::spawn(async move {
+        let mut application = Client(tokio::io::BufReader::new(listener.accept().await.unwrap().0));
+        while !application.line().await.is_empty() {}
+        application.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n").await;
+        while application.0.write_all(&[b'a'; 16_384]).await.is_ok() {}
+    });
+    // The kernel would otherwise keep what the client does not read, in the sidecar's name.
+    let error = unread_response(sidecar.addresses()[0], &sidecar).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]

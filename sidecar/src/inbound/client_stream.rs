@@ -18,6 +18,7 @@ use crate::inbound::head_timeout::HeadInProgress;
 use crate::inbound::protocol::{PREFACE, Protocol};
 use crate::inbound::table::activity::Activity;
 use crate::memory::ReadBudget;
+use crate::socket;
 
 /// The stream of a client connection.
 #[derive(Debug)]
@@ -105,6 +106,19 @@ impl ClientStream {
     /// Returns a flag that is set while a head has begun and not ended.
     pub(crate) fn head_in_progress(&self) -> HeadInProgress {
         self.watch.head_in_progress.clone()
+    }
+}
+
+impl Drop for ClientStream {
+    /// Bounds how long the kernel keeps bytes that the client does not read. They count as the sidecar's memory, and
+    /// the connection no longer does.
+    fn drop(&mut self) {
+        if self.activity.is_cut_off() {
+            // The client learns from the reset that the response is not complete.
+            socket::reset(&self.stream);
+        } else {
+            socket::close_soon(&self.stream);
+        }
     }
 }
 

@@ -179,6 +179,9 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
 
 /// Guards that an upgraded connection keeps until it ends.
 pub(crate) trait Keep: Send + 'static {
+    /// Drops what belongs to the client's connection.
+    fn client_left(&mut self);
+
     /// Returns the time for which the connection to the application stays open when the client has left.
     fn abandoned_for(&self) -> Duration;
 
@@ -191,7 +194,7 @@ fn switch_protocols<K: Keep>(
     mut response: Response<Incoming>,
     client: Option<OnUpgrade>,
     activity: Arc<Activity>,
-    kept: K,
+    mut kept: K,
 ) -> Response<ResponseBody> {
     let application = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();
@@ -213,6 +216,7 @@ fn switch_protocols<K: Keep>(
                     reason = activity.ended() => kept.evicted(reason),
                 }
             }
+            kept.client_left();
             finish(&mut application, kept.abandoned_for()).await;
         });
     }

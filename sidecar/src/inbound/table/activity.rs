@@ -255,6 +255,11 @@ impl Activity {
         self.end.load(Ordering::Relaxed) != 0
     }
 
+    /// Reports whether the sidecar ends the connection while the client does not read.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_ending() && self.write_blocked.load(Ordering::Relaxed)
+    }
+
     /// Takes the end back, because a request has arrived in the meantime.
     pub(crate) fn go_on(&self) {
         self.end.store(0, Ordering::Relaxed);

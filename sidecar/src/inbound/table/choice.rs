@@ -13,6 +13,8 @@ pub(super) enum Harm {
     Idle,
     /// The client neither sends nor reads.
     Stalled,
+    /// The client sends or reads a few bytes now and then.
+    Slow,
     /// Upgraded, or a gRPC stream, and silent.
     Quiet,
 }
@@ -80,9 +82,9 @@ mod tests {
 
     #[test]
     fn the_end_that_does_the_least_harm_comes_first() {
-        let all = [Harm::Quiet, Harm::Stalled, Harm::Idle, Harm::New];
-        let all: Vec<_> = (0..4).map(|n| candidate(n, "10.0.0.1", all[n], n as u64)).collect();
-        assert_eq!(chosen(&all, 4), [3, 2, 1, 0]);
+        let all = [Harm::Quiet, Harm::Slow, Harm::Stalled, Harm::Idle, Harm::New];
+        let all: Vec<_> = (0..5).map(|n| candidate(n, "10.0.0.1", all[n], n as u64)).collect();
+        assert_eq!(chosen(&all, 5), [4, 3, 2, 1, 0]);
     }
 
     #[test]

@@ -40,6 +40,10 @@ const IDLE_AFTER: u64 = 200_000;
 const STALLED_AFTER: u64 = 2_000_000;
 /// Time after which an upgraded connection or a gRPC stream without progress can, in microseconds.
 const QUIET_AFTER: u64 = 3_000_000;
+/// Time after which a connection can make room whose client takes or sends less than [`MIN_RATE`], in microseconds.
+const SLOW_AFTER: u64 = 10_000_000;
+/// Bytes that a client that is waited for moves between two checks unless it is slow.
+const MIN_RATE: u64 = 4 << 10;
 /// Fewer bytes are no progress: a client that sends a byte now and then occupies a connection for ever.
 const MIN_PROGRESS: u64 = 256;
 /// Estimated memory of a connection without requests, and of responses that the client does not read, in bytes.
@@ -90,6 +94,8 @@ struct Entry {
     /// Bytes that had moved at the last sweep, and the time at which any byte was seen to have moved.
     heard: u64,
     heard_at: u64,
+    /// Time of the last sweep at which [`MIN_RATE`] was reached.
+    fast_at: u64,
 }
 
 /// The right to be one of the connections. It ends with the connection.
@@ -151,7 +157,7 @@ impl ConnectionTable {
         let mut entries = self.lock();
         activity.position.store(entries.len(), Ordering::Relaxed);
         let now = activity::now();
-        entries.push(Entry { activity: activity.clone(), moved: 0, progress: now, heard: 0, heard_at: now });
+        entries.push(Entry { activity: activity.clone(), moved: 0, progress: now, heard: 0, heard_at: now, fast_at: now });
         drop(entries);
         Place { activity, table: self.clone(), _permit: permit }
     }
@@ -241,6 +247,9 @@ impl Entry {
         if moved.wrapping_sub(self.moved) >= MIN_PROGRESS {
             (self.moved, self.progress) = (moved, now);
         }
+        if moved.wrapping_sub(self.heard) >= MIN_RATE {
+            self.fast_at = now;
+        }
         if moved != self.heard {
             (self.heard, self.heard_at) = (moved, now);
         }
@@ -285,8 +294,10 @@ impl Entry {
             (Harm::Quiet, self.quiet_since())
         } else if !activity.is_busy() {
             (if activity.had_request() { Harm::Idle } else { Harm::New }, activity.idle_since())
-        } else if activity.waits_for_client(false) {
+        } else if activity.waits_for_client(false) && quiet >= STALLED_AFTER {
             (Harm::Stalled, self.quiet_since())
+        } else if activity.waits_for_client(false) {
+            (Harm::Slow, self.fast_at.max(activity.idle_since()))
         } else if activity.waits_for_client(true) {
             (Harm::Quiet, self.quiet_since())
         } else {
@@ -294,7 +305,8 @@ impl Entry {
         };
         let can_go = match harm {
             Harm::New | Harm::Idle => now.saturating_sub(since) >= IDLE_AFTER,
-            Harm::Stalled => quiet >= STALLED_AFTER,
+            Harm::Stalled => true,
+            Harm::Slow => now.saturating_sub(since) >= SLOW_AFTER,
             Harm::Quiet => quiet >= QUIET_AFTER,
         };
         Some((Candidate { index, peer: activity.peer, harm, since }, can_go))

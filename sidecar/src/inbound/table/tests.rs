@@ -151,6 +151,26 @@ async fn stalled_and_quiet_connections_make_room_only_after_a_while() {
 }
 
 #[tokio::test]
+async fn a_client_that_drips_makes_room_and_one_that_reads_does_not() {
+    let table = ConnectionTable::new(2);
+    let places = [place(&table), place(&table)];
+    let _exchanges = [0, 1].map(|n| Exchange::begin(places[n].activity.clone()));
+    for place in &places {
+        place.activity.write_blocked();
+    }
+    let start = activity::now();
+    for second in 1..=11 {
+        for (place, bytes) in places.iter().zip([MIN_PROGRESS, MIN_RATE]) {
+            place.activity.sent(bytes as usize);
+            place.activity.write_blocked();
+        }
+        table.sweep_at(start + second * SECOND, NONE);
+        assert!(table.make_room(start + second * SECOND) || second < 10);
+    }
+    assert_eq!([0, 1].map(|n| end(&places[n])), [Some(EndReason::EvictedStalled), None]);
+}
+
+#[tokio::test]
 async fn the_connections_with_the_most_unread_bytes_free_memory() {
     let table = ConnectionTable::new(3);
     let [small, large, larger] = [0, 100 << 10, 400 << 10].map(|bytes| {
