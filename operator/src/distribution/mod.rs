@@ -5,10 +5,12 @@
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
+//! - `connections`: how many there are of the control port. `source`: whose they are.
 //! - `reviews`: how many tokens are reviewed at once. [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced.
 //! - [`serve`]: the endpoints of the control port.
 
+pub(crate) mod connections;
 pub mod hub;
 pub mod identity;
 pub mod publication;
@@ -16,6 +18,7 @@ mod replicas;
 mod reviews;
 pub mod serve;
 pub mod session;
+mod source;
 pub mod stream;
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! Bounds of token reviews, so that strangers neither overload the API server nor delay known pods. Each source has
-//! few reviews at once and few failed ones a minute. A token that was accepted before needs neither bound, and its
-//! reviews have places of their own.
+//! few reviews at once and few failed ones a minute. A token that was accepted before has the same bounds for itself,
+//! and its reviews have places of their own.
 
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
+
+use crate::distribution::source::network;
 
 /// Maximum number of concurrent reviews of tokens that have not been accepted before, and of those that have.
 const MAX_REVIEWS: usize = 12;
@@ -18,6 +20,10 @@ const MAX_KNOWN_REVIEWS: usize = 8;
 const MAX_PER_SOURCE: u32 = 64;
 /// Failed reviews of a source in [`WINDOW`] after which it must wait.
 const MAX_FAILURES: u32 = 10;
+/// Maximum number of reviews of an accepted token that run or wait, and of those that begin in [`WINDOW`]. A sidecar
+/// connects again every 5 s at most.
+const MAX_PER_TOKEN: u32 = 4;
+const MAX_BEGUN_PER_TOKEN: u32 = 60;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of sources that are remembered.
 const MAX_SOURCES: usize = 4_096;
@@ -41,7 +47,7 @@ pub(super) struct Reviews {
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<IpAddr, Source>,
-    accepted: HashSet<TokenHash>,
+    accepted: HashMap<TokenHash, Accepted>,
 }
 
 #[derive(Debug)]
@@ -51,6 +57,35 @@ struct Source {
     failures: u32,
     /// Start of the window in which the failures are counted.
     since: Instant,
+}
+
+/// The reviews of a token that was accepted before.
+#[derive(Debug)]
+struct Accepted {
+    /// Reviews that run or wait.
+    reviews: u32,
+    /// Reviews that began in the window.
+    begun: u32,
+    since: Instant,
+}
+
+impl Accepted {
+    fn new(now: Instant) -> Self {
+        Self { reviews: 0, begun: 0, since: now }
+    }
+
+    /// Counts another review.
+    fn begin(&mut self, now: Instant) -> Result<(), TooMany> {
+        if now.duration_since(self.since) >= WINDOW {
+            (self.begun, self.since) = (0, now);
+        }
+        if self.reviews >= MAX_PER_TOKEN || self.begun >= MAX_BEGUN_PER_TOKEN {
+            return Err(TooMany);
+        }
+        self.reviews += 1;
+        self.begun += 1;
+        Ok(())
+    }
 }
 
 /// The right to have one token reviewed.
@@ -76,10 +111,16 @@ impl Reviews {
         let (source, token) = (network(source), Sha256::digest(token.as_bytes()).into());
         let now = Instant::now();
         let mut state = self.lock();
-        let is_known = state.accepted.contains(&token);
-        if !is_known {
-            state.source(source, now)?.reviews += 1;
-        }
+        let is_known = match state.accepted.get_mut(&token) {
+            Some(accepted) => {
+                accepted.begin(now)?;
+                true
+            }
+            None => {
+                state.source(source, now)?.reviews += 1;
+                false
+            }
+        };
         drop(state);
         Ok(Review { reviews: self.clone(), source, token, is_known })
     }
@@ -126,7 +167,7 @@ impl Review {
             // Tokens expire, so the current ones come back soon.
             state.accepted.clear();
         }
-        state.accepted.insert(self.token);
+        state.accepted.entry(self.token).or_insert_with(|| Accepted::new(Instant::now()));
     }
 
     /// Notes that the token was not accepted.
@@ -141,27 +182,20 @@ impl Review {
 
 impl Drop for Review {
     fn drop(&mut self) {
+        let mut state = self.reviews.lock();
         if self.is_known {
+            if let Some(accepted) = state.accepted.get_mut(&self.token) {
+                // It may have been forgotten and accepted again.
+                accepted.reviews = accepted.reviews.saturating_sub(1);
+            }
             return;
         }
-        let mut state = self.reviews.lock();
         if let Some(source) = state.sources.get_mut(&self.source) {
             source.reviews -= 1;
             if source.reviews == 0 && source.failures == 0 {
                 state.sources.remove(&self.source);
             }
         }
-    }
-}
-
-/// Returns the network that one source is assumed to own: an IPv4 address, or a /64 of IPv6.
-fn network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        v4 => v4,
     }
 }
 
@@ -218,6 +252,21 @@ mod tests {
         places.pop();
         assert!(unknown.place().now_or_never().flatten().is_some());
         drop(places);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_accepted_token_has_few_reviews_at_once_and_in_a_minute() {
+        let reviews = Reviews::new();
+        reviews.admit(source(1), "good").unwrap().accepted();
+        reviews.admit(source(1), "other").unwrap().accepted();
+        let all: Vec<_> = (0..MAX_PER_TOKEN).map(|_| reviews.admit(source(1), "good").unwrap()).collect();
+        assert!(reviews.admit(source(2), "good").is_err() && reviews.admit(source(1), "other").is_ok());
+        drop(all);
+        while let Ok(review) = reviews.admit(source(1), "good") {
+            review.accepted();
+        }
+        tokio::time::advance(WINDOW).await;
+        assert!(reviews.admit(source(1), "good").is_ok());
     }
 
     #[tokio::test]

@@ -10,13 +10,14 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Request, St
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use jiff::Timestamp;
 use sluice_config::message::{REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::distribution::connections::Place;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{self, Denied};
 use crate::distribution::reviews::Reviews;
@@ -51,6 +52,7 @@ pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Rou
 async fn begin_session(
     State(control): State<Control>,
     ConnectInfo(source): ConnectInfo<SocketAddr>,
+    Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Response {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -60,8 +62,7 @@ async fn begin_session(
     };
     let Ok(review) = control.reviews.admit(source.ip(), token) else {
         control.metrics.session_denied();
-        let text =
-            "too many tokens of this address are reviewed or were not accepted, try again in a minute\n";
+        let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
         return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
     };
     let ready = async {
@@ -98,6 +99,7 @@ async fn begin_session(
             return (status, format!("{denied}\n")).into_response();
         }
     };
+    place.is_sidecar();
     tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = format!("{:032x}", rand::random::<u128>());
@@ -119,12 +121,17 @@ async fn begin_session(
     (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
 }
 
-async fn report(State(control): State<Control>, request: Request) -> Response {
+async fn report(
+    State(control): State<Control>,
+    Extension(place): Extension<Arc<Place>>,
+    request: Request,
+) -> Response {
     // Nothing is read for strangers.
     let session = request.headers().get(SESSION_HEADER).and_then(|name| name.to_str().ok());
     if !session.is_some_and(|name| control.hub.has_session(name)) {
         return session_has_ended();
     }
+    place.is_sidecar();
     let received = tokio::time::timeout(REPORT_TIMEOUT, Json::<Report>::from_request(request, &()));
     let report = match received.await {
         Ok(Ok(Json(report))) => report,

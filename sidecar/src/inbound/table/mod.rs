@@ -157,7 +157,14 @@ impl ConnectionTable {
         let mut entries = self.lock();
         activity.position.store(entries.len(), Ordering::Relaxed);
         let now = activity::now();
-        entries.push(Entry { activity: activity.clone(), moved: 0, progress: now, heard: 0, heard_at: now, fast_at: now });
+        entries.push(Entry {
+            activity: activity.clone(),
+            moved: 0,
+            progress: now,
+            heard: 0,
+            heard_at: now,
+            fast_at: now,
+        });
         drop(entries);
         Place { activity, table: self.clone(), _permit: permit }
     }
