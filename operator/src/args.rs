@@ -72,6 +72,9 @@ pub struct Args {
     /// Settings for all policies.
     #[command(flatten)]
     pub installation: InstallationArgs,
+    /// Quotas of policies.
+    #[command(flatten)]
+    pub quotas: Quotas,
 
     /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
     /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.
@@ -118,6 +121,26 @@ pub struct Args {
     /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// Quotas of policies.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Quotas {
+    /// Maximum number of policies in a namespace.
+    #[arg(long, env = "SLUICE_MAX_POLICIES_PER_NAMESPACE", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_policies_per_namespace: u32,
+    /// Maximum number of limits of all policies of a pod, and as many again in shadow mode. A sidecar bears 32.
+    #[arg(long, env = "SLUICE_MAX_LIMITS_PER_POD", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub max_limits_per_pod: u32,
+    /// Maximum size of all policies of a pod, in bytes of the form that sidecars receive.
+    #[arg(long, env = "SLUICE_MAX_BYTES_PER_POD", default_value_t = 256 << 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1_024..=4_194_304))]
+    pub max_bytes_per_pod: u32,
+    /// Whom users ask for more, as the end of the sentence "Ask ...". Default: the administrators of Sluice
+    #[arg(long, env = "SLUICE_QUOTA_CONTACT", default_value = "the administrators of Sluice")]
+    pub quota_contact: String,
 }
 
 /// Treatment of requests before a sidecar has policies.

@@ -18,6 +18,7 @@ pub struct Metrics {
     admission: Family<AdmissionLabels, Counter>,
     events: Counter,
     denied: Counter,
+    reviewed: Counter,
     reconciles: Counter,
     failures: Counter,
     sessions: Gauge<i64>,
@@ -29,7 +30,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("sluice_operator");
         let admission = Family::default();
-        let (events, denied) = (Counter::default(), Counter::default());
+        let (events, denied, reviewed) = (Counter::default(), Counter::default(), Counter::default());
         let (reconciles, failures) = (Counter::default(), Counter::default());
         let (sessions, leader, shadow) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register(
@@ -42,6 +43,11 @@ impl Default for Metrics {
             "streams_denied",
             "Connections of sidecars denied because their token or pod was not accepted",
             denied.clone(),
+        );
+        registry.register(
+            "token_reviews",
+            "Tokens of sidecars that the API server reviewed, because its public keys did not decide about them",
+            reviewed.clone(),
         );
         registry.register("reconciles", "Reconciles of policies, including failed ones", reconciles.clone());
         registry.register(
@@ -60,7 +66,7 @@ impl Default for Metrics {
             "1 while the installation turns all policies to Shadow, so no request is rejected",
             shadow.clone(),
         );
-        Self { registry, admission, events, denied, reconciles, failures, sessions, leader, shadow }
+        Self { registry, admission, events, denied, reviewed, reconciles, failures, sessions, leader, shadow }
     }
 }
 
@@ -78,6 +84,11 @@ impl Metrics {
     /// Counts a denied session.
     pub fn session_denied(&self) {
         self.denied.inc();
+    }
+
+    /// Counts a review of a sidecar's token.
+    pub fn token_reviewed(&self) {
+        self.reviewed.inc();
     }
 
     /// Counts a reconcile and its failure.

@@ -1,6 +1,16 @@
 //! `helm install` on a real node, as the README describes.
 
-use sluice_tests::node::{SYSTEM, install, kubectl};
+use serde_json::{Value, json};
+use sluice_tests::node::{SYSTEM, install, kubectl, run};
+
+/// A change of a webhook configuration.
+type Change = fn(&mut Value);
+
+/// Sends a request as the operator.
+fn as_operator(arguments: &[&str], input: &str) -> (bool, String) {
+    let account = format!("--as=system:serviceaccount:{SYSTEM}:sluice-operator");
+    run("kubectl", &[arguments, &[&account]].concat(), input)
+}
 
 #[test]
 fn e2e_helm_install_becomes_ready() {
@@ -15,16 +25,14 @@ fn e2e_helm_install_becomes_ready() {
 fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
     install();
     let can = |request: &str| {
-        let account = format!("--as=system:serviceaccount:{SYSTEM}:sluice-operator");
-        let mut arguments = vec!["auth", "can-i"];
-        arguments.extend(request.split(' '));
-        arguments.push(&account);
-        sluice_tests::node::run("kubectl", &arguments, "").0
+        let arguments: Vec<_> = ["auth", "can-i"].into_iter().chain(request.split(' ')).collect();
+        as_operator(&arguments, "").0
     };
     for request in [
         "watch pods -A",
         "get pods -A",
         "create tokenreviews.authentication.k8s.io",
+        "get /openid/v1/jwks",
         "watch ratelimitpolicies.sluice.dev -A",
         "watch endpointslices.discovery.k8s.io -A",
         "watch networkpolicies.networking.k8s.io -A",
@@ -48,5 +56,50 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "delete mutatingwebhookconfigurations.admissionregistration.k8s.io",
     ] {
         assert!(!can(request), "{request}");
+    }
+}
+
+#[test]
+fn e2e_the_operator_may_change_only_the_ca_of_its_webhooks() {
+    install();
+    kubectl(&format!("-n {SYSTEM} rollout status deployment/sluice-operator --timeout=180s"));
+    let replace = |kind: &str, change: &dyn Fn(&mut Value)| {
+        let object = kubectl(&format!("get {kind} sluice -o json"));
+        let mut object: Value = serde_json::from_str(&object).unwrap();
+        change(&mut object);
+        as_operator(&["replace", "-f", "-"], &object.to_string())
+    };
+    let denied: [(&str, Change); 8] = [
+        ("not where requests go", |object| {
+            object["webhooks"][0]["clientConfig"]["service"]["name"] = json!("other");
+        }),
+        ("not where requests go", |object| {
+            let ca = object["webhooks"][0]["clientConfig"]["caBundle"].clone();
+            object["webhooks"][0]["clientConfig"] = json!({"url": "https://other.example", "caBundle": ca});
+        }),
+        ("not which requests they receive", |object| {
+            object["webhooks"][0]["rules"][0]["resources"] = json!(["secrets"]);
+        }),
+        ("not which requests they receive", |object| {
+            object["webhooks"][0]["objectSelector"] = json!({"matchLabels": {"a": "b"}});
+        }),
+        ("not which requests they receive", |object| {
+            object["webhooks"][0]["timeoutSeconds"] = json!(30);
+        }),
+        ("not which webhooks there are", |object| {
+            let mut another = object["webhooks"][0].clone();
+            another["name"] = json!("another.example.com");
+            object["webhooks"].as_array_mut().unwrap().push(another);
+        }),
+        ("not which webhooks there are", |object| object["webhooks"] = json!([])),
+        ("not their metadata", |object| object["metadata"]["labels"]["a"] = json!("b")),
+    ];
+    for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        for (reason, change) in denied {
+            let (ok, text) = replace(kind, &change);
+            assert!(!ok && text.contains(reason), "{kind}, {reason}: {text}");
+        }
+        let (ok, text) = replace(kind, &|_| {});
+        assert!(ok, "{text}");
     }
 }

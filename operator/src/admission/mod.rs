@@ -4,10 +4,11 @@
 //! - [`inject`]: adds the sidecar to a pod. Pure.
 //! - [`sidecar`]: the sidecar's container and volumes. Pure.
 //! - [`config`]: the configuration of all sidecars, from the arguments.
-//! - [`review`]: reviews a policy. Pure.
+//! - [`review`]: reviews a policy. [`quota`]: whether there is room for it.
 
 pub mod config;
 pub mod inject;
+pub mod quota;
 pub mod review;
 pub mod serve;
 pub mod sidecar;

@@ -1,7 +1,9 @@
-//! The review of a policy, with the same validation as `sluice check`.
+//! The review of a policy, with the same validation as `sluice check`, and the quotas.
 
 use serde_json::Value;
 use sluice_crds::{Installation, Violation, compile};
+
+use crate::args::Quotas;
 
 /// Maximum number of violations, or warnings, in one response.
 const MAX_LINES: usize = 20;
@@ -9,18 +11,35 @@ const MAX_LINES: usize = 20;
 /// The result of reviewing a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Review {
-    /// The violations of an invalid policy as one text, or `None` if the policy is valid.
+    /// The violations of an invalid policy as one text, or the quota that it exceeds; `None` if it is admitted.
     pub rejection: Option<String>,
     /// Warnings about settings that are valid but probably wrong.
     pub warnings: Vec<String>,
 }
 
-/// Reviews a policy object for an installation.
-#[must_use]
-pub fn review(object: &Value, installation: &Installation) -> Review {
-    match compile(object, installation) {
-        Ok(compiled) => Review { rejection: None, warnings: lines(&compiled.warnings) },
-        Err(violations) => Review { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() },
+/// Reviews policies: what they say, and whether there is room for them.
+#[derive(Clone, Default)]
+pub struct Reviewer {
+    /// The settings of the installation.
+    pub installation: Installation,
+    /// The quotas, and access to the cluster. `None` checks no quotas.
+    pub quotas: Option<(Quotas, kube::Client)>,
+}
+
+impl Reviewer {
+    /// Reviews a policy object, and its last edit if there is one.
+    pub async fn review(&self, object: &Value, old: Option<&Value>) -> Review {
+        let compiled = match compile(object, &self.installation) {
+            Ok(compiled) => compiled,
+            Err(violations) => {
+                return Review { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() };
+            }
+        };
+        let rejection = match &self.quotas {
+            Some((quotas, client)) => quotas.refusal(client, &self.installation, &compiled, old).await,
+            None => None,
+        };
+        Review { rejection, warnings: lines(&compiled.warnings) }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The two endpoints of the webhook. They are meant for the API server and do not authenticate callers: a
-//! response depends on the request alone, so it reveals nothing. An error never blocks a pod; a pod that
+//! response tells only what the request contains, and which quota of its namespace is used up. An error never blocks a pod; a pod that
 //! cannot be read is admitted unchanged.
 
 use std::sync::Arc;
@@ -12,11 +12,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
-use sluice_crds::Installation;
 
 use crate::admission::config::InjectConfig;
 use crate::admission::inject::{Skip, inject};
-use crate::admission::review::review;
+use crate::admission::review::Reviewer;
 use crate::metrics::Metrics;
 
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
@@ -25,64 +24,72 @@ const MAX_BODY: usize = 8 << 20;
 #[derive(Clone)]
 struct Admission {
     config: Arc<InjectConfig>,
-    installation: Arc<Installation>,
+    reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
-pub fn router(config: InjectConfig, installation: Installation, metrics: Arc<Metrics>) -> Router {
+pub fn router(config: InjectConfig, reviewer: Reviewer, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
         .route("/validate", post(validate_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Admission { config: Arc::new(config), installation: Arc::new(installation), metrics })
+        .with_state(Admission { config: Arc::new(config), reviewer: Arc::new(reviewer), metrics })
 }
 
 /// The body of requests and responses.
 type ReviewBody = Json<AdmissionReview<DynamicObject>>;
 
-/// Reads a review and returns it with the response that `decide` makes from the object and a response that
-/// allows it.
-fn respond(
-    review: ReviewBody,
-    decide: impl FnOnce(&Value, AdmissionResponse) -> AdmissionResponse,
-) -> ReviewBody {
+/// A request with its objects in JSON, and a response that allows it.
+struct Received {
+    request: AdmissionRequest<DynamicObject>,
+    object: Value,
+    response: AdmissionResponse,
+}
+
+/// Reads a request. The error is the response to one that cannot be read.
+fn receive(review: ReviewBody) -> Result<Received, Box<ReviewBody>> {
     let request: AdmissionRequest<DynamicObject> = match review.0.try_into() {
         Ok(request) => request,
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
+        Err(error) => return Err(Box::new(Json(AdmissionResponse::invalid(error).into_review()))),
     };
-    let object =
-        request.object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default();
-    Json(decide(&object, AdmissionResponse::from(&request)).into_review())
+    let object = json(request.object.as_ref()).unwrap_or_default();
+    Ok(Received { object, response: AdmissionResponse::from(&request), request })
+}
+
+fn json(object: Option<&DynamicObject>) -> Option<Value> {
+    serde_json::to_value(object?).ok()
 }
 
 async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> ReviewBody {
-    respond(review, |object, mut response| {
-        let outcome = match patch(object, &admission.config) {
-            Ok(patch) => {
-                response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
-                "injected"
+    let Received { object, mut response, .. } = match receive(review) {
+        Ok(received) => received,
+        Err(invalid) => return *invalid,
+    };
+    let outcome = match patch(&object, &admission.config) {
+        Ok(patch) => {
+            response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
+            "injected"
+        }
+        Err(NoPatch::Unreadable(error)) => {
+            tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
+            "unreadable"
+        }
+        Err(NoPatch::Skip(skip)) => {
+            if let Skip::Capture(error) = &skip {
+                let named = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+                tracing::info!(
+                    namespace = named("namespace"),
+                    pod = named("name") + &named("generateName"),
+                    "the pod gets no sidecar: {error}"
+                );
+                response.warnings = Some(vec![format!("sluice: the pod gets no sidecar: {error}")]);
             }
-            Err(NoPatch::Unreadable(error)) => {
-                tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
-                "unreadable"
-            }
-            Err(NoPatch::Skip(skip)) => {
-                if let Skip::Capture(error) = &skip {
-                    let named = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-                    tracing::info!(
-                        namespace = named("namespace"),
-                        pod = named("name") + &named("generateName"),
-                        "the pod gets no sidecar: {error}"
-                    );
-                    response.warnings = Some(vec![format!("sluice: the pod gets no sidecar: {error}")]);
-                }
-                skip.as_str()
-            }
-        };
-        admission.metrics.admission("inject", outcome);
-        response
-    })
+            skip.as_str()
+        }
+    };
+    admission.metrics.admission("inject", outcome);
+    Json(response.into_review())
 }
 
 /// The reason why a pod is left unchanged.
@@ -106,16 +113,18 @@ fn patch(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, NoP
 }
 
 async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -> ReviewBody {
-    respond(body, |object, mut response| {
-        let review = review(object, &admission.installation);
-        let outcome = if review.rejection.is_some() { "refused" } else { "allowed" };
-        admission.metrics.admission("validate", outcome);
-        if let Some(reason) = review.rejection {
-            response = response.deny(reason);
-        }
-        if !review.warnings.is_empty() {
-            response.warnings = Some(review.warnings);
-        }
-        response
-    })
+    let Received { request, object, mut response } = match receive(body) {
+        Ok(received) => received,
+        Err(invalid) => return *invalid,
+    };
+    let review = admission.reviewer.review(&object, json(request.old_object.as_ref()).as_ref()).await;
+    let outcome = if review.rejection.is_some() { "refused" } else { "allowed" };
+    admission.metrics.admission("validate", outcome);
+    if let Some(reason) = review.rejection {
+        response = response.deny(reason);
+    }
+    if !review.warnings.is_empty() {
+        response.warnings = Some(review.warnings);
+    }
+    Json(response.into_review())
 }

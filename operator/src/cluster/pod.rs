@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::PartialObjectMeta;
 use kube::{Resource as _, ResourceExt as _};
-use sluice_crds::PORTS_ANNOTATION;
+use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION};
 
 use crate::capture::{self, CaptureError, CapturedPort};
 
@@ -54,6 +54,12 @@ impl Pod {
             owner,
         }
     }
+}
+
+/// Reports whether a pod with these labels must not have a sidecar.
+#[must_use]
+pub fn is_opted_out(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(INJECT_LABEL).is_some_and(|value| value == "false")
 }
 
 /// Facts about the containers of a pod. They do not change while the pod lives.

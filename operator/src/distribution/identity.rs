@@ -1,6 +1,6 @@
-//! The identity of a sidecar: a projected service-account token with Sluice's audience, which the API server
-//! reviews and which is tied to a pod by its UID. A token without the audience, or of a pod that no longer
-//! exists, is denied.
+//! The identity of a sidecar: a projected service-account token with Sluice's audience, which is tied to a pod by its
+//! UID. A token without the audience is denied, and so is that of a pod that no longer exists, has no sidecar or is
+//! opted out.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
+use sluice_crds::{INJECT_LABEL, SIDECAR_CONTAINER};
+
+use crate::capture::find_sidecar;
+use crate::cluster::pod::is_opted_out;
 
 /// The pod of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +40,29 @@ pub enum Denied {
     /// The pod does not exist.
     #[error("the token belongs to the pod {0}, which does not exist")]
     Pod(String),
+    /// The pod has no sidecar.
+    #[error("the pod {0} has no container `{SIDECAR_CONTAINER}`")]
+    NoSidecar(String),
+    /// The pod must not have a sidecar.
+    #[error("the pod {0} is opted out by its label {INJECT_LABEL}=false")]
+    OptedOut(String),
     /// The API server could not review the token.
     #[error("the API server could not review the token: {0}")]
     Api(#[from] kube::Error),
 }
 
-/// Reviews a token and returns the pod that it belongs to.
-pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Denied> {
+/// What a valid token says about its pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TokenClaims {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) pod_uid: String,
+    /// Time at which the token expires, in seconds since the Unix epoch.
+    pub(super) expires: Option<i64>,
+}
+
+/// Lets the API server review a token.
+pub(super) async fn review(client: &kube::Client, token: &str) -> Result<TokenClaims, Denied> {
     let review = TokenReview {
         metadata: ObjectMeta::default(),
         spec: TokenReviewSpec { audiences: Some(vec![TOKEN_AUDIENCE.into()]), token: Some(token.into()) },
@@ -73,17 +93,30 @@ pub async fn review(client: &kube::Client, token: &str) -> Result<Identity, Deni
     else {
         return Err(Denied::Token(format!("{username} is not a service account")));
     };
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    match pods.get_metadata_opt(&pod).await? {
-        Some(object) if object.uid().as_deref() == Some(&pod_uid) => Ok(Identity {
-            namespace: namespace.to_owned(),
-            labels: object.labels().clone(),
-            expires: expiry(token),
-            pod,
-            pod_uid,
-        }),
-        _ => Err(Denied::Pod(format!("{namespace}/{pod}"))),
+    Ok(TokenClaims { namespace: namespace.to_owned(), pod, pod_uid, expires: expiry(token) })
+}
+
+/// Finds the pod of a valid token. Only a pod with a sidecar has a session.
+pub(super) async fn find_pod(client: &kube::Client, claims: TokenClaims) -> Result<Identity, Denied> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &claims.namespace);
+    let object = pods.get_opt(&claims.pod).await?;
+    let name = || format!("{}/{}", claims.namespace, claims.pod);
+    let Some(object) = object.filter(|object| object.uid().as_deref() == Some(&claims.pod_uid)) else {
+        return Err(Denied::Pod(name()));
+    };
+    if object.spec.as_ref().and_then(find_sidecar).is_none() {
+        return Err(Denied::NoSidecar(name()));
     }
+    if is_opted_out(object.labels()) {
+        return Err(Denied::OptedOut(name()));
+    }
+    Ok(Identity {
+        namespace: claims.namespace,
+        labels: object.labels().clone(),
+        expires: claims.expires,
+        pod: claims.pod,
+        pod_uid: claims.pod_uid,
+    })
 }
 
 /// Returns the expiry of a token. The token has been reviewed, so its claims can be trusted.

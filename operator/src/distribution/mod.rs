@@ -6,7 +6,8 @@
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
 //! - `connections`: how many there are of the control port. `source`: whose they are.
-//! - `reviews`: how many tokens are reviewed at once. [`identity`]: reviews the token of a sidecar and finds its pod.
+//! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
+//! - [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced.
 //! - [`serve`]: the endpoints of the control port.
 
@@ -20,6 +21,7 @@ pub mod serve;
 pub mod session;
 mod source;
 pub mod stream;
+mod token_keys;
 
 #[cfg(test)]
 mod fixtures;

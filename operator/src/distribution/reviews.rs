@@ -95,6 +95,7 @@ pub(super) struct Review {
     source: IpAddr,
     token: TokenHash,
     is_known: bool,
+    is_verified: bool,
 }
 
 impl Reviews {
@@ -122,7 +123,7 @@ impl Reviews {
             }
         };
         drop(state);
-        Ok(Review { reviews: self.clone(), source, token, is_known })
+        Ok(Review { reviews: self.clone(), source, token, is_known, is_verified: false })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -154,9 +155,15 @@ impl State {
 }
 
 impl Review {
+    /// Notes that the token is valid, although it may not have been accepted before.
+    pub(super) fn verified(&mut self) {
+        self.is_verified = true;
+    }
+
     /// Waits for a place.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        let places = if self.is_known { &self.reviews.known } else { &self.reviews.unknown };
+        let places =
+            if self.is_known || self.is_verified { &self.reviews.known } else { &self.reviews.unknown };
         places.acquire().await.ok()
     }
 

@@ -19,9 +19,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::distribution::connections::Place;
 use crate::distribution::hub::Hub;
-use crate::distribution::identity::{self, Denied};
+use crate::distribution::identity::{Denied, Identity, find_pod, review};
 use crate::distribution::reviews::Reviews;
 use crate::distribution::stream::send_changes;
+use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
 
 /// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
@@ -38,7 +39,23 @@ struct Control {
     client: kube::Client,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
+    keys: Arc<TokenKeys>,
     reviews: Arc<Reviews>,
+}
+
+impl Control {
+    /// Identifies the pod of a token whose verdict is known.
+    async fn identify(&self, token: &str, verdict: Verdict) -> Result<Identity, Denied> {
+        let claims = match verdict {
+            Verdict::Valid(claims) => claims,
+            Verdict::Invalid(reason) => return Err(Denied::Token(reason)),
+            Verdict::Undecided => {
+                self.metrics.token_reviewed();
+                review(&self.client, token).await?
+            }
+        };
+        find_pod(&self.client, claims).await
+    }
 }
 
 /// Returns the routes of the control port.
@@ -46,7 +63,13 @@ pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Rou
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
-        .with_state(Control { client, hub, metrics, reviews: Reviews::new() })
+        .with_state(Control {
+            keys: Arc::new(TokenKeys::new(client.clone())),
+            client,
+            hub,
+            metrics,
+            reviews: Reviews::new(),
+        })
 }
 
 async fn begin_session(
@@ -60,11 +83,16 @@ async fn begin_session(
         return (StatusCode::UNAUTHORIZED, "send the token of the pod's service account as a bearer token\n")
             .into_response();
     };
-    let Ok(review) = control.reviews.admit(source.ip(), token) else {
+    let Ok(mut review) = control.reviews.admit(source.ip(), token) else {
         control.metrics.session_denied();
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
         return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
     };
+    let verdict = control.keys.verify(token).await;
+    match &verdict {
+        Verdict::Valid(_) => review.verified(),
+        Verdict::Invalid(_) | Verdict::Undecided => {}
+    }
     let ready = async {
         control.hub.opened().await;
         review.place().await
@@ -77,23 +105,25 @@ async fn begin_session(
         return (StatusCode::SERVICE_UNAVAILABLE, "the operator has too many sessions, try again later\n")
             .into_response();
     }
-    let reviewed = identity::review(&control.client, token).await;
+    let identified = control.identify(token, verdict).await;
     drop(permit);
-    let identity = match reviewed {
+    let identity = match identified {
         Ok(identity) => {
             review.accepted();
             identity
         }
         Err(denied) => {
             match denied {
-                Denied::Token(_) | Denied::Pod(_) => review.refused(),
+                Denied::Token(_) | Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => {
+                    review.refused();
+                }
                 Denied::Api(_) => drop(review),
             }
             control.metrics.session_denied();
             tracing::debug!("session denied: {denied}");
             let status = match denied {
                 Denied::Token(_) => StatusCode::UNAUTHORIZED,
-                Denied::Pod(_) => StatusCode::FORBIDDEN,
+                Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => StatusCode::FORBIDDEN,
                 Denied::Api(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             return (status, format!("{denied}\n")).into_response();

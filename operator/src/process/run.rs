@@ -10,6 +10,7 @@ use axum_server::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admission::config::{InjectConfig, resources};
+use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
@@ -66,11 +67,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
     let handle = Handle::new();
 
-    let webhook =
-        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
-            admission::router(inject_config, (&args.installation).into(), metrics.clone())
-                .into_make_service(),
-        );
+    let reviewer = Reviewer {
+        installation: (&args.installation).into(),
+        quotas: Some((args.quotas.clone(), client.clone())),
+    };
+    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
+        .handle(handle.clone())
+        .serve(admission::router(inject_config, reviewer, metrics.clone()).into_make_service());
     let admin = axum_server::bind(args.admin_listen)
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());

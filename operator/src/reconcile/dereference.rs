@@ -11,9 +11,8 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::api::{Api, ListParams};
 use kube::core::{Selector, SelectorExt as _};
 use sluice_config::PolicyHash;
-use sluice_crds::INJECT_LABEL;
 
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pod::{Pod, PodFacts, is_opted_out};
 use crate::cluster::services::Service;
 use crate::policy_key::PolicyKey;
 use crate::reconcile::context::Context;
@@ -43,9 +42,7 @@ pub async fn count_replicas(
 
 async fn count_pods(context: &Context, namespace: &str, selector: &Selector) -> kube::Result<Vec<Counted>> {
     let running = context.pods.select(namespace, |pod| {
-        !pod.deleting
-            && pod.labels.get(INJECT_LABEL).is_none_or(|value| value != "false")
-            && selector.matches(&pod.labels)
+        !pod.deleting && !is_opted_out(&pod.labels) && selector.matches(&pod.labels)
     });
     futures::stream::iter(running)
         .map(|pod| async move {
@@ -134,7 +131,7 @@ async fn find_unlimited(
 
 /// Returns why a pod applies no limits, or `None` if it may apply some or no longer exists.
 async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unlimited>> {
-    if pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "false") {
+    if is_opted_out(&pod.labels) {
         return Ok(Some(Unlimited::OptedOut));
     }
     let Some(facts) = context.pods.facts(pod).await? else { return Ok(None) };

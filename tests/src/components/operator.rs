@@ -20,6 +20,8 @@ pub struct Operator {
     pub control_url: String,
     /// URL of the probes and metrics: `http://127.0.0.1:PORT`.
     pub admin_url: String,
+    /// URL of the admission webhook: `https://127.0.0.1:PORT`.
+    pub webhook_url: String,
     ca_file: PathBuf,
     _directory: TempDir,
 }
@@ -72,6 +74,7 @@ impl Operator {
             process,
             control_url: format!("https://127.0.0.1:{control}"),
             admin_url: format!("http://127.0.0.1:{admin}"),
+            webhook_url: format!("https://127.0.0.1:{webhook}"),
             ca_file: plane.directory().join(format!("{namespace}.crt")),
             _directory: directory,
         };

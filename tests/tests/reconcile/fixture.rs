@@ -1,8 +1,12 @@
 //! One operator for all tests of this binary, and the sidecars' side of a session.
 
+use base64::Engine as _;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{Api, PostParams};
 use serde_json::json;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_tests::client::get;
 use sluice_tests::components::{ControlClient, Operator, Session};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use tokio::sync::OnceCell;
@@ -18,6 +22,39 @@ pub async fn start(prefix: &str) -> (TestNamespace, ControlClient) {
     let operator = OPERATOR.get_or_init(|| Operator::start(plane, "reconcile-system", STORE_URL)).await;
     let namespace = TestNamespace::create(plane.client().await, prefix).await;
     (namespace, ControlClient::new(&operator.control_url, operator.ca_file()))
+}
+
+/// Lets the operator review the policies of a namespace.
+pub async fn review_policies(namespace: &TestNamespace) {
+    let operator = OPERATOR.get().expect("the operator runs");
+    let ca = std::fs::read(operator.ca_file()).expect("the CA's file");
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": namespace.name},
+        "webhooks": [{
+            "name": "validate.sluice.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": {"url": format!("{}/validate", operator.webhook_url), "caBundle": base64(&ca)},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
+            "rules": [{
+                "apiGroups": ["sluice.dev"], "apiVersions": ["v1alpha1"], "operations": ["CREATE", "UPDATE"],
+                "resources": ["ratelimitpolicies"],
+            }],
+        }],
+    });
+    let client = ControlPlane::shared().await.client().await;
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client);
+    let webhook = serde_json::from_value(webhook).expect("a webhook configuration");
+    api.create(&PostParams::default(), &webhook).await.expect("the API server accepts it");
+}
+
+fn base64(bytes: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+/// Returns the operator's metrics.
+pub async fn metrics() -> String {
+    let operator = OPERATOR.get().expect("the operator runs");
+    get(operator.admin_url.trim_start_matches("http://"), "/metrics", &[]).await.body
 }
 
 /// Returns a policy for the pods with the label `app: a`.

@@ -3,9 +3,11 @@
 //! - [`fixture`]: one operator for all tests, and the sidecars' side of a session.
 //! - [`status`]: conditions while sidecars confirm, nack, hang, or confirm another hash.
 //! - [`bypasses`]: routes that bypass the sidecars, and the commands that mend them.
+//! - [`quotas`]: quotas of policies, as the API server enforces them through the webhook.
 //! - [`sessions`]: who gets a session, and which events it sends.
 
 mod bypasses;
 mod fixture;
+mod quotas;
 mod sessions;
 mod status;

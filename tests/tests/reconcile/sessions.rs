@@ -6,7 +6,7 @@ use sluice_config::message::{LiveReplicas, Replica};
 use sluice_tests::components::Session;
 use sluice_tests::wait::{BOUND, until};
 
-use crate::fixture::{confirm, invalid_spec, open_session, spec, start};
+use crate::fixture::{confirm, invalid_spec, metrics, open_session, spec, start};
 
 #[tokio::test]
 async fn session_sends_deletions_and_does_not_repeat_what_the_sidecar_has_applied() {
@@ -146,11 +146,34 @@ async fn session_needs_a_token_of_an_existing_pod() {
     assert_eq!(rejected(&namespace.token(&pod, "another-audience").await).await, Some(401));
     let token = namespace.token(&pod, "sluice.dev").await;
     assert_eq!(rejected(&token).await, None);
+    let bare = namespace.pod("bare", false, json!({"app": "a"})).await;
+    assert_eq!(rejected(&namespace.token(&bare, "sluice.dev").await).await, Some(403), "it has no sidecar");
+    let opted_out = namespace.pod("out", true, json!({"sluice.dev/inject": "false"})).await;
+    assert_eq!(rejected(&namespace.token(&opted_out, "sluice.dev").await).await, Some(403));
     namespace.delete_pod("one").await;
     until("the token of a deleted pod is rejected", async || {
-        rejected(&token).await.filter(|code| *code == 401)
+        rejected(&token).await.filter(|code| *code == 403)
     })
     .await;
+    let metrics = metrics().await;
+    assert!(metrics.contains("sluice_operator_token_reviews_total 0\n"), "its keys decide: {metrics}");
+}
+
+#[tokio::test]
+async fn session_of_a_pod_that_no_policy_selects_has_no_access_to_the_store() {
+    let (namespace, control) = start("access").await;
+    let mut session = open_session(&namespace, &control, "one").await;
+    let mut access = async || loop {
+        let event = session.event().await.expect("the session goes on");
+        let Some(data) = event.strip_prefix("event: credentials\ndata: ") else { continue };
+        let message: serde_json::Value = serde_json::from_str(data).expect("a message");
+        return message["store"]["access"]["redis"]["endpoints"].is_array();
+    };
+    assert!(!access().await);
+    namespace.apply("p", spec(5)).await.unwrap();
+    assert!(access().await, "a policy selects the pod");
+    namespace.api::<sluice_crds::RateLimitPolicy>().delete("p", &Default::default()).await.unwrap();
+    assert!(!access().await, "no policy selects it any more");
 }
 
 #[tokio::test]
@@ -160,5 +183,5 @@ async fn session_ends_when_its_pod_is_deleted() {
     let (policies, _) = session.policies().await;
     assert!(policies.full && policies.policies.is_empty());
     namespace.delete_pod("one").await;
-    assert_eq!(session.event().await, None);
+    while session.event().await.is_some() {}
 }

@@ -9,6 +9,8 @@ use super::Hub;
 
 /// The desired state of one pod, taken from the hub at one moment.
 pub struct Desired {
+    /// Whether some policy selects the pod. Only then it may reach the store.
+    pub is_selected: bool,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
     /// All policies of the pod, if requested.
@@ -26,6 +28,7 @@ impl Hub {
         let state = self.lock();
         let session = state.sessions.get(pod_uid)?;
         let mut desired = Desired {
+            is_selected: false,
             replicas: BTreeMap::new(),
             policies: with_policies.then(|| Policies {
                 version: VERSION,
@@ -38,6 +41,7 @@ impl Hub {
             held_until: None,
         };
         for (uid, policy) in state.policies.iter().filter(|(_, policy)| policy.selects(&session.identity)) {
+            desired.is_selected = true;
             if let Some(replica) = policy.replicas.replica(pod_uid) {
                 desired.replicas.insert(uid.clone(), replica);
             }

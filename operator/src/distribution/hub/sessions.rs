@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::Hub;
+use crate::cluster::pod::is_opted_out;
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{Confirmation, EXPIRY, Session, sanitized};
 
@@ -76,8 +77,12 @@ impl Hub {
         self.lock().sessions.remove(pod_uid);
     }
 
-    /// Updates the labels of a pod.
+    /// Updates the labels of a pod. Ends its session if they opt it out.
     pub fn set_pod_labels(&self, pod_uid: &str, labels: &BTreeMap<String, String>) {
+        if is_opted_out(labels) {
+            self.remove_pod(pod_uid);
+            return;
+        }
         let mut state = self.lock();
         let session = state.sessions.get_mut(pod_uid).filter(|session| session.identity.labels != *labels);
         if let Some(session) = session {

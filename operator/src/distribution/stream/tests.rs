@@ -2,6 +2,7 @@ use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::Mode;
+use sluice_config::store_access::StoreChoice;
 
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
@@ -141,4 +142,31 @@ async fn a_hold_ends_without_replicas_and_a_held_edit_removes_nothing() {
     let (kind, delta) = reader.next().await;
     assert_eq!((kind.as_str(), &delta["removed"]), ("policies", &json!([])));
     assert_eq!(delta["policies"]["1"]["policy"]["mode"], "Shadow");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_pod_that_a_policy_selects_may_reach_the_store() {
+    let hub = hub();
+    hub.set_store(StoreChoice::Memory);
+    let mut reader = begin(&hub);
+    assert_eq!(reader.next().await.0, "policies");
+    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "store": "unconfigured"})));
+    publish_to_all(&hub, "1", &strict());
+    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "store": "memory"})));
+    assert_eq!(reader.next().await.0, "policies");
+    // A pod that is no longer selected loses its access, after its last policy.
+    hub.remove("1");
+    let (kind, removed) = reader.next().await;
+    assert_eq!((kind.as_str(), &removed["removed"]), ("policies", &json!(["1"])));
+    assert_eq!(reader.next().await.1["store"], "unconfigured");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_session_of_a_pod_ends_when_it_is_opted_out() {
+    let hub = hub();
+    let mut reader = begin(&hub);
+    assert_eq!(reader.next().await.0, "policies");
+    hub.set_pod_labels(POD_UID, &[(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into());
+    while reader.0.recv().await.is_some() {}
+    assert_eq!(hub.session_count(), 0);
 }

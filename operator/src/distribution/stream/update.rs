@@ -70,15 +70,22 @@ impl Sent {
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;
-        let credentials = Credentials { version: VERSION, store: hub.store().unwrap_or_default() };
-        if self.credentials.as_ref() != Some(&credentials) {
-            events.push(event(CREDENTIALS_EVENT, None, &credentials));
-            self.credentials = Some(credentials);
+        // A pod that no policy selects has nothing to do with the store.
+        let store = if desired.is_selected { hub.store() } else { None };
+        let credentials = Credentials { version: VERSION, store: store.unwrap_or_default() };
+        let access = (self.credentials.as_ref() != Some(&credentials))
+            .then(|| event(CREDENTIALS_EVENT, None, &credentials));
+        self.credentials = Some(credentials);
+        let holds_first = self.policies.is_none() && self.holds_first(&desired.held);
+        let policies = if holds_first { None } else { self.policies_event(policies, desired.held) };
+        // Access begins before the first policy and ends after the last.
+        if desired.is_selected {
+            events.extend(access);
+            events.extend(policies);
+        } else {
+            events.extend(policies);
+            events.extend(access);
         }
-        if self.policies.is_none() && self.holds_first(&desired.held) {
-            return Some(events);
-        }
-        events.extend(self.policies_event(policies, desired.held));
         Some(events)
     }
 

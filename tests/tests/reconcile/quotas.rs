@@ -1,0 +1,47 @@
+//! Quotas, as the API server enforces them through the webhook.
+
+use serde_json::{Value, json};
+use sluice_crds::RateLimitPolicy;
+use sluice_tests::kubernetes::TestNamespace;
+use sluice_tests::wait::until;
+
+use crate::fixture::{review_policies, start};
+
+/// Returns a policy with this number of limits for the pods with some labels.
+fn limits(count: usize, labels: Value) -> Value {
+    let limit = |n| json!({"name": format!("l{n}"), "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": 5, "per": "1h"}]});
+    json!({"selector": {"matchLabels": labels}, "limits": (0..count).map(limit).collect::<Vec<_>>()})
+}
+
+async fn refusal(namespace: &TestNamespace, name: &str, spec: Value) -> Option<String> {
+    namespace.apply(name, spec).await.err().map(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
+    let (namespace, _control) = start("quotas").await;
+    review_policies(&namespace).await;
+    until("the API server calls the webhook", async || {
+        refusal(&namespace, "invalid", crate::fixture::invalid_spec())
+            .await
+            .filter(|text| text.contains("9000h"))
+    })
+    .await;
+    let (web, api) = (json!({"app": "web"}), json!({"app": "api"}));
+    assert_eq!(refusal(&namespace, "p", limits(20, web.clone())).await, None);
+    let text = refusal(&namespace, "q", limits(13, web.clone())).await.unwrap();
+    let expected = "pods with app=web would have 2 policies with 33 limits, and the quota is 32. \
+                    Remove or merge some, or ask the administrators of Sluice for more";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(refusal(&namespace, "q", limits(12, web.clone())).await, None);
+    assert!(refusal(&namespace, "q", limits(13, web.clone())).await.is_some(), "an edit that adds a limit");
+    assert_eq!(refusal(&namespace, "q", limits(11, web)).await, None);
+    // Policies that no pod has in common do not add up, until one has both labels.
+    assert_eq!(refusal(&namespace, "r", limits(20, api)).await, None);
+    namespace.pod("both", true, json!({"app": "api", "tier": "x"})).await;
+    let text = refusal(&namespace, "s", limits(13, json!({"tier": "x"}))).await.unwrap();
+    assert!(text.contains("pods with app=api,tier=x would have 2 policies"), "{text}");
+    let api = namespace.api::<RateLimitPolicy>();
+    api.delete("r", &Default::default()).await.unwrap();
+    assert_eq!(refusal(&namespace, "s", limits(13, json!({"tier": "x"}))).await, None);
+}
