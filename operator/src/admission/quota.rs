@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of pods that are examined. The pods of a workload have the same labels.
 const MAX_PODS: u32 = 500;
 
-/// What a policy takes of the quotas.
+/// The share of the quotas that a policy takes.
 #[derive(Debug, Clone)]
 struct Usage {
     name: String,

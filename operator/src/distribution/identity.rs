@@ -51,7 +51,7 @@ pub enum Denied {
     Api(#[from] kube::Error),
 }
 
-/// What a valid token says about its pod.
+/// The pod that a valid token names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenClaims {
     pub(super) namespace: String,

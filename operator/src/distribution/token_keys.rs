@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Difference between the clocks of the API server and the operator, in seconds.
 const LEEWAY: u64 = 10;
 
-/// What the keys say about a token.
+/// The verdict of the keys about a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is valid.
