@@ -8,5 +8,6 @@ target=$1 seconds=$2
 corpus=fuzz/libfuzzer/corpus/$target
 mkdir -p "$corpus"
 cargo run -q -p sluice-fuzz --bin seeds -- "$target" "$corpus" "$corpus.dict"
+export ASAN_OPTIONS=detect_leaks=0
 exec cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer "$target" "$corpus" -- \
-  -max_total_time="$seconds" -max_len=16384 -timeout=100 -dict="$corpus.dict" -print_final_stats=1 -detect_leaks=0
+  -max_total_time="$seconds" -max_len=16384 -timeout=100 -dict="$corpus.dict" -print_final_stats=1

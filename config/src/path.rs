@@ -103,6 +103,12 @@ impl<'a> Readings<'a> {
         test(&self.written) || self.others.iter().any(test)
     }
 
+    /// Reports whether all readings pass a test.
+    #[inline]
+    pub fn all(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
+        test(&self.written) && self.others.iter().all(test)
+    }
+
     /// Iterates over the texts of all readings.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.written).chain(&self.others).map(Reading::text)

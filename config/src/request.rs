@@ -1,8 +1,9 @@
 //! The attributes of a request that limits look at.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
-use http::header::HOST;
+use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use crate::path::Readings;
@@ -36,6 +37,45 @@ impl<'a> RequestAttributes<'a> {
             None => std::str::from_utf8(self.headers.get(HOST).map(HeaderValue::as_bytes)?).ok()?,
         };
         Some(host_of(authority))
+    }
+
+    /// Returns the values of a query parameter, decoded.
+    pub fn parameters(&self, name: &str) -> impl Iterator<Item = Text<'a>> {
+        let query = self.uri.query().unwrap_or_default();
+        let named = form_urlencoded::parse(query.as_bytes()).filter(move |(found, _)| found == name);
+        named.map(|(_, value)| {
+            Text(match value {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            })
+        })
+    }
+
+    /// Returns the values of a cookie, in all ways in which applications read it: as it is, without quotation marks,
+    /// and decoded.
+    pub fn cookies(&self, name: &str) -> impl Iterator<Item = Text<'a>> {
+        let pairs =
+            self.headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(|b| *b == b';'));
+        let values = pairs.filter_map(move |pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| pair[equals + 1..].trim_ascii())
+        });
+        values.flat_map(|value| {
+            let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+            let inner = unquoted.unwrap_or(value);
+            let decoded = inner.contains(&b'%').then(|| Cow::from(percent_encoding::percent_decode(inner)));
+            [Some(Cow::Borrowed(value)), unquoted.map(Cow::Borrowed), decoded].into_iter().flatten().map(Text)
+        })
+    }
+}
+
+/// The bytes of a value, decoded where that was necessary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text<'a>(Cow<'a, [u8]>);
+
+impl AsRef<[u8]> for Text<'_> {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 

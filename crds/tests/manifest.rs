@@ -154,6 +154,37 @@ fn an_invalid_field_is_reported_with_its_path() {
             "spec.limits[0].matches[0].path.exact",
             "write \"/b\"",
         ),
+        (
+            limit("    matches: [{path: {template: '/a/{b}c'}}]\n"),
+            "spec.limits[0].matches[0].path.template",
+            "braces enclose a whole segment",
+        ),
+        (
+            limit("    matches: [{path: {template: /a/b}}]\n"),
+            "spec.limits[0].matches[0].path.template",
+            "use `exact` instead",
+        ),
+        (
+            limit("    matches: [{path: {exact: /a}, grpc: {service: a.B}}]\n"),
+            "spec.limits[0].matches[0].grpc",
+            "`path` is not allowed beside it",
+        ),
+        (limit("    except: [{}]\n"), "spec.limits[0].except[0]", "is empty"),
+        (
+            limit("    except: [{clientCIDRs: [10.0.0.1]}]\n"),
+            "spec.limits[0].except[0].clientCIDRs[0]",
+            "is not a network",
+        ),
+        (
+            limit("    except: [{query: [{name: a, regex: '('}]}]\n"),
+            "spec.limits[0].except[0].query[0].regex",
+            "is not a valid regular expression",
+        ),
+        (
+            limit("    matches: [{cookies: [{name: 'a b', present: true}]}]\n"),
+            "spec.limits[0].matches[0].cookies[0].name",
+            "must match",
+        ),
         (limit("    matches: [{methods: [get]}]\n"), "spec.limits[0].matches[0].methods[0]", "must match"),
         (
             limit("    matches: [{headers: [{name: a, exact: b, present: true}]}]\n"),

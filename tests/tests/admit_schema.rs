@@ -35,8 +35,13 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
             "mode": "Enforce",
             "matches": [
                 {"path": {"prefix": "/v1"}, "methods": ["GET"], "headers": [{"name": "x-plan", "exact": "free"}, {"name": "x", "present": false}]},
-                {"path": {"regex": "/a.*"}}, {"path": {"exact": "/b"}},
+                {"path": {"regex": "/a.*"}}, {"path": {"exact": "/b"}}, {"path": {"template": "/c/{id}"}},
+                {
+                    "query": [{"name": "q", "prefix": "a", "not": true}], "cookies": [{"name": "c", "regex": "a.*"}],
+                    "grpc": {"service": "shop.Checkout", "method": "Pay"},
+                },
             ],
+            "except": [{"clientCIDRs": ["192.0.2.0/24", "2001:db8::/32"]}],
             "key": {"parts": [{"header": {"name": "X-Api-Key"}}, {"clientIP": {"ipv4Prefix": 24, "ipv6Prefix": 56}}], "onMissing": "Deny"},
             "rates": [{"requests": 0, "per": "1ms"}, {"requests": 1_099_511_627_776_i64, "per": "8784h"}],
             "algorithm": {"fixedWindow": {}},
@@ -184,9 +189,16 @@ async fn admit_names_the_field_of_an_invalid_policy() {
         ),
         (
             limit(json!({"matches": [{"path": {"exact": "/a", "prefix": "/b"}}]})),
-            "exactly one of exact, prefix, regex",
+            "exactly one of exact, prefix, template, regex",
         ),
-        (limit(json!({"matches": [{"headers": [{"name": "a"}]}]})), "exactly one of exact, regex, present"),
+        (
+            limit(json!({"matches": [{"headers": [{"name": "a"}]}]})),
+            "exactly one of exact, prefix, regex, present",
+        ),
+        (
+            limit(json!({"except": [{"query": [{"name": "a", "not": true}]}]})),
+            "exactly one of exact, prefix, regex, present",
+        ),
         (limit(json!({"colour": "red"})), ".colour: field not declared"),
     ] {
         let result = namespace.apply("bad", spec.clone()).await;

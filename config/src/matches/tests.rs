@@ -12,7 +12,19 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 fn matches(matcher: &Matcher, method: &Method, target: &str, headers: &HeaderMap) -> bool {
     let uri: Uri = target.parse().unwrap();
     let request = RequestAttributes { method, uri: &uri, headers, peer: [192, 0, 2, 1].into() };
-    matcher.matches(&request, &request.path_readings())
+    matcher.matches(&request, &request.path_readings(), &mut || [198, 51, 100, 7].into())
+}
+
+fn limit(from: &Match) -> Matcher {
+    Matcher::new(from, Purpose::Limit).unwrap()
+}
+
+fn exemption(from: &Match) -> Matcher {
+    Matcher::new(from, Purpose::Exemption).unwrap()
+}
+
+fn named(name: &str, value: ValueMatch, not: bool) -> Vec<NamedMatch> {
+    vec![NamedMatch { name: name.into(), value, not }]
 }
 
 fn path(pattern: PathPattern) -> Option<PathMatch> {
@@ -21,16 +33,16 @@ fn path(pattern: PathPattern) -> Option<PathMatch> {
 
 #[test]
 fn all_conditions_of_a_match_must_hold() {
-    let matcher = Matcher::new(&Match {
+    let matcher = limit(&Match {
         path: path(PathPattern::Prefix("/v1".into())),
         methods: vec!["POST".into()],
         hosts: vec!["shop.example".into()],
         headers: vec![
-            HeaderMatch { name: "X-Plan".into(), value: ValueMatch::Exact("free".into()) },
-            HeaderMatch { name: "x-internal".into(), value: ValueMatch::Present(false) },
+            NamedMatch { name: "X-Plan".into(), value: ValueMatch::Exact("free".into()), not: false },
+            NamedMatch { name: "x-internal".into(), value: ValueMatch::Present(false), not: false },
         ],
-    })
-    .unwrap();
+        ..Match::default()
+    });
     let free = headers(&[("x-plan", "free"), ("host", "shop.example")]);
     let (get, post) = (Method::GET, Method::POST);
     assert!(matches(&matcher, &post, "/v1/x", &free));
@@ -50,7 +62,7 @@ fn all_conditions_of_a_match_must_hold() {
 fn get_includes_head() {
     let methods = |methods: &[&str]| {
         let methods = methods.iter().map(|&method| method.to_owned()).collect();
-        Matcher::new(&Match { methods, ..Match::default() }).unwrap()
+        limit(&Match { methods, ..Match::default() })
     };
     assert!(matches(&methods(&["GET"]), &Method::HEAD, "/", &HeaderMap::new()));
     assert!(!matches(&methods(&["POST"]), &Method::HEAD, "/", &HeaderMap::new()));
@@ -60,7 +72,7 @@ fn get_includes_head() {
 #[test]
 fn a_host_is_the_same_in_a_header_and_in_the_target_with_a_port_in_any_case_and_with_a_last_dot() {
     let hosts = ["Shop.Example", "*.api.example"].map(str::to_owned).into();
-    let matcher = Matcher::new(&Match { hosts, ..Match::default() }).unwrap();
+    let matcher = limit(&Match { hosts, ..Match::default() });
     for (host, expected) in [
         ("shop.example", true),
         ("SHOP.example:8080", true),
@@ -91,8 +103,7 @@ fn a_host_is_the_same_in_a_header_and_in_the_target_with_a_port_in_any_case_and_
 fn a_regular_expression_matches_the_whole_of_any_reading_within_its_memory_limit() {
     let regex = |case_sensitive| {
         let pattern = PathPattern::Regex("/a|/b+".into());
-        Matcher::new(&Match { path: Some(PathMatch { pattern, case_sensitive }), ..Match::default() })
-            .unwrap()
+        limit(&Match { path: Some(PathMatch { pattern, case_sensitive }), ..Match::default() })
     };
     let matches = |matcher: &Matcher, path: &str| matches(matcher, &Method::GET, path, &HeaderMap::new());
     for path in ["/bb", "/BB", "/bb/", "/x/../bb", "/%62"] {
@@ -100,8 +111,7 @@ fn a_regular_expression_matches_the_whole_of_any_reading_within_its_memory_limit
     }
     let of = |pattern: &str| {
         let pattern = PathPattern::Regex(pattern.into());
-        Matcher::new(&Match { path: Some(PathMatch { pattern, case_sensitive: false }), ..Match::default() })
-            .unwrap()
+        limit(&Match { path: Some(PathMatch { pattern, case_sensitive: false }), ..Match::default() })
     };
     assert!(matches(&of("/accounts/[^/]+/login/"), "/accounts/bob/%6cogin/"));
     assert!(matches(&of("/static/.*"), "//static/"));
@@ -110,4 +120,130 @@ fn a_regular_expression_matches_the_whole_of_any_reading_within_its_memory_limit
     assert!(!matches(&regex(true), "/BB"));
     assert!(full_match_regex("(a{1000}){1000}", false).unwrap_err().contains("more than"));
     assert!(full_match_regex("(", true).is_err());
+}
+
+#[test]
+fn values_match_exactly_by_prefix_by_expression_or_not_at_all() {
+    let matcher =
+        |value: ValueMatch, not| limit(&Match { headers: named("x-plan", value, not), ..Match::default() });
+    let is = |matcher: &Matcher, values: &[&'static str]| {
+        let pairs: Vec<_> = values.iter().map(|value| ("x-plan", *value)).collect();
+        matches(matcher, &Method::GET, "/", &headers(&pairs))
+    };
+    let exact = || ValueMatch::Exact("free".into());
+    assert!(is(&matcher(exact(), false), &["free"]) && is(&matcher(exact(), false), &["gold", "free"]));
+    assert!(!is(&matcher(exact(), false), &["Free"]) && !is(&matcher(exact(), false), &[]));
+    assert!(is(&matcher(exact(), true), &["gold"]) && is(&matcher(exact(), true), &[]));
+    // The application may use either value.
+    assert!(is(&matcher(exact(), true), &["free", "gold"]) && !is(&matcher(exact(), true), &["free"]));
+    let prefix = || ValueMatch::Prefix("fr".into());
+    assert!(is(&matcher(prefix(), false), &["free"]) && !is(&matcher(prefix(), false), &["a free"]));
+    let regex = || ValueMatch::Regex("fr.*|gold".into());
+    assert!(is(&matcher(regex(), false), &["gold"]) && !is(&matcher(regex(), false), &["golden"]));
+    for (present, not, with, without) in [
+        (true, false, true, false),
+        (false, false, false, true),
+        (true, true, false, true),
+        (false, true, true, false),
+    ] {
+        let matcher = matcher(ValueMatch::Present(present), not);
+        assert_eq!((is(&matcher, &["a"]), is(&matcher, &[])), (with, without), "{present} {not}");
+    }
+}
+
+#[test]
+fn query_parameters_are_decoded_and_any_of_them_counts() {
+    let matcher = |not| {
+        let query = named("api key", ValueMatch::Exact("a&b \u{e9}".into()), not);
+        limit(&Match { query, ..Match::default() })
+    };
+    let is = |not, target: &str| matches(&matcher(not), &Method::GET, target, &HeaderMap::new());
+    for target in
+        ["/?api%20key=a%26b+%C3%A9", "/?x&api+key=a%26b%20%c3%a9&y=", "/?api+key=1&%61pi+key=%61%26b+%C3%A9"]
+    {
+        assert!(is(false, target), "{target}");
+    }
+    for target in ["/", "/?", "/?api+key", "/?API+key=a%26b+%C3%A9", "/?api+key=a&b", "/api%20key=a"] {
+        assert!(!is(false, target) && is(true, target), "{target}");
+    }
+    assert!(is(true, "/?api+key=1&api+key=a%26b+%C3%A9"), "the application may use the first");
+}
+
+#[test]
+fn cookies_are_read_in_every_way_in_which_applications_read_them() {
+    let matcher =
+        limit(&Match { cookies: named("plan", ValueMatch::Exact("a b".into()), false), ..Match::default() });
+    let is = |cookies: &[&'static str]| {
+        let pairs: Vec<_> = cookies.iter().map(|value| ("cookie", *value)).collect();
+        matches(&matcher, &Method::GET, "/", &headers(&pairs))
+    };
+    for cookies in
+        [&["plan=a b"][..], &["x=1; plan=a%20b"], &["x=1;plan=\"a b\" "], &["a=b", " plan =\"a%20b\""]]
+    {
+        assert!(is(cookies), "{cookies:?}");
+    }
+    for cookies in [&["Plan=a b"][..], &["plan"], &["plan=a+b"], &["xplan=a b"], &["x=plan=a b"], &[]] {
+        assert!(!is(cookies), "{cookies:?}");
+    }
+}
+
+#[test]
+fn a_template_stands_for_one_segment_of_any_text() {
+    let template = PathPattern::Template("/v1/orders/{id}/items.{x}/{n}".replace(".{x}", ""));
+    let matcher = limit(&Match { path: path(template), ..Match::default() });
+    let is = |target: &str| matches(&matcher, &Method::GET, target, &HeaderMap::new());
+    for target in [
+        "/v1/orders/42/items/1",
+        "/v1/orders/a%20b/items/x/",
+        "/V1/orders/42//items/1?q",
+        "/v1/orders/(.*)/items/1",
+    ] {
+        assert!(is(target), "{target}");
+    }
+    for target in
+        ["/v1/orders/items/1", "/v1/orders/4/2/items/1", "/v1/orders/42/items", "/x/v1/orders/42/items/1"]
+    {
+        assert!(!is(target), "{target}");
+    }
+    let dot = limit(&Match { path: path(PathPattern::Template("/a.b/{x}".into())), ..Match::default() });
+    assert!(!matches(&dot, &Method::GET, "/axb/1", &HeaderMap::new()), "other text is no expression");
+}
+
+#[test]
+fn networks_are_compared_with_the_address_of_the_client() {
+    let networks = |text: &str| vec![text.parse().unwrap()];
+    let is = |text| {
+        matches(
+            &limit(&Match { client_cidrs: networks(text), ..Match::default() }),
+            &Method::GET,
+            "/",
+            &HeaderMap::new(),
+        )
+    };
+    assert!(is("198.51.100.0/24"));
+    assert!(!is("192.0.2.0/24"), "the peer");
+}
+
+#[test]
+fn an_exemption_must_hold_for_every_reading() {
+    let health = Match { path: path(PathPattern::Exact("/healthz".into())), ..Match::default() };
+    let is = |matcher: &Matcher, target: &str| matches(matcher, &Method::GET, target, &HeaderMap::new());
+    for target in ["/healthz", "/healthz?x=1", "/HEALTHZ"] {
+        assert!(is(&exemption(&health), target) && is(&limit(&health), target), "{target}");
+    }
+    for target in ["/pay/..%2fhealthz", "/pay/../healthz", "/healthz;a=b", "/pay%2f../healthz"] {
+        assert!(!is(&exemption(&health), target) && is(&limit(&health), target), "{target}");
+    }
+    let get = Match { methods: vec!["GET".into()], ..Match::default() };
+    assert!(!matches(&exemption(&get), &Method::HEAD, "/", &HeaderMap::new()));
+    let internal = exemption(&Match {
+        headers: named("x-plan", ValueMatch::Exact("staff".into()), false),
+        ..Match::default()
+    });
+    let with = |values: &[&'static str]| {
+        let pairs: Vec<_> = values.iter().map(|value| ("x-plan", *value)).collect();
+        matches(&internal, &Method::GET, "/", &headers(&pairs))
+    };
+    assert!(with(&["staff"]) && with(&["staff", "staff"]));
+    assert!(!with(&[]) && !with(&["staff", "free"]) && !with(&["free", "staff"]));
 }

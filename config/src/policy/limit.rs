@@ -22,6 +22,9 @@ pub struct CompiledLimit {
     /// Requests that the limit applies to: those that match at least one entry. If empty, all requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
+    /// Requests that the limit does not apply to, although they match: those that match at least one entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<Match>,
     /// Parts of the key that identifies clients. If empty, all clients share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,

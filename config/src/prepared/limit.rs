@@ -8,7 +8,7 @@ use sluice_limiter::{MAX_CONCURRENT, OutOfRange, Rate};
 
 use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
-use crate::matches::Matcher;
+use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{CompiledLimit, LimitKind, Mode, Rates, Slots};
@@ -31,6 +31,7 @@ pub struct PreparedLimit {
     /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
     pub abandoned_for: Duration,
     matches: Vec<Matcher>,
+    except: Vec<Matcher>,
     key: KeyBuilder,
 }
 
@@ -68,7 +69,8 @@ impl PreparedLimit {
             mode: limit.mode,
             kind: PreparedKind::new(&limit.kind)?,
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
-            matches: limit.matches.iter().map(Matcher::new).collect::<Result<_, _>>()?,
+            matches: matchers(&limit.matches, Purpose::Limit)?,
+            except: matchers(&limit.except, Purpose::Exemption)?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })
     }
@@ -91,9 +93,17 @@ impl PreparedLimit {
         }
     }
 
-    /// Reports whether the limit applies to a request with these readings of its path.
-    pub(super) fn matches(&self, request: &RequestAttributes<'_>, path: &Readings<'_>) -> bool {
-        self.matches.is_empty() || self.matches.iter().any(|matcher| matcher.matches(request, path))
+    /// Reports whether the limit applies to a request with these readings of its path. `address` returns the client's
+    /// address.
+    pub(super) fn matches(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+    ) -> bool {
+        let mut any =
+            |all: &[Matcher]| all.iter().any(|matcher| matcher.matches(request, path, &mut address));
+        (self.matches.is_empty() || any(&self.matches)) && !any(&self.except)
     }
 
     /// Reports whether the client's address is a part of the key.
@@ -110,6 +120,10 @@ impl PreparedLimit {
     ) -> Identity {
         self.key.identify(secret, request.headers, address)
     }
+}
+
+fn matchers(from: &[Match], purpose: Purpose) -> Result<Vec<Matcher>, Nack> {
+    from.iter().map(|entry| Matcher::new(entry, purpose)).collect()
 }
 
 impl PreparedKind {

@@ -99,14 +99,11 @@ impl PreparedPolicy {
     ) -> impl Iterator<Item = (usize, Identity)> + 'a {
         let mut address = None;
         self.limits.iter().enumerate().filter_map(move |(index, limit)| {
-            if !limit.matches(request, path) {
+            let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
+            if !limit.matches(request, path, &mut resolve) {
                 return None;
             }
-            let address = if limit.needs_address() {
-                *address.get_or_insert_with(|| self.client_address(request))
-            } else {
-                request.peer
-            };
+            let address = if limit.needs_address() { resolve() } else { request.peer };
             match limit.identify(secret, request, address) {
                 Identity::Skip => None,
                 identity => Some((index, identity)),

@@ -24,6 +24,7 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             && !matches!(other.kind, LimitKind::Adaptive(_))
             && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
             && (other.matches.is_empty() || other.matches == limit.matches)
+            && (other.except.is_empty() || other.except == limit.except)
     };
     let peers = if policy.client_address.is_some() {
         ""
@@ -49,6 +50,21 @@ fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field
         let part = limit.key.iter().position(|part| !part.is_chosen_by_client())?;
         Some((n, part))
     });
+    let by_network = policy.limits.iter().enumerate().find_map(|(n, limit)| {
+        let lists = [("matches", &limit.matches), ("except", &limit.except)];
+        let (list, entry) = lists.into_iter().find_map(|(list, entries)| {
+            let entry = entries.iter().position(|entry| !entry.client_cidrs.is_empty())?;
+            Some((list, entry))
+        })?;
+        Some((n, list, entry))
+    });
+    if let (None, Some((n, list, entry))) = (by_address, by_network) {
+        limit_at(n).at(list).entry(entry).at("clientCIDRs").warning(
+            "no proxy is trusted, so this is compared with the address of the peer: behind an ingress, a load balancer \
+             or a gateway, that is the proxy's. List the networks of these proxies in \
+             spec.clientAddress.trustedProxies. If clients connect directly, set it to []",
+        );
+    }
     if let Some((n, part)) = by_address {
         limit_at(n).at("key.parts").entry(part).at("clientIP").warning(
             "no proxy is trusted, so this is the address of the peer: behind an ingress, a load balancer or a gateway, \

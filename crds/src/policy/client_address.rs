@@ -26,15 +26,18 @@ pub struct ClientAddress {
 
 impl ClientAddress {
     pub(crate) fn compile(&self, at: &Field<'_>) -> client_address::ClientAddress {
-        let network = |(n, text): (usize, &String)| {
-            let network = text.parse::<IpNet>().map_err(|_| {
-                format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
-            });
-            at.at("trustedProxies").entry(n).accept(network)
-        };
+        let network = |(n, text): (usize, &String)| network(&at.at("trustedProxies").entry(n), text);
         client_address::ClientAddress {
             trusted_proxies: self.trusted_proxies.iter().enumerate().filter_map(network).collect(),
             header: self.header,
         }
     }
+}
+
+/// Compiles a network in CIDR notation.
+pub(crate) fn network(at: &Field<'_>, text: &str) -> Option<IpNet> {
+    let network = text.parse::<IpNet>().map_err(|_| {
+        format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
+    });
+    at.accept(network)
 }

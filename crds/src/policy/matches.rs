@@ -3,9 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::matches;
+use sluice_config::matches::{is_parameter, template_regex};
 use sluice_config::path::normalize;
 
 use crate::compile::field::Field;
+use crate::policy::client_address;
 
 /// Conditions on a request, all of which must hold. At least one is required.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -35,9 +37,26 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub headers: Vec<HeaderMatch>,
+    /// Conditions on query parameters, all of which must hold. Names and values are compared after decoding.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub query: Vec<ParameterMatch>,
+    /// Conditions on cookies, all of which must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub cookies: Vec<ParameterMatch>,
+    /// Condition on the gRPC method. It is a condition on the path, /SERVICE/METHOD, whatever the content type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcMatch>,
+    /// Networks of clients in CIDR notation, such as 192.0.2.0/24. The client's address is that of
+    /// `clientAddress`. Default: every client.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(rename = "clientCIDRs", length(max = 64), inner(length(max = 64)))]
+    #[serde(rename = "clientCIDRs")]
+    pub client_cidrs: Vec<String>,
 }
 
-/// A condition on the path: exactly one of exact, prefix and regex.
+/// A condition on the path: exactly one of exact, prefix, template and regex.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PathMatch {
@@ -58,12 +77,15 @@ pub enum PathPattern {
     Exact(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
     /// The path must begin with these whole segments: /v1 matches /v1 and /v1/x, but not /v10.
     Prefix(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
+    /// The path must have these segments. A segment in braces stands for any text: /v1/orders/{id} matches
+    /// /v1/orders/42, but neither /v1/orders nor /v1/orders/42/items.
+    Template(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
     /// The whole path must match this regular expression (RE2 syntax).
     Regex(#[schemars(length(min = 1, max = 1024))] String),
 }
 
-/// A condition on a header: its name and exactly one of exact, regex and present. If the header is repeated,
-/// one matching value is enough.
+/// A condition on a header: its name and exactly one of exact, prefix, regex and present. If the header is repeated,
+/// one matching value is enough in `matches`, and all values must match in `except`.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderMatch {
@@ -73,42 +95,110 @@ pub struct HeaderMatch {
     /// The condition.
     #[serde(flatten)]
     pub value: ValueMatch,
+    /// If true, the condition must not hold: the header is absent, or has another value. Default: false.
+    #[serde(default)]
+    pub not: bool,
 }
 
-/// A condition on the value of a header.
+/// A condition on a query parameter or a cookie: its name and exactly one of exact, prefix, regex and present. If it
+/// is repeated, one matching value is enough in `matches`, and all values must match in `except`.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ParameterMatch {
+    /// Name of the parameter or cookie. Upper and lower case differ.
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^[^ ;,=&]+$"))]
+    pub name: String,
+    /// The condition.
+    #[serde(flatten)]
+    pub value: ValueMatch,
+    /// If true, the condition must not hold: there is no value, or another one. Default: false.
+    #[serde(default)]
+    pub not: bool,
+}
+
+/// A gRPC method.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GrpcMatch {
+    /// Full name of the service, with its package: shop.Checkout.
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[A-Za-z_][A-Za-z0-9_.]*$"))]
+    pub service: String,
+    /// Name of the method. Default: every method of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
+    pub method: Option<String>,
+}
+
+/// A condition on a value.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub enum ValueMatch {
     /// The value must equal this text.
     Exact(#[schemars(length(max = 1024))] String),
+    /// The value must begin with this text.
+    Prefix(#[schemars(length(min = 1, max = 1024))] String),
     /// The whole value must match this regular expression (RE2 syntax).
     Regex(#[schemars(length(min = 1, max = 1024))] String),
-    /// The header must be present (true) or absent (false).
+    /// There must be a value (true) or none (false).
     Present(bool),
 }
 
 impl Match {
     pub(crate) fn compile(&self, at: &Field<'_>) -> matches::Match {
-        let Self { path, methods, hosts, headers } = self;
-        if path.is_none() && methods.is_empty() && hosts.is_empty() && headers.is_empty() {
+        let Self { path, methods, hosts, headers, query, cookies, grpc, client_cidrs } = self;
+        if *self == Self::default() {
             at.violation(
-                "is empty: set at least one of path, methods, hosts, headers; to match all requests, remove \
-                 `matches`",
+                "is empty, so it would match every request: set at least one of path, methods, hosts, headers, query, \
+                 cookies, grpc, clientCIDRs",
             );
+        }
+        if path.is_some() && grpc.is_some() {
+            at.at("grpc").violation("is a condition on the path, so `path` is not allowed beside it");
         }
         let headers = headers.iter().enumerate().map(|(n, header)| {
             let at = at.at("headers").entry(n);
             if header.name.eq_ignore_ascii_case("host") {
                 at.at("name").violation("cannot be host, which HTTP/2 sends elsewhere: use `hosts` instead");
             }
-            matches::HeaderMatch { name: header.name.clone(), value: header.value.compile(&at) }
+            matches::NamedMatch {
+                name: header.name.clone(),
+                value: header.value.compile(&at),
+                not: header.not,
+            }
         });
+        let parameters = |field: &str, parameters: &[ParameterMatch]| {
+            let compiled = parameters.iter().enumerate().map(|(n, parameter)| {
+                let ParameterMatch { name, value, not } = parameter;
+                let value = value.compile(&at.at(field).entry(n));
+                matches::NamedMatch { name: name.clone(), value, not: *not }
+            });
+            compiled.collect()
+        };
+        let network =
+            |(n, text): (usize, &String)| client_address::network(&at.at("clientCIDRs").entry(n), text);
         matches::Match {
-            path: path.as_ref().map(|path| path.compile(&at.at("path"))),
+            path: path
+                .as_ref()
+                .map(|path| path.compile(&at.at("path")))
+                .or_else(|| grpc.as_ref().map(GrpcMatch::compile)),
             methods: methods.clone(),
             hosts: hosts.clone(),
             headers: headers.collect(),
+            query: parameters("query", query),
+            cookies: parameters("cookies", cookies),
+            client_cidrs: client_cidrs.iter().enumerate().filter_map(network).collect(),
         }
+    }
+}
+
+impl GrpcMatch {
+    /// Clients can reach a method by other content types than gRPC's, so only the path counts.
+    fn compile(&self) -> matches::PathMatch {
+        let pattern = match &self.method {
+            Some(method) => matches::PathPattern::Exact(format!("/{}/{method}", self.service)),
+            None => matches::PathPattern::Prefix(format!("/{}", self.service)),
+        };
+        matches::PathMatch { pattern, case_sensitive: false }
     }
 }
 
@@ -128,6 +218,21 @@ impl PathMatch {
         let pattern = match &self.pattern {
             PathPattern::Exact(text) => matches::PathPattern::Exact(literal("exact", text)),
             PathPattern::Prefix(text) => matches::PathPattern::Prefix(literal("prefix", text)),
+            PathPattern::Template(template) => {
+                for segment in template.split('/').filter(|segment| segment.contains(['{', '}'])) {
+                    if !is_parameter(segment) || segment[1..segment.len() - 1].contains(['{', '}']) {
+                        at.at("template").violation(format_args!(
+                            "{segment:?} is not allowed: braces enclose a whole segment, as in /v1/orders/{{id}}"
+                        ));
+                    }
+                }
+                if !template.split('/').any(is_parameter) {
+                    at.at("template").violation("has no segment in braces: use `exact` instead");
+                }
+                let normal = literal("template", template);
+                at.at("template").regex(&template_regex(&normal));
+                matches::PathPattern::Template(normal)
+            }
             PathPattern::Regex(pattern) => {
                 at.at("regex").regex(pattern);
                 matches::PathPattern::Regex(pattern.clone())
@@ -141,6 +246,7 @@ impl ValueMatch {
     fn compile(&self, at: &Field<'_>) -> matches::ValueMatch {
         match self {
             Self::Exact(text) => matches::ValueMatch::Exact(text.clone()),
+            Self::Prefix(text) => matches::ValueMatch::Prefix(text.clone()),
             Self::Regex(pattern) => {
                 at.at("regex").regex(pattern);
                 matches::ValueMatch::Regex(pattern.clone())

@@ -28,6 +28,11 @@ pub struct Selection {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
+    /// Requests that the limit does not apply to, although they match: those that match at least one entry, in every
+    /// way in which an application may understand them. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub except: Vec<Match>,
     /// Identifies the client that sent a request. The limit counts each client on its own. Default: it counts
     /// all clients together. Not allowed with `adaptive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,8 +42,10 @@ pub struct Selection {
 impl Selection {
     /// Compiles a limit of this kind.
     pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
-        let Self { name, mode, matches, key } = self;
-        let matches = matches.iter().enumerate().map(|(n, entry)| entry.compile(&at.at("matches").entry(n)));
+        let Self { name, mode, matches, except, key } = self;
+        let compile = |field: &str, entries: &[Match]| {
+            entries.iter().enumerate().map(|(n, entry)| entry.compile(&at.at(field).entry(n))).collect()
+        };
         CompiledLimit {
             name: name.clone(),
             // Shadow is the cautious choice, so it takes precedence in either place.
@@ -46,7 +53,8 @@ impl Selection {
                 (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
                 (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
             },
-            matches: matches.collect(),
+            matches: compile("matches", matches),
+            except: compile("except", except),
             key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             kind,

@@ -1,0 +1,61 @@
+//! Conditions on the values of headers, query parameters and cookies.
+
+use regex::bytes::Regex;
+
+use super::{NamedMatch, Purpose, ValueMatch, compile_regex};
+use crate::nack::Nack;
+
+/// A condition on the values of one name.
+#[derive(Debug)]
+pub(super) struct ValueMatcher {
+    test: Test,
+    not: bool,
+}
+
+#[derive(Debug)]
+enum Test {
+    Exact(Vec<u8>),
+    Prefix(Vec<u8>),
+    Regex(Regex),
+    Present(bool),
+}
+
+impl ValueMatcher {
+    pub(super) fn new(from: &NamedMatch) -> Result<Self, Nack> {
+        let test = match &from.value {
+            ValueMatch::Exact(text) => Test::Exact(text.clone().into_bytes()),
+            ValueMatch::Prefix(text) => Test::Prefix(text.clone().into_bytes()),
+            ValueMatch::Regex(pattern) => Test::Regex(compile_regex(pattern, false)?),
+            ValueMatch::Present(present) => Test::Present(*present),
+        };
+        Ok(Self { test, not: from.not })
+    }
+
+    /// Reports whether the values of a request fulfil the condition. An application may use any of them, so for a
+    /// limit one is enough, and for an exemption all must fulfil it.
+    pub(super) fn matches<V: AsRef<[u8]>>(
+        &self,
+        values: impl IntoIterator<Item = V>,
+        purpose: Purpose,
+    ) -> bool {
+        let mut values = values.into_iter();
+        let Some(first) = values.next() else {
+            return matches!(self.test, Test::Present(false)) != self.not;
+        };
+        match purpose {
+            Purpose::Limit => self.holds(&first) || values.any(|value| self.holds(&value)),
+            Purpose::Exemption => self.holds(&first) && values.all(|value| self.holds(&value)),
+        }
+    }
+
+    fn holds(&self, value: &impl AsRef<[u8]>) -> bool {
+        let value = value.as_ref();
+        let passes = match &self.test {
+            Test::Exact(exact) => value == exact,
+            Test::Prefix(prefix) => value.starts_with(prefix),
+            Test::Regex(regex) => regex.is_match(value),
+            Test::Present(present) => *present,
+        };
+        passes != self.not
+    }
+}
