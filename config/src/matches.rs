@@ -1,5 +1,6 @@
-//! Conditions that select requests: as they are sent, and prepared to be tested on requests.
+//! Conditions that select requests.
 //!
+//! - `spec`: conditions as they are sent. `pattern`: regular expressions and templates.
 //! - `values`: conditions on headers, query parameters and cookies.
 //!
 //! Where applications disagree how they read a request, a limit applies if any reading fulfils its conditions, and an
@@ -10,114 +11,20 @@ use std::net::IpAddr;
 use http::header::HOST;
 use http::{HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
-use regex::bytes::{Regex, RegexBuilder};
-use serde::{Deserialize, Serialize};
+use regex::bytes::Regex;
 
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
 use crate::request::RequestAttributes;
 
+use self::pattern::compile_regex;
+pub use self::pattern::{full_match_regex, is_parameter, template_regex};
+pub use self::spec::{Match, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
 use self::values::ValueMatcher;
 
+mod pattern;
+mod spec;
 mod values;
-
-/// Memory limit of a compiled regular expression, in bytes.
-const REGEX_BYTES: usize = 1 << 18;
-
-/// Memory limit of the cache that a regular expression fills while it matches, in bytes.
-const REGEX_CACHE_BYTES: usize = 1 << 18;
-
-/// Conditions on a request, all of which must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Match {
-    /// Condition on the path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathMatch>,
-    /// Allowed methods. If empty, every method. GET includes HEAD.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub methods: Vec<String>,
-    /// Allowed hosts: names, or `*.` and a name for all names below it. If empty, every host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<String>,
-    /// Conditions on headers, all of which must hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<NamedMatch>,
-    /// Conditions on query parameters, all of which must hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub query: Vec<NamedMatch>,
-    /// Conditions on cookies, all of which must hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cookies: Vec<NamedMatch>,
-    /// Networks of clients. If empty, every client.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub client_cidrs: Vec<IpNet>,
-}
-
-/// A condition on the path. It holds if any [reading](crate::path::Readings) of the path fulfils it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PathMatch {
-    /// Pattern of the path.
-    pub pattern: PathPattern,
-    /// Whether upper and lower case differ.
-    pub case_sensitive: bool,
-}
-
-/// A pattern of paths.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum PathPattern {
-    /// The path equals this text.
-    Exact(String),
-    /// The path begins with these whole segments: `/v1` matches `/v1` and `/v1/x`, not `/v10`.
-    Prefix(String),
-    /// The path has these segments. A segment in braces, such as `{id}`, stands for any text.
-    Template(String),
-    /// The whole path matches this regular expression.
-    Regex(String),
-}
-
-/// A condition on one header, query parameter or cookie.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NamedMatch {
-    /// Name of the header, parameter or cookie.
-    pub name: String,
-    /// Condition on its value.
-    pub value: ValueMatch,
-    /// Whether the condition must not hold.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub not: bool,
-}
-
-/// A condition on a value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum ValueMatch {
-    /// The value equals this text.
-    Exact(String),
-    /// The value begins with this text.
-    Prefix(String),
-    /// The whole value matches this regular expression.
-    Regex(String),
-    /// There is a value (`true`), or none (`false`).
-    Present(bool),
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-/// The purpose of a [`Match`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// A limit applies to the requests that match. One reading is enough.
-    Limit,
-    /// The requests that match are exempt. All readings must match.
-    Exemption,
-}
 
 /// A [`Match`] with its regular expressions compiled and its names parsed.
 #[derive(Debug)]
@@ -145,25 +52,6 @@ enum HostMatcher {
     Exact(String),
     /// All names that end with this text, which begins with a dot.
     Below(String),
-}
-
-/// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching
-/// takes linear time for every text.
-pub fn full_match_regex(pattern: &str, ignores_case: bool) -> Result<Regex, String> {
-    RegexBuilder::new(&format!("^(?:{pattern})$"))
-        .case_insensitive(ignores_case)
-        // A decoded path may contain a line break.
-        .dot_matches_new_line(true)
-        .size_limit(REGEX_BYTES)
-        .dfa_size_limit(REGEX_CACHE_BYTES)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(limit) => format!("it needs more than {limit} bytes when compiled"),
-            regex::Error::Syntax(text) => {
-                text.lines().last().unwrap_or("syntax error").replace("error: ", "")
-            }
-            other => other.to_string(),
-        })
 }
 
 impl Matcher {
@@ -271,26 +159,6 @@ impl HostMatcher {
             }
         }
     }
-}
-
-/// Returns a regular expression for the paths of a template.
-#[must_use]
-pub fn template_regex(template: &str) -> String {
-    let segments = template
-        .split('/')
-        .map(|segment| if is_parameter(segment) { "[^/]+".to_owned() } else { regex::escape(segment) });
-    segments.collect::<Vec<_>>().join("/")
-}
-
-/// Reports whether a segment of a template stands for any text.
-#[must_use]
-pub fn is_parameter(segment: &str) -> bool {
-    segment.len() > 2 && segment.starts_with('{') && segment.ends_with('}')
-}
-
-fn compile_regex(pattern: &str, ignores_case: bool) -> Result<Regex, Nack> {
-    full_match_regex(pattern, ignores_case)
-        .map_err(|error| Nack(format!("invalid regular expression {pattern:?}: {error}")))
 }
 
 /// Parses the name of a header. `host` is none: HTTP/2 has it elsewhere.

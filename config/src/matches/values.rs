@@ -2,7 +2,8 @@
 
 use regex::bytes::Regex;
 
-use super::{NamedMatch, Purpose, ValueMatch, compile_regex};
+use super::pattern::compile_regex;
+use super::spec::{NamedMatch, Purpose, ValueMatch};
 use crate::nack::Nack;
 
 /// A condition on the values of one name.
