@@ -5,6 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// The secret that keys are hashed with. Every process that counts in the same store needs the same secret.
 /// Serialized in base64.
@@ -16,6 +17,16 @@ impl KeySecret {
     /// Creates a secret from 16 random bytes.
     #[must_use]
     pub fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Derives the secret of a namespace. Whoever knows it learns nothing about that of another.
+    #[must_use]
+    pub fn of_namespace(&self, namespace: &str) -> Self {
+        let hash = Sha256::new().chain_update(self.0).chain_update(namespace).finalize();
+        // Half of the hash, so it cannot be extended to that of a longer name.
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash[..16]);
         Self(bytes)
     }
 
@@ -49,6 +60,14 @@ impl fmt::Debug for KeySecret {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_namespace_has_a_secret_of_its_own() {
+        let secret = KeySecret::new([1; 16]);
+        let [a, again, ab] = ["a", "a", "ab"].map(|namespace| secret.of_namespace(namespace));
+        assert!(a == again && a != ab && a != secret);
+        assert_ne!(KeySecret::new([2; 16]).of_namespace("a"), a);
+    }
 
     #[test]
     fn a_secret_survives_serialization_and_is_not_printed() {

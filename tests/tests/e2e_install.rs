@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use sluice_tests::node::{SYSTEM, install, kubectl, run};
+use sluice_tests::wait::until;
 
 /// A change of a webhook configuration.
 type Change = fn(&mut Value);
@@ -102,4 +103,27 @@ fn e2e_the_operator_may_change_only_the_ca_of_its_webhooks() {
         let (ok, text) = replace(kind, &|_| {});
         assert!(ok, "{text}");
     }
+}
+
+#[tokio::test]
+async fn e2e_a_script_without_end_restarts_the_embedded_redis() {
+    install();
+    let restarts = || {
+        let selector = "-l app.kubernetes.io/component=redis";
+        let fields = "{.items[*].status.containerStatuses[*]['restartCount','ready']}";
+        let status = kubectl(&format!("-n {SYSTEM} get pods {selector} -o jsonpath={fields}"));
+        let (count, ready) = status.trim().split_once(' ').unwrap_or_default();
+        (count.parse::<u32>().unwrap_or(0), ready == "true")
+    };
+    until("Redis is ready", async || restarts().1.then_some(())).await;
+    let (before, _) = restarts();
+    // Whoever has the password, and so each sidecar, can do this. It ends with the server.
+    let endless = std::thread::spawn(|| {
+        let redis = format!("-n {SYSTEM} exec deployment/sluice-redis -- redis-cli --user sluice eval");
+        let script = ["while true do end", "0"];
+        run("kubectl", &redis.split(' ').chain(script).collect::<Vec<_>>(), "")
+    });
+    until("Redis is not ready", async || (!restarts().1).then_some(())).await;
+    until("Redis is restarted", async || (restarts().0 > before && restarts().1).then_some(())).await;
+    endless.join().unwrap();
 }

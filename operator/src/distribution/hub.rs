@@ -152,10 +152,10 @@ impl Hub {
         self.readiness.send_modify(|readiness| readiness.mode = true);
     }
 
-    /// Returns the store, if it is known.
+    /// Reports whether the store is known.
     #[must_use]
-    pub fn store(&self) -> Option<StoreChoice> {
-        self.lock().store.clone()
+    pub fn has_store(&self) -> bool {
+        self.lock().store.is_some()
     }
 
     /// Returns the version number, which grows with every change of policies, labels of pods or the access to

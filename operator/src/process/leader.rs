@@ -140,7 +140,7 @@ impl Leader {
                     self.hub.set_store(store);
                     REFRESH_EVERY
                 }
-                Err(error) if self.hub.store().is_some() => {
+                Err(error) if self.hub.has_store() => {
                     tracing::warn!("keeping the access to the store as it was: {error:#}");
                     REFRESH_EVERY
                 }

@@ -177,6 +177,29 @@ async fn session_of_a_pod_that_no_policy_selects_has_no_access_to_the_store() {
 }
 
 #[tokio::test]
+async fn session_has_a_secret_for_hashing_keys_that_only_its_namespace_knows() {
+    let mut secrets = Vec::new();
+    for (prefix, pods) in [("secrets-a", &["one", "two"][..]), ("secrets-b", &["one"])] {
+        let (namespace, control) = start(prefix).await;
+        namespace.apply("p", spec(5)).await.unwrap();
+        for pod in pods {
+            let mut session = open_session(&namespace, &control, pod).await;
+            let event = loop {
+                let event = session.event().await.expect("the session goes on");
+                // The policy may not be published yet.
+                if event.starts_with("event: credentials\n") && !event.contains("unconfigured") {
+                    break event;
+                }
+            };
+            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).expect("data");
+            let message: serde_json::Value = serde_json::from_str(data).expect("a message");
+            secrets.push(message["store"]["access"]["keySecret"].as_str().expect("a secret").to_owned());
+        }
+    }
+    assert!(secrets[0] == secrets[1] && secrets[1] != secrets[2], "{secrets:?}");
+}
+
+#[tokio::test]
 async fn session_ends_when_its_pod_is_deleted() {
     let (namespace, control) = start("ends").await;
     let mut session = open_session(&namespace, &control, "one").await;

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::message::{Policies, Replica, VERSION};
+use sluice_config::store_access::StoreChoice;
 use tokio::time::Instant;
 
 use super::Hub;
 
 /// The desired state of one pod, taken from the hub at one moment.
 pub struct Desired {
-    /// Whether some policy selects the pod. Only then it may reach the store.
+    /// Whether some policy selects the pod.
     pub is_selected: bool,
+    /// The store, if policies were requested and some select the pod: others have nothing to do with it.
+    pub store: Option<StoreChoice>,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
     /// All policies of the pod, if requested.
@@ -29,6 +32,7 @@ impl Hub {
         let session = state.sessions.get(pod_uid)?;
         let mut desired = Desired {
             is_selected: false,
+            store: None,
             replicas: BTreeMap::new(),
             policies: with_policies.then(|| Policies {
                 version: VERSION,
@@ -58,6 +62,10 @@ impl Hub {
                 }
                 None => policies.keep.push(uid.clone()),
             }
+        }
+        if with_policies && desired.is_selected {
+            let namespace = &session.identity.namespace;
+            desired.store = state.store.as_ref().map(|store| store.of_namespace(namespace));
         }
         Some(desired)
     }

@@ -70,9 +70,7 @@ impl Sent {
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;
-        // A pod that no policy selects has nothing to do with the store.
-        let store = if desired.is_selected { hub.store() } else { None };
-        let credentials = Credentials { version: VERSION, store: store.unwrap_or_default() };
+        let credentials = Credentials { version: VERSION, store: desired.store.unwrap_or_default() };
         let access = (self.credentials.as_ref() != Some(&credentials))
             .then(|| event(CREDENTIALS_EVENT, None, &credentials));
         self.credentials = Some(credentials);
