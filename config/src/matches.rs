@@ -57,7 +57,7 @@ enum HostMatcher {
 impl Matcher {
     /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match, purpose: Purpose) -> Result<Self, Nack> {
-        let path = from.path.as_ref().map(PathMatcher::new).transpose()?;
+        let path = from.path.as_ref().map(|path| PathMatcher::new(path, purpose)).transpose()?;
         let methods = from.methods.iter().map(|method| {
             Method::from_bytes(method.as_bytes())
                 .map_err(|_| Nack(format!("{method:?} is not an HTTP method")))
@@ -119,7 +119,9 @@ impl Matcher {
 }
 
 impl PathMatcher {
-    fn new(PathMatch { pattern, case_sensitive }: &PathMatch) -> Result<Self, Nack> {
+    fn new(PathMatch { pattern, case_sensitive }: &PathMatch, purpose: Purpose) -> Result<Self, Nack> {
+        // Another spelling may be another resource, which is not exempt.
+        let case_sensitive = &(*case_sensitive || purpose == Purpose::Exemption);
         Ok(match pattern {
             PathPattern::Exact(path) => Self::Exact(PathText::new(path, *case_sensitive)),
             PathPattern::Prefix(path) => Self::Prefix(PathText::new(path, *case_sensitive)),

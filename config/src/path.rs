@@ -18,8 +18,13 @@ use std::borrow::Cow;
 pub struct Readings<'a> {
     /// The path as the client wrote it.
     written: Reading<'a>,
+    /// Whether an application may understand the path as it is written. Otherwise it differs from the readings in what
+    /// all applications forgive.
+    is_written_meant: bool,
     /// Further readings, all different. Empty for a plain path.
     others: Vec<Reading<'a>>,
+    /// Readings with the slash at their end, which a regular expression may demand.
+    slashed: Vec<Reading<'a>>,
 }
 
 /// One way of understanding a path.
@@ -62,8 +67,14 @@ impl<'a> Readings<'a> {
     /// Returns the readings of a path.
     #[must_use]
     pub fn of(path: &'a str) -> Self {
-        let mut readings = Self { written: Reading::of(Cow::Borrowed(path)), others: Vec::new() };
+        let mut readings = Self {
+            written: Reading::of(Cow::Borrowed(path)),
+            is_written_meant: true,
+            others: Vec::new(),
+            slashed: Vec::new(),
+        };
         if !is_plain(path) {
+            readings.is_written_meant = false;
             readings.add_others(path);
         }
         readings
@@ -81,8 +92,7 @@ impl<'a> Readings<'a> {
                         let answers = Answers { decodes_slashes, turns_backslashes, drops_parameters, dots };
                         let (text, ends_with_slash) = read(path, answers);
                         if ends_with_slash {
-                            // A regular expression may demand the slash.
-                            self.add(format!("{text}/"));
+                            self.add_slashed(format!("{text}/"));
                         }
                         self.add(text);
                     }
@@ -92,26 +102,34 @@ impl<'a> Readings<'a> {
     }
 
     fn add(&mut self, text: String) {
-        if text != self.written.text && self.others.iter().all(|other| text != other.text) {
+        if text == self.written.text {
+            self.is_written_meant = true;
+        } else if self.others.iter().all(|other| text != other.text) {
             self.others.push(Reading::of(Cow::Owned(text)));
+        }
+    }
+
+    fn add_slashed(&mut self, text: String) {
+        if text != self.written.text && self.slashed.iter().all(|other| text != other.text) {
+            self.slashed.push(Reading::of(Cow::Owned(text)));
         }
     }
 
     /// Reports whether any reading passes a test.
     #[inline]
     pub fn any(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
-        test(&self.written) || self.others.iter().any(test)
+        test(&self.written) || self.others.iter().chain(&self.slashed).any(test)
     }
 
-    /// Reports whether all readings pass a test.
+    /// Reports whether the path passes a test in whatever way an application understands it.
     #[inline]
     pub fn all(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
-        test(&self.written) && self.others.iter().all(test)
+        (!self.is_written_meant || test(&self.written)) && self.others.iter().all(test)
     }
 
     /// Iterates over the texts of all readings.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.written).chain(&self.others).map(Reading::text)
+        std::iter::once(&self.written).chain(&self.others).chain(&self.slashed).map(Reading::text)
     }
 }
 

@@ -157,23 +157,33 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             limit("    matches: [{path: {template: '/a/{b}c'}}]\n"),
             "spec.limits[0].matches[0].path.template",
-            "braces enclose a whole segment",
+            "in braces, as in /v1/orders/{id}",
         ),
         (
             limit("    matches: [{path: {template: /a/b}}]\n"),
             "spec.limits[0].matches[0].path.template",
-            "use `exact` instead",
+            "use `exact` for a fixed path",
         ),
         (
             limit("    matches: [{path: {exact: /a}, grpc: {service: a.B}}]\n"),
             "spec.limits[0].matches[0].grpc",
             "`path` is not allowed beside it",
         ),
+        (
+            limit("    matches: [{path: {exact: '/v1?x=1'}}]\n"),
+            "spec.limits[0].matches[0].path.exact",
+            "write \"/v1\" here, and parameters in `query`",
+        ),
+        (
+            limit("    matches: [{query: [{name: a%20b, present: true}]}]\n"),
+            "spec.limits[0].matches[0].query[0].name",
+            "write it decoded",
+        ),
         (limit("    except: [{}]\n"), "spec.limits[0].except[0]", "is empty"),
         (
             limit("    except: [{clientCIDRs: [10.0.0.1]}]\n"),
             "spec.limits[0].except[0].clientCIDRs[0]",
-            "is not a network",
+            "write 10.0.0.1/32",
         ),
         (
             limit("    except: [{query: [{name: a, regex: '('}]}]\n"),
@@ -183,7 +193,7 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             limit("    matches: [{cookies: [{name: 'a b', present: true}]}]\n"),
             "spec.limits[0].matches[0].cookies[0].name",
-            "must match",
+            "is not the name of a cookie",
         ),
         (limit("    matches: [{methods: [get]}]\n"), "spec.limits[0].matches[0].methods[0]", "must match"),
         (

@@ -130,15 +130,15 @@ pub struct Quotas {
     #[arg(long, env = "SLUICE_MAX_POLICIES_PER_NAMESPACE", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_policies_per_namespace: u32,
-    /// Maximum number of limits of all policies of a pod, and as many again in shadow mode. A sidecar bears 32.
+    /// Maximum number of enforced limits of all policies of a pod. With those in shadow mode, twice as many.
     #[arg(long, env = "SLUICE_MAX_LIMITS_PER_POD", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=32))]
     pub max_limits_per_pod: u32,
-    /// Maximum size of all policies of a pod, in bytes of the form that sidecars receive.
+    /// Maximum size of all policies of a pod in bytes, as compiled JSON.
     #[arg(long, env = "SLUICE_MAX_BYTES_PER_POD", default_value_t = 256 << 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1_024..=4_194_304))]
     pub max_bytes_per_pod: u32,
-    /// Whom users ask for more, as the end of the sentence "Ask ...". Default: the administrators of Sluice
+    /// Text that follows "ask" in a refusal, such as: the platform team in #platform
     #[arg(long, env = "SLUICE_QUOTA_CONTACT", default_value = "the administrators of Sluice")]
     pub quota_contact: String,
 }

@@ -41,7 +41,8 @@ pub fn template_regex(template: &str) -> String {
 /// Reports whether a segment of a template stands for any text.
 #[must_use]
 pub fn is_parameter(segment: &str) -> bool {
-    segment.len() > 2 && segment.starts_with('{') && segment.ends_with('}')
+    let name = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
 }
 
 pub(super) fn compile_regex(pattern: &str, ignores_case: bool) -> Result<Regex, Nack> {

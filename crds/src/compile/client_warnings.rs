@@ -2,6 +2,7 @@
 
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
+use sluice_config::matches::{Match, PathPattern};
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use super::field::Field;
@@ -13,6 +14,30 @@ pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl F
     warn_of_peers(policy, &limit_at);
     warn_of_wide_trust(at, policy);
     warn_of_missing_rates(policy, &limit_at);
+    warn_of_wide_exemptions(policy, &limit_at);
+}
+
+/// Warns of limits that never apply.
+fn warn_of_wide_exemptions<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    for (n, limit) in policy.limits.iter().enumerate() {
+        for (entry, exempt) in limit.except.iter().enumerate() {
+            if exempts_all(exempt) {
+                let at = limit_at(n).at("except").entry(entry);
+                at.warning("exempts every request, so the limit never applies");
+            }
+        }
+    }
+}
+
+fn exempts_all(exempt: &Match) -> bool {
+    let Match { path, methods, hosts, headers, query, cookies, client_cidrs } = exempt;
+    let every_path =
+        path.as_ref().is_none_or(|path| matches!(&path.pattern, PathPattern::Prefix(root) if root == "/"));
+    let every_client =
+        client_cidrs.is_empty() || client_cidrs.iter().any(|network| network.prefix_len() == 0);
+    let lists =
+        [methods.is_empty(), hosts.is_empty(), headers.is_empty(), query.is_empty(), cookies.is_empty()];
+    every_path && every_client && lists == [true; 5]
 }
 
 /// Warns of keys that a client can choose, unless another limit counts the same requests in any case.
@@ -51,19 +76,20 @@ fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field
         Some((n, part))
     });
     let by_network = policy.limits.iter().enumerate().find_map(|(n, limit)| {
-        let lists = [("matches", &limit.matches), ("except", &limit.except)];
-        let (list, entry) = lists.into_iter().find_map(|(list, entries)| {
+        let lists = [
+            ("except", &limit.except, "every client of a proxy in these networks is exempt"),
+            ("matches", &limit.matches, "the networks of clients behind a proxy have no effect"),
+        ];
+        lists.into_iter().find_map(|(list, entries, effect)| {
             let entry = entries.iter().position(|entry| !entry.client_cidrs.is_empty())?;
-            Some((list, entry))
-        })?;
-        Some((n, list, entry))
+            Some((limit_at(n).at(list).entry(entry).at("clientCIDRs"), effect))
+        })
     });
-    if let (None, Some((n, list, entry))) = (by_address, by_network) {
-        limit_at(n).at(list).entry(entry).at("clientCIDRs").warning(
-            "no proxy is trusted, so this is compared with the address of the peer: behind an ingress, a load balancer \
-             or a gateway, that is the proxy's. List the networks of these proxies in \
-             spec.clientAddress.trustedProxies. If clients connect directly, set it to []",
-        );
+    if let Some((field, effect)) = by_network {
+        field.warning(format_args!(
+            "no proxy is trusted, so this is compared with the address of the peer: {effect}. List the networks of the \
+             proxies in front of the pods in spec.clientAddress.trustedProxies. If clients connect directly, set it to []"
+        ));
     }
     if let Some((n, part)) = by_address {
         limit_at(n).at("key.parts").entry(part).at("clientIP").warning(

@@ -1,5 +1,7 @@
 //! Source of client addresses.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,8 +38,14 @@ impl ClientAddress {
 
 /// Compiles a network in CIDR notation.
 pub(crate) fn network(at: &Field<'_>, text: &str) -> Option<IpNet> {
-    let network = text.parse::<IpNet>().map_err(|_| {
-        format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
+    let network = text.parse::<IpNet>().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(address) => {
+            let length = if address.is_ipv4() { 32 } else { 128 };
+            format!("{text:?} is not a network: for this one address write {text}/{length}")
+        }
+        Err(_) => {
+            format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
+        }
     });
     at.accept(network)
 }

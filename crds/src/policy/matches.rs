@@ -13,12 +13,14 @@ use crate::policy::client_address;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Match {
-    /// Condition on the path, without the query. Every spelling counts under which an application may
+    /// Condition on the path, without the query. In `matches`, every spelling counts under which an application may
     /// understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay, /v1/%70ay, /x/../v1/pay and
-    /// /v1/pay;a=b.
+    /// /v1/pay;a=b. In `except`, only the spellings count that all applications understand so: /v1/pay, /v1/pay/,
+    /// /v1//pay and /v1/%70ay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Methods that match, in upper case, such as GET, which includes HEAD. Default: every method.
+    /// Methods that match, in upper case, such as GET. In `matches` it includes HEAD, in `except`
+    /// it does not. Default: every method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 32), regex(pattern = "^[A-Z][A-Z-]*$")))]
     pub methods: Vec<String>,
@@ -48,8 +50,8 @@ pub struct Match {
     /// Condition on the gRPC method. It is a condition on the path, /SERVICE/METHOD, whatever the content type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
-    /// Networks of clients in CIDR notation, such as 192.0.2.0/24. The client's address is that of
-    /// `clientAddress`. Default: every client.
+    /// Networks of clients in CIDR notation, such as 192.0.2.0/24. `spec.clientAddress` says how the client's address
+    /// is found. Default: every client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(rename = "clientCIDRs", length(max = 64), inner(length(max = 64)))]
     #[serde(rename = "clientCIDRs")]
@@ -64,7 +66,7 @@ pub struct PathMatch {
     #[serde(flatten)]
     pub pattern: PathPattern,
     /// If true, upper and lower case differ. Only for applications that distinguish them: for others, a client
-    /// evades the limit by another spelling. Default: false.
+    /// evades the limit by another spelling. Default: false. In `except` they always differ.
     #[serde(default)]
     pub case_sensitive: bool,
 }
@@ -77,8 +79,8 @@ pub enum PathPattern {
     Exact(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
     /// The path must begin with these whole segments: /v1 matches /v1 and /v1/x, but not /v10.
     Prefix(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
-    /// The path must have these segments. A segment in braces stands for any text: /v1/orders/{id} matches
-    /// /v1/orders/42, but neither /v1/orders nor /v1/orders/42/items.
+    /// The path must have these segments. A name in braces stands for one segment that is not empty: /v1/orders/{id}
+    /// matches /v1/orders/42, but neither /v1/orders nor /v1/orders/42/items.
     Template(#[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))] String),
     /// The whole path must match this regular expression (RE2 syntax).
     Regex(#[schemars(length(min = 1, max = 1024))] String),
@@ -95,7 +97,7 @@ pub struct HeaderMatch {
     /// The condition.
     #[serde(flatten)]
     pub value: ValueMatch,
-    /// If true, the condition must not hold: the header is absent, or has another value. Default: false.
+    /// If true, the condition must not hold: the header is absent, or a value of it is another. Default: false.
     #[serde(default)]
     pub not: bool,
 }
@@ -106,12 +108,12 @@ pub struct HeaderMatch {
 #[serde(rename_all = "camelCase")]
 pub struct ParameterMatch {
     /// Name of the parameter or cookie. Upper and lower case differ.
-    #[schemars(length(min = 1, max = 128), regex(pattern = "^[^ ;,=&]+$"))]
+    #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// The condition.
     #[serde(flatten)]
     pub value: ValueMatch,
-    /// If true, the condition must not hold: there is no value, or another one. Default: false.
+    /// If true, the condition must not hold: there is no value, or one of them is another. Default: false.
     #[serde(default)]
     pub not: bool,
 }
@@ -153,7 +155,7 @@ impl Match {
             );
         }
         if path.is_some() && grpc.is_some() {
-            at.at("grpc").violation("is a condition on the path, so `path` is not allowed beside it");
+            at.at("grpc").violation("is a condition on the path, so `path` is not allowed beside it: remove one, or use two entries");
         }
         let headers = headers.iter().enumerate().map(|(n, header)| {
             let at = at.at("headers").entry(n);
@@ -166,11 +168,12 @@ impl Match {
                 not: header.not,
             }
         });
-        let parameters = |field: &str, parameters: &[ParameterMatch]| {
+        let parameters = |field: &str, parameters: &[ParameterMatch], check: fn(&Field<'_>, &str)| {
             let compiled = parameters.iter().enumerate().map(|(n, parameter)| {
                 let ParameterMatch { name, value, not } = parameter;
-                let value = value.compile(&at.at(field).entry(n));
-                matches::NamedMatch { name: name.clone(), value, not: *not }
+                let at = at.at(field).entry(n);
+                check(&at.at("name"), name);
+                matches::NamedMatch { name: name.clone(), value: value.compile(&at), not: *not }
             });
             compiled.collect()
         };
@@ -184,10 +187,28 @@ impl Match {
             methods: methods.clone(),
             hosts: hosts.clone(),
             headers: headers.collect(),
-            query: parameters("query", query),
-            cookies: parameters("cookies", cookies),
+            query: parameters("query", query, check_parameter_name),
+            cookies: parameters("cookies", cookies, check_cookie_name),
             client_cidrs: client_cidrs.iter().enumerate().filter_map(network).collect(),
         }
+    }
+}
+
+fn check_parameter_name(at: &Field<'_>, name: &str) {
+    let is_encoded = name
+        .as_bytes()
+        .windows(3)
+        .any(|at| at[0] == b'%' && at[1].is_ascii_hexdigit() && at[2].is_ascii_hexdigit());
+    if is_encoded {
+        at.violation("is compared with decoded names: write it decoded");
+    }
+}
+
+fn check_cookie_name(at: &Field<'_>, name: &str) {
+    if name.contains(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | '=' | '"')) {
+        at.violation(
+            "is not the name of a cookie: remove white space, quotes, commas, semicolons and equals signs",
+        );
     }
 }
 
@@ -207,7 +228,10 @@ impl PathMatch {
         let literal = |name, text: &String| {
             let normal = normalize(text);
             let is_normal = normal == *text || text.strip_suffix('/') == Some(&normal);
-            if !is_normal {
+            if let Some((path, _)) = text.split_once('?') {
+                at.at(name)
+                    .violation(format_args!("has a query: write {path:?} here, and parameters in `query`"));
+            } else if !is_normal {
                 at.at(name).violation(format_args!(
                     "{text:?} is not how paths are compared, which is decoded and without empty or dot \
                      segments: write {normal:?}"
@@ -220,14 +244,17 @@ impl PathMatch {
             PathPattern::Prefix(text) => matches::PathPattern::Prefix(literal("prefix", text)),
             PathPattern::Template(template) => {
                 for segment in template.split('/').filter(|segment| segment.contains(['{', '}'])) {
-                    if !is_parameter(segment) || segment[1..segment.len() - 1].contains(['{', '}']) {
+                    if !is_parameter(segment) {
                         at.at("template").violation(format_args!(
-                            "{segment:?} is not allowed: braces enclose a whole segment, as in /v1/orders/{{id}}"
+                            "{segment:?} is not allowed: write a name of letters, digits and _ in braces, as in \
+                             /v1/orders/{{id}}, for a whole segment"
                         ));
                     }
                 }
-                if !template.split('/').any(is_parameter) {
-                    at.at("template").violation("has no segment in braces: use `exact` instead");
+                if !template.contains('{') {
+                    at.at("template").violation(
+                        "has no segment in braces: write a segment that varies as {id}, or use `exact` for a fixed path",
+                    );
                 }
                 let normal = literal("template", template);
                 at.at("template").regex(&template_regex(&normal));

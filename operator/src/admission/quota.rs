@@ -96,7 +96,7 @@ impl Quotas {
             Err(_) => return unchecked("the API server did not respond in time"),
         };
         let problem = self.exceeded(&new_usage, old.is_some(), &namespace)?;
-        Some(format!("{problem}. Remove or merge some, or ask {} for more", self.quota_contact))
+        Some(format!("{problem}. Remove limits or policies, or ask {} for more", self.quota_contact))
     }
 
     fn exceeded(&self, new: &Usage, is_update: bool, namespace: &Namespace) -> Option<String> {

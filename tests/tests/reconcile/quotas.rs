@@ -31,7 +31,7 @@ async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
     assert_eq!(refusal(&namespace, "p", limits(20, web.clone())).await, None);
     let text = refusal(&namespace, "q", limits(13, web.clone())).await.unwrap();
     let expected = "pods with app=web would have 2 policies with 33 limits, and the quota is 32. \
-                    Remove or merge some, or ask the administrators of Sluice for more";
+                    Remove limits or policies, or ask the administrators of Sluice for more";
     assert!(text.contains(expected), "{text}");
     assert_eq!(refusal(&namespace, "q", limits(12, web.clone())).await, None);
     assert!(refusal(&namespace, "q", limits(13, web.clone())).await.is_some(), "an edit that adds a limit");

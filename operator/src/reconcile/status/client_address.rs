@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use sluice_config::CompiledPolicy;
 use sluice_config::client_address::AddressHeader;
 use sluice_config::key::KeyPart;
+use sluice_config::policy::CompiledLimit;
 use sluice_crds::conditions::reasons;
 
 use super::finding::Finding;
@@ -18,14 +19,18 @@ use crate::reconcile::facts::Outcome;
 #[cfg(test)]
 mod tests;
 
-/// Returns the condition, or `None` if no limit counts by client address.
+/// Returns the condition, or `None` if no limit depends on the client's address.
 pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     let Outcome::Published { policy, .. } = observed.outcome else { return None };
     let uses_address = |part: &KeyPart| match part {
         KeyPart::ClientIp { .. } => true,
         KeyPart::Header(_) | KeyPart::Cookie(_) => false,
     };
-    if !policy.limits.iter().flat_map(|limit| &limit.key).any(uses_address) {
+    let depends = |limit: &CompiledLimit| {
+        limit.key.iter().any(uses_address)
+            || limit.matches.iter().chain(&limit.except).any(|entry| !entry.client_cidrs.is_empty())
+    };
+    if !policy.limits.iter().any(depends) {
         return None;
     }
     let pods = &observed.facts.pods;
@@ -46,7 +51,7 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     };
     let message = format!(
         "{} most requests with the header {header} from {}, which the policy does not trust, so limits by clientIP \
-         count all clients behind such a peer as one. If these are your proxies, trust their networks: {}",
+         count all clients behind such a peer as one, and clientCIDRs are compared with that peer. If these are your proxies, trust their networks: {}",
         part_of(proxies.len(), reported, "pod", "receives", "receive"),
         list(peers.iter().map(IpAddr::to_string)),
         mend(observed, policy, first.header, &peers)

@@ -98,7 +98,7 @@ fn an_untrusted_proxy_is_named_with_the_command_that_trusts_it() {
     assert_eq!(
         message,
         "3 of 4 pods receive most requests with the header X-Forwarded-For from 10.0.0.1; 10.0.0.2, which the policy \
-         does not trust, so limits by clientIP count all clients behind such a peer as one. If these are your \
+         does not trust, so limits by clientIP count all clients behind such a peer as one, and clientCIDRs are compared with that peer. If these are your \
          proxies, trust their networks: kubectl -n shop patch ratelimitpolicies.sluice.dev p --type merge -p \
          '{\"spec\":{\"clientAddress\":{\"header\":\"XForwardedFor\",\"trustedProxies\":[\"192.0.2.0/28\",\
          \"10.0.0.1/32\",\"10.0.0.2/32\"]}}}'"
