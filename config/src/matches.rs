@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use http::header::HOST;
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, Method};
 use ipnet::IpNet;
 use regex::bytes::Regex;
 
@@ -100,7 +100,10 @@ impl Matcher {
         }) && (self.methods.is_empty() || self.methods.contains(request.method))
             && (self.hosts.is_empty() || self.has_host(request))
             && self.headers.iter().all(|(name, value)| {
-                value.matches(request.headers.get_all(name).iter().map(HeaderValue::as_bytes), purpose)
+                value.matches(
+                    request.headers.get_all(name).iter().map(|value| (value.as_bytes(), true)),
+                    purpose,
+                )
             })
             && self.query.iter().all(|(name, value)| value.matches(request.parameters(name), purpose))
             && self.cookies.iter().all(|(name, value)| value.matches(request.cookies(name), purpose))

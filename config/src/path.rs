@@ -18,9 +18,6 @@ use std::borrow::Cow;
 pub struct Readings<'a> {
     /// The path as the client wrote it.
     written: Reading<'a>,
-    /// Whether an application may understand the path as it is written. Otherwise it differs from the readings in what
-    /// all applications forgive.
-    is_written_meant: bool,
     /// Further readings, all different. Empty for a plain path.
     others: Vec<Reading<'a>>,
     /// Readings with the slash at their end, which a regular expression may demand.
@@ -67,15 +64,13 @@ impl<'a> Readings<'a> {
     /// Returns the readings of a path.
     #[must_use]
     pub fn of(path: &'a str) -> Self {
-        let mut readings = Self {
-            written: Reading::of(Cow::Borrowed(path)),
-            is_written_meant: true,
-            others: Vec::new(),
-            slashed: Vec::new(),
-        };
+        let mut readings =
+            Self { written: Reading::of(Cow::Borrowed(path)), others: Vec::new(), slashed: Vec::new() };
         if !is_plain(path) {
-            readings.is_written_meant = false;
             readings.add_others(path);
+        }
+        if let Some(rest) = after_authority(path) {
+            readings.add_others(rest);
         }
         readings
     }
@@ -102,9 +97,7 @@ impl<'a> Readings<'a> {
     }
 
     fn add(&mut self, text: String) {
-        if text == self.written.text {
-            self.is_written_meant = true;
-        } else if self.others.iter().all(|other| text != other.text) {
+        if text != self.written.text && self.others.iter().all(|other| text != other.text) {
             self.others.push(Reading::of(Cow::Owned(text)));
         }
     }
@@ -124,7 +117,7 @@ impl<'a> Readings<'a> {
     /// Reports whether the path passes a test in whatever way an application understands it.
     #[inline]
     pub fn all(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
-        (!self.is_written_meant || test(&self.written)) && self.others.iter().all(test)
+        test(&self.written) && self.others.iter().all(test)
     }
 
     /// Iterates over the texts of all readings.
@@ -203,6 +196,14 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn is_ambiguous(path: &str) -> bool {
     !is_plain(path) && (has_backslash(path) || has_encoded_slash(path) || has_dot_segment(path))
+}
+
+/// Returns the path of a target that begins with two slashes. Some applications take what follows the slashes as a
+/// host, as in a reference to `//host/path` (RFC 3986, section 4.2).
+fn after_authority(path: &str) -> Option<&str> {
+    let is_slash = |c: char| matches!(c, '/' | '\\');
+    let rest = path.strip_prefix(is_slash)?.strip_prefix(is_slash)?;
+    Some(rest.find(is_slash).map_or("/", |at| &rest[at..]))
 }
 
 /// Returns a text without the difference of upper and lower case. Letters whose upper case is the same are the

@@ -39,21 +39,23 @@ impl<'a> RequestAttributes<'a> {
         Some(host_of(authority))
     }
 
-    /// Returns the values of a query parameter, decoded.
-    pub fn parameters(&self, name: &str) -> impl Iterator<Item = Text<'a>> {
-        let query = self.uri.query().unwrap_or_default();
-        let named = form_urlencoded::parse(query.as_bytes()).filter(move |(found, _)| found == name);
-        named.map(|(_, value)| {
-            Text(match value {
-                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-            })
+    /// Returns the values of a query parameter, decoded, and whether the parameter has exactly this name. Some
+    /// applications ignore its case and brackets, or separate parameters by semicolons.
+    pub fn parameters(&self, name: &str) -> impl Iterator<Item = (Text<'a>, bool)> {
+        let query = self.uri.query().unwrap_or_default().as_bytes();
+        query.split(|byte| *byte == b'&').flat_map(move |pair| {
+            let whole = parameter(pair, name);
+            // With semicolons, the first part may have been the whole.
+            let parts = pair.contains(&b';').then(|| pair.split(|byte| *byte == b';'));
+            let parts =
+                parts.into_iter().flatten().filter_map(|part| Some((parameter(part, name)?.0, false)));
+            whole.into_iter().chain(parts)
         })
     }
 
     /// Returns the values of a cookie, in all ways in which applications read it: as it is, without quotation marks,
     /// and decoded.
-    pub fn cookies(&self, name: &str) -> impl Iterator<Item = Text<'a>> {
+    pub fn cookies(&self, name: &str) -> impl Iterator<Item = (Text<'a>, bool)> {
         let pairs =
             self.headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(|b| *b == b';'));
         let values = pairs.filter_map(move |pair| {
@@ -64,9 +66,41 @@ impl<'a> RequestAttributes<'a> {
             let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
             let inner = unquoted.unwrap_or(value);
             let decoded = inner.contains(&b'%').then(|| Cow::from(percent_encoding::percent_decode(inner)));
-            [Some(Cow::Borrowed(value)), unquoted.map(Cow::Borrowed), decoded].into_iter().flatten().map(Text)
+            [Some(Cow::Borrowed(value)), unquoted.map(Cow::Borrowed), decoded]
+                .into_iter()
+                .flatten()
+                .map(|value| (Text(value), true))
         })
     }
+}
+
+/// Returns the value of a parameter if it has a name, and whether it has exactly this name.
+fn parameter<'a>(pair: &'a [u8], name: &str) -> Option<(Text<'a>, bool)> {
+    let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+    let found = || decoded(&pair[..end]);
+    let is_exact = found().eq(name.bytes());
+    let base = |byte: &u8| !matches!(byte, b'[' | b']');
+    let is_similar = || {
+        let found = found().filter(base).map(|byte| byte.to_ascii_lowercase());
+        found.eq(name.bytes().filter(base).map(|byte| byte.to_ascii_lowercase()))
+    };
+    (is_exact || is_similar()).then(|| {
+        let value = pair.get(end + 1..).unwrap_or_default();
+        let is_plain = !value.contains(&b'%') && !value.contains(&b'+');
+        (Text(if is_plain { Cow::Borrowed(value) } else { Cow::Owned(decoded(value).collect()) }), is_exact)
+    })
+}
+
+/// Decodes a part of a query.
+fn decoded(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    // An encoded plus stays one.
+    bytes.split_inclusive(|byte| *byte == b'+').flat_map(|part| {
+        let (text, plus) = match part.split_last() {
+            Some((b'+', text)) => (text, true),
+            _ => (part, false),
+        };
+        percent_encoding::percent_decode(text).chain(plus.then_some(b' '))
+    })
 }
 
 /// The bytes of a value, decoded where that was necessary.

@@ -14,7 +14,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// version 2, so a client that does not read must not cost megabytes.
 const MAX_UNSENT: u32 = 128 * 1024;
 /// Time after the end of a connection in which the other end must take some of the bytes that are left.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares a connection. An option that the system does not know is left out.
 pub(crate) fn prepare(stream: &TcpStream) {

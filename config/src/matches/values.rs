@@ -32,21 +32,27 @@ impl ValueMatcher {
         Ok(Self { test, not: from.not })
     }
 
-    /// Reports whether the values of a request fulfil the condition. An application may use any of them, so for a
-    /// limit one is enough, and for an exemption all must fulfil it.
+    /// Reports whether the values of a request fulfil the condition. Each comes with whether all applications see it
+    /// under this name; those that do not may see no value at all. For a limit one way to see the request is enough, and
+    /// for an exemption all ways must fulfil the condition.
     pub(super) fn matches<V: AsRef<[u8]>>(
         &self,
-        values: impl IntoIterator<Item = V>,
+        values: impl IntoIterator<Item = (V, bool)>,
         purpose: Purpose,
     ) -> bool {
-        let mut values = values.into_iter();
-        let Some(first) = values.next() else {
-            return matches!(self.test, Test::Present(false)) != self.not;
-        };
-        match purpose {
-            Purpose::Limit => self.holds(&first) || values.any(|value| self.holds(&value)),
-            Purpose::Exemption => self.holds(&first) && values.all(|value| self.holds(&value)),
+        let mut is_seen_by_all = false;
+        for (value, is_exact) in values {
+            is_seen_by_all |= is_exact;
+            match (purpose, self.holds(&value)) {
+                (Purpose::Limit, true) => return true,
+                (Purpose::Exemption, false) => return false,
+                (Purpose::Limit, false) | (Purpose::Exemption, true) => {}
+            }
         }
+        if is_seen_by_all {
+            return purpose == Purpose::Exemption;
+        }
+        matches!(self.test, Test::Present(false)) != self.not
     }
 
     fn holds(&self, value: &impl AsRef<[u8]>) -> bool {

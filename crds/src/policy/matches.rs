@@ -15,8 +15,7 @@ use crate::policy::client_address;
 pub struct Match {
     /// Condition on the path, without the query. In `matches`, every spelling counts under which an application may
     /// understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay, /v1/%70ay, /x/../v1/pay and
-    /// /v1/pay;a=b. In `except`, only the spellings count that all applications understand so: /v1/pay, /v1/pay/,
-    /// /v1//pay and /v1/%70ay.
+    /// /v1/pay;a=b. In `except`, the path must match as the client wrote it and in every other reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
     /// Methods that match, in upper case, such as GET. In `matches` it includes HEAD, in `except`

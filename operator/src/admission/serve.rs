@@ -1,5 +1,5 @@
 //! The two endpoints of the webhook. They are meant for the API server and do not authenticate callers: a
-//! response tells only what the request contains, and which quota of its namespace is used up. An error never blocks a pod; a pod that
+//! response tells only what the request contains, and how many policies and limits its namespace has. An error never blocks a pod; a pod that
 //! cannot be read is admitted unchanged.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The connections of the control port: a maximum for those of strangers, for those of each source, and for all, and
-//! TCP keepalive. A connection is a stranger's until it has begun a session or sent a report of one, so strangers do
-//! not keep sidecars out.
+//! TCP keepalive. A connection is a stranger's until it has begun a session or sent a report of one, so strangers cannot
+//! take the places of sidecars that are connected.
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
@@ -19,8 +19,6 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower::Layer as _;
-
-use crate::distribution::source::network;
 
 /// The maxima of a control port.
 const MAXIMA: Maxima = Maxima { total: 45_000, strangers: 5_000, of_source: 1_000, strangers_of_source: 250 };
@@ -112,7 +110,8 @@ impl Connections {
     }
 
     fn place(&self, source: IpAddr) -> Option<Arc<Place>> {
-        let source = network(source);
+        // Not the network: the pods of a zone may share a /64.
+        let source = source.to_canonical();
         let maxima = self.0.maxima;
         let mut taken = self.0.lock();
         let of_source = taken.sources.get(&source).copied().unwrap_or_default();

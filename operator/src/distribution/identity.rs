@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -49,6 +50,9 @@ pub enum Denied {
     /// The API server could not review the token.
     #[error("the API server could not review the token: {0}")]
     Api(#[from] kube::Error),
+    /// The API server did not respond in time.
+    #[error("the API server did not respond in time")]
+    Slow,
 }
 
 /// The pod that a valid token names.
@@ -101,7 +105,11 @@ pub(super) async fn find_pod(client: &kube::Client, claims: TokenClaims) -> Resu
     let pods: Api<Pod> = Api::namespaced(client.clone(), &claims.namespace);
     let object = pods.get_opt(&claims.pod).await?;
     let name = || format!("{}/{}", claims.namespace, claims.pod);
-    let Some(object) = object.filter(|object| object.uid().as_deref() == Some(&claims.pod_uid)) else {
+    // As the API server, which no longer accepts the tokens of a pod that should have ended a minute ago.
+    let ends = |object: &Pod| object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second() + 60);
+    let lives = |object: &Pod| ends(object).is_none_or(|ends| Timestamp::now().as_second() < ends);
+    let object = object.filter(|object| object.uid().as_deref() == Some(&claims.pod_uid) && lives(object));
+    let Some(object) = object else {
         return Err(Denied::Pod(name()));
     };
     if object.spec.as_ref().and_then(find_sidecar).is_none() {

@@ -107,23 +107,24 @@ impl Reviews {
         })
     }
 
-    /// Admits a token of this source to a review.
-    pub(super) fn admit(self: &Arc<Self>, source: IpAddr, token: &str) -> Result<Review, TooMany> {
+    /// Admits a token of this source to a review. A token that `is_verified` already does not depend on its source.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        source: IpAddr,
+        token: &str,
+        is_verified: bool,
+    ) -> Result<Review, TooMany> {
         let (source, token) = (network(source), Sha256::digest(token.as_bytes()).into());
         let now = Instant::now();
         let mut state = self.lock();
-        let is_known = match state.accepted.get_mut(&token) {
-            Some(accepted) => {
-                accepted.begin(now)?;
-                true
-            }
-            None => {
-                state.source(source, now)?.reviews += 1;
-                false
-            }
-        };
+        let is_known = is_verified || state.accepted.contains_key(&token);
+        if is_known {
+            state.known(token, now).begin(now)?;
+        } else {
+            state.source(source, now)?.reviews += 1;
+        }
         drop(state);
-        Ok(Review { reviews: self.clone(), source, token, is_known, is_verified: false })
+        Ok(Review { reviews: self.clone(), source, token, is_known, is_verified })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,6 +133,15 @@ impl Reviews {
 }
 
 impl State {
+    /// Returns the reviews of a token that is known from now on.
+    fn known(&mut self, token: TokenHash, now: Instant) -> &mut Accepted {
+        if self.accepted.len() >= MAX_TOKENS && !self.accepted.contains_key(&token) {
+            // Tokens expire, so the current ones come back soon.
+            self.accepted.clear();
+        }
+        self.accepted.entry(token).or_insert_with(|| Accepted::new(now))
+    }
+
     /// Returns a source that may have another review.
     fn source(&mut self, source: IpAddr, now: Instant) -> Result<&mut Source, TooMany> {
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
@@ -155,30 +165,23 @@ impl State {
 }
 
 impl Review {
-    /// Notes that the token is valid, although it may not have been accepted before.
-    pub(super) fn verified(&mut self) {
-        self.is_verified = true;
-    }
-
     /// Waits for a place.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        let places =
-            if self.is_known || self.is_verified { &self.reviews.known } else { &self.reviews.unknown };
+        let places = if self.is_known { &self.reviews.known } else { &self.reviews.unknown };
         places.acquire().await.ok()
     }
 
     /// Notes that the token was accepted.
     pub(super) fn accepted(self) {
-        let mut state = self.reviews.lock();
-        if state.accepted.len() >= MAX_TOKENS {
-            // Tokens expire, so the current ones come back soon.
-            state.accepted.clear();
-        }
-        state.accepted.entry(self.token).or_insert_with(|| Accepted::new(Instant::now()));
+        self.reviews.lock().known(self.token, Instant::now());
     }
 
     /// Notes that the token was not accepted.
     pub(super) fn refused(self) {
+        // The bounds of the token itself suffice for one that is genuine.
+        if self.is_verified {
+            return;
+        }
         let mut state = self.reviews.lock();
         state.accepted.remove(&self.token);
         if let Some(source) = state.sources.get_mut(&self.source) {
@@ -222,39 +225,43 @@ mod tests {
     async fn a_source_of_bad_tokens_must_wait_and_delays_no_other() {
         let reviews = Reviews::new();
         for n in 0..MAX_FAILURES {
-            reviews.admit(source(1), &format!("bad {n}")).unwrap().refused();
+            reviews.admit(source(1), &format!("bad {n}"), false).unwrap().refused();
         }
-        assert_eq!(reviews.admit(source(1), "another").err(), Some(TooMany));
-        assert!(reviews.admit(source(2), "another").is_ok());
+        assert_eq!(reviews.admit(source(1), "another", false).err(), Some(TooMany));
+        assert!(reviews.admit(source(2), "another", false).is_ok());
         tokio::time::advance(WINDOW).await;
-        assert!(reviews.admit(source(1), "another").is_ok());
+        assert!(reviews.admit(source(1), "another", false).is_ok());
     }
 
     #[tokio::test]
     async fn a_source_has_few_reviews_at_once() {
         let reviews = Reviews::new();
-        let all: Vec<_> = (0..MAX_PER_SOURCE).map(|_| reviews.admit(source(1), "token").unwrap()).collect();
-        assert!(reviews.admit(source(1), "token").is_err() && reviews.admit(source(2), "token").is_ok());
+        let all: Vec<_> =
+            (0..MAX_PER_SOURCE).map(|_| reviews.admit(source(1), "token", false).unwrap()).collect();
+        assert!(
+            reviews.admit(source(1), "token", false).is_err()
+                && reviews.admit(source(2), "token", false).is_ok()
+        );
         drop(all);
-        assert!(reviews.admit(source(1), "token").is_ok());
+        assert!(reviews.admit(source(1), "token", false).is_ok());
         assert!(reviews.lock().sources.is_empty(), "nothing is left of them");
     }
 
     #[tokio::test]
     async fn strangers_do_not_delay_a_token_that_was_accepted_before() {
         let reviews = Reviews::new();
-        reviews.admit(source(1), "good").unwrap().accepted();
+        reviews.admit(source(1), "good", false).unwrap().accepted();
         let strangers: Vec<_> =
-            (0..100).map(|n| reviews.admit(source(n), &format!("bad {n}")).unwrap()).collect();
+            (0..100).map(|n| reviews.admit(source(n), &format!("bad {n}"), false).unwrap()).collect();
         let mut places: Vec<_> =
             strangers.iter().filter_map(|stranger| stranger.place().now_or_never().flatten()).collect();
         assert_eq!(places.len(), MAX_REVIEWS);
         for _ in 0..MAX_FAILURES {
-            reviews.admit(source(1), "bad").unwrap().refused();
+            reviews.admit(source(1), "bad", false).unwrap().refused();
         }
-        let known = reviews.admit(source(1), "good").unwrap();
+        let known = reviews.admit(source(1), "good", false).unwrap();
         assert!(known.place().now_or_never().flatten().is_some());
-        let unknown = reviews.admit(source(200), "new").unwrap();
+        let unknown = reviews.admit(source(200), "new", false).unwrap();
         assert!(unknown.place().now_or_never().is_none());
         places.pop();
         assert!(unknown.place().now_or_never().flatten().is_some());
@@ -264,34 +271,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_accepted_token_has_few_reviews_at_once_and_in_a_minute() {
         let reviews = Reviews::new();
-        reviews.admit(source(1), "good").unwrap().accepted();
-        reviews.admit(source(1), "other").unwrap().accepted();
-        let all: Vec<_> = (0..MAX_PER_TOKEN).map(|_| reviews.admit(source(1), "good").unwrap()).collect();
-        assert!(reviews.admit(source(2), "good").is_err() && reviews.admit(source(1), "other").is_ok());
+        reviews.admit(source(1), "good", false).unwrap().accepted();
+        reviews.admit(source(1), "other", false).unwrap().accepted();
+        let all: Vec<_> =
+            (0..MAX_PER_TOKEN).map(|_| reviews.admit(source(1), "good", false).unwrap()).collect();
+        assert!(
+            reviews.admit(source(2), "good", false).is_err()
+                && reviews.admit(source(1), "other", false).is_ok()
+        );
         drop(all);
-        while let Ok(review) = reviews.admit(source(1), "good") {
+        while let Ok(review) = reviews.admit(source(1), "good", false) {
             review.accepted();
         }
         tokio::time::advance(WINDOW).await;
-        assert!(reviews.admit(source(1), "good").is_ok());
+        assert!(reviews.admit(source(1), "good", false).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_verified_token_does_not_depend_on_what_others_of_its_source_do() {
+        let reviews = Reviews::new();
+        for n in 0..MAX_FAILURES {
+            reviews.admit(source(1), &format!("bad {n}"), false).unwrap().refused();
+        }
+        for _ in 0..MAX_FAILURES {
+            reviews.admit(source(1), "genuine", true).unwrap().refused();
+        }
+        assert!(reviews.admit(source(1), "another", true).unwrap().is_known);
+        assert!(reviews.admit(source(1), "another bad", false).is_err());
     }
 
     #[tokio::test]
     async fn a_token_that_is_refused_is_known_no_longer() {
         let reviews = Reviews::new();
-        reviews.admit(source(1), "good").unwrap().accepted();
-        reviews.admit(source(1), "good").unwrap().refused();
-        assert!(!reviews.admit(source(1), "good").unwrap().is_known);
+        reviews.admit(source(1), "good", false).unwrap().accepted();
+        reviews.admit(source(1), "good", false).unwrap().refused();
+        assert!(!reviews.admit(source(1), "good", false).unwrap().is_known);
     }
 
     #[tokio::test]
     async fn sources_and_tokens_that_are_remembered_are_bounded() {
         let reviews = Reviews::new();
         for n in 0..u32::try_from(MAX_SOURCES).unwrap() + 10 {
-            reviews.admit(source(n), "bad").unwrap().refused();
+            reviews.admit(source(n), "bad", false).unwrap().refused();
         }
         for n in 0..MAX_TOKENS + 10 {
-            reviews.admit(source(1), &format!("{n}")).unwrap().accepted();
+            reviews.admit(source(1), &format!("{n}"), false).unwrap().accepted();
         }
         let state = reviews.lock();
         assert!(state.sources.len() <= MAX_SOURCES && state.accepted.len() <= MAX_TOKENS);

@@ -83,16 +83,16 @@ async fn begin_session(
         return (StatusCode::UNAUTHORIZED, "send the token of the pod's service account as a bearer token\n")
             .into_response();
     };
-    let Ok(mut review) = control.reviews.admit(source.ip(), token) else {
+    let verdict = control.keys.verify(token).await;
+    let is_verified = match &verdict {
+        Verdict::Valid(_) => true,
+        Verdict::Invalid(_) | Verdict::Undecided => false,
+    };
+    let Ok(review) = control.reviews.admit(source.ip(), token, is_verified) else {
         control.metrics.session_denied();
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
         return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
     };
-    let verdict = control.keys.verify(token).await;
-    match &verdict {
-        Verdict::Valid(_) => review.verified(),
-        Verdict::Invalid(_) | Verdict::Undecided => {}
-    }
     let ready = async {
         control.hub.opened().await;
         review.place().await
@@ -105,7 +105,8 @@ async fn begin_session(
         return (StatusCode::SERVICE_UNAVAILABLE, "the operator has too many sessions, try again later\n")
             .into_response();
     }
-    let identified = control.identify(token, verdict).await;
+    let identified = tokio::time::timeout(MAX_WAIT, control.identify(token, verdict)).await;
+    let identified = identified.unwrap_or(Err(Denied::Slow));
     drop(permit);
     let identity = match identified {
         Ok(identity) => {
@@ -117,14 +118,14 @@ async fn begin_session(
                 Denied::Token(_) | Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => {
                     review.refused();
                 }
-                Denied::Api(_) => drop(review),
+                Denied::Api(_) | Denied::Slow => drop(review),
             }
             control.metrics.session_denied();
             tracing::debug!("session denied: {denied}");
             let status = match denied {
                 Denied::Token(_) => StatusCode::UNAUTHORIZED,
                 Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => StatusCode::FORBIDDEN,
-                Denied::Api(_) => StatusCode::SERVICE_UNAVAILABLE,
+                Denied::Api(_) | Denied::Slow => StatusCode::SERVICE_UNAVAILABLE,
             };
             return (status, format!("{denied}\n")).into_response();
         }

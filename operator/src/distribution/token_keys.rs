@@ -49,21 +49,20 @@ pub(super) struct TokenKeys {
 
 #[derive(Default)]
 struct State {
-    keys: Option<Arc<Keys>>,
+    /// The keys, and the time at which they were fetched.
+    keys: Option<(Arc<Keys>, Instant)>,
     /// Time of the last request for the keys.
-    fetched: Option<Instant>,
+    tried: Option<Instant>,
 }
 
 impl State {
     /// Returns the keys if they can decide about a token of the key `id`, or cannot be fetched again yet.
     fn keys(&self, id: &str) -> Option<Option<Arc<Keys>>> {
-        let age = self.fetched.map(|fetched| fetched.elapsed());
-        let keys = self.keys.clone();
-        if age.is_some_and(|age| age < MIN_INTERVAL) {
-            return Some(keys);
-        }
+        let fresh = self.keys.as_ref().filter(|(_, fetched)| fetched.elapsed() < MAX_AGE);
+        let keys = fresh.map(|(keys, _)| keys.clone());
         let is_known = keys.as_ref().is_some_and(|keys| keys.by_id.contains_key(id));
-        (is_known && age.is_some_and(|age| age < MAX_AGE)).then_some(keys)
+        let tried_recently = self.tried.is_some_and(|tried| tried.elapsed() < MIN_INTERVAL);
+        (is_known || tried_recently).then_some(keys)
     }
 }
 
@@ -132,8 +131,14 @@ impl TokenKeys {
             })
             .ok()
             .map(Arc::new);
-        *self.lock() = State { keys: keys.clone(), fetched: Some(Instant::now()) };
-        keys
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.tried = Some(now);
+        // After a failure the old keys serve until they are too old.
+        if let Some(keys) = keys {
+            state.keys = Some((keys, now));
+        }
+        state.keys(id).flatten()
     }
 
     async fn fetch(&self) -> Result<Keys, String> {
@@ -174,8 +179,15 @@ impl Keys {
         validation.set_required_spec_claims(&["exp", "aud", "iss"]);
         let claims = match decode::<Claims>(token, key, &validation) {
             Ok(decoded) => decoded.claims,
-            // The API server may accept several issuers, and publishes the first.
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidIssuer) => return Verdict::Undecided,
+            // The API server may accept several issuers, and publishes the first. Its clock may differ.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::InvalidIssuer | ErrorKind::ImmatureSignature | ErrorKind::ExpiredSignature
+                ) =>
+            {
+                return Verdict::Undecided;
+            }
             Err(error) if matches!(error.kind(), ErrorKind::InvalidAudience) => {
                 return Verdict::Invalid(format!("it is not valid for the audience {TOKEN_AUDIENCE}"));
             }

@@ -32,7 +32,7 @@ pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec
             );
             nacked.push((uid.clone(), Nack(reason)));
         } else if accepted.iter().any(|(_, other)| same_name(other)) {
-            nacked.push((uid.clone(), Nack("another policy of this name is active".into())));
+            nacked.push((uid.clone(), Nack("an older policy of this name is still active, until the sidecar learns that it was deleted".into())));
         } else {
             enforced += own_enforced;
             shadow += own_shadow;

@@ -44,7 +44,7 @@ impl Programmed {
 pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     let Outcome::Published { published_at, .. } = observed.outcome else {
         let message = "The policy is invalid: see the condition Accepted.";
-        return Programmed::new("False", reasons::PENDING, message);
+        return Programmed::new("False", reasons::INVALID, message);
     };
     let pods = &observed.facts.pods;
     if pods.is_empty() {

@@ -255,9 +255,11 @@ impl Activity {
         self.end.load(Ordering::Relaxed) != 0
     }
 
-    /// Reports whether the sidecar ends the connection while the client does not read.
+    /// Reports whether the sidecar ends the connection in the middle of what the client does not read.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.is_ending() && self.write_blocked.load(Ordering::Relaxed)
+        let end = self.end.load(Ordering::Relaxed);
+        let reason = EndReason::ALL.into_iter().find(|reason| *reason as u8 == end);
+        reason.is_some_and(|reason| !reason.spares_requests()) && self.write_blocked.load(Ordering::Relaxed)
     }
 
     /// Takes the end back, because a request has arrived in the meantime.

@@ -94,7 +94,7 @@ struct Entry {
     /// Bytes that had moved at the last sweep, and the time at which any byte was seen to have moved.
     heard: u64,
     heard_at: u64,
-    /// Time of the last sweep at which [`MIN_RATE`] was reached.
+    /// Time of the last sweep at which [`MIN_RATE`] was reached, or the client was not waited for.
     fast_at: u64,
 }
 
@@ -254,7 +254,7 @@ impl Entry {
         if moved.wrapping_sub(self.moved) >= MIN_PROGRESS {
             (self.moved, self.progress) = (moved, now);
         }
-        if moved.wrapping_sub(self.heard) >= MIN_RATE {
+        if moved.wrapping_sub(self.heard) >= MIN_RATE || !self.activity.waits_for_client(false) {
             self.fast_at = now;
         }
         if moved != self.heard {

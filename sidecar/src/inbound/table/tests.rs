@@ -171,6 +171,21 @@ async fn a_client_that_drips_makes_room_and_one_that_reads_does_not() {
 }
 
 #[tokio::test]
+async fn a_client_is_not_slow_as_soon_as_its_application_answers() {
+    let table = ConnectionTable::new(1);
+    let place = place(&table);
+    let start = activity::now();
+    let _exchange = Exchange::begin(place.activity.clone());
+    for second in 1..=20 {
+        table.sweep_at(start + second * SECOND, NONE);
+    }
+    place.activity.sent(MIN_PROGRESS as usize);
+    place.activity.write_blocked();
+    assert!(table.make_room(start + 20 * SECOND), "soon");
+    assert_eq!(end(&place), None);
+}
+
+#[tokio::test]
 async fn the_connections_with_the_most_unread_bytes_free_memory() {
     let table = ConnectionTable::new(3);
     let [small, large, larger] = [0, 100 << 10, 400 << 10].map(|bytes| {
