@@ -31,6 +31,7 @@ async fn connect_to_redis() -> redis::aio::MultiplexedConnection {
 /// Reads from Redis the count of the current hour for one value of `x-client`.
 async fn stored_count(scope: &str, client: &str) -> u64 {
     let key_secret = KeySecret::try_from(secret("sluice-store-key", "key")).unwrap();
+    let key_secret = key_secret.of_namespace(scope.split('/').next().unwrap());
     let builder = KeyBuilder::new(&[KeyPart::Header("x-client".into())], OnMissing::Shared).unwrap();
     let headers =
         [(http::HeaderName::from_static("x-client"), client.parse().unwrap())].into_iter().collect();
