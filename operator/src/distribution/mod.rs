@@ -5,7 +5,7 @@
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
-//! - `connections`: how many there are of the control port. `source`: whose they are.
+//! - `connections`: how many there are of the control port. `source`: the network of an address.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced.

@@ -21,7 +21,7 @@ const MAX_PER_SOURCE: u32 = 64;
 /// Failed reviews of a source in [`WINDOW`] after which it must wait.
 const MAX_FAILURES: u32 = 10;
 /// Maximum number of reviews of an accepted token that run or wait, and of those that begin in [`WINDOW`]. A sidecar
-/// connects again every 5 s at most.
+/// that loses its session tries again about every 2.5 s.
 const MAX_PER_TOKEN: u32 = 4;
 const MAX_BEGUN_PER_TOKEN: u32 = 60;
 const WINDOW: Duration = Duration::from_secs(60);
