@@ -131,7 +131,7 @@ fn terms(policy: &Path) -> anyhow::Result<Terms> {
             let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
             anyhow::anyhow!(lines.join("\n"))
         })?;
-    let limits: Vec<_> = loaded.iter().flat_map(|policy| &policy.compiled.limits).collect();
+    let limits: Vec<_> = loaded.policies.iter().flat_map(|policy| &policy.compiled.limits).collect();
     let [limit] = limits[..] else { bail!("{name}: the demo needs exactly one limit") };
     let ([KeyPart::Header(header)], LimitKind::Rates(Rates { base, .. })) = (&limit.key[..], &limit.kind)
     else {

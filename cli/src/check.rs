@@ -9,7 +9,7 @@ use sluice_crds::summary;
 
 use crate::input::read;
 
-/// Checks every file for an installation; `-` is standard input. Prints a line for each valid policy and each warning to standard
+/// Checks every file for an installation; `-` is standard input. Prints a line for each valid object and each warning to standard
 /// output, and a line for each problem to standard error. Exits with 0 if all files are valid, otherwise with
 /// 1.
 pub(crate) fn check(files: &[PathBuf], installation: &Installation) -> ExitCode {
@@ -32,7 +32,15 @@ fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Ve
     let loaded = load(&text, installation)
         .map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
     let mut lines = Vec::new();
-    for policy in loaded {
+    for store in &loaded.stores {
+        lines.push(format!(
+            "{name}: {}/{} is valid: {}",
+            store.namespace,
+            store.name,
+            summary::of_store(&store.compiled)
+        ));
+    }
+    for policy in loaded.policies {
         for Problem { line, path, message } in &policy.warnings {
             lines.push(format!("{name}:{line}: warning: {path}: {message}"));
         }

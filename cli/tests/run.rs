@@ -84,7 +84,7 @@ async fn an_unreachable_store_is_reported_without_its_password() {
     run.logged("policies applied").await;
     assert!(get(run.admin, "/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(get(run.address, "/").await.contains("x-sluice-store-failure: unreachable"));
-    assert!(get(run.admin, "/metrics").await.contains("sluice_store_healthy 0"));
+    assert!(get(run.admin, "/metrics").await.contains(r#"sluice_store_healthy{store="default"} 0"#));
     assert!(!run.end().await.contains("s3cret"));
 }
 

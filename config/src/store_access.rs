@@ -1,9 +1,12 @@
-//! The store, and access to it, as the operator sends it to sidecars.
+//! The stores, and access to them, as the operator sends it to sidecars.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use sluice_store::RedisOptions;
+pub use sluice_store::redis::{Endpoint, MAX_PARTITIONS, RedisOptions, Tls, Topology};
 
 use crate::key_secret::KeySecret;
+use crate::policy::DEFAULT_STORE;
 
 /// The store that the configuration chooses for the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,11 @@ pub enum StoreChoice {
     Access(Box<StoreAccess>),
 }
 
+/// The stores of a pod, by the names under which its policies refer to them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StoreChoices(pub BTreeMap<String, StoreChoice>);
+
 /// Access to a Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,6 +35,20 @@ pub struct StoreAccess {
     pub redis: RedisOptions,
     /// Secret that keys are hashed with.
     pub key_secret: KeySecret,
+}
+
+impl StoreChoices {
+    /// Chooses one store, the default of the installation.
+    #[must_use]
+    pub fn only(default: StoreChoice) -> Self {
+        Self(BTreeMap::from([(DEFAULT_STORE.to_owned(), default)]))
+    }
+
+    /// Returns the store of this name. One that was not chosen is unconfigured.
+    #[must_use]
+    pub fn get(&self, name: &str) -> &StoreChoice {
+        self.0.get(name).unwrap_or(&StoreChoice::Unconfigured)
+    }
 }
 
 impl StoreChoice {

@@ -1,4 +1,4 @@
-//! The types and reasons of a policy's status conditions.
+//! The types and reasons of status conditions.
 
 /// The types of conditions.
 pub mod types {
@@ -13,7 +13,11 @@ pub mod types {
     pub const CLIENT_ADDRESS: &str = "ClientAddress";
     /// The sidecars can use the store.
     pub const STORE_HEALTHY: &str = "StoreHealthy";
-    /// Accepted, Programmed and Captured are all true.
+    /// Everything that a policy refers to can be used.
+    pub const RESOLVED_REFS: &str = "ResolvedRefs";
+    /// Of a store: all sidecars that use it can.
+    pub const REACHABLE: &str = "Reachable";
+    /// Accepted, ResolvedRefs, Programmed and Captured are all true; of a store, Accepted, ResolvedRefs and Reachable.
     pub const READY: &str = "Ready";
 }
 
@@ -23,6 +27,22 @@ pub mod reasons {
     pub const ACCEPTED: &str = "Accepted";
     /// Accepted: the policy is not valid. The message names the fields and the reasons.
     pub const INVALID: &str = "Invalid";
+    /// Accepted, of a store: its namespace may not have stores.
+    pub const NOT_ALLOWED: &str = "NotAllowed";
+    /// ResolvedRefs: everything that the object refers to can be used.
+    pub const RESOLVED_REFS: &str = "ResolvedRefs";
+    /// ResolvedRefs: an object does not exist.
+    pub const REF_NOT_FOUND: &str = "RefNotFound";
+    /// ResolvedRefs: the operator has no right to read an object, or the namespace may not use it.
+    pub const REF_NOT_PERMITTED: &str = "RefNotPermitted";
+    /// ResolvedRefs: the content of an object cannot be used.
+    pub const INVALID_CONTENT: &str = "InvalidContent";
+    /// ResolvedRefs, Reachable: something is still being read.
+    pub const WAITING: &str = "Waiting";
+    /// Reachable: all sidecars can use the store.
+    pub const REACHABLE: &str = "Reachable";
+    /// Reachable: only some sidecars can use the store.
+    pub const PARTLY_REACHABLE: &str = "PartlyReachable";
     /// Programmed: every selected pod has confirmed the policy.
     pub const PROGRAMMED: &str = "Programmed";
     /// Programmed: a workload whose pods the policy selects is scaled to zero.
@@ -63,7 +83,7 @@ pub mod reasons {
     pub const DEGRADED: &str = "Degraded";
     /// StoreHealthy: no sidecar has reported yet.
     pub const NO_REPORTS: &str = "NoReports";
-    /// Ready: Accepted, Programmed and Captured are all true.
+    /// Ready: the conditions that it sums up are all true.
     pub const READY: &str = "Ready";
     /// Ready: the same, but the installation turns all policies to Shadow, so no request is rejected.
     pub const SHADOWED_BY_INSTALLATION: &str = "ShadowedByInstallation";

@@ -4,21 +4,25 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::policy::RateLimitPolicy;
+use crate::store::RateLimitStore;
 
 /// Returns the CRDs as YAML, each with the name of its file.
 #[must_use]
-pub fn crd_files() -> Vec<(&'static str, String)> {
-    let mut text = String::from("# Generated from crds/src by `make generate`. Do not edit.\n");
-    let mut crd = crd();
-    finish(&mut crd, false);
-    text.push_str(&serde_saphyr::to_string(&crd).unwrap_or_default());
-    vec![("ratelimitpolicies.sluice.dev.yaml", text)]
+pub fn crd_files() -> Vec<(String, String)> {
+    let file = |(_, mut crd): (&str, Value)| {
+        let mut text = String::from("# Generated from crds/src by `make generate`. Do not edit.\n");
+        finish(&mut crd, false);
+        text.push_str(&serde_saphyr::to_string(&crd).unwrap_or_default());
+        (format!("{}.yaml", crd["metadata"]["name"].as_str().unwrap_or_default()), text)
+    };
+    crds().into_iter().map(file).collect()
 }
 
-/// Returns the CRD as it is derived from the types.
-pub(crate) fn crd() -> Value {
+/// Returns the CRDs as they are derived from the types, by their kinds.
+pub(crate) fn crds() -> Vec<(&'static str, Value)> {
     // A CRD is plain data, which always serializes.
-    serde_json::to_value(RateLimitPolicy::crd()).unwrap_or_default()
+    let plain = |crd| serde_json::to_value(crd).unwrap_or_default();
+    vec![("RateLimitPolicy", plain(RateLimitPolicy::crd())), ("RateLimitStore", plain(RateLimitStore::crd()))]
 }
 
 /// Returns the fields of a union, of which an object has exactly one; `None` if the schema is no union.

@@ -4,7 +4,7 @@
 //!
 //! - [`manifest`]: reads policies from YAML files and reports problems with their lines.
 //! - [`schema`]: checks an object against the schema of the CRD.
-//! - [`policy`]: the API types, with [`duration`] as the format of their durations.
+//! - [`policy`], [`store`]: the API types, with [`duration`] as the format of their durations.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
 //! - [`summary`]: describes a compiled policy in one line.
 //! - [`conditions`]: types and reasons of status conditions.
@@ -18,13 +18,16 @@ pub mod manifest;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod policy;
 pub mod schema;
+#[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
+pub mod store;
 pub mod summary;
 pub mod violation;
 
 pub use compile::installation::Installation;
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
+pub use store::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus};
 pub use violation::Violation;
 
 /// API group of Sluice.

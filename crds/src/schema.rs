@@ -1,27 +1,32 @@
 //! Checks an object against the schema of the CRD, so that `sluice check` rejects everything that the API
 //! server rejects. It also rejects unknown fields, which the API server only drops.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use regex::Regex;
 use serde_json::Value;
 
-use crate::crd::{crd, members_of};
+use crate::crd::{crds, members_of};
 use crate::duration;
 use crate::violation::Violation;
 
-/// Returns the schema of a whole `RateLimitPolicy` object.
-fn schema() -> &'static Value {
-    static SCHEMA: OnceLock<Value> = OnceLock::new();
-    SCHEMA
-        .get_or_init(|| crd().pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default())
+/// Returns the schemas of the kinds: of their whole objects.
+fn schemas() -> &'static BTreeMap<&'static str, Value> {
+    static SCHEMAS: OnceLock<BTreeMap<&'static str, Value>> = OnceLock::new();
+    SCHEMAS.get_or_init(|| {
+        let schema =
+            |crd: Value| crd.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default();
+        crds().into_iter().map(|(kind, crd)| (kind, schema(crd))).collect()
+    })
 }
 
-/// Returns all violations of the schema in `spec`.
+/// Returns all violations of the schema of a kind in `spec`.
 #[must_use]
-pub fn violations(object: &Value) -> Vec<Violation> {
+pub fn violations(kind: &str, object: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
-    let spec = schema().pointer("/properties/spec").unwrap_or(&Value::Null);
+    let schema = schemas().get(kind).unwrap_or(&Value::Null);
+    let spec = schema.pointer("/properties/spec").unwrap_or(&Value::Null);
     match object.get("spec") {
         None | Some(Value::Null) => found.push(Violation::new("spec", "is required")),
         Some(value) => walk("spec", value, spec, &mut found),

@@ -1,11 +1,15 @@
-//! A policy in one line, for `sluice check` and for a column of `kubectl get -o wide`. Defaults are left out:
+//! A policy or a store in one line, for `sluice check` and for a column of `kubectl get -o wide`. Defaults are left out:
 //! `per-customer 10/1m 500/1h (60 sub-windows), login 5/15m [slidingWindowLog, minInterval 2s]; Leased,
 //! onStoreFailure Deny`.
 
 use sluice_config::policy::{
-    AdaptiveKind, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, LimitKind, Mode,
-    OnStoreFailure, Rates,
+    AdaptiveKind, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE, LimitKind,
+    Mode, OnStoreFailure, Rates,
 };
+
+use sluice_config::store_access::Topology;
+
+use crate::store::{CompiledStore, servers};
 
 /// Longest summary in a column, in characters.
 const COLUMN_WIDTH: usize = 200;
@@ -18,6 +22,21 @@ pub fn short(policy: &CompiledPolicy) -> String {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }
+}
+
+/// Returns the summary of a store: `standalone a:6379, TLS, Secret redis`.
+#[must_use]
+pub fn of_store(store: &CompiledStore) -> String {
+    let CompiledStore { redis, secret, access } = store;
+    let topology = match &redis.topology {
+        Topology::Standalone { .. } => "standalone".to_owned(),
+        Topology::Sentinel { master, .. } => format!("master {master} of the sentinels"),
+        Topology::Cluster => "cluster".to_owned(),
+    };
+    let endpoints: Vec<_> = redis.endpoints.iter().map(servers::text).collect();
+    let transport = if redis.tls.is_some() { "TLS" } else { "plain text" };
+    let secret = secret.as_ref().map_or("no Secret".to_owned(), |name| format!("Secret {name}"));
+    format!("{topology} {}, {transport}, {secret}, access {access:?}", endpoints.join(" "))
 }
 
 /// Returns the whole summary of a policy: its limits, and after a semicolon the settings that apply to all of
@@ -34,6 +53,10 @@ pub fn full(policy: &CompiledPolicy) -> String {
             Consistency::Strict => None,
             Consistency::Leased => Some("Leased"),
             Consistency::Local => Some("Local"),
+        },
+        match policy.store.as_str() {
+            DEFAULT_STORE => None,
+            _ => Some("with a store of its own"),
         },
         match policy.on_store_failure {
             OnStoreFailure::Share => None,

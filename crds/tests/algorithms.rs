@@ -14,7 +14,10 @@ fn manifest(rates: &str, more: &str) -> String {
 
 fn one(rates: &str, more: &str) -> LoadedPolicy {
     let text = manifest(rates, more);
-    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .policies
+        .remove(0)
 }
 
 fn errors(rates: &str, more: &str) -> Vec<String> {

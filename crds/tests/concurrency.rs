@@ -13,7 +13,10 @@ fn spec(spec: &str) -> String {
 }
 
 fn loaded(text: &str) -> LoadedPolicy {
-    load(&spec(text), &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}")).remove(0)
+    load(&spec(text), &Installation::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}"))
+        .policies
+        .remove(0)
 }
 
 fn first_problem(text: &str) -> Problem {

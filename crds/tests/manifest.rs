@@ -18,7 +18,10 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 fn one(text: &str) -> LoadedPolicy {
-    load(text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(text, &Installation::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .policies
+        .remove(0)
 }
 
 #[test]
@@ -267,7 +270,7 @@ fn several_documents_and_lists_are_read() {
         "---\n{policy}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n---\n{}",
         policy.replace("name: p", "name: q")
     );
-    assert_eq!(load(&text, &Installation::default()).unwrap().len(), 2);
+    assert_eq!(load(&text, &Installation::default()).unwrap().policies.len(), 2);
     assert!(errors(&format!("{policy}---\n{policy}"))[0].contains("is defined twice in this file"));
     let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: sluice.dev/v1alpha1\n  kind: RateLimitPolicy\n  metadata: {name: p}\n  spec: {limits: [{name: a, rates: [{requests: 1, per: 1x}]}]}\n";
     assert!(errors(list)[0].starts_with("7: spec.limits[0].rates[0].per"), "{:?}", errors(list));
@@ -323,4 +326,62 @@ fn a_problem_hides_no_problem_of_another_field() {
         "spec.mode",
     ];
     assert_eq!(paths, expected);
+}
+
+fn store(spec: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: redis, namespace: n}}\nspec:\n{spec}"
+    )
+}
+
+#[test]
+fn a_store_is_read_beside_policies() {
+    let text = store(
+        "  servers:\n    sentinel: {endpoints: [a, \"[::1]:7\"], master: main}\n  tls: {}\n  secretRef: {name: s}\n  \
+         latencyBudget: 1s\n  keyPrefix: \"p:\"\n  partitions: 96\n",
+    );
+    let loaded = load(&text, &Installation::default()).unwrap();
+    let [store] = &loaded.stores[..] else { panic!("{loaded:?}") };
+    assert_eq!((store.namespace.as_str(), store.name.as_str()), ("n", "redis"));
+    let summary = sluice_crds::summary::of_store(&store.compiled);
+    assert_eq!(summary, "master main of the sentinels a:26379 [::1]:7, TLS, Secret s, access Shared");
+    assert_eq!((store.compiled.redis.partitions, store.compiled.redis.prefix.as_str()), (96, "p:"));
+    let both = format!("{text}---\n{text}");
+    let errors = errors(&both);
+    assert!(errors[0].contains("the RateLimitStore n/redis is defined twice"), "{errors:?}");
+}
+
+#[test]
+fn each_problem_of_a_store_is_named_with_its_field() {
+    for (spec, expected) in [
+        ("  servers: {}\n", "spec.servers: exactly one of standalone, sentinel, cluster must be set"),
+        (
+            "  servers: {standalone: {endpoint: \"a:b\"}}\n",
+            "spec.servers.standalone.endpoint: \"a:b\" has a port",
+        ),
+        (
+            "  servers: {standalone: {endpoint: \"redis://a\"}}\n",
+            "spec.servers.standalone.endpoint: \"redis://a\" has",
+        ),
+        (
+            "  servers: {cluster: {endpoints: [a, \"0.0.0.0\"]}}\n",
+            "spec.servers.cluster.endpoints[1]: \"0.0.0.0\" has a wildcard",
+        ),
+        ("  tls: {}\n", "spec.servers: is required"),
+        (
+            "  servers: {standalone: {endpoint: a}}\n  latencyBudget: 11s\n",
+            "spec.latencyBudget: 11s is out of range",
+        ),
+        ("  servers: {standalone: {endpoint: a}}\n  partitions: 0\n", "spec.partitions: 0 is out of range"),
+        (
+            "  servers: {standalone: {endpoint: a}}\n  keyPrefix: \"{a}\"\n",
+            "spec.keyPrefix: \"{a}\" must match",
+        ),
+        ("  servers: {standalone: {endpoint: a}}\n  access: Root\n", "spec.access: \"Root\" is not allowed"),
+        ("  servers: {standalone: {endpoint: a}}\n  password: hunter2\n", "spec.password: unknown field"),
+    ] {
+        let errors = errors(&store(spec));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(expected), "{errors:?}");
+    }
 }

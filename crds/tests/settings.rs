@@ -8,7 +8,10 @@ fn load_one(top: &str, limits: &str) -> LoadedPolicy {
     let text = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
     );
-    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .policies
+        .remove(0)
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn examples() -> Vec<(String, Value)> {
         let text = std::fs::read_to_string(&path).unwrap();
         for policy in load(&text, &Installation::default())
             .unwrap_or_else(|problems| panic!("{}: {problems:?}", path.display()))
+            .policies
         {
             let json = serde_json::from_str(&policy.compiled.to_json()).unwrap();
             policies.push((path.file_name().unwrap().to_string_lossy().into_owned(), json));

@@ -12,7 +12,10 @@ fn load_one(top: &str, limits: &str) -> LoadedPolicy {
     let text = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p, namespace: n}}\nspec:\n  {top}\n  {limits}\n"
     );
-    load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).remove(0)
+    load(&text, &Installation::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .policies
+        .remove(0)
 }
 
 #[test]
@@ -257,7 +260,7 @@ fn the_installation_trusts_proxies_for_policies_that_name_none() {
             "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  {top}\n  limits: \
              [{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{{requests: 5, per: 1m}}]}}]\n"
         );
-        load(&text, &installation).unwrap().remove(0)
+        load(&text, &installation).unwrap().policies.remove(0)
     };
     let policy = load_one("mode: Enforce");
     assert_eq!(

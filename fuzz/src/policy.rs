@@ -60,7 +60,7 @@ pub const TARGET: Target = Target {
 fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     // Policies of files, some of them compiled; and the text itself as a compiled policy.
-    for loaded in load(text, &Installation::default()).unwrap_or_default() {
+    for loaded in load(text, &Installation::default()).unwrap_or_default().policies {
         let json = loaded.compiled.to_json();
         assert_eq!(serde_json::from_str::<CompiledPolicy>(&json).ok(), Some(loaded.compiled), "{json}");
         prepare(&json);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sluice_config::PreparedPolicy;
 use sluice_config::policy::PolicyUid;
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 use sluice_sidecar::{Options, Route, Sidecar};
@@ -120,10 +120,11 @@ fn start_sidecar(application: SocketAddr) -> SocketAddr {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let upstream = application.to_string().parse().expect("an address is an upstream");
         let bound = Sidecar::bind(Options::new(vec![Route { listen, upstream }])).expect("a free port");
-        let policy = load(POLICY, &Installation::default()).expect("a valid policy").remove(0);
+        let policy = load(POLICY, &Installation::default()).expect("a valid policy").policies.remove(0);
         let prepared = PreparedPolicy::from_json(&policy.compiled.to_json()).expect("a valid policy");
-        let nacked =
-            bound.publisher().publish(&StoreChoice::Memory, &[(PolicyUid::from("p"), Arc::new(prepared))]);
+        let nacked = bound
+            .publisher()
+            .publish(&StoreChoices::only(StoreChoice::Memory), &[(PolicyUid::from("p"), Arc::new(prepared))]);
         assert!(nacked.is_empty(), "{nacked:?}");
         let sidecar = Box::leak(Box::new(bound.serve()));
         sidecar.addresses()[0]

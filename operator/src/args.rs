@@ -76,8 +76,9 @@ pub struct Args {
     #[command(flatten)]
     pub quotas: Quotas,
 
-    /// URL of the store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
-    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password.
+    /// URL of the installation's store: `redis://HOST:PORT`, `redis+cluster://HOST:PORT,HOST:PORT` or
+    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. Use `rediss` for TLS. Do not include a password. The operator
+    /// makes the RateLimitStore `default` from it.
     #[arg(long, env = "SLUICE_STORE_URL", default_value = "redis://sluice-redis.sluice-system.svc:6379")]
     pub store_url: String,
     /// Secret with the credentials of the store, in the operator's namespace. Fields: `password`, and
@@ -86,6 +87,9 @@ pub struct Args {
     /// authentication.
     #[arg(long, env = "SLUICE_STORE_SECRET")]
     pub store_secret: Option<String>,
+    /// Let namespaces have stores of their own.
+    #[arg(long, env = "SLUICE_TENANT_STORES")]
+    pub tenant_stores: bool,
     /// Create the Secret of the store if it does not exist, with a random password and an ACL file. Used for
     /// the embedded Redis.
     #[arg(long, env = "SLUICE_STORE_EMBEDDED")]

@@ -12,7 +12,7 @@
 //! A policy passes through these, in this order:
 //!
 //! - [`cluster`]: tables of policies, pods, Services and namespaces, kept up to date by watches.
-//! - [`policy_key`], [`queue`]: the policies to reconcile.
+//! - [`object_key`], [`queue`]: the policies to reconcile.
 //! - [`reconcile`]: compiles and publishes a policy, then writes its status.
 //! - [`distribution`]: sends published policies to the sidecars and takes their reports.
 
@@ -24,7 +24,7 @@ pub mod cluster;
 pub mod distribution;
 pub mod leadership;
 pub mod metrics;
-pub mod policy_key;
+pub mod object_key;
 pub mod process;
 pub mod queue;
 pub mod reconcile;

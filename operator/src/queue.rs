@@ -1,5 +1,5 @@
-//! The queue of policies to reconcile, with the guarantees of a Kubernetes work queue: a policy is queued at
-//! most once, and it is not handed out again until its current reconcile has ended. A policy that is queued
+//! The queue of objects to reconcile, with the guarantees of a Kubernetes work queue: an object is queued at
+//! most once, and it is not handed out again until its current reconcile has ended. An object that is queued
 //! meanwhile follows directly after.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::policy_key::PolicyKey;
+use crate::object_key::ObjectKey;
 
 #[cfg(test)]
 mod tests;
 
-/// The queue of policies to reconcile.
+/// The queue of objects to reconcile.
 #[derive(Default)]
 pub struct Queue {
     state: Mutex<State>,
@@ -23,24 +23,24 @@ pub struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// Policies to reconcile now.
-    ready: BTreeSet<PolicyKey>,
-    /// Policies to reconcile later, and when.
-    delayed: BTreeMap<PolicyKey, Instant>,
-    /// Policies that are being reconciled.
-    claimed: BTreeSet<PolicyKey>,
+    /// Objects to reconcile now.
+    ready: BTreeSet<ObjectKey>,
+    /// Objects to reconcile later, and when.
+    delayed: BTreeMap<ObjectKey, Instant>,
+    /// Objects that are being reconciled.
+    claimed: BTreeSet<ObjectKey>,
 }
 
-/// A policy taken from the queue. The queue does not return this policy again until the claim is dropped.
+/// An object taken from the queue. The queue does not return this object again until the claim is dropped.
 pub struct Claim {
     queue: Arc<Queue>,
-    key: PolicyKey,
+    key: ObjectKey,
 }
 
 impl Claim {
-    /// Returns the key of the policy.
+    /// Returns the key of the object.
     #[must_use]
-    pub fn key(&self) -> &PolicyKey {
+    pub fn key(&self) -> &ObjectKey {
         &self.key
     }
 }
@@ -53,25 +53,25 @@ impl Drop for Claim {
 }
 
 impl Queue {
-    /// Queues one policy.
-    pub fn add(&self, key: PolicyKey) {
+    /// Queues one object.
+    pub fn add(&self, key: ObjectKey) {
         self.add_all([key]);
     }
 
-    /// Queues several policies.
-    pub fn add_all(&self, keys: impl IntoIterator<Item = PolicyKey>) {
+    /// Queues several objects.
+    pub fn add_all(&self, keys: impl IntoIterator<Item = ObjectKey>) {
         self.lock().ready.extend(keys);
         self.changed.notify_one();
     }
 
-    /// Queues a policy after a delay. If it is already delayed, the earlier time counts.
-    pub fn add_after(&self, key: PolicyKey, delay: Duration) {
+    /// Queues an object after a delay. If it is already delayed, the earlier time counts.
+    pub fn add_after(&self, key: ObjectKey, delay: Duration) {
         let at = Instant::now() + delay;
         self.lock().delayed.entry(key).and_modify(|old| *old = at.min(*old)).or_insert(at);
         self.changed.notify_one();
     }
 
-    /// Waits for a policy that is due and not claimed, and claims it. Only one task may call this.
+    /// Waits for an object that is due and not claimed, and claims it. Only one task may call this.
     pub async fn next(self: &Arc<Self>) -> Claim {
         loop {
             let next_due = {
@@ -97,7 +97,7 @@ impl Queue {
 }
 
 impl State {
-    fn take(&mut self, now: Instant) -> Option<PolicyKey> {
+    fn take(&mut self, now: Instant) -> Option<ObjectKey> {
         let due = self.delayed.extract_if(.., |_, at| *at <= now);
         self.ready.extend(due.map(|(key, _)| key));
         let key = self.ready.iter().find(|key| !self.claimed.contains(*key)).cloned()?;

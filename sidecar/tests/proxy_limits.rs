@@ -3,7 +3,7 @@
 mod support;
 
 use http::StatusCode;
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::{StoreChoice, StoreChoices};
 use support::*;
 
 #[tokio::test]
@@ -240,9 +240,10 @@ async fn policies_that_do_not_fit_together_are_nacked_and_the_others_apply() {
         let limits: Vec<_> = (0..count).map(|n| limit(&format!("{name}-{n}"), 100, "")).collect();
         ("uid-".to_owned() + name, prepare(&policy_json(name, "Allow", &limits)))
     };
-    let nacked = sidecar
-        .publisher()
-        .publish(&StoreChoice::Memory, &[many("a", 30), many("b", 3), many("c", 2), many("a", 1)]);
+    let nacked = sidecar.publisher().publish(
+        &StoreChoices::only(StoreChoice::Memory),
+        &[many("a", 30), many("b", 3), many("c", 2), many("a", 1)],
+    );
     let names: Vec<_> = nacked.iter().map(|(uid, reason)| (uid.as_str(), reason.0.as_str())).collect();
     assert_eq!(names.len(), 2);
     assert!(names[0].0 == "uid-b" && names[0].1.contains("more than 32 limits"), "{names:?}");

@@ -436,7 +436,7 @@ async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates
 /// Returns the number of checks that the store failed to respond to because of this fault.
 fn faults(sidecar: &Sidecar, fault: &str) -> u64 {
     let text = sidecar.metrics();
-    let name = format!(r#"sluice_store_faults_total{{fault="{fault}"}}"#);
+    let name = format!(r#"sluice_store_faults_total{{store="default",fault="{fault}"}}"#);
     assert!(text.contains(&name), "no {name} in\n{text}");
     metric(&text, &name)
 }

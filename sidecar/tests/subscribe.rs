@@ -11,6 +11,7 @@ use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
 use sluice_sidecar::Sidecar;
 use sluice_sidecar::config::subscribe::Subscriber;
+use sluice_store::FaultCause;
 use support::operator::{Operator, message};
 use support::*;
 
@@ -60,7 +61,11 @@ fn hash(json: &str) -> PolicyHash {
 
 /// Returns access to the Redis at this address.
 fn redis_credentials(redis: SocketAddr) -> serde_json::Value {
-    serde_json::json!({"version": 1, "store": redis_at(&format!("redis://{redis}"))})
+    serde_json::json!({"version": 1, "stores": {"default": redis_at(&format!("redis://{redis}"))}})
+}
+
+fn failing(fault: &str, cause: Option<FaultCause>) -> StoreReport {
+    StoreReport::Failing { fault: fault.into(), cause }
 }
 
 fn applied(json: &str) -> PolicyReport {
@@ -90,7 +95,7 @@ async fn policies_take_effect_with_the_credentials_and_are_reported_after_that()
     session.credentials("3");
     let report = test.operator.report().await;
     assert_eq!(report.policies, BTreeMap::from([("uid-a".into(), applied(&ten))]));
-    assert_eq!((report.session, report.store), (session.name, StoreReport::Healthy));
+    assert_eq!((report.session, report.stores["default"].clone()), (session.name, StoreReport::Healthy));
     assert_eq!(test.limit().await, "10", "a reported policy has taken effect");
     assert_eq!(page(test.sidecar.admin().unwrap(), "/startupz").await.status, 200);
 }
@@ -233,7 +238,7 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     session.event("credentials", "5", &redis_credentials(gone));
     loop {
         let report = test.operator.report().await;
-        if report.store == (StoreReport::Failing { fault: "unreachable".into() }) {
+        if report.stores["default"] == failing("unreachable", Some(FaultCause::ConnectionRefused)) {
             break;
         }
     }
@@ -241,7 +246,7 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     assert_eq!((response.status, response.header("x-sluice-store-failure")), (200, "unreachable"));
     session.event("credentials", "6", &serde_json::json!({"version": 1}));
     let report = test.operator.report().await;
-    assert_eq!(report.store, StoreReport::Failing { fault: "unconfigured".into() });
+    assert_eq!(report.stores["default"], failing("unconfigured", None));
 }
 
 #[tokio::test]
@@ -249,19 +254,22 @@ async fn policies_apply_without_access_to_the_store_that_the_sidecar_understands
     let mut test = Following::start().await;
     let session = test.operator.session().await;
     let mut unknown = redis_credentials("127.0.0.1:1".parse().unwrap());
-    unknown["store"]["access"]["redis"]["topology"] = serde_json::json!({"ring": {}});
+    unknown["stores"]["default"]["access"]["redis"]["topology"] = serde_json::json!({"ring": {}});
     session.policies("1", &[("uid-a", &json("a", 10))]);
     session.event("credentials", "2", &unknown);
     let report = test.operator.report().await;
     assert_eq!(report.policies["uid-a"], applied(&json("a", 10)));
-    assert_eq!(report.store, StoreReport::Failing { fault: "unconfigured".into() });
+    assert_eq!(report.stores["default"], failing("unconfigured", None));
     session.credentials("3");
-    assert_eq!(test.operator.report().await.store, StoreReport::Healthy);
+    assert_eq!(test.operator.report().await.stores["default"], StoreReport::Healthy);
     // The access from before stays.
     session.event("credentials", "4", &unknown);
     session.policies("5", &[("uid-b", &json("b", 20))]);
     let report = test.operator.report().await;
-    assert_eq!((&report.policies["uid-b"], &report.store), (&applied(&json("b", 20)), &StoreReport::Healthy));
+    assert_eq!(
+        (&report.policies["uid-b"], &report.stores["default"]),
+        (&applied(&json("b", 20)), &StoreReport::Healthy)
+    );
     assert_eq!(test.limit().await, "20");
 }
 
@@ -286,12 +294,12 @@ async fn a_store_is_used_until_its_successor_has_connected() {
     while test.operator.report().await.policies["uid-a"] != applied(&json("a", 20)) {}
     assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "17");
     drop((connection, redis));
-    while test.operator.report().await.store == StoreReport::Healthy {}
+    while test.operator.report().await.stores["default"] == StoreReport::Healthy {}
     assert_eq!(get(address, "").await.header("x-sluice-store-failure"), "unreachable");
     assert_eq!(get(address, "").await.header("x-ratelimit-limit"), "");
     // A memory store is ready immediately, with new counters.
     session.credentials("5");
-    while test.operator.report().await.store != StoreReport::Healthy {}
+    while test.operator.report().await.stores["default"] != StoreReport::Healthy {}
     assert_eq!(get(address, "").await.header("x-ratelimit-remaining"), "19");
 }
 

@@ -8,7 +8,7 @@
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
 //! - [`usage`]: estimates of a counter's usage from the store's responses.
-//! - [`clock`], [`failure`]: the time of the memory store; errors and health.
+//! - [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]: errors, health, and what caused a fault.
 //! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
 //!   for.
 //!
@@ -19,6 +19,7 @@ mod bounded_table;
 pub mod check;
 pub mod clock;
 pub mod failure;
+mod fault_cause;
 mod lease;
 mod limiter;
 mod local;
@@ -29,6 +30,7 @@ pub mod redis;
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;
 pub use failure::{StoreError, StoreFault, StoreHealth};
+pub use fault_cause::FaultCause;
 pub use lease::LeaseMetrics;
 pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};

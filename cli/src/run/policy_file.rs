@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use sluice_config::PreparedPolicy;
+use sluice_config::policy::DEFAULT_STORE;
+use sluice_config::{CompiledPolicy, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 
@@ -64,11 +65,14 @@ impl PolicyFile {
             anyhow!(lines.join("\n"))
         })?;
         let mut policies = Vec::new();
-        for policy in loaded {
+        anyhow::ensure!(!loaded.policies.is_empty(), "{name}: the file contains no RateLimitPolicy");
+        for policy in loaded.policies {
             for warning in &policy.warnings {
                 tracing::warn!("{name}:{warning}");
             }
-            let prepared = PreparedPolicy::from_json(&policy.compiled.to_json())
+            // All policies count in the store of the command line.
+            let compiled = CompiledPolicy { store: DEFAULT_STORE.into(), ..policy.compiled };
+            let prepared = PreparedPolicy::from_json(&compiled.to_json())
                 .with_context(|| format!("{name}: {}/{}", policy.namespace, policy.name))?;
             policies.push((format!("{}/{}", policy.namespace, policy.name), Arc::new(prepared)));
         }

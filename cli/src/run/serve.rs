@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_sidecar::process::logging;
 use sluice_sidecar::process::run::{Signals, shut_down};
@@ -39,7 +39,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log: _,
     } = args;
     let (mut file, policies) = PolicyFile::open(policy, (&installation).into())?;
-    let store = store.choice()?;
+    let stores = StoreChoices::only(store.choice()?);
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
     options.admin = Some(admin);
@@ -47,7 +47,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     options.debug_headers = debug_headers;
     let bound = Sidecar::bind(options)?;
     let publisher = bound.publisher();
-    if let Some((name, nack)) = publisher.publish(&store, &policies).first() {
+    if let Some((name, nack)) = publisher.publish(&stores, &policies).first() {
         bail!("{}: {name}: {nack}", file.name());
     }
     let sidecar = bound.serve();
@@ -58,21 +58,21 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
     tokio::select! {
         () = signals.next() => {}
-        () = follow(&mut file, &publisher, &store) => {}
+        () = follow(&mut file, &publisher, &stores) => {}
     }
     shut_down(sidecar, &mut signals, drain_delay, drain_timeout).await;
     Ok(())
 }
 
 /// Publishes every valid edit of the file. Never returns.
-async fn follow(file: &mut PolicyFile, publisher: &Publisher, store: &StoreChoice) {
+async fn follow(file: &mut PolicyFile, publisher: &Publisher, stores: &StoreChoices) {
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let Some(edit) = file.changed() else { continue };
         match edit.and_then(|policies| applicable(file, policies)) {
             Ok(policies) => {
                 // No policy is nacked here: all of them are applicable.
-                let _ = publisher.publish(store, &policies);
+                let _ = publisher.publish(stores, &policies);
                 tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
             }
             Err(error) => {

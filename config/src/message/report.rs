@@ -1,9 +1,10 @@
-//! A sidecar's report about its policies and its store.
+//! A sidecar's report about its policies and its stores.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use sluice_store::FaultCause;
 
 use crate::client_address::AddressHeader;
 use crate::policy::{PolicyHash, PolicyUid};
@@ -19,8 +20,9 @@ pub struct Report {
     pub session: String,
     /// State of every policy that the sidecar has received.
     pub policies: BTreeMap<PolicyUid, PolicyReport>,
-    /// Health of the store.
-    pub store: StoreReport,
+    /// Health of each store that some policy uses, by the name of the store.
+    #[serde(default)]
+    pub stores: BTreeMap<String, StoreReport>,
 }
 
 /// The state of one policy in one sidecar.
@@ -57,7 +59,7 @@ pub struct UntrustedProxy {
     pub header: AddressHeader,
 }
 
-/// The health of the store, as one sidecar sees it.
+/// The health of a store, as one sidecar sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StoreReport {
@@ -67,7 +69,10 @@ pub enum StoreReport {
     Healthy,
     /// The store does not respond or cannot be used.
     Failing {
-        /// Kind of failure: `unreachable`, `slow`, `refused`, `read-only` or `nonsense`.
+        /// Kind of failure: `unreachable`, `slow`, `refused`, `read-only`, `nonsense`, `wrong-type` or `unconfigured`.
         fault: String,
+        /// What caused it, if it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<FaultCause>,
     },
 }

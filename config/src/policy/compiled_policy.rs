@@ -6,6 +6,9 @@ use sluice_store::{Consistency, OnStoreFailure};
 use crate::client_address::ClientAddress;
 use crate::policy::{CompiledLimit, Mode};
 
+/// Name of the installation's store. Other names are those of stores in the policy's namespace.
+pub const DEFAULT_STORE: &str = "default";
+
 /// A compiled policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -20,6 +23,9 @@ pub struct CompiledPolicy {
     pub on_store_failure: OnStoreFailure,
     /// Location of the counters.
     pub consistency: Consistency,
+    /// Name of the store; if absent, [`DEFAULT_STORE`].
+    #[serde(default = "default_store", skip_serializing_if = "is_default_store")]
+    pub store: String,
     /// Treatment of requests whose path can be read in several ways.
     pub ambiguous_paths: AmbiguousPaths,
     /// Source of client addresses; if absent, the peer's address.
@@ -49,6 +55,14 @@ pub enum AmbiguousPaths {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hints {}
+
+fn default_store() -> String {
+    DEFAULT_STORE.to_owned()
+}
+
+fn is_default_store(name: &str) -> bool {
+    name == DEFAULT_STORE
+}
 
 impl Hints {
     fn is_empty(&self) -> bool {

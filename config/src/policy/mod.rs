@@ -18,7 +18,7 @@ pub mod limit;
 pub mod mode;
 
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
-pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, Hints};
+pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
 pub use ids::{PolicyHash, PolicyUid};
 pub use limit::{Boosted, Capacity, CompiledLimit, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots};
 pub use mode::Mode;

@@ -29,6 +29,8 @@ pub struct PreparedPolicy {
     pub on_store_failure: OnStoreFailure,
     /// Location of the counters.
     pub consistency: Consistency,
+    /// Name of the store.
+    pub store: String,
     /// Treatment of requests whose path can be read in several ways.
     pub ambiguous_paths: AmbiguousPaths,
     /// Limits of the policy.
@@ -65,6 +67,7 @@ impl PreparedPolicy {
             name: policy.name,
             on_store_failure: policy.on_store_failure,
             consistency: policy.consistency,
+            store: policy.store,
             ambiguous_paths: match policy.mode {
                 Mode::Enforce => policy.ambiguous_paths,
                 Mode::Shadow => AmbiguousPaths::Match,

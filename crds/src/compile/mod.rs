@@ -1,7 +1,7 @@
-//! Compiles policies. Validating is compiling: one function returns the compiled policy, or all violations.
+//! Compiles policies and stores. Validating is compiling: one function returns the compiled form, or all violations.
 //! Admission, the controller and `sluice check` all call it, so they always agree.
 //!
-//! Each type in [`crate::policy`] compiles itself: it checks its fields, reports what is wrong or probably not
+//! Each type in [`crate::policy`] and [`crate::store`] compiles itself: it checks its fields, reports what is wrong or probably not
 //! intended, and translates the rest. Equal specs give equal compiled policies, with equal hashes.
 //!
 //! - [`installation`]: what the installation sets for all policies.
@@ -17,6 +17,7 @@ mod readable;
 pub(crate) mod redundant_rates;
 
 use kube::core::Selector;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluice_config::CompiledPolicy;
 
@@ -25,6 +26,7 @@ use self::installation::Installation;
 use self::readable::readable_spec;
 use crate::policy::RateLimitPolicySpec;
 use crate::schema;
+use crate::store::{CompiledStore, RateLimitStoreSpec};
 use crate::violation::Violation;
 
 /// A valid policy.
@@ -38,24 +40,48 @@ pub struct Compiled {
     pub warnings: Vec<Violation>,
 }
 
-/// Compiles an object in JSON for an installation, or returns all its violations: those of the schema, and everything that a schema
-/// cannot express.
+/// Compiles a policy in JSON for an installation, or returns all its violations: those of the schema, and everything that
+/// a schema cannot express.
 pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
+    let (compiled, warnings) =
+        compile_spec(object, "RateLimitPolicy", |spec: RateLimitPolicySpec, at, name| {
+            let (policy, selector) = spec.compile(at, installation, name("namespace"), name("name"));
+            Some((policy?, selector))
+        })?;
+    let (policy, selector) = compiled;
+    Ok(Compiled { policy, selector, warnings })
+}
+
+/// Compiles a store in JSON, or returns all its violations.
+pub fn compile_store(object: &Value) -> Result<CompiledStore, Vec<Violation>> {
+    let (store, _) =
+        compile_spec(object, "RateLimitStore", |spec: RateLimitStoreSpec, at, _| spec.compile(at))?;
+    Ok(store)
+}
+
+/// Compiles the spec of an object. `compile` receives the spec, its place, and the fields of the object's metadata.
+/// Returns the compiled form and the warnings.
+fn compile_spec<S: DeserializeOwned, C>(
+    object: &Value,
+    kind: &str,
+    compile: impl FnOnce(S, &Field<'_>, &dyn Fn(&str) -> String) -> Option<C>,
+) -> Result<(C, Vec<Violation>), Vec<Violation>> {
     let mut object = object.clone();
     remove_nulls(&mut object);
-    let report = Report::new(schema::violations(&object));
-    let spec = match serde_json::from_value::<RateLimitPolicySpec>(readable_spec(&object, &report)) {
+    let report = Report::new(schema::violations(kind, &object));
+    let spec = match serde_json::from_value::<S>(readable_spec(&object, &report)) {
         Ok(spec) => spec,
         Err(error) => {
-            Field::root(&report).violation(error.to_string());
+            // Without a required field, there is nothing more to find.
+            if report.is_empty() {
+                Field::root(&report).violation(error.to_string());
+            }
             return Err(report.into_violations());
         }
     };
     let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    let (policy, selector) =
-        spec.compile(&Field::root(&report), installation, name("namespace"), name("name"));
-    match (policy, report.is_empty()) {
-        (Some(policy), true) => Ok(Compiled { policy, selector, warnings: report.into_warnings() }),
+    match (compile(spec, &Field::root(&report), &name), report.is_empty()) {
+        (Some(compiled), true) => Ok((compiled, report.into_warnings())),
         _ => Err(report.into_violations()),
     }
 }

@@ -1,4 +1,4 @@
-//! Reads policies from YAML files and reports problems with their lines, for `sluice check` and `sluice run`.
+//! Reads policies and stores from YAML files and reports problems with their lines, for `sluice check` and `sluice run`.
 //!
 //! - [`yaml`]: YAML values that keep their lines.
 //! - [`metadata`]: checks of an object's metadata.
@@ -16,7 +16,8 @@ use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
 use crate::compile::installation::Installation;
-use crate::compile::{Compiled, compile};
+use crate::compile::{Compiled, compile, compile_store};
+use crate::store::CompiledStore;
 use crate::violation::Violation;
 
 /// Size of the largest file that is read, in bytes.
@@ -35,9 +36,44 @@ pub struct LoadedPolicy {
     pub warnings: Vec<Problem>,
 }
 
-/// Reads every policy of a YAML text, which may contain several documents and Lists. Skips objects of other
-/// kinds. The policies are compiled for an installation. It is a problem if the text contains no policy.
-pub fn load(text: &str, installation: &Installation) -> Result<Vec<LoadedPolicy>, Vec<Problem>> {
+/// A store from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedStore {
+    /// Namespace of the store; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the store.
+    pub name: String,
+    /// The compiled store.
+    pub compiled: CompiledStore,
+}
+
+/// The objects of a file.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded {
+    /// The policies.
+    pub policies: Vec<LoadedPolicy>,
+    /// The stores.
+    pub stores: Vec<LoadedStore>,
+}
+
+/// An object of a file.
+enum LoadedObject {
+    Policy(LoadedPolicy),
+    Store(LoadedStore),
+    /// An object of a kind that is none of ours.
+    Other,
+}
+
+/// A kind of objects.
+#[derive(Clone, Copy)]
+enum Kind {
+    Policy,
+    Store,
+}
+
+/// Reads every policy and store of a YAML text, which may contain several documents and Lists. Skips objects of other
+/// kinds. The policies are compiled for an installation. It is a problem if the text contains neither.
+pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Problem>> {
     if text.len() > MAX_BYTES {
         return Err(vec![Problem::new(
             1,
@@ -69,24 +105,35 @@ pub fn load(text: &str, installation: &Installation) -> Result<Vec<LoadedPolicy>
             _ => nodes.push(document),
         }
     }
-    let (mut loaded, mut problems) = (Vec::<LoadedPolicy>::new(), Vec::new());
+    let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
     for node in &nodes {
-        match load_policy(node, installation) {
-            Ok(Some(policy)) => {
-                match loaded.iter().find(|l| l.namespace == policy.namespace && l.name == policy.name) {
-                    Some(_) => problems.push(Problem::new(
-                        node.referenced.line(),
-                        "metadata.name",
-                        format!("{}/{} is defined twice in this file", policy.namespace, policy.name),
-                    )),
-                    None => loaded.push(policy),
+        let mut add = |kind: &str, namespace: &str, name: &str, is_repeated: bool| {
+            if is_repeated {
+                let message = format!("the {kind} {namespace}/{name} is defined twice in this file");
+                problems.push(Problem::new(node.referenced.line(), "metadata.name", message));
+            }
+            !is_repeated
+        };
+        match load_object(node, installation) {
+            Ok(LoadedObject::Policy(policy)) => {
+                let (namespace, name) = (&policy.namespace, &policy.name);
+                let same = |other: &LoadedPolicy| other.namespace == *namespace && other.name == *name;
+                if add("RateLimitPolicy", namespace, name, loaded.policies.iter().any(same)) {
+                    loaded.policies.push(policy);
                 }
             }
-            Ok(None) => {}
+            Ok(LoadedObject::Store(store)) => {
+                let (namespace, name) = (&store.namespace, &store.name);
+                let same = |other: &LoadedStore| other.namespace == *namespace && other.name == *name;
+                if add("RateLimitStore", namespace, name, loaded.stores.iter().any(same)) {
+                    loaded.stores.push(store);
+                }
+            }
+            Ok(LoadedObject::Other) => {}
             Err(found) => problems.extend(found),
         }
     }
-    if loaded.is_empty() && problems.is_empty() {
+    if loaded.policies.is_empty() && loaded.stores.is_empty() && problems.is_empty() {
         let mut kinds: Vec<_> =
             nodes.iter().filter_map(|node| node.value.get("kind").and_then(Node::as_str)).collect();
         kinds.dedup();
@@ -96,11 +143,8 @@ pub fn load(text: &str, installation: &Installation) -> Result<Vec<LoadedPolicy>
     if problems.is_empty() { Ok(loaded) } else { Err(problems) }
 }
 
-/// Loads one object; `None` if it is of another kind.
-fn load_policy(
-    node: &Spanned<Node>,
-    installation: &Installation,
-) -> Result<Option<LoadedPolicy>, Vec<Problem>> {
+/// Loads one object.
+fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<LoadedObject, Vec<Problem>> {
     let top = node.referenced.line();
     if !matches!(node.value, Node::Map(_)) {
         return Err(vec![Problem::new(
@@ -111,9 +155,10 @@ fn load_policy(
     }
     let (api, kind) =
         (node.value.get("apiVersion").and_then(Node::as_str), node.value.get("kind").and_then(Node::as_str));
-    match (api, kind) {
-        (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => {}
-        (Some(api), Some("RateLimitPolicy")) if api.starts_with("sluice.dev/") => {
+    let kind = match (api, kind) {
+        (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => Kind::Policy,
+        (Some("sluice.dev/v1alpha1"), Some("RateLimitStore")) => Kind::Store,
+        (Some(api), Some("RateLimitPolicy" | "RateLimitStore")) if api.starts_with("sluice.dev/") => {
             return Err(vec![Problem::new(
                 line_of(node, "apiVersion"),
                 "apiVersion",
@@ -121,10 +166,10 @@ fn load_policy(
             )]);
         }
         (Some(api), Some(kind)) if api.starts_with("sluice.dev/") => {
-            let message = format!("{kind:?} is not a known kind: use RateLimitPolicy");
+            let message = format!("{kind:?} is not a known kind: use RateLimitPolicy or RateLimitStore");
             return Err(vec![Problem::new(line_of(node, "kind"), "kind", message)]);
         }
-        (Some(_), Some(_)) => return Ok(None),
+        (Some(_), Some(_)) => return Ok(LoadedObject::Other),
         (None, _) => {
             return Err(vec![Problem::new(
                 top,
@@ -135,7 +180,7 @@ fn load_policy(
         (_, None) => {
             return Err(vec![Problem::new(top, "kind", "is required: for a policy, RateLimitPolicy")]);
         }
-    }
+    };
     let mut object = node.value.to_json();
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     if name.is_empty() {
@@ -157,9 +202,18 @@ fn load_policy(
     let located = |violation: Violation| {
         Problem::new(line_of(node, &violation.path), violation.path, violation.message)
     };
-    let compiled = compile(&object, installation)
-        .map_err(|violations| violations.into_iter().map(located).collect::<Vec<_>>())?;
-    let Compiled { policy, selector: _, warnings } = compiled;
-    let warnings = warnings.into_iter().map(located).collect();
-    Ok(Some(LoadedPolicy { namespace: policy.namespace.clone(), name, compiled: policy, warnings }))
+    let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
+    match kind {
+        Kind::Policy => {
+            let Compiled { policy, selector: _, warnings } =
+                compile(&object, installation).map_err(located)?;
+            let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
+            Ok(LoadedObject::Policy(LoadedPolicy { namespace, name, compiled: policy, warnings }))
+        }
+        Kind::Store => {
+            let compiled = compile_store(&object).map_err(located)?;
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+            Ok(LoadedObject::Store(LoadedStore { namespace, name, compiled }))
+        }
+    }
 }

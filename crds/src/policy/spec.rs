@@ -6,14 +6,14 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::{
-    AmbiguousPaths, CompiledLimit, Consistency, Hints, LimitKind, Mode, OnStoreFailure, Rates,
+    AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
 };
 use sluice_limiter::Rate;
 
 use crate::compile::client_warnings;
 use crate::compile::field::Field;
 use crate::compile::installation::Installation;
-use crate::policy::{ClientAddress, Concurrency, Limit, RateLimitPolicyStatus};
+use crate::policy::{ClientAddress, Concurrency, Limit, RateLimitPolicyStatus, StoreRef};
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
 /// nothing, so below this number a few pods with the same client call the store for nearly every request.
@@ -64,6 +64,10 @@ pub struct RateLimitPolicySpec {
     ///   the policy selects.
     #[serde(default)]
     pub consistency: Consistency,
+    /// Store that the policy counts in: a RateLimitStore of this namespace. Default: the store of the installation,
+    /// whose name is also default. With another store, all counters of the policy start at zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_ref: Option<StoreRef>,
     /// Decision about a request when the store does not answer within the latency budget:
     /// - Share (default): the pod counts the request and admits up to the limit divided by the number of pods
     ///   that the policy selects. When the store is back, it adds what the pod counted. `max` in `concurrency`
@@ -139,6 +143,7 @@ impl RateLimitPolicySpec {
             mode: self.mode,
             on_store_failure: self.on_store_failure,
             consistency: self.consistency,
+            store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
             ambiguous_paths: self.ambiguous_paths,
             client_address,
             limits,

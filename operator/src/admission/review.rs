@@ -1,9 +1,11 @@
-//! The review of a policy, with the same validation as `sluice check`, and the quotas.
+//! The review of a policy, with the same validation as `sluice check`, and the quotas; and the review of a store.
 
 use serde_json::Value;
 use sluice_crds::{Installation, Violation, compile};
 
 use crate::args::Quotas;
+use crate::object_key::StoreKey;
+use crate::store::resolve::{Resolved, StoreRules};
 
 /// Maximum number of violations, or warnings, in one response.
 const MAX_LINES: usize = 20;
@@ -17,18 +19,43 @@ pub struct Review {
     pub warnings: Vec<String>,
 }
 
-/// Reviews policies: what they say, and whether there is room for them.
+/// Reviews policies: what they say, and whether there is room for them. Reviews stores: what they say, and whether
+/// their namespace may have them.
 #[derive(Clone, Default)]
 pub struct Reviewer {
     /// The settings of the installation.
     pub installation: Installation,
     /// The quotas, and access to the cluster. `None` checks no quotas.
     pub quotas: Option<(Quotas, kube::Client)>,
+    /// Which stores the installation has. `None` reviews no stores.
+    pub stores: Option<StoreRules>,
 }
 
 impl Reviewer {
-    /// Reviews a policy object, and its last edit if there is one.
+    /// Reviews an object, and its last edit if there is one.
     pub async fn review(&self, object: &Value, old: Option<&Value>) -> Review {
+        match object["kind"].as_str() {
+            Some("RateLimitStore") => self.review_store(object),
+            _ => self.review_policy(object, old).await,
+        }
+    }
+
+    fn review_store(&self, object: &Value) -> Review {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let key = StoreKey::new(text("namespace"), text("name"));
+        let rejection = match self.stores.as_ref().map(|rules| rules.compile(&key, object)) {
+            Some(Err(Resolved::Invalid(violations))) => Some(lines(&violations).join("; ")),
+            Some(Err(_)) => Some(
+                "namespaces have no stores of their own in this installation: ask the administrators of Sluice for the \
+                 chart value tenantStores.enabled"
+                    .to_owned(),
+            ),
+            Some(Ok(_)) | None => None,
+        };
+        Review { rejection, warnings: Vec::new() }
+    }
+
+    async fn review_policy(&self, object: &Value, old: Option<&Value>) -> Review {
         let compiled = match compile(object, &self.installation) {
             Ok(compiled) => compiled,
             Err(violations) => {

@@ -4,6 +4,7 @@
 //!
 //! - [`watch`]: the loop that all watches share.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
+//! - [`stores`]: stores as the API server has them; [`references`]: the Secrets that they refer to.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
 //! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
 //! - [`services`]: Services and the ports that they target.
@@ -19,6 +20,8 @@ pub mod objects;
 pub mod pod;
 pub mod pods;
 pub mod policies;
+pub mod references;
 pub mod services;
 pub mod settings;
+pub mod stores;
 pub mod watch;

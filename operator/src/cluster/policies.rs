@@ -14,7 +14,7 @@ use sluice_crds::RateLimitPolicy;
 use tokio::sync::watch;
 
 use crate::cluster::watch::{Change, follow};
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 
 #[cfg(test)]
 mod tests;

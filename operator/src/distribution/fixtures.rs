@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kube::core::Selector;
 use sluice_config::CompiledPolicy;
 use sluice_config::message::Policies;
-use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
+use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::Publication;
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 
 /// UID of the pod of [`identity`].
 pub(super) const POD_UID: &str = "uid";
@@ -27,6 +27,7 @@ pub(super) fn strict() -> CompiledPolicy {
         mode: Mode::Enforce,
         on_store_failure: OnStoreFailure::Allow,
         consistency: Consistency::Strict,
+        store: DEFAULT_STORE.into(),
         ambiguous_paths: Default::default(),
         client_address: None,
         limits: Vec::new(),

@@ -3,6 +3,7 @@
 //! grows with every change.
 //!
 //! - `policies`: publishes and removes policies, and sets their replicas.
+//! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
 //! - [`desired`]: the desired state of one pod.
 
@@ -11,20 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::{Selector, SelectorExt as _};
 use sluice_config::policy::Mode;
-use sluice_config::store_access::StoreChoice;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::distribution::hub::stores::HubStores;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::PublishedForms;
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::queue::Queue;
 
 pub mod desired;
 mod policies;
 mod sessions;
+pub mod stores;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +37,8 @@ pub struct Hub {
     readiness: watch::Sender<HubReadiness>,
     /// Receives the policies whose status may have changed.
     queue: Arc<Queue>,
+    /// Notified when what sidecars report about stores may have changed.
+    store_reports: Arc<Notify>,
 }
 
 /// The conditions under which sessions may begin.
@@ -42,8 +46,8 @@ pub struct Hub {
 struct HubReadiness {
     /// All policies of the first list have been published.
     policies: bool,
-    /// The store is known.
-    store: bool,
+    /// The stores are known.
+    stores: bool,
     /// The mode of the installation is known.
     mode: bool,
 }
@@ -54,7 +58,7 @@ struct State {
     policies: BTreeMap<String, DistributedPolicy>,
     /// Sessions by the UID of their pod.
     sessions: HashMap<String, Session>,
-    store: Option<StoreChoice>,
+    stores: HubStores,
     /// With `Shadow`, all policies are published in shadow mode.
     mode: Mode,
 }
@@ -63,6 +67,8 @@ struct State {
 struct DistributedPolicy {
     key: PolicyKey,
     selector: Selector,
+    /// Name of the store that the last valid edit counts in.
+    store: String,
     /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
     published: Option<PublishedForms>,
     /// Time at which the last valid edit was published, under the present mode of the installation.
@@ -98,11 +104,12 @@ impl Hub {
             version: watch::Sender::new(0),
             readiness: watch::Sender::default(),
             queue,
+            store_reports: Arc::default(),
         }
     }
 
-    /// Allows sessions to begin once there is access to the store and the mode of the installation is known. Call this when all policies of the first
-    /// list have been published: a sidecar that connects earlier would drop the policies that it does not
+    /// Allows sessions to begin once the stores and the mode of the installation are known. Call this when all policies
+    /// of the first list have been published: a sidecar that connects earlier would drop the policies that it does not
     /// receive.
     pub fn open(&self) {
         if self.readiness.borrow().policies {
@@ -117,18 +124,8 @@ impl Hub {
     /// Waits until sessions may begin.
     pub async fn opened(&self) {
         let mut readiness = self.readiness.subscribe();
-        let _ = readiness.wait_for(|readiness| readiness.policies && readiness.store && readiness.mode).await;
-    }
-
-    /// Sets the store, with the access to it.
-    pub fn set_store(&self, store: StoreChoice) {
-        let mut state = self.lock();
-        if state.store.as_ref() != Some(&store) {
-            state.store = Some(store);
-            drop(state);
-            self.readiness.send_modify(|readiness| readiness.store = true);
-            self.changed();
-        }
+        let _ =
+            readiness.wait_for(|readiness| readiness.policies && readiness.stores && readiness.mode).await;
     }
 
     /// Sets the mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode, also those
@@ -152,14 +149,8 @@ impl Hub {
         self.readiness.send_modify(|readiness| readiness.mode = true);
     }
 
-    /// Reports whether the store is known.
-    #[must_use]
-    pub fn has_store(&self) -> bool {
-        self.lock().store.is_some()
-    }
-
     /// Returns the version number, which grows with every change of policies, labels of pods or the access to
-    /// the store.
+    /// stores.
     #[must_use]
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()

@@ -11,6 +11,8 @@ use sluice_config::{CompiledPolicy, PolicyHash};
 pub struct Publication {
     /// Selector of the pods that receive the policy.
     pub selector: Selector,
+    /// Name of the store that the policy counts in.
+    pub store: String,
     /// The policy in JSON, and its hash.
     pub forms: PublishedForms,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
@@ -43,7 +45,7 @@ impl Publication {
         let forms = PublishedForms { as_written: encode(policy)?, in_shadow: encode(&policy.in_shadow())? };
         let needs_replicas =
             policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share;
-        Ok(Self { selector, forms, needs_replicas })
+        Ok(Self { selector, store: policy.store.clone(), forms, needs_replicas })
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) struct Session {
     pub(super) name: String,
     /// The last report about each policy, by its UID.
     pub(super) reports: BTreeMap<String, PolicyReport>,
-    /// The last report about the store.
-    pub(super) store: StoreReport,
+    /// The last report about each store, by its name.
+    pub(super) stores: BTreeMap<String, StoreReport>,
     /// Time at which the reports expire, or `None` while the session lasts and has reported.
     pub(super) expires: Option<Instant>,
     /// Whether the session has ended.
@@ -88,5 +88,17 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
             PolicyReport::Nacked { hash, reason }
         }
         applied @ PolicyReport::Applied { .. } => applied,
+    }
+}
+
+/// Makes a report about a store fit for a status message: the kind of a fault is one of few words.
+pub(super) fn sanitized_store(report: StoreReport) -> StoreReport {
+    match report {
+        StoreReport::Failing { mut fault, cause } => {
+            fault
+                .truncate(fault.bytes().take_while(|&b| b.is_ascii_lowercase() || b == b'-').count().min(32));
+            StoreReport::Failing { fault, cause }
+        }
+        StoreReport::Unknown | StoreReport::Healthy => report,
     }
 }

@@ -1,6 +1,7 @@
 //! The leader: serves sidecars, watches the cluster and reconciles policies while this replica holds the
 //! lease.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,10 @@ use crate::process::control_port;
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Listed};
 use crate::reconcile::controller;
-use crate::store::access;
+use crate::store::controller::StoreController;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// Interval between reads of the store's Secret while there is no access to the store.
-const RETRY_ACCESS_EVERY: Duration = Duration::from_secs(5);
 
 /// The parts that the leader runs.
 pub struct Leader {
@@ -71,6 +70,8 @@ impl Leader {
             self.metrics.clone(),
             (&self.args.installation).into(),
         ));
+        let (client, hub) = (self.client.clone(), self.hub.clone());
+        let stores = StoreController::new(client, hub, &self.args, context.stores.clone())?;
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let tls = self.certificates.tls.clone();
         let control_port = control_port::serve(self.args.control_listen, tls, self.handle.clone(), router);
@@ -82,7 +83,8 @@ impl Leader {
             () = self.watch_settings(&context) => Ok(()),
             () = controller::run(context.clone()) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
-            () = self.refresh_store_access() => Ok(()),
+            () = stores.run() => Ok(()),
+            () = queue_users_of_stores(&context) => Ok(()),
             () = self.publish_authority(&context) => Ok(()),
         }
     }
@@ -131,28 +133,6 @@ impl Leader {
         .await;
     }
 
-    /// Reads the Secrets of the store at intervals. The hub accepts no sessions until that first succeeds.
-    /// Until then sidecars keep their policies, while this replica leads and serves admission.
-    async fn refresh_store_access(&self) {
-        loop {
-            let delay = match access::read(self.client.clone(), &self.args).await {
-                Ok(store) => {
-                    self.hub.set_store(store);
-                    REFRESH_EVERY
-                }
-                Err(error) if self.hub.has_store() => {
-                    tracing::warn!("keeping the access to the store as it was: {error:#}");
-                    REFRESH_EVERY
-                }
-                Err(error) => {
-                    tracing::warn!("sidecars receive no policies until this error is fixed: {error:#}");
-                    RETRY_ACCESS_EVERY
-                }
-            };
-            tokio::time::sleep(delay).await;
-        }
-    }
-
     /// Publishes the operator's authority to the API server and to the namespaces of sidecars, whenever one
     /// of them changes.
     async fn publish_authority(&self, context: &Context) {
@@ -170,6 +150,26 @@ impl Leader {
                 // Another client may have changed what was written.
                 () = tokio::time::sleep(REFRESH_EVERY) => {}
             }
+        }
+    }
+}
+
+/// Queues the policies of namespaces whose stores have changed.
+async fn queue_users_of_stores(context: &Context) {
+    let mut resolutions = context.stores.subscribe();
+    let mut before = BTreeMap::new();
+    // The sender lives as long as the context.
+    while let Ok(now) = resolutions.wait_for(Option::is_some).await.map(|now| now.clone().unwrap_or_default())
+    {
+        context.listed.send_modify(|listed| listed.stores = true);
+        let keys = now.keys().chain(before.keys()).filter(|key| now.get(*key) != before.get(*key));
+        let namespaces: BTreeSet<_> = keys.map(|key| key.namespace.as_str()).collect();
+        for namespace in namespaces {
+            context.queue.add_all(context.policies.in_namespace(namespace));
+        }
+        before = now;
+        if resolutions.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
 use crate::queue::Queue;
-use crate::store::{access, secrets};
+use crate::store::{default_store, secrets};
 
 /// Interval between reads of the certificates' Secret.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
 
 /// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    access::options(&args)?;
+    default_store::spec(&args)?;
     let client = kube::Client::try_default()
         .await
         .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
@@ -70,6 +70,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let reviewer = Reviewer {
         installation: (&args.installation).into(),
         quotas: Some((args.quotas.clone(), client.clone())),
+        stores: Some(default_store::rules(&args)),
     };
     let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
         .handle(handle.clone())

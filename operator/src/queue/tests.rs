@@ -1,7 +1,7 @@
 use super::*;
 
-fn key(name: &str) -> PolicyKey {
-    PolicyKey { namespace: "n".into(), name: name.into() }
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
 }
 
 /// Reports whether the queue has nothing to hand out now.

@@ -15,6 +15,7 @@ use crate::cluster::services::Services;
 use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::store::resolve::Resolutions;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
 const MAX_CONCURRENT: usize = 8;
@@ -37,6 +38,8 @@ pub struct Context {
     pub network_policies: NetworkPolicies,
     /// Namespaces whose pods get sidecars.
     pub namespaces: Namespaces,
+    /// The stores of namespaces, as far as they can be used.
+    pub stores: Arc<Resolutions>,
     /// Progress of the first lists of these tables.
     pub listed: watch::Sender<Listed>,
     /// Published policies and their confirmations.
@@ -64,12 +67,14 @@ pub struct Listed {
     pub network_policies: bool,
     /// The table of namespaces.
     pub namespaces: bool,
+    /// The resolutions of stores.
+    pub stores: bool,
 }
 
 impl Listed {
     fn is_complete(&self) -> bool {
-        let Self { pods, services, endpoint_slices, network_policies, namespaces } = *self;
-        pods && services && endpoint_slices && network_policies && namespaces
+        let Self { pods, services, endpoint_slices, network_policies, namespaces, stores } = *self;
+        pods && services && endpoint_slices && network_policies && namespaces && stores
     }
 }
 
@@ -91,6 +96,7 @@ impl Context {
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),
             namespaces: Namespaces::default(),
+            stores: Arc::default(),
             listed: watch::Sender::default(),
             leader_since: Instant::now(),
             api_permits: Semaphore::new(MAX_CONCURRENT),

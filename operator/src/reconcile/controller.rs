@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::queue::Claim;
 use crate::reconcile::compile::compile;
 use crate::reconcile::context::Context;
@@ -89,9 +89,9 @@ async fn update_status(
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {
-        Outcome::Published { hash, selector, .. } => {
+        Outcome::Published { hash, selector, policy, .. } => {
             let pods = count_replicas(context, key, &uid, selector).await?;
-            dereference(context, key, &uid, hash, selector, pods).await?
+            dereference(context, key, &uid, hash, selector, &policy.store, pods).await?
         }
         Outcome::Invalid(_) => Facts::default(),
     };

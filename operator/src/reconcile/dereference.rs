@@ -11,12 +11,13 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::api::{Api, ListParams};
 use kube::core::{Selector, SelectorExt as _};
 use sluice_config::PolicyHash;
+use sluice_config::policy::DEFAULT_STORE;
 
 use crate::cluster::pod::{Pod, PodFacts, is_opted_out};
 use crate::cluster::services::Service;
-use crate::policy_key::PolicyKey;
+use crate::object_key::{PolicyKey, StoreKey};
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::{CountedPod, Facts, Unlimited, UnlimitedPod};
+use crate::reconcile::facts::{CountedPod, Facts, StoreFact, Unlimited, UnlimitedPod};
 use crate::reconcile::label_sets::{label_set, unique_by};
 
 /// Maximum number of concurrent requests for pods.
@@ -62,6 +63,7 @@ pub async fn dereference(
     uid: &str,
     hash: &PolicyHash,
     selector: &Selector,
+    store: &str,
     pods: Vec<Counted>,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
@@ -78,7 +80,7 @@ pub async fn dereference(
         Ok::<_, kube::Error>(CountedPod {
             confirmation: context.hub.confirmation(&pod.uid, uid, hash),
             untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
-            store: context.hub.store_report(&pod.uid),
+            store: context.hub.store_report(&pod.uid, store),
             pod,
             facts,
             addresses,
@@ -93,7 +95,18 @@ pub async fn dereference(
         network_policies: context.network_policies.in_namespace(namespace),
         scaled_to_zero,
         namespace_is_labelled: context.namespaces.is_labelled(namespace),
+        store: store_fact(context, namespace, store),
     })
+}
+
+/// Finds the store that a policy counts in.
+fn store_fact(context: &Context, namespace: &str, store: &str) -> StoreFact {
+    if store == DEFAULT_STORE {
+        return StoreFact::Default;
+    }
+    let stores = context.stores.borrow();
+    let found = stores.as_ref().and_then(|stores| stores.get(&StoreKey::new(namespace, store)));
+    found.cloned().map_or(StoreFact::Missing, StoreFact::Known)
 }
 
 /// Finds the pods without limits behind the Services that select a counted pod.

@@ -17,6 +17,7 @@ use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::publication::Publication;
 use crate::distribution::session::Confirmation;
+use crate::store::resolve::Resolved;
 
 /// A policy that was compiled successfully.
 pub struct Compiled {
@@ -114,4 +115,18 @@ pub struct Facts {
     pub scaled_to_zero: Option<String>,
     /// Whether every new pod of the namespace gets a sidecar.
     pub namespace_is_labelled: bool,
+    /// The store that the policy counts in.
+    pub store: StoreFact,
+}
+
+/// The store that a policy counts in.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum StoreFact {
+    /// The store of the installation.
+    #[default]
+    Default,
+    /// A store of the policy's namespace, which does not exist.
+    Missing,
+    /// A store of the policy's namespace.
+    Known(Resolved),
 }

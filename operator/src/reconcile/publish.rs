@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::Violation;
 
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
 use crate::reconcile::facts::{Compiled, Outcome};
 

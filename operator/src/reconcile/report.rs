@@ -8,7 +8,7 @@ use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
 
 use crate::cluster::policies::api;
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
 
 /// Returns the status that an object has.

@@ -2,7 +2,7 @@
 //! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
 //!
 //! - [`observed`]: everything that the status is computed from.
-//! - `accepted`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
+//! - `accepted`, `resolved_refs`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
 //! - `mend`: commands that a message shows.
 //! - `text`: helpers for messages.
@@ -24,6 +24,7 @@ use finding::condition;
 use observed::Observed;
 use programmed::programmed;
 use ready::ready;
+use resolved_refs::resolved_refs;
 use store_healthy::store_healthy;
 
 mod accepted;
@@ -34,6 +35,7 @@ mod mend;
 pub mod observed;
 mod programmed;
 mod ready;
+mod resolved_refs;
 mod store_healthy;
 mod text;
 
@@ -41,11 +43,18 @@ mod text;
 #[must_use]
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
     let accepted = accepted(observed.outcome);
+    let resolved_refs = resolved_refs(observed);
     let programmed = programmed(observed);
     let captured = captured(observed);
     let client_address = client_address(observed);
-    let store_healthy = store_healthy(&observed.facts.pods);
-    let ready = ready(observed.outcome, &accepted, &programmed.finding, &captured, &store_healthy);
+    let store_healthy = store_healthy(observed);
+    let required = [
+        (types::ACCEPTED, &accepted),
+        (types::RESOLVED_REFS, &resolved_refs),
+        (types::PROGRAMMED, &programmed.finding),
+        (types::CAPTURED, &captured),
+    ];
+    let ready = ready(observed.outcome, &required, &store_healthy);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),
@@ -63,6 +72,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     };
     let conditions = [
         (types::ACCEPTED, Some(accepted)),
+        (types::RESOLVED_REFS, Some(resolved_refs)),
         (types::PROGRAMMED, Some(programmed.finding)),
         (types::CAPTURED, Some(captured)),
         (types::CLIENT_ADDRESS, client_address),

@@ -27,6 +27,15 @@ impl SecretFields {
         Self { name: name.to_owned(), data }
     }
 
+    /// Returns the fields of a Secret.
+    #[must_use]
+    pub fn of(secret: &Secret) -> Self {
+        Self::new(
+            secret.metadata.name.as_deref().unwrap_or_default(),
+            secret.data.clone().unwrap_or_default(),
+        )
+    }
+
     /// Reads a Secret.
     pub async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Self> {
         let secret =

@@ -1,11 +1,18 @@
-//! Access to the store that the sidecars use. The operator itself never connects to the store, but it checks
-//! that a sidecar could use the URL, credentials and certificates before it distributes them.
+//! Stores: which servers hold the counters, and how sidecars reach them.
 //!
 //! - [`secrets`]: creates the Secrets that the operator owns: the key secret, and the password of the
 //!   embedded Redis.
-//! - [`fields`]: the text fields of a Secret.
-//! - [`access`]: assembles and checks the access from the arguments and the Secrets.
+//! - [`default_store`]: makes the store of the installation from the arguments.
+//! - [`controller`]: reconciles all stores.
+//! - [`resolve`]: compiles a store and reads its Secret, by its [`fields`], as [`access`].
+//! - [`own_connection`]: the operator's own connection.
+//! - [`status`]: the status of a store.
 
 pub mod access;
+pub mod controller;
+pub mod default_store;
 pub mod fields;
+pub mod own_connection;
+pub mod resolve;
 pub mod secrets;
+pub mod status;

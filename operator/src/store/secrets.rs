@@ -15,6 +15,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use sha2::{Digest as _, Sha256};
 
 use crate::args::Args;
+use crate::store::resolve::SECRET_TYPE;
 
 /// Name of the Secret that holds the secret for hashing keys.
 pub const KEY_SECRET: &str = "sluice-store-key";
@@ -26,12 +27,12 @@ const COMMANDS: &str = "+evalsha +eval +time +get +mget +set +setrange";
 /// Creates the Secrets that do not exist yet.
 pub async fn create_missing(client: kube::Client, args: &Args) -> anyhow::Result<()> {
     let api = Api::namespaced(client, &args.namespace);
-    create_if_missing(&api, KEY_SECRET, || {
+    create_if_missing(&api, KEY_SECRET, "Opaque", || {
         BTreeMap::from([("key".to_owned(), STANDARD.encode(rand::random::<[u8; 16]>()))])
     })
     .await?;
     if let (true, Some(name)) = (args.store_embedded, &args.store_secret) {
-        create_if_missing(&api, name, || {
+        create_if_missing(&api, name, SECRET_TYPE, || {
             let password = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
             BTreeMap::from([
                 ("username".to_owned(), USER.to_owned()),
@@ -47,6 +48,7 @@ pub async fn create_missing(client: kube::Client, args: &Args) -> anyhow::Result
 async fn create_if_missing(
     api: &Api<Secret>,
     name: &str,
+    kind: &str,
     data: impl Fn() -> BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
     if api.get_opt(name).await.with_context(|| format!("the Secret {name} could not be read"))?.is_some() {
@@ -54,7 +56,7 @@ async fn create_if_missing(
     }
     let secret = Secret {
         metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
-        type_: Some("Opaque".into()),
+        type_: Some(kind.into()),
         data: Some(data().into_iter().map(|(name, text)| (name, ByteString(text.into_bytes()))).collect()),
         ..Secret::default()
     };

@@ -3,8 +3,8 @@
 //! In the order in which a policy meets them:
 //! - [`subscribe`]: the session with the operator; [`last_good`] keeps the active policies for a restart.
 //! - [`fit`]: which policies can be active together.
-//! - [`stores`], [`store_state`]: the store in use, and its state; [`limiter_handle`]: the limiter in front of
-//!   it, and its users.
+//! - [`stores`], [`named_store`], [`store_state`]: the stores in use, by name, and their states; [`limiter_handle`]: the
+//!   limiter in front of a store, and its users.
 //! - [`replicas`]: the pods that enforce each policy.
 //! - [`publisher`]: builds snapshots and swaps them in.
 //! - [`snapshot`]: the compiled configuration of the pod. [`startup_policy`]: what applies before the first one.
@@ -12,6 +12,7 @@
 pub(crate) mod fit;
 pub(crate) mod last_good;
 pub(crate) mod limiter_handle;
+mod named_store;
 pub(crate) mod publisher;
 pub(crate) mod replicas;
 pub(crate) mod snapshot;

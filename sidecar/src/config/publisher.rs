@@ -1,21 +1,22 @@
 //! Builds snapshots and swaps them in.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::prepared::PreparedKind;
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 
 use crate::config::fit::{IdentifiedPolicy, fit};
+use crate::config::named_store::StartedStore;
 use crate::config::replicas::ReplicaTable;
 use crate::config::snapshot::Snapshot;
 use crate::config::startup_policy::StartupPolicy;
 use crate::config::store_state::StoreState;
-use crate::config::stores::{StartedStore, Stores};
+use crate::config::stores::Stores;
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
 use crate::limit::slots::Slots;
 use crate::metrics::registry::Metrics;
@@ -65,16 +66,17 @@ impl Publisher {
     /// the reason.
     pub fn publish(
         &self,
-        store: &StoreChoice,
+        stores: &StoreChoices,
         policies: &[(PolicyUid, Arc<PreparedPolicy>)],
     ) -> Vec<(PolicyUid, Nack)> {
         let (accepted, nacked) = fit(policies);
         let metrics = &self.0.metrics;
         // Held until the end, so that the newest of two concurrent publications wins.
-        let mut stores = lock(&self.0.stores);
-        let active = self.activate(&accepted);
-        let chosen = stores.choose(store, |runtime, starting| {
-            runtime.spawn(self.clone().switch_store(starting));
+        let mut in_use = lock(&self.0.stores);
+        let names: BTreeSet<_> = accepted.iter().map(|(_, policy)| policy.store.as_str()).collect();
+        let active = self.activate(&accepted, &names);
+        let chosen = in_use.choose(stores, &names, |runtime, name, starting| {
+            runtime.spawn(self.clone().switch_store(name, starting));
         });
         self.0.current.store(Arc::new(Snapshot::new(chosen, active)));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
@@ -84,7 +86,8 @@ impl Publisher {
         nacked
     }
 
-    fn activate(&self, accepted: &[&IdentifiedPolicy]) -> Arc<[ActivePolicy]> {
+    /// Activates policies. `stores` names the stores of the snapshot, in their order.
+    fn activate(&self, accepted: &[&IdentifiedPolicy], stores: &BTreeSet<&str>) -> Arc<[ActivePolicy]> {
         let current = self.current();
         let replicas = lock(&self.0.replicas).activate(accepted);
         let repeated = repeated_names(accepted);
@@ -108,18 +111,19 @@ impl Publisher {
                     before,
                 })
             });
-            ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas }
+            let store = stores.iter().position(|&name| name == policy.store).unwrap_or_default();
+            ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas, store }
         });
         active.collect()
     }
 
     /// Switches to a store when it is ready, with the policies that are active then.
-    async fn switch_store(self, starting: StartedStore) {
+    async fn switch_store(self, name: String, starting: StartedStore) {
         starting.ready().await;
         let mut stores = lock(&self.0.stores);
-        if let Some(store) = stores.switch(&starting) {
+        if let Some(stores) = stores.switch(&name, &starting) {
             let policies = self.current().policies.clone();
-            self.0.current.store(Arc::new(Snapshot::new(Some(store), policies)));
+            self.0.current.store(Arc::new(Snapshot::new(stores, policies)));
         }
     }
 
@@ -136,7 +140,7 @@ impl Publisher {
         self.0.metrics.set_replicas(counts);
     }
 
-    /// Returns leased quota to the store and flushes local counts to it. No request may follow.
+    /// Returns leased quota to the stores and flushes local counts to them. No request may follow.
     pub(crate) async fn close_stores(&self) {
         let closing = lock(&self.0.stores).close();
         closing.await;
@@ -154,10 +158,10 @@ impl Publisher {
         self.0.published.load(Ordering::Acquire)
     }
 
-    /// Returns the state of the store.
+    /// Returns the state of each store that a policy uses, by its name.
     #[must_use]
-    pub fn store_state(&self) -> StoreState {
-        lock(&self.0.stores).state()
+    pub fn store_states(&self) -> BTreeMap<String, StoreState> {
+        lock(&self.0.stores).states()
     }
 
     pub(crate) fn slots(&self) -> &Slots {

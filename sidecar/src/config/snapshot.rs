@@ -1,4 +1,4 @@
-//! The compiled configuration of the pod: all policies, ready to match requests, and the limiter. A snapshot
+//! The compiled configuration of the pod: all policies, ready to match requests, and the limiters of their stores. A snapshot
 //! is built for each change and swapped in between two requests; a request keeps the one it started with.
 //! Counters live in the store, so a swap loses none.
 
@@ -12,13 +12,11 @@ use crate::config::startup_policy::StartupPolicy;
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitIndex};
 use crate::limit::rates::EffectiveRates;
 
-/// The active policies and their store.
+/// The active policies and their stores.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// The limiter; `None` until policies have been published.
-    pub(crate) limiter: Option<LimiterHandle>,
-    /// The secret that keys are hashed with.
-    pub(crate) secret: KeySecret,
+    /// The limiter of each store that a policy uses, with the secret that keys are hashed with.
+    stores: Vec<(LimiterHandle, KeySecret)>,
     pub(crate) policies: Arc<[ActivePolicy]>,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
@@ -33,18 +31,32 @@ impl Snapshot {
             StartupPolicy::Forward => false,
             StartupPolicy::Deny => true,
         };
-        Self { denies_all, ..Self::new(None, Arc::default()) }
+        Self { denies_all, ..Self::new(Vec::new(), Arc::default()) }
     }
 
-    /// Creates a snapshot of active policies. Without a store no limit is decided.
-    pub(crate) fn new(store: Option<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
-        let (limiter, secret) = match store {
-            Some((limiter, secret)) => (Some(limiter), secret),
-            None => (None, KeySecret::new([0; 16])),
-        };
+    /// Creates a snapshot of active policies, each of which has its store among these.
+    pub(crate) fn new(stores: Vec<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
         let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
         let rejects_ambiguous_paths = policies.iter().any(rejects);
-        Self { limiter, secret, policies, denies_all: false, rejects_ambiguous_paths }
+        Self { stores, policies, denies_all: false, rejects_ambiguous_paths }
+    }
+
+    /// Returns the limiter of a limit's store.
+    pub(crate) fn limiter(&self, index: LimitIndex) -> &LimiterHandle {
+        &self.stores[self.policies[usize::from(index.policy)].store].0
+    }
+
+    /// Returns the limiter of the store that all these limits count in; `None` if there are several stores.
+    pub(crate) fn only_limiter(&self, limits: &[LimitIndex]) -> Option<&LimiterHandle> {
+        let (&first, rest) = limits.split_first()?;
+        let only = self.limiter(first);
+        (self.stores.len() == 1 || rest.iter().all(|&other| std::ptr::eq(self.limiter(other), only)))
+            .then_some(only)
+    }
+
+    /// Returns the secret that the keys of a policy are hashed with.
+    pub(crate) fn secret(&self, policy: &ActivePolicy) -> &KeySecret {
+        &self.stores[policy.store].1
     }
 
     pub(crate) fn limit(&self, index: LimitIndex) -> &ActiveLimit {

@@ -32,6 +32,8 @@ pub(crate) struct ActivePolicy {
     pub(crate) prepared: Arc<PreparedPolicy>,
     /// The pods that enforce the policy together.
     pub(crate) replicas: Arc<Replicas>,
+    /// Position of its store in the snapshot.
+    pub(crate) store: usize,
     /// The limits, in the order of `prepared.limits`.
     pub(crate) limits: Vec<ActiveLimit>,
 }

@@ -1,11 +1,6 @@
 //! Passes a check to the limiter, and interprets the result if the store failed.
 
-use sluice_store::{
-    CheckOutcome, Limiter, OnStoreFailure, PlannedCounter, Reservation, Source, StoreError, StoreFault,
-};
-
-/// The error of a check before a store was chosen.
-pub(crate) const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
+use sluice_store::{CheckOutcome, Limiter, OnStoreFailure, PlannedCounter, Reservation, Source, StoreError};
 
 /// A check that was decided.
 #[derive(Debug)]
@@ -39,14 +34,11 @@ impl Checked {
     }
 }
 
-/// Checks the counters of one request together.
+/// Checks counters of one request together in their store.
 ///
 /// # Errors
-/// The store did not answer, and at least one limit denies in that case; or no store has been chosen yet.
-pub(crate) async fn check(
-    limiter: Option<&Limiter>,
-    counters: &[PlannedCounter],
-) -> Result<Checked, StoreError> {
-    let outcome = limiter.ok_or(UNCONFIGURED)?.check(counters).await?;
+/// The store did not answer, and at least one limit denies in that case.
+pub(crate) async fn check(limiter: &Limiter, counters: &[PlannedCounter]) -> Result<Checked, StoreError> {
+    let outcome = limiter.check(counters).await?;
     Ok(Checked::new(counters, outcome))
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use sluice_config::policy::{Mode, OnStoreFailure};
-use sluice_store::{PlannedCounter, StoreError};
+use sluice_store::PlannedCounter;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
-use crate::limit::check::{Checked, check};
+use crate::limit::check::Checked;
+use crate::limit::check_stores::check_all;
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
 use crate::limit::matching::MatchedLimits;
-use crate::limit::slots::{Slot, Slots, check_with_slots};
+use crate::limit::slots::{Slot, Slots};
 use crate::limit::status::RateLimitStatus;
 
 /// The decision about a request.
@@ -105,12 +106,10 @@ async fn decide_by_counters(
     }
     let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, .. } = matched;
     let enforced = async {
-        if has_slots {
-            Some(check_with_slots(slots, &snapshot, &limits, &mut counters).await)
-        } else if counters.is_empty() {
+        if counters.is_empty() {
             None
         } else {
-            Some(check(snapshot.limiter.as_deref(), &counters).await.map(|checked| (checked, Vec::new())))
+            Some(check_all(slots, &snapshot, &limits, &mut counters, has_slots).await)
         }
     };
     let result = if shadow.is_empty() {
@@ -167,12 +166,8 @@ async fn check_shadow(
 ) -> Vec<Slot> {
     let limit = snapshot.limit(index);
     let mut counters: SmallVec<[PlannedCounter; 2]> = smallvec![counter];
-    let result: Result<_, StoreError> = if limit.concurrency.is_some() {
-        check_with_slots(slots, snapshot, &[index], &mut counters).await
-    } else {
-        check(snapshot.limiter.as_deref(), &counters).await.map(|checked| (checked, Vec::new()))
-    };
-    match result {
+    let has_slots = limit.concurrency.is_some();
+    match check_all(slots, snapshot, &[index], &mut counters, has_slots).await {
         Ok((checked, acquired)) if checked.uncounted == 0 => {
             let admitted = checked.outcome.response.admitted;
             let metrics = &limit.metrics;

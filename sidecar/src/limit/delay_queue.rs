@@ -7,11 +7,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use sluice_limiter::Decision;
 use sluice_store::{PlannedCounter, Reservation};
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::config::limiter_handle::LimiterHandle;
 use crate::limit::active::LimitIndex;
+use crate::limit::refund::Refund;
 use crate::limit::status::RateLimitStatus;
 
 /// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
@@ -85,14 +84,6 @@ struct Charge {
     waiter: Option<Waiter>,
 }
 
-/// The parts of a refund.
-#[derive(Debug)]
-struct Refund {
-    limiter: LimiterHandle,
-    counter: PlannedCounter,
-    reservation: Reservation,
-}
-
 impl Charge {
     fn new(
         status: &RateLimitStatus,
@@ -109,7 +100,7 @@ impl Charge {
                 Reservation::Local(at) => Reservation::Local(at + delay),
                 Reservation::Nothing => return None,
             };
-            let limiter = status.snapshot.limiter.clone()?;
+            let limiter = status.snapshot.limiter(*status.limits.get(n)?).clone();
             Some(Refund { limiter, counter: counters.get(n)?.clone(), reservation })
         };
         Self { refund: refund(), waiter }
@@ -123,16 +114,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let waiter = self.waiter.take();
-        if let Some(Refund { limiter, counter, reservation }) = self.refund.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(async move {
-                let delta = i64::try_from(counter.cost).map_or(i64::MIN, |cost| -cost);
-                // Without an answer the charge may stay, which lengthens the queue by one request.
-                let _ = limiter.settle(&counter, reservation, delta).await;
-                drop(waiter);
-            });
+        if let Some(refund) = self.refund.take() {
+            refund.start(self.waiter.take());
         }
     }
 }

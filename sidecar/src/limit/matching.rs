@@ -53,7 +53,7 @@ impl MatchedLimits {
         };
         let path = attributes.path_readings();
         for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (l, identity) in policy.prepared.identify(&attributes, &path, &snapshot.secret) {
+            for (l, identity) in policy.prepared.identify(&attributes, &path, snapshot.secret(policy)) {
                 let limit = &policy.limits[l];
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let index = LimitIndex { policy: p as u16, limit: l as u16, boosted: limit.is_boosted() };

@@ -7,7 +7,8 @@
 //! - [`matching`]: finds the limits that match a request and builds the key of each.
 //! - [`decide`]: admits, delays or denies the request: first by its [`adaptive`] limits, then by one check of
 //!   all its counters.
-//! - [`check`]: passes a check to the limiter, and interprets the result if the store failed.
+//! - [`check_stores`]: checks all counters in their stores; [`check`]: those of one store, and what the result means if
+//!   the store failed; [`refund`]: gives a charge back.
 //! - [`slots`]: the slots of shared concurrency limits, from their acquisition to their release.
 //! - [`held`]: everything that a request holds until its response ends.
 //! - [`status`]: the rate-limit status of a request, which the response headers report.
@@ -16,10 +17,12 @@
 pub(crate) mod active;
 pub(crate) mod adaptive;
 pub(crate) mod check;
+pub(crate) mod check_stores;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
 pub(crate) mod held;
 pub(crate) mod matching;
 pub(crate) mod rates;
+pub(crate) mod refund;
 pub(crate) mod slots;
 pub(crate) mod status;

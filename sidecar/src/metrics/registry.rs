@@ -12,7 +12,7 @@ use sluice_config::prepared::PreparedKind;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
 
-use crate::config::stores::CurrentLimiter;
+use crate::config::stores::CurrentLimiters;
 use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::limit::LimitMetrics;
@@ -80,7 +80,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(store: CurrentLimiter, in_flight: InFlight) -> Self {
+    pub(crate) fn new(store: CurrentLimiters, in_flight: InFlight) -> Self {
         let mut registry = Registry::with_prefix("sluice");
         let decisions = Family::default();
         registry.register("decisions", "Decisions by policy, limit and outcome", decisions.clone());

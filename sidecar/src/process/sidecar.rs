@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::config::publisher::Publisher;
-use crate::config::stores::{CurrentLimiter, Stores};
+use crate::config::stores::{CurrentLimiters, Stores};
 use crate::inbound::drain::{self, DrainSignal, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::bind;
@@ -133,7 +133,7 @@ impl Sidecar {
         let (admin, admin_listener) = admin_listener.unzip();
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
-        let current = CurrentLimiter::default();
+        let current = CurrentLimiters::default();
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);

@@ -22,7 +22,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_config::store_access::{StoreAccess, StoreChoice, StoreChoices};
 use sluice_config::{KeySecret, PolicyHash, PreparedPolicy};
 use sluice_sidecar::{Options, Route, Sidecar};
 use sluice_store::{Clock, RedisOptions};
@@ -173,7 +173,7 @@ pub fn redis_at(url: &str) -> StoreChoice {
 
 pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedPolicy>]) {
     let named: Vec<_> = policies.iter().map(|p| (format!("uid-{}", p.name), p.clone())).collect();
-    assert_eq!(sidecar.publisher().publish(store, &named), []);
+    assert_eq!(sidecar.publisher().publish(&StoreChoices::only(store.clone()), &named), []);
 }
 
 /// A response as it was received. Trailers are headers with the prefix `trailer `.

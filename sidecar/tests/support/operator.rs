@@ -57,7 +57,7 @@ impl Session {
 
 /// Returns access to a store in the sidecar's memory.
 pub fn credentials() -> serde_json::Value {
-    serde_json::json!({"version": 1, "store": "memory"})
+    serde_json::json!({"version": 1, "stores": {"default": "memory"}})
 }
 
 pub fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {

@@ -9,6 +9,7 @@ use super::plan::PlannedCounter;
 use super::remote::{LocalState, RemoteLimiter, Unconfigured};
 use crate::check::{CheckRequest, CheckResponse, Counter, Settlement};
 use crate::failure::{StoreError, StoreHealth};
+use crate::fault_cause::FaultCause;
 use crate::memory::MemoryStore;
 use crate::redis::RedisStore;
 
@@ -137,6 +138,12 @@ impl Limiter {
             Kind::Redis(limiter) => limiter.health(),
             Kind::Unconfigured(limiter) => limiter.health(),
         }
+    }
+
+    /// Returns the cause of the store's fault while it fails.
+    #[must_use]
+    pub fn fault_cause(&self) -> Option<FaultCause> {
+        self.redis()?.fault_cause()
     }
 
     /// Returns the metrics of leases, remembered denials and local quota. A limiter in memory has none.

@@ -13,6 +13,7 @@ use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};
 use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
+use crate::fault_cause::FaultCause;
 
 /// Maximum number of times that one call acquires a counter's cost.
 pub const MAX_ACQUIRED: u64 = 4096;
@@ -141,6 +142,15 @@ impl RedisStore {
         match &self.servers {
             Servers::Single(node) => node.health(),
             Servers::Cluster(cluster, _) => cluster.health(),
+        }
+    }
+
+    /// Returns the cause of the fault while the store fails, of the first failing master of a cluster.
+    #[must_use]
+    pub fn fault_cause(&self) -> Option<FaultCause> {
+        match &self.servers {
+            Servers::Single(node) => node.cause(),
+            Servers::Cluster(cluster, _) => cluster.cause(),
         }
     }
 

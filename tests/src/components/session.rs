@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use sluice_config::message::{Policies, PolicyReport, Report, SESSION_HEADER, StoreReport, VERSION};
+use sluice_config::policy::DEFAULT_STORE;
 use tokio::net::TcpSocket;
 
 /// A client of the operator's control port, with an address of its own: the operator limits the failures of each source.
@@ -122,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Sends a report.
+    /// Sends a report, with the health of the installation's store.
     ///
     /// # Panics
     /// When the operator does not accept it.
@@ -135,7 +136,7 @@ impl Session {
             version: VERSION,
             session: self.name.clone(),
             policies: policies.into_iter().collect(),
-            store,
+            stores: [(DEFAULT_STORE.to_owned(), store)].into(),
         };
         let body = serde_json::to_vec(&report).expect("JSON");
         let request =

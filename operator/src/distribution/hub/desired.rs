@@ -3,17 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::message::{Policies, Replica, VERSION};
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
 use super::Hub;
 
 /// The desired state of one pod, taken from the hub at one moment.
 pub struct Desired {
-    /// Whether some policy selects the pod.
-    pub is_selected: bool,
-    /// The store, if policies were requested and some select the pod: others have nothing to do with it.
-    pub store: Option<StoreChoice>,
+    /// The stores of the pod's policies, if policies were requested. Others have nothing to do with it.
+    pub stores: StoreChoices,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
     /// All policies of the pod, if requested.
@@ -31,8 +29,7 @@ impl Hub {
         let state = self.lock();
         let session = state.sessions.get(pod_uid)?;
         let mut desired = Desired {
-            is_selected: false,
-            store: None,
+            stores: StoreChoices::default(),
             replicas: BTreeMap::new(),
             policies: with_policies.then(|| Policies {
                 version: VERSION,
@@ -44,8 +41,13 @@ impl Hub {
             held: BTreeSet::new(),
             held_until: None,
         };
+        let mut stores = BTreeSet::new();
         for (uid, policy) in state.policies.iter().filter(|(_, policy)| policy.selects(&session.identity)) {
-            desired.is_selected = true;
+            match &policy.published {
+                Some(_) => drop(stores.insert(policy.store.as_str())),
+                // The edit that the sidecar keeps is not known.
+                None => stores.extend(state.stores.names(&session.identity.namespace)),
+            }
             if let Some(replica) = policy.replicas.replica(pod_uid) {
                 desired.replicas.insert(uid.clone(), replica);
             }
@@ -63,9 +65,8 @@ impl Hub {
                 None => policies.keep.push(uid.clone()),
             }
         }
-        if with_policies && desired.is_selected {
-            let namespace = &session.identity.namespace;
-            desired.store = state.store.as_ref().map(|store| store.of_namespace(namespace));
+        if with_policies {
+            desired.stores = state.stores.choices(&session.identity.namespace, stores);
         }
         Some(desired)
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{DistributedPolicy, Hub, State};
 use crate::distribution::publication::Publication;
 use crate::distribution::replicas::Replicas;
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 
 impl Hub {
     /// Publishes a valid edit of a policy. Returns the time since which it is published, and the mode of the
@@ -29,6 +29,7 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: edit.selector,
+            store: edit.store,
             published: Some(edit.forms),
             published_at,
             replicas,
@@ -51,6 +52,7 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: Selector::default(),
+            store: String::new(),
             published: None,
             published_at: Instant::now(),
             replicas: Replicas::default(),

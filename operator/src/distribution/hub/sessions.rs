@@ -1,6 +1,6 @@
 //! Sessions in the hub.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::PolicyHash;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Hub;
 use crate::cluster::pod::is_opted_out;
 use crate::distribution::identity::Identity;
-use crate::distribution::session::{Confirmation, EXPIRY, Session, sanitized};
+use crate::distribution::session::{Confirmation, EXPIRY, Session, sanitized, sanitized_store};
 
 impl Hub {
     /// Begins a session. An older session of the same pod ends, and its reports count until they expire or
@@ -20,12 +20,12 @@ impl Hub {
         let (close, closed) = mpsc::channel(1);
         let mut state = self.lock();
         let old = state.sessions.remove(&identity.pod_uid);
-        let (reports, store) =
-            old.map_or((BTreeMap::new(), StoreReport::Unknown), |old| (old.reports, old.store));
+        let (reports, stores) =
+            old.map_or((BTreeMap::new(), BTreeMap::new()), |old| (old.reports, old.stores));
         let session = Session {
             name: name.to_owned(),
             reports,
-            store,
+            stores,
             expires: Some(Instant::now() + EXPIRY),
             ended: false,
             replicas_changed: Arc::default(),
@@ -68,6 +68,7 @@ impl Hub {
                 state.sessions.remove(&pod_uid);
             }
             drop(state);
+            hub.store_reports.notify_one();
             hub.queue.add_all(keys);
         });
     }
@@ -110,14 +111,18 @@ impl Hub {
             .filter(|(uid, _)| state.policies.contains_key(uid))
             .map(|(uid, report)| (uid, sanitized(report)))
             .collect();
+        let namespace = state.sessions.get(&pod_uid).map(|session| session.identity.namespace.clone());
+        let known: BTreeSet<_> = state.stores.names(&namespace.unwrap_or_default()).collect();
+        let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name.as_str()));
+        let stores: BTreeMap<_, _> = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
-        let changed =
-            session.reports != reports || session.store != report.store || session.expires.is_some();
+        let changed = session.reports != reports || session.stores != stores || session.expires.is_some();
         session.reports = reports;
-        session.store = report.store;
+        session.stores = stores;
         session.expires = None;
         drop(state);
         if changed {
+            self.store_reports.notify_one();
             self.queue.add_all(keys);
         }
         true
@@ -144,12 +149,13 @@ impl Hub {
         session.untrusted_proxy(policy_uid, hash)
     }
 
-    /// Returns the last report of a pod's sidecar about the store, or `None` if it is not connected.
+    /// Returns the last report of a pod's sidecar about a store, or `None` if it is not connected or has not reported
+    /// on it.
     #[must_use]
-    pub fn store_report(&self, pod_uid: &str) -> Option<StoreReport> {
+    pub fn store_report(&self, pod_uid: &str, store: &str) -> Option<StoreReport> {
         let state = self.lock();
         let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
-        Some(session.store.clone())
+        session.stores.get(store).cloned()
     }
 
     /// Returns the number of sessions, including recently ended ones.

@@ -9,6 +9,7 @@ use crate::distribution::fixtures::{
 };
 use crate::distribution::publication::Publication;
 use crate::distribution::session::{Confirmation, EXPIRY};
+use sluice_config::policy::DEFAULT_STORE;
 
 /// Publishes a policy for pods labelled `app: a` and returns its hash.
 fn publish_one(hub: &Hub) -> PolicyHash {
@@ -21,7 +22,7 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
         version: 1,
         session: session.into(),
         policies: [("1".into(), PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None })].into(),
-        store: StoreReport::Healthy,
+        stores: [(DEFAULT_STORE.into(), StoreReport::Healthy)].into(),
     }
 }
 
@@ -109,7 +110,7 @@ async fn sessions_wait_for_all_policies_for_access_to_the_store_and_for_the_mode
     assert!(!is_open().await);
     hub.open();
     assert!(!is_open().await);
-    hub.set_store(StoreChoice::Memory);
+    hub.set_stores(HubStores::default());
     assert!(!is_open().await);
     hub.set_mode(Mode::Enforce);
     assert!(is_open().await);

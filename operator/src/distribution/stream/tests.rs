@@ -1,3 +1,4 @@
+use crate::distribution::hub::stores::HubStores;
 use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
@@ -147,25 +148,33 @@ async fn a_hold_ends_without_replicas_and_a_held_edit_removes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn only_a_pod_that_a_policy_selects_may_reach_the_store() {
     let hub = hub();
-    hub.set_store(StoreChoice::Memory);
+    hub.set_stores(HubStores { default: StoreChoice::Memory, ..HubStores::default() });
     let mut reader = begin(&hub);
+    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "stores": {}})));
     assert_eq!(reader.next().await.0, "policies");
-    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "store": "unconfigured"})));
     publish_to_all(&hub, "1", &strict());
-    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "store": "memory"})));
+    let access = json!({"version": 1, "stores": {"default": "memory"}});
+    assert_eq!(reader.next().await, ("credentials".into(), access));
     assert_eq!(reader.next().await.0, "policies");
+    // A policy that moves to another store keeps the old one until it has moved.
+    publish_to_all(&hub, "1", &CompiledPolicy { store: "other".into(), ..strict() });
+    let both = json!({"version": 1, "stores": {"default": "memory", "other": "unconfigured"}});
+    assert_eq!(reader.next().await, ("credentials".into(), both));
+    assert_eq!(reader.next().await.0, "policies");
+    let other = json!({"version": 1, "stores": {"other": "unconfigured"}});
+    assert_eq!(reader.next().await, ("credentials".into(), other));
     // A pod that is no longer selected loses its access, after its last policy.
     hub.remove("1");
     let (kind, removed) = reader.next().await;
     assert_eq!((kind.as_str(), &removed["removed"]), ("policies", &json!(["1"])));
-    assert_eq!(reader.next().await.1["store"], "unconfigured");
+    assert_eq!(reader.next().await.1["stores"], json!({}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_session_of_a_pod_ends_when_it_is_opted_out() {
     let hub = hub();
     let mut reader = begin(&hub);
-    assert_eq!(reader.next().await.0, "policies");
+    assert_eq!(reader.next().await.0, "credentials");
     hub.set_pod_labels(POD_UID, &[(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into());
     while reader.0.recv().await.is_some() {}
     assert_eq!(hub.session_count(), 0);

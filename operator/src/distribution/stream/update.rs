@@ -8,6 +8,7 @@ use sluice_config::PolicyHash;
 use sluice_config::message::{
     CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, Replica, VERSION,
 };
+use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
 use crate::distribution::hub::Hub;
@@ -19,7 +20,7 @@ pub(super) struct Sent {
     last_applied: Option<String>,
     /// The policies that the sidecar has, or `None` before the first event with policies.
     policies: Option<SentPolicies>,
-    credentials: Option<Credentials>,
+    stores: Option<StoreChoices>,
     replicas: BTreeMap<String, Replica>,
     /// Time at which the first held policy may be sent.
     held_until: Option<Instant>,
@@ -41,7 +42,7 @@ impl Sent {
         Self {
             last_applied,
             policies: None,
-            credentials: None,
+            stores: None,
             replicas: BTreeMap::new(),
             held_until: None,
             first_held_until: None,
@@ -70,21 +71,32 @@ impl Sent {
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;
-        let credentials = Credentials { version: VERSION, store: desired.store.unwrap_or_default() };
-        let access = (self.credentials.as_ref() != Some(&credentials))
-            .then(|| event(CREDENTIALS_EVENT, None, &credentials));
-        self.credentials = Some(credentials);
         let holds_first = self.policies.is_none() && self.holds_first(&desired.held);
+        // While a policy is held, the sidecar keeps its version, which may count in another store.
+        let keeps_all = !desired.held.is_empty();
         let policies = if holds_first { None } else { self.policies_event(policies, desired.held) };
-        // Access begins before the first policy and ends after the last.
-        if desired.is_selected {
-            events.extend(access);
-            events.extend(policies);
-        } else {
-            events.extend(policies);
-            events.extend(access);
+        // Access begins before the first policy of a store and ends after the last.
+        let mut union = desired.stores.clone();
+        for (name, store) in self.stores.iter().flat_map(|sent| &sent.0) {
+            union.0.entry(name.clone()).or_insert_with(|| store.clone());
+        }
+        events.extend(self.credentials_event(union));
+        events.extend(policies);
+        if !keeps_all {
+            events.extend(self.credentials_event(desired.stores));
         }
         Some(events)
+    }
+
+    /// Returns the event with the access to these stores, or `None` if the sidecar has it.
+    fn credentials_event(&mut self, stores: StoreChoices) -> Option<Bytes> {
+        if self.stores.as_ref() == Some(&stores) {
+            return None;
+        }
+        let credentials = Credentials { version: VERSION, stores };
+        let event = event(CREDENTIALS_EVENT, None, &credentials);
+        self.stores = Some(credentials.stores);
+        Some(event)
     }
 
     /// Reports whether the first event with policies is held back because of these policies. If policies are

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 
+use crate::distribution::hub::stores::HubStores;
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ impl Controller {
         let hub = Arc::new(Hub::new(queue.clone()));
         let context =
             Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default()), Installation::default()));
-        context.hub.set_store(StoreChoice::Memory);
+        context.hub.set_stores(HubStores { default: StoreChoice::Memory, ..HubStores::default() });
         context.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
@@ -71,6 +72,7 @@ impl Controller {
                 endpoint_slices: true,
                 network_policies: true,
                 namespaces: true,
+                stores: true,
             };
         });
         self

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_crds::RateLimitPolicyStatus;
 
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::reconcile::facts::{Facts, Outcome};
 
 /// Everything that the status of a policy is computed from.

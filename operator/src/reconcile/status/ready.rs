@@ -1,9 +1,9 @@
-//! The condition Ready: Accepted, Programmed and Captured are all True. An unhealthy store does not change
+//! The condition Ready: Accepted, ResolvedRefs, Programmed and Captured are all True. An unhealthy store does not change
 //! it, because `onStoreFailure` defines what the policy does then.
 
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::Mode;
-use sluice_crds::conditions::{reasons, types};
+use sluice_crds::conditions::reasons;
 
 use super::finding::Finding;
 use super::text::part_of;
@@ -16,14 +16,9 @@ mod tests;
 const SHADOWED: &str = "The installation turns all policies to Shadow, so requests over a limit are counted and pass. \
                         Ask the administrators of Sluice: `enforcement` in the ConfigMap sluice-settings is Shadow.";
 
-pub(super) fn ready(
-    outcome: &Outcome,
-    accepted: &Finding,
-    programmed: &Finding,
-    captured: &Finding,
-    store_healthy: &Finding,
-) -> Finding {
-    let finding = own(outcome, accepted, programmed, captured, store_healthy);
+/// Sums up the required conditions, of which the last is Captured.
+pub(super) fn ready(outcome: &Outcome, required: &[(&str, &Finding)], store_healthy: &Finding) -> Finding {
+    let finding = own(outcome, required, store_healthy);
     if !outcome.is_shadowed_by_installation() {
         return finding;
     }
@@ -32,16 +27,8 @@ pub(super) fn ready(
 }
 
 /// Returns the condition as it is under an installation that enforces policies.
-fn own(
-    outcome: &Outcome,
-    accepted: &Finding,
-    programmed: &Finding,
-    captured: &Finding,
-    store_healthy: &Finding,
-) -> Finding {
-    let required =
-        [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
-    if let Some((kind, finding)) = required.into_iter().find(|(_, finding)| finding.status != "True") {
+fn own(outcome: &Outcome, required: &[(&str, &Finding)], store_healthy: &Finding) -> Finding {
+    if let Some((kind, finding)) = required.iter().find(|(_, finding)| finding.status != "True") {
         let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
         return Finding::new(status, finding.reason, format!("{kind}: {}", finding.message));
     }
@@ -51,7 +38,9 @@ fn own(
     {
         message.push_str(&format!(" {text}"));
     }
-    message.push_str(&format!(" {}", captured.message));
+    if let Some((_, captured)) = required.last() {
+        message.push_str(&format!(" {}", captured.message));
+    }
     if store_healthy.status == "False" {
         message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
     }

@@ -3,23 +3,28 @@
 use std::collections::BTreeSet;
 
 use sluice_config::message::StoreReport;
+use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::conditions::reasons;
+use sluice_store::FaultCause;
 
 use super::finding::Finding;
-use super::text::{part_of, plural};
-use crate::reconcile::facts::CountedPod;
+use super::observed::Observed;
+use super::text::{list, part_of, plural};
+use crate::object_key::PolicyKey;
+use crate::reconcile::facts::Outcome;
 
-pub(super) fn store_healthy(pods: &[CountedPod]) -> Finding {
+pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
+    let pods = &observed.facts.pods;
     let reports: Vec<_> = pods
         .iter()
         .filter_map(|pod| pod.store.as_ref())
         .filter(|report| **report != StoreReport::Unknown)
         .collect();
-    let faults: Vec<&str> = reports
+    let faults: Vec<(&str, Option<FaultCause>)> = reports
         .iter()
         .filter_map(|report| match report {
-            StoreReport::Failing { fault } => Some(fault.as_str()),
-            _ => None,
+            StoreReport::Failing { fault, cause } => Some((fault.as_str(), *cause)),
+            StoreReport::Unknown | StoreReport::Healthy => None,
         })
         .collect();
     if reports.is_empty() {
@@ -33,16 +38,35 @@ pub(super) fn store_healthy(pods: &[CountedPod]) -> Finding {
     }
     let all_fail = faults.len() == reports.len();
     let subject = part_of(faults.len(), reports.len(), "sidecar", "cannot", "cannot");
-    let distinct: Vec<_> = faults.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let kinds: BTreeSet<_> = faults.iter().map(|(fault, _)| *fault).collect();
+    let causes =
+        faults.iter().map(|(fault, cause)| cause.map_or((*fault).to_owned(), |cause| cause.to_string()));
+    let causes: BTreeSet<_> = causes.collect();
     let message = format!(
-        "{subject} use the store ({}), so onStoreFailure decides their requests. Check the store, \
-         its URL and its Secret.",
-        distinct.join(", ")
+        "{subject} use the store ({}), so onStoreFailure decides their requests. {}",
+        list(causes),
+        details(observed)
     );
-    let reason = match distinct.as_slice() {
+    let reason = match kinds.into_iter().collect::<Vec<_>>().as_slice() {
         ["unreachable"] if all_fail => reasons::UNREACHABLE,
         ["refused"] if all_fail => reasons::STORE_REFUSED,
         _ => reasons::DEGRADED,
     };
     Finding::new("False", reason, message)
+}
+
+/// Returns where to read what to do.
+fn details(observed: &Observed<'_>) -> String {
+    let PolicyKey { namespace, .. } = observed.key;
+    match observed.outcome {
+        Outcome::Published { policy, .. } if policy.store != DEFAULT_STORE => {
+            let store = &policy.store;
+            format!("What to do: `kubectl -n {namespace} describe ratelimitstores.sluice.dev {store}`")
+        }
+        Outcome::Published { .. } | Outcome::Invalid(_) => {
+            "Ask the administrators of Sluice: the RateLimitStore default in \
+             the operator's namespace says what to do."
+                .to_owned()
+        }
+    }
 }

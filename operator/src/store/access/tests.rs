@@ -1,4 +1,3 @@
-use clap::Parser as _;
 use k8s_openapi::ByteString;
 use rcgen::{CertificateParams, KeyPair};
 use sluice_store::redis::{Tls, Topology};
@@ -12,9 +11,8 @@ fn fields(data: &[(&str, &str)]) -> SecretFields {
 
 fn access_from(url: &str, data: &[(&str, &str)]) -> anyhow::Result<StoreAccess> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let args = Args::parse_from(["operator", "--store-url", url, "--store-partitions", "96"]);
-    let key = fields(&[("key", "AAAAAAAAAAAAAAAAAAAAAA==\n")]);
-    assemble(options(&args)?.unwrap(), &key, Some(&fields(data)))
+    let redis = RedisOptions { partitions: 96, ..RedisOptions::from_url(url)? };
+    assemble(redis, KeySecret::new([0; 16]), Some(&fields(data)))
 }
 
 fn certificate() -> (String, String) {
@@ -76,33 +74,5 @@ fn an_unusable_secret_is_named_without_its_content() {
         let error = format!("{:#}", access_from(url, data).unwrap_err());
         assert!(error.contains("the Secret my-redis") && error.contains(expected), "{url}: {error}");
         assert!(!error.contains("hunter2"), "{error}");
-    }
-}
-
-#[test]
-fn an_unusable_url_is_refused_at_startup() {
-    let check = |url: &str| options(&Args::parse_from(["operator", "--store-url", url]));
-    for url in ["redis://a", "rediss+cluster://a:1,b:2", "redis+sentinel://a,b/main", "memory:"] {
-        assert!(check(url).is_ok(), "{url}");
-    }
-    for (url, expected) in [
-        ("http://:hunter2@a", "must begin with redis://"),
-        ("redis://:hunter2@a:1,b:2", "redis+cluster:// or redis+sentinel://"),
-        ("redis+sentinel://:hunter2@a,b", "master name"),
-        ("redis+cluster://:hunter2@a,b:x", "server 2 of 2 has a port"),
-    ] {
-        let error = format!("{:#}", check(url).unwrap_err());
-        assert!(error.starts_with("--store-url: ") && error.contains(expected), "{error}");
-        assert!(!error.contains("hunter2"), "{error}");
-    }
-}
-
-#[test]
-fn an_unusable_number_of_partitions_is_refused_at_startup() {
-    let parse = |number: &str| Args::try_parse_from(["operator", "--store-partitions", number]);
-    assert_eq!(parse("1024").unwrap().store_partitions, 1024);
-    for number in ["0", "1025"] {
-        let error = parse(number).unwrap_err().to_string();
-        assert!(error.contains("--store-partitions") && error.contains("1..=1024"), "{error}");
     }
 }

@@ -1,4 +1,9 @@
-use sluice_config::store_access::StoreAccess;
+use std::cell::RefCell;
+use std::time::Duration;
+
+use sluice_config::KeySecret;
+use sluice_config::policy::DEFAULT_STORE;
+use sluice_config::store_access::{StoreAccess, StoreChoice};
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Requests};
 use sluice_store::redis::Secret;
 use sluice_store::{
@@ -6,6 +11,7 @@ use sluice_store::{
 };
 
 use super::*;
+use crate::config::limiter_handle::LimiterHandle;
 
 const NUMBER: u64 = 10;
 
@@ -36,23 +42,26 @@ async fn admitted(limiter: &Limiter, counter: &PlannedCounter, times: u64) -> u6
     admitted
 }
 
-/// Chooses a store, and waits until it is in use.
+/// Chooses the default store, and waits until it is in use.
 async fn in_use(stores: &mut Stores, choice: &StoreChoice) -> LimiterHandle {
-    let mut starting = None;
-    let now = stores.choose(choice, |_, store| starting = Some(store));
-    let keyed = match starting {
+    let starting = RefCell::new(None);
+    let choices = StoreChoices::only(choice.clone());
+    let now = stores.choose(&choices, &BTreeSet::from([DEFAULT_STORE]), |_, name, store| {
+        *starting.borrow_mut() = Some((name, store));
+    });
+    let in_use = match starting.into_inner() {
         None => now,
-        Some(store) => {
+        Some((name, store)) => {
             store.ready().await;
-            stores.switch(&store)
+            stores.switch(&name, &store).unwrap()
         }
     };
-    keyed.unwrap().0
+    in_use.into_iter().next().unwrap().0
 }
 
 #[tokio::test]
 async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
-    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiter::default());
+    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiters::default());
     let counters = [counter(Consistency::Local), counter(Consistency::Strict)];
     let first = in_use(&mut stores, &access(|_| {})).await;
     for counter in &counters {
@@ -97,11 +106,40 @@ async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
 
 #[tokio::test]
 async fn a_replaced_limiter_is_closed_after_its_last_user() {
-    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiter::default());
+    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiters::default());
     let old = in_use(&mut stores, &access(|_| {})).await;
     in_use(&mut stores, &access(|access| access.redis.password = Some(Secret::new("new")))).await;
-    assert_eq!(stores.closing.len(), 1);
+    assert_eq!(stores.runtime.closing.len(), 1);
     drop(old);
     stores.close().await;
-    assert_eq!(stores.closing.len(), 0);
+    assert_eq!(stores.runtime.closing.len(), 0);
+}
+
+#[tokio::test]
+async fn stores_have_limiters_of_their_own_and_one_that_is_not_used_is_closed() {
+    let mut stores = Stores::new(Handle::current(), Clock::system(), CurrentLimiters::default());
+    let choices = StoreChoices(BTreeMap::from([
+        ("a".to_owned(), StoreChoice::Memory),
+        ("b".to_owned(), StoreChoice::Memory),
+    ]));
+    let choose = |stores: &mut Stores, names: &[&str]| -> Vec<LimiterHandle> {
+        let names = names.iter().copied().collect();
+        stores
+            .choose(&choices, &names, |_, _, _| unreachable!())
+            .into_iter()
+            .map(|(limiter, _)| limiter)
+            .collect()
+    };
+    let both = choose(&mut stores, &["b", "a"]);
+    assert_eq!(both.len(), 2);
+    let counter = counter(Consistency::Strict);
+    for limiter in &both {
+        assert_eq!(admitted(limiter, &counter, 2 * NUMBER).await, NUMBER);
+    }
+    let with_unknown = choose(&mut stores, &["b", "c"]);
+    assert!(Arc::ptr_eq(with_unknown[0].limiter(), both[1].limiter()));
+    let states = stores.states();
+    assert_eq!(states.keys().map(String::as_str).collect::<Vec<_>>(), ["b", "c"]);
+    assert_eq!(states["c"], StoreState::Unconfigured);
+    assert_eq!(stores.runtime.closing.len(), 1, "a");
 }

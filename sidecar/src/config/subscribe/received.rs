@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluice_config::Nack;
 use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
-use sluice_config::store_access::StoreChoice;
+use sluice_config::store_access::StoreChoices;
 
 use crate::config::fit::IdentifiedPolicy;
 use crate::config::publisher::Publisher;
@@ -32,8 +32,8 @@ impl Received {
 
     /// Records that credentials cannot be parsed. The previous ones stay; without any, there is no store.
     pub(crate) fn malformed_credentials(&mut self) {
-        let store = StoreChoice::Unconfigured;
-        self.credentials.get_or_insert(Credentials { version: VERSION, store });
+        let stores = StoreChoices::default();
+        self.credentials.get_or_insert(Credentials { version: VERSION, stores });
     }
 
     /// Records replica counts and publishes them immediately. A policy that the message does not name keeps
@@ -56,7 +56,7 @@ impl Received {
             return false;
         };
         policies.activate(check_fit);
-        publisher.publish(&credentials.store, &policies.active());
+        publisher.publish(&credentials.stores, &policies.active());
         true
     }
 

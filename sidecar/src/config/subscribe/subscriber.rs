@@ -11,7 +11,7 @@ use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, SESSION_HEADER, STREAM_PATH, StoreReport, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, SESSION_HEADER, STREAM_PATH, VERSION,
 };
 use tokio::time::Instant;
 
@@ -204,9 +204,8 @@ impl Subscriber {
 
     fn report(&self, session: &str) -> Report {
         let policies = self.received.report();
-        // Without policies the operator gives no access to the store, and nothing is wrong.
-        let store =
-            if policies.is_empty() { StoreReport::Unknown } else { self.publisher.store_state().report() };
-        Report { version: VERSION, session: session.to_owned(), policies, store }
+        let states = self.publisher.store_states();
+        let stores = states.into_iter().map(|(name, state)| (name, state.report())).collect();
+        Report { version: VERSION, session: session.to_owned(), policies, stores }
     }
 }

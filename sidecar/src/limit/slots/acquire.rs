@@ -12,23 +12,23 @@ use super::table::{CounterSlots, MAX_COUNTERS, Slots};
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
-use crate::limit::check::{Checked, UNCONFIGURED, check};
+use crate::limit::check::{Checked, check};
 
 /// The error of a check whose task ended without a result: its runtime is shutting down.
 const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
-/// Checks all counters of a request, and returns the slots that were acquired. `limits` are in the order of
-/// the counters.
+/// Checks the counters of a request that one store holds, and returns the slots that were acquired. `limits` are in
+/// the order of the counters.
 ///
 /// # Errors
 /// The store did not answer, and at least one limit denies in that case.
 pub(crate) async fn check_with_slots(
     slots: &Slots,
     snapshot: &Snapshot,
+    limiter: &LimiterHandle,
     limits: &[LimitIndex],
     counters: &mut SmallVec<[PlannedCounter; 2]>,
 ) -> Result<(Checked, Vec<Slot>), StoreError> {
-    let limiter = snapshot.limiter.clone().ok_or(UNCONFIGURED)?;
     let mut pending = Vec::new();
     if limiter.health() != StoreHealth::Failing(StoreFault::Unconfigured) {
         for (&index, counter) in limits.iter().zip(counters.iter_mut()) {
@@ -42,10 +42,10 @@ pub(crate) async fn check_with_slots(
         }
     }
     if limiter.memory().is_some() {
-        return check_and_settle(&limiter, counters, pending).await;
+        return check_and_settle(limiter, counters, pending).await;
     }
     // A client that goes away must not cancel the call, or the store's answer would be lost.
-    let counters = counters.clone();
+    let (limiter, counters) = (limiter.clone(), counters.clone());
     let call = tokio::spawn(async move { check_and_settle(&limiter, &counters, pending).await });
     call.await.unwrap_or(Err(LOST))
 }
@@ -58,7 +58,7 @@ async fn check_and_settle(
 ) -> Result<(Checked, Vec<Slot>), StoreError> {
     // An open circuit sends nothing.
     let circuit_open = matches!(limiter.health(), StoreHealth::Failing(_));
-    let result = check(Some(limiter), counters).await;
+    let result = check(limiter, counters).await;
     let error = match &result {
         Ok(checked) => checked.outcome.failure.as_ref(),
         Err(error) => Some(error),

@@ -7,65 +7,113 @@ use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use rustls::AlertDescription;
 
 use crate::failure::StoreFault;
+use crate::fault_cause::FaultCause;
 
-/// Maps an error to one of the few store faults.
-pub(crate) fn classify(error: &RedisError) -> StoreFault {
+/// Returns the cause of an error.
+pub(crate) fn classify(error: &RedisError) -> FaultCause {
     let text = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
     let contains = |words: &[&str]| words.iter().any(|word| text.contains(word));
     match error.kind() {
-        ErrorKind::Io if is_tls(error) => StoreFault::Refused,
-        ErrorKind::Io => StoreFault::Unreachable,
-        ErrorKind::AuthenticationFailed => StoreFault::Refused,
+        ErrorKind::Io => classify_io(error),
+        ErrorKind::AuthenticationFailed => FaultCause::AuthenticationFailed,
+        // The client library drops the error code of a reply to SELECT and keeps only the text.
+        _ if contains(&["NOAUTH", "WRONGPASS", "Authentication required"]) => {
+            FaultCause::AuthenticationFailed
+        }
         _ if contains(&[
-            "NOAUTH",
-            "WRONGPASS",
             "NOPERM",
             "ACL failure",
             "DENIED",
             "can't run this command",
+            "o permissions to ",
         ]) =>
         {
-            StoreFault::Refused
+            FaultCause::NotPermitted
         }
-        // The client library drops the error code of a reply to SELECT and keeps only the text.
-        _ if contains(&["o permissions to ", "Authentication required"]) => StoreFault::Refused,
-        _ if contains(&["OOM ", "READONLY", "MISCONF", "NOREPLICAS"]) => StoreFault::ReadOnly,
-        _ if contains(&["LOADING", "MASTERDOWN", "CLUSTERDOWN", "max number of clients"]) => {
-            StoreFault::Unreachable
-        }
-        _ if contains(&["BUSY "]) => StoreFault::Slow,
-        _ => StoreFault::Nonsense,
+        _ if contains(&["OOM "]) => FaultCause::MemoryFull,
+        _ if contains(&["READONLY"]) => FaultCause::ReadOnlyReplica,
+        _ if contains(&["MISCONF", "NOREPLICAS"]) => FaultCause::WritesDisabled,
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => FaultCause::Loading,
+        _ if contains(&["LOADING"]) => FaultCause::Loading,
+        _ if contains(&["MASTERDOWN", "CLUSTERDOWN"]) => FaultCause::ClusterDown,
+        _ if contains(&["max number of clients"]) => FaultCause::TooManyClients,
+        _ if contains(&["BUSY "]) => FaultCause::Busy,
+        _ if contains(&["Function not found"]) => FaultCause::FunctionMissing,
+        _ if contains(&["unknown command"]) => FaultCause::UnsupportedVersion,
+        _ => FaultCause::InvalidReply,
     }
 }
 
-/// The failure of a server, with what the log adds to its fault.
+/// Returns the cause of an error of the connection.
+fn classify_io(error: &RedisError) -> FaultCause {
+    if let Some(tls) = tls_error(error) {
+        return match tls {
+            rustls::Error::InvalidCertificate(_) => FaultCause::CertificateNotTrusted,
+            rustls::Error::AlertReceived(
+                AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied,
+            ) => FaultCause::ClientCertificateRejected,
+            _ => FaultCause::TlsFailed,
+        };
+    }
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if let Some(error) = current.downcast_ref::<io::Error>() {
+            return cause_of_io(error);
+        }
+        cause = inner(current);
+    }
+    FaultCause::ConnectionLost
+}
+
+/// Returns the cause of an I/O error.
+pub(super) fn cause_of_io(error: &io::Error) -> FaultCause {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => FaultCause::ConnectionRefused,
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            FaultCause::NoRoute
+        }
+        io::ErrorKind::NotFound => FaultCause::NameNotResolved,
+        _ => FaultCause::ConnectionLost,
+    }
+}
+
+/// The failure of a server, with what the log adds to its cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerFailure {
-    pub(crate) fault: StoreFault,
+    pub(crate) cause: FaultCause,
     /// Command that the user has no right to run, if Redis names it.
     forbidden: Option<String>,
-    /// Whether the server is reading its data from disk, and will answer when it has.
-    is_loading: bool,
 }
 
 impl ServerFailure {
     /// The failure that an error reports.
     pub(crate) fn from_error(error: &RedisError) -> Self {
-        let fault = classify(error);
-        let forbidden = error.detail().filter(|_| fault == StoreFault::Refused).and_then(command);
-        let is_loading = error.code() == Some("LOADING")
-            || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::BusyLoading));
-        Self { fault, forbidden, is_loading }
+        let cause = classify(error);
+        let forbidden = error.detail().filter(|_| cause == FaultCause::NotPermitted).and_then(command);
+        Self { cause, forbidden }
+    }
+
+    /// Returns the kind of fault.
+    pub(crate) fn fault(&self) -> StoreFault {
+        self.cause.fault()
     }
 
     /// Returns how often a connection with this failure is verified again before it is given up. A server that
     /// answers needs no new connection to recover, and thousands of them would slow it down. After a while the
     /// address may lead to another server.
     pub(super) fn waits(&self) -> u32 {
-        match self.fault {
-            _ if self.is_loading => 30,
+        match self.fault() {
+            _ if self.cause == FaultCause::Loading => 30,
             StoreFault::Slow | StoreFault::ReadOnly => 4,
             StoreFault::Unreachable
             | StoreFault::Refused
@@ -76,9 +124,9 @@ impl ServerFailure {
     }
 }
 
-impl From<StoreFault> for ServerFailure {
-    fn from(fault: StoreFault) -> Self {
-        Self { fault, forbidden: None, is_loading: false }
+impl From<FaultCause> for ServerFailure {
+    fn from(cause: FaultCause) -> Self {
+        Self { cause, forbidden: None }
     }
 }
 
@@ -86,8 +134,7 @@ impl fmt::Display for ServerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.forbidden {
             Some(command) => write!(f, "its user has no right to run {command} (ACL SETUSER ... +{command})"),
-            None if self.is_loading => f.write_str("it is reading its data from disk"),
-            None => self.fault.fmt(f),
+            None => self.cause.fmt(f),
         }
     }
 }
@@ -133,23 +180,27 @@ impl Redirect {
     }
 }
 
-/// Reports whether either side rejected the other's certificate.
-fn is_tls(error: &RedisError) -> bool {
+/// Returns the TLS error behind an error.
+fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(current) = cause {
-        if current.is::<rustls::Error>() {
-            return true;
+        if let Some(tls) = current.downcast_ref() {
+            return Some(tls);
         }
-        // `source` does not return what an I/O error or an `Arc` wraps.
-        cause = if let Some(shared) = current.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
-            Some(&**shared)
-        } else if let Some(inner) = current.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(inner)
-        } else {
-            current.source()
-        };
+        cause = inner(current);
     }
-    false
+    None
+}
+
+/// Returns the error behind an error. `source` does not return what an I/O error or an `Arc` wraps.
+fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    if let Some(shared) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+        Some(&**shared)
+    } else if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner)
+    } else {
+        error.source()
+    }
 }
 
 #[cfg(test)]
@@ -186,36 +237,40 @@ mod tests {
             server("WRONGPASS", "invalid username-password pair"),
         ] {
             let failure = ServerFailure::from_error(&error);
-            assert_eq!(failure.to_string(), failure.fault.to_string());
+            assert_eq!(failure.to_string(), failure.cause.to_string());
         }
     }
 
     #[test]
-    fn errors_map_to_faults_by_their_meaning() {
+    fn errors_map_to_causes_by_their_meaning() {
         let server = |code: &str, detail: &str| redis::make_extension_error(code.into(), Some(detail.into()));
-        for (error, fault) in [
-            (server("WRONGPASS", "invalid username-password pair"), StoreFault::Refused),
-            (server("NOAUTH", "Authentication required."), StoreFault::Refused),
-            (server("NOPERM", "this user has no permissions"), StoreFault::Refused),
-            (server("ERR", "ACL failure in script: User x has no permissions"), StoreFault::Refused),
-            (select_error("this user has no permissions to run the 'select' command"), StoreFault::Refused),
-            (select_error("User x has no permissions to run the 'select' command"), StoreFault::Refused),
-            (select_error("Authentication required."), StoreFault::Refused),
-            (select_error("DB index is out of range"), StoreFault::Nonsense),
-            (server("OOM", "command not allowed"), StoreFault::ReadOnly),
-            (server("ERR", "Error running script: -OOM command not allowed"), StoreFault::ReadOnly),
-            (server("READONLY", "You can't write against a read only replica."), StoreFault::ReadOnly),
-            (server("MISCONF", "Redis is configured to save RDB snapshots"), StoreFault::ReadOnly),
-            (server("LOADING", "Redis is loading the dataset in memory"), StoreFault::Unreachable),
-            (server("BUSY", "Redis is busy running a script"), StoreFault::Slow),
-            (server("ERR", "unknown command 'EVALSHA'"), StoreFault::Nonsense),
-            (io::Error::from(io::ErrorKind::ConnectionRefused).into(), StoreFault::Unreachable),
+        for (error, cause) in [
+            (server("WRONGPASS", "invalid username-password pair"), FaultCause::AuthenticationFailed),
+            (server("NOAUTH", "Authentication required."), FaultCause::AuthenticationFailed),
+            (server("NOPERM", "this user has no permissions"), FaultCause::NotPermitted),
+            (server("ERR", "ACL failure in script: User x has no permissions"), FaultCause::NotPermitted),
+            (
+                select_error("this user has no permissions to run the 'select' command"),
+                FaultCause::NotPermitted,
+            ),
+            (select_error("User x has no permissions to run the 'select' command"), FaultCause::NotPermitted),
+            (select_error("Authentication required."), FaultCause::AuthenticationFailed),
+            (select_error("DB index is out of range"), FaultCause::InvalidReply),
+            (server("OOM", "command not allowed"), FaultCause::MemoryFull),
+            (server("ERR", "Error running script: -OOM command not allowed"), FaultCause::MemoryFull),
+            (server("READONLY", "You can't write against a read only replica."), FaultCause::ReadOnlyReplica),
+            (server("MISCONF", "Redis is configured to save RDB snapshots"), FaultCause::WritesDisabled),
+            (server("LOADING", "Redis is loading the dataset in memory"), FaultCause::Loading),
+            (server("BUSY", "Redis is busy running a script"), FaultCause::Busy),
+            (server("ERR", "unknown command 'EVALSHA'"), FaultCause::UnsupportedVersion),
+            (server("ERR", "Function not found"), FaultCause::FunctionMissing),
+            (io::Error::from(io::ErrorKind::ConnectionRefused).into(), FaultCause::ConnectionRefused),
             (
                 io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError).into(),
-                StoreFault::Refused,
+                FaultCause::TlsFailed,
             ),
         ] {
-            assert_eq!(classify(&error), fault, "{error}");
+            assert_eq!(classify(&error), cause, "{error}");
         }
     }
 }

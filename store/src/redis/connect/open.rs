@@ -9,9 +9,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::fault::ServerFailure;
+use super::fault::{ServerFailure, cause_of_io};
 use super::target::Target;
-use crate::failure::StoreFault;
+use crate::fault_cause::FaultCause;
 
 /// Longest first attempt, without and with a TLS handshake. Checks wait for it.
 pub(super) const ATTEMPT: Duration = Duration::from_millis(100);
@@ -30,8 +30,8 @@ const ACCEPT: Duration = Duration::from_millis(500);
 const MAX_ADDRESSES: usize = 8;
 
 /// Connects to a server. `failed` is the number of attempts that failed before.
-pub(crate) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConnection, StoreFault> {
-    try_open(target, failed).await.map_err(|failure| failure.fault)
+pub(crate) async fn open(target: &Target, failed: u32) -> Result<MultiplexedConnection, FaultCause> {
+    try_open(target, failed).await.map_err(|failure| failure.cause)
 }
 
 /// Connects to a server and reports more about a failure than [`open`].
@@ -46,7 +46,7 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
         && let Err(error) = is_back(target, attempt).await
     {
         tracing::debug!(address = target.address, %error, "Redis is away");
-        return Err(StoreFault::Unreachable.into());
+        return Err(cause_of_io(&error).into());
     }
     // Timeouts of calls are handled here; those of the client library would race with them.
     let config = AsyncConnectionConfig::new()
@@ -59,7 +59,7 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
             tracing::debug!(address = target.address, %error, "cannot connect to Redis");
             Err(ServerFailure::from_error(&error))
         }
-        Err(_) => Err(StoreFault::Unreachable.into()),
+        Err(_) => Err(FaultCause::NoRoute.into()),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::fault::ServerFailure;
 use super::open::ATTEMPT;
 use super::target::Target;
-use crate::failure::StoreFault;
+use crate::fault_cause::FaultCause;
 use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
 use crate::redis::scripts::Script;
 
@@ -47,12 +47,12 @@ pub(super) async fn verify_master(
                     address = target.address,
                     "the sentinels report a server that is not a master"
                 );
-                Err(StoreFault::ReadOnly.into())
+                Err(FaultCause::ReadOnlyReplica.into())
             }
         },
-        Ok(Ok(_)) => Err(StoreFault::Nonsense.into()),
+        Ok(Ok(_)) => Err(FaultCause::InvalidReply.into()),
         Ok(Err(error)) => Err(ServerFailure::from_error(&error)),
-        Err(_) => Err(StoreFault::Slow.into()),
+        Err(_) => Err(FaultCause::Slow.into()),
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn verify(
             // The key has moved to another server of the cluster, so this one is fine.
             Ok(Err(error)) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => {}
             Ok(Err(error)) => return Err(ServerFailure::from_error(&error)),
-            Err(_) => return Err(StoreFault::Slow.into()),
+            Err(_) => return Err(FaultCause::Slow.into()),
         }
     }
     probe(connection, scripts, Script::Single, budget).await
@@ -96,13 +96,13 @@ pub(crate) async fn probe(
     match timeout(within, scripts.call(connection, &ScriptArguments::empty(script))).await {
         Ok(Ok(value)) => match read_time(value) {
             Some(millis) => Ok(ServerClock::new(millis)),
-            None => Err(StoreFault::Nonsense.into()),
+            None => Err(FaultCause::InvalidReply.into()),
         },
         Ok(Err(error)) => {
             tracing::debug!(%error, "Redis does not run the script");
             Err(ServerFailure::from_error(&error))
         }
-        Err(_) => Err(StoreFault::Slow.into()),
+        Err(_) => Err(FaultCause::Slow.into()),
     }
 }
 

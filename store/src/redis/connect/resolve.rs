@@ -65,8 +65,9 @@ impl Resolver {
         let host = host.to_owned();
         tokio::spawn(async move {
             let addresses = lookup_host((host, port)).await;
-            let addresses =
-                addresses.map(Iterator::collect).map_err(|error| (error.kind(), error.to_string()));
+            // The kind of these errors would otherwise depend on the system's resolver.
+            let not_found = |error: io::Error| (io::ErrorKind::NotFound, error.to_string());
+            let addresses = addresses.map(Iterator::collect).map_err(not_found);
             result.send_replace(Some(Resolved { addresses, at: Instant::now() }));
         });
         *last = Some(lookup.clone());

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::fault::classify;
 use super::open::open;
 use super::target::{Target, TargetTemplate};
-use crate::failure::StoreFault;
+use crate::fault_cause::FaultCause;
 use crate::redis::script::send;
 
 /// Maximum duration of a sentinel's reply once it is connected.
@@ -43,8 +43,8 @@ impl Sentinels {
     }
 
     /// Returns the master as reported by the first sentinel that knows it. Each sentinel has its own timeout.
-    pub(super) async fn master(&self, failed: u32) -> Result<Arc<Target>, StoreFault> {
-        let mut fault = StoreFault::Unreachable;
+    pub(super) async fn master(&self, failed: u32) -> Result<Arc<Target>, FaultCause> {
+        let mut cause = FaultCause::NoRoute;
         let first = self.first.load(Relaxed);
         for n in 0..self.sentinels.len() {
             let at = (first + n) % self.sentinels.len();
@@ -54,15 +54,15 @@ impl Sentinels {
                     self.first.store(at, Relaxed);
                     return Ok(Arc::new(master));
                 }
-                // The fault of a reachable sentinel is the more specific one.
-                Err(StoreFault::Unreachable) => {}
-                Err(other) => fault = other,
+                // The fault of a sentinel that answers is the more specific one.
+                Err(other) if cause.is_silence() || !other.is_silence() => cause = other,
+                Err(_) => {}
             }
         }
-        Err(fault)
+        Err(cause)
     }
 
-    async fn query(&self, sentinel: &Target, failed: u32) -> Result<Target, StoreFault> {
+    async fn query(&self, sentinel: &Target, failed: u32) -> Result<Target, FaultCause> {
         let mut connection = open(sentinel, failed).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -71,7 +71,7 @@ impl Sentinels {
                 tracing::debug!(address = sentinel.address, %error, "a sentinel returned an error");
                 classify(&error)
             })?,
-            Err(_) => return Err(StoreFault::Slow),
+            Err(_) => return Err(FaultCause::Slow),
         };
         match &reply {
             Value::Array(cells) => {
@@ -81,7 +81,7 @@ impl Sentinels {
                 };
                 let address = text(0).zip(text(1).and_then(|port| port.parse().ok()));
                 let target = address.and_then(|(host, port)| self.template.target(host, port));
-                target.ok_or(StoreFault::Nonsense)
+                target.ok_or(FaultCause::InvalidReply)
             }
             Value::Nil => {
                 tracing::warn!(
@@ -89,9 +89,9 @@ impl Sentinels {
                     master = self.name,
                     "a sentinel does not know the master by this name"
                 );
-                Err(StoreFault::Nonsense)
+                Err(FaultCause::InvalidReply)
             }
-            _ => Err(StoreFault::Nonsense),
+            _ => Err(FaultCause::InvalidReply),
         }
     }
 }

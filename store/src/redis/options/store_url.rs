@@ -104,7 +104,13 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-/// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+impl Endpoint {
+    /// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`. The error continues "the server ...".
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, &'static str> {
+        endpoint(text, default_port)
+    }
+}
+
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, &'static str> {
     let (host, port) = if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         if address.parse::<Ipv6Addr>().is_err() {

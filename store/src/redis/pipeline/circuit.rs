@@ -3,51 +3,43 @@
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::failure::{StoreFault, StoreHealth};
+use crate::fault_cause::FaultCause;
 
 /// The health of one server. While it is failing, the circuit is open: operations fail immediately.
 #[derive(Debug, Default)]
 pub(crate) struct Circuit {
-    /// 0: starting, 1: healthy, 2 and above: failing with a fault from [`FAULTS`].
+    /// 0: starting, 1: healthy, 2 and above: failing for a cause from [`FaultCause::ALL`].
     health: AtomicU8,
 }
 
-const FAULTS: [StoreFault; 6] = [
-    StoreFault::Unreachable,
-    StoreFault::Slow,
-    StoreFault::Refused,
-    StoreFault::ReadOnly,
-    StoreFault::Nonsense,
-    StoreFault::WrongType,
-];
-
 impl Circuit {
     pub(crate) fn health(&self) -> StoreHealth {
-        match self.health.load(Relaxed) {
-            0 => StoreHealth::Starting,
-            1 => StoreHealth::Healthy,
-            n => StoreHealth::Failing(
-                FAULTS.get(usize::from(n) - 2).copied().unwrap_or(StoreFault::Unreachable),
-            ),
+        match (self.health.load(Relaxed), self.cause()) {
+            (0, _) => StoreHealth::Starting,
+            (_, None) => StoreHealth::Healthy,
+            (_, Some(cause)) => StoreHealth::Failing(cause.fault()),
         }
     }
 
-    pub(super) fn set(&self, health: StoreHealth) {
-        let n = match health {
-            StoreHealth::Starting => 0,
-            StoreHealth::Healthy => 1,
-            StoreHealth::Failing(fault) => {
-                2 + FAULTS.iter().position(|&known| known == fault).unwrap_or(0) as u8
-            }
-        };
-        self.health.store(n, Relaxed);
+    /// Closes the circuit: the server works.
+    pub(super) fn close(&self) {
+        self.health.store(1, Relaxed);
+    }
+
+    /// Opens the circuit.
+    pub(super) fn open(&self, cause: FaultCause) {
+        self.health.store(2 + cause as u8, Relaxed);
+    }
+
+    /// Returns what opened the circuit, if it is open.
+    pub(crate) fn cause(&self) -> Option<FaultCause> {
+        let at = usize::from(self.health.load(Relaxed)).checked_sub(2)?;
+        FaultCause::ALL.get(at).copied()
     }
 
     /// Returns the fault that opened the circuit, if it is open.
     pub(crate) fn fault(&self) -> Option<StoreFault> {
-        match self.health() {
-            StoreHealth::Failing(fault) => Some(fault),
-            _ => None,
-        }
+        self.cause().map(FaultCause::fault)
     }
 }
 
@@ -58,12 +50,14 @@ mod tests {
     #[test]
     fn every_health_is_read_back_as_it_was_set() {
         let circuit = Circuit::default();
-        assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Starting, None));
-        for fault in FAULTS {
-            circuit.set(StoreHealth::Failing(fault));
-            assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Failing(fault), Some(fault)));
+        assert_eq!((circuit.health(), circuit.cause()), (StoreHealth::Starting, None));
+        for cause in FaultCause::ALL {
+            circuit.open(cause);
+            let failing = StoreHealth::Failing(cause.fault());
+            assert_eq!((circuit.health(), circuit.cause()), (failing, Some(cause)));
+            assert_eq!(circuit.fault(), Some(cause.fault()));
         }
-        circuit.set(StoreHealth::Healthy);
-        assert_eq!((circuit.health(), circuit.fault()), (StoreHealth::Healthy, None));
+        circuit.close();
+        assert_eq!((circuit.health(), circuit.cause(), circuit.fault()), (StoreHealth::Healthy, None, None));
     }
 }

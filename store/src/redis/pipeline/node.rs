@@ -12,6 +12,7 @@ use super::queue::{QueueItem, SecondCallSignal};
 use super::settings::PipelineSettings;
 use super::worker::Worker;
 use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::fault_cause::FaultCause;
 use crate::redis::batch::{BatchGroup, MAX_WAITING, Operation, PendingOperation, Responder};
 use crate::redis::connect::Connector;
 
@@ -67,5 +68,10 @@ impl Node {
 
     pub(crate) fn health(&self) -> StoreHealth {
         self.circuit.health()
+    }
+
+    /// Returns the cause of the fault, while the circuit is open.
+    pub(crate) fn cause(&self) -> Option<FaultCause> {
+        self.circuit.cause()
     }
 }

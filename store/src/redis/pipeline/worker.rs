@@ -17,7 +17,8 @@ use super::metrics::add;
 use super::queue::RepeatedBatch;
 use super::settings::PipelineSettings;
 use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
-use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::failure::{StoreError, StoreFault};
+use crate::fault_cause::FaultCause;
 use crate::redis::connect::{
     Connected, Connector, Redirect, ServerClock, ServerFailure, backoff, probe, warn_of_eviction,
 };
@@ -101,7 +102,7 @@ impl Worker {
                     if self.circuit.fault().is_some() {
                         tracing::info!(address = self.address, "Redis has recovered");
                     }
-                    self.circuit.set(StoreHealth::Healthy);
+                    self.circuit.close();
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
                     connected_before = true;
@@ -130,12 +131,12 @@ impl Worker {
 
     /// Opens the circuit: new operations fail at the node, and the waiting ones fail now.
     fn open_circuit(&mut self, failure: ServerFailure) {
-        let fault = failure.fault;
-        if self.circuit.fault() != Some(fault) || self.logged.as_ref() != Some(&failure) {
+        let (cause, fault) = (failure.cause, failure.fault());
+        if self.circuit.cause() != Some(cause) || self.logged.as_ref() != Some(&failure) {
             tracing::warn!(address = self.address, "Redis has failed: {failure}");
         }
         self.logged = Some(failure);
-        self.circuit.set(StoreHealth::Failing(fault));
+        self.circuit.open(cause);
         self.intake.fail_all(&StoreError::Unavailable(fault));
         if let Some(cluster) = self.settings.redirect_handler() {
             cluster.refresh_soon();
@@ -177,8 +178,8 @@ impl Worker {
                                 (clock, timeouts, self.failed) = (now, 0, 0);
                                 continue;
                             }
-                            Err(ServerFailure { fault: StoreFault::Slow, .. })
-                                if timeouts + 1 < MAX_TIMEOUTS =>
+                            Err(failure)
+                                if failure.fault() == StoreFault::Slow && timeouts + 1 < MAX_TIMEOUTS =>
                             {
                                 timeouts += 1;
                                 continue;
@@ -208,12 +209,12 @@ impl Worker {
             match self.complete(completed, &mut clock) {
                 CallOutcome::Completed => (timeouts, self.failed, self.failed_key) = (0, 0, None),
                 CallOutcome::TimedOut if timeouts + 1 < MAX_TIMEOUTS => timeouts += 1,
-                CallOutcome::TimedOut => break StoreFault::Slow.into(),
+                CallOutcome::TimedOut => break FaultCause::Slow.into(),
                 CallOutcome::Failed(failure) => break failure,
             }
         };
         signal.set_in_flight(0);
-        let error = StoreError::Unavailable(failure.fault);
+        let error = StoreError::Unavailable(failure.fault());
         self.open_circuit(failure);
         // Replies to the writes in flight may still arrive; after their timeout at the latest they complete.
         while writes.len() > 0 {
@@ -259,7 +260,7 @@ impl Worker {
     ) -> CallOutcome {
         let metrics = &self.settings.metrics;
         let reply = match reply {
-            Ok(value) => Reply::read(value).map_err(|_| StoreFault::Nonsense.into()),
+            Ok(value) => Reply::read(value).map_err(|_| FaultCause::InvalidReply.into()),
             Err(error) => {
                 match (self.settings.redirect_handler(), Redirect::from_error(&error)) {
                     (Some(cluster), Some(redirect)) => {
@@ -304,11 +305,11 @@ impl Worker {
                         self.intake.repeat(RepeatedBatch { group, batch, asking, redirects });
                         return CallOutcome::Completed;
                     }
-                    Err(_) => StoreFault::Nonsense.into(),
+                    Err(_) => FaultCause::InvalidReply.into(),
                 }
             }
             Err(failure) => {
-                call.batch.fail(&StoreError::Unavailable(failure.fault));
+                call.batch.fail(&StoreError::Unavailable(failure.fault()));
                 failure
             }
         };

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::slot_map::{MapState, SlotMap};
 use crate::check::{CheckRequest, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::fault_cause::FaultCause;
 use crate::redis::batch::{BatchGroup, Operation, PendingOperation, Responder};
 use crate::redis::connect::{Connector, Target, TargetTemplate, split};
 use crate::redis::pipeline::{Node, PipelineSettings, QueueItem, RedirectHandler};
@@ -73,6 +74,11 @@ impl Cluster {
         self.map.borrow().health(&self.used)
     }
 
+    /// Returns the cause of the fault, if a master with counters fails.
+    pub(crate) fn cause(&self) -> Option<FaultCause> {
+        self.map.borrow().cause(&self.used)
+    }
+
     /// Returns the batch groups of a check's counters, once the map is known.
     pub(crate) async fn groups(&self, check: &CheckRequest, deadline: Instant) -> Result<Groups, StoreError> {
         self.wait_for_map(deadline).await?;
@@ -97,12 +103,12 @@ impl Cluster {
             let mut map = self.map.subscribe();
             state = match timeout_at(deadline, map.wait_for(|map| map.state != MapState::Unread)).await {
                 Ok(Ok(map)) => map.state,
-                Ok(Err(_)) => MapState::Failed(StoreFault::Unreachable),
+                Ok(Err(_)) => MapState::Failed(FaultCause::ConnectionLost),
                 Err(_) => return Err(StoreError::Timeout),
             };
         }
         match state {
-            MapState::Failed(fault) => Err(StoreError::Unavailable(fault)),
+            MapState::Failed(cause) => Err(StoreError::Unavailable(cause.fault())),
             _ => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use super::cluster::Cluster;
 use super::hash_slots::{self, SlotRange};
 use super::slot_map::{MapState, Server};
 use crate::failure::{StoreFault, StoreHealth};
+use crate::fault_cause::FaultCause;
 use crate::redis::connect::{Target, backoff, classify, open, split};
 use crate::redis::script::send;
 
@@ -47,23 +48,23 @@ impl Cluster {
     /// Reads the map from the first server that returns it. Reports whether the map is then complete and all
     /// of its circuits are closed.
     async fn refresh_map(&self, failed: u32) -> bool {
-        let mut fault = StoreFault::Unreachable;
+        let mut cause = FaultCause::NoRoute;
         for target in self.sources() {
             match read(&target, failed).await {
                 Ok(ranges) => {
                     self.adopt(&ranges);
                     return self.is_complete();
                 }
-                // The fault of a reachable server is the more specific one.
-                Err(StoreFault::Unreachable) => {}
-                Err(other) => fault = other,
+                // The fault of a server that answers is the more specific one.
+                Err(other) if cause.is_silence() || !other.is_silence() => cause = other,
+                Err(_) => {}
             }
         }
         let mut is_new = false;
         self.map.send_if_modified(|map| {
-            is_new = map.state != MapState::Known && map.state != MapState::Failed(fault);
+            is_new = map.state != MapState::Known && map.state != MapState::Failed(cause);
             if is_new {
-                map.state = MapState::Failed(fault);
+                map.state = MapState::Failed(cause);
             }
             is_new
         });
@@ -71,7 +72,7 @@ impl Cluster {
             let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.address.as_str()).collect();
             tracing::warn!(
                 ?seeds,
-                "cannot read the hash slots of the Redis Cluster from any server: {fault}"
+                "cannot read the hash slots of the Redis Cluster from any server: {cause}"
             );
         }
         false
@@ -133,14 +134,14 @@ impl Cluster {
 }
 
 /// Reads the map from one server.
-async fn read(target: &Target, failed: u32) -> Result<Vec<SlotRange>, StoreFault> {
+async fn read(target: &Target, failed: u32) -> Result<Vec<SlotRange>, FaultCause> {
     let mut connection = open(target, failed).await?;
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     match timeout(REPLY_TIMEOUT, send(&mut connection, &command)).await {
         Ok(Ok(reply)) => {
             let host = split(&target.address).map_or("", |(host, _)| host);
-            hash_slots::read_ranges(&reply, host).ok_or(StoreFault::Nonsense)
+            hash_slots::read_ranges(&reply, host).ok_or(FaultCause::InvalidReply)
         }
         Ok(Err(error)) => {
             tracing::debug!(
@@ -150,6 +151,6 @@ async fn read(target: &Target, failed: u32) -> Result<Vec<SlotRange>, StoreFault
             );
             Err(classify(&error))
         }
-        Err(_) => Err(StoreFault::Slow),
+        Err(_) => Err(FaultCause::Slow),
     }
 }

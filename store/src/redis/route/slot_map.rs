@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::failure::{StoreFault, StoreHealth};
+use crate::failure::StoreHealth;
+use crate::fault_cause::FaultCause;
 use crate::redis::connect::Target;
 use crate::redis::pipeline::Node;
 
@@ -29,7 +30,7 @@ pub(super) struct SlotMap {
 pub(super) enum MapState {
     Unread,
     /// No server has returned it so far.
-    Failed(StoreFault),
+    Failed(FaultCause),
     Known,
 }
 
@@ -54,21 +55,29 @@ impl SlotMap {
 
     /// Returns the health of the cluster: it fails if the master of any of these hash slots fails.
     pub(super) fn health(&self, slots: &[u16]) -> StoreHealth {
+        if self.state == MapState::Unread {
+            return StoreHealth::Starting;
+        }
+        if let Some(cause) = self.cause(slots) {
+            return StoreHealth::Failing(cause.fault());
+        }
+        let owners = slots.iter().filter_map(|slot| self.owners.get(slot));
+        match owners.map(|node| node.health()).any(|health| health == StoreHealth::Starting) {
+            true => StoreHealth::Starting,
+            false => StoreHealth::Healthy,
+        }
+    }
+
+    /// Returns the cause of the first fault of a master of these hash slots.
+    pub(super) fn cause(&self, slots: &[u16]) -> Option<FaultCause> {
         match self.state {
-            MapState::Unread => return StoreHealth::Starting,
-            MapState::Failed(fault) => return StoreHealth::Failing(fault),
-            MapState::Known => {}
+            MapState::Unread => None,
+            MapState::Failed(cause) => Some(cause),
+            MapState::Known => slots.iter().find_map(|slot| match self.owners.get(slot) {
+                None => Some(FaultCause::ClusterDown),
+                Some(node) => node.cause(),
+            }),
         }
-        let mut health = StoreHealth::Healthy;
-        for slot in slots {
-            match self.owners.get(slot).map(|node| node.health()) {
-                None => return StoreHealth::Failing(StoreFault::Unreachable),
-                Some(StoreHealth::Failing(fault)) => return StoreHealth::Failing(fault),
-                Some(StoreHealth::Starting) => health = StoreHealth::Starting,
-                Some(StoreHealth::Healthy) => {}
-            }
-        }
-        health
     }
 
     pub(super) fn mark_moving(&mut self, slot: u16) {

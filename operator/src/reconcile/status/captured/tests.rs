@@ -10,7 +10,8 @@ use crate::cluster::objects::Trimmed;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
+use crate::reconcile::facts::StoreFact;
 use crate::reconcile::facts::{Outcome, Unlimited, UnlimitedPod};
 
 mod network_policies;
@@ -56,6 +57,7 @@ impl Shop {
             network_policies: read::<NetworkPolicy>(&self.network_policies),
             namespace_is_labelled: !self.is_unlabelled,
             scaled_to_zero: None,
+            store: StoreFact::Default,
         };
         let finding = super::captured(&Observed {
             key: &PolicyKey { namespace: "shop".into(), name: "p".into() },

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::cluster::pod::{Pod, PodFacts};
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::reconcile::facts::{CountedPod, Facts};
 
 fn pod(name: &str, proxy: Option<&str>) -> CountedPod {

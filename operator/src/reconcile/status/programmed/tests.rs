@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
+use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::RateLimitPolicyStatus;
 use tokio::time::Instant;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::capture::CaptureError;
 use crate::cluster::pod::{Pod, PodFacts};
-use crate::policy_key::PolicyKey;
+use crate::object_key::PolicyKey;
 use crate::reconcile::facts::Facts;
 
 const LONG_AGO: Duration = Duration::from_secs(3_600);
@@ -55,6 +55,7 @@ fn compute(
             mode: Mode::Enforce,
             on_store_failure: OnStoreFailure::Allow,
             consistency: Consistency::Strict,
+            store: DEFAULT_STORE.into(),
             ambiguous_paths: Default::default(),
             client_address: None,
             limits: Vec::new(),

@@ -1,0 +1,145 @@
+//! The whole store.
+
+use std::time::Duration;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sluice_config::store_access::{RedisOptions, Tls};
+
+use super::servers::Servers;
+use super::status::RateLimitStoreStatus;
+use crate::compile::field::{Field, number};
+
+/// Longest latency budget, in milliseconds.
+const MAX_LATENCY_BUDGET: u64 = 10_000;
+
+/// A Redis or Valkey that holds the counters of policies, and how sidecars reach it.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sluice.dev",
+    version = "v1alpha1",
+    kind = "RateLimitStore",
+    plural = "ratelimitstores",
+    shortname = "slst",
+    category = "sluice",
+    namespaced,
+    status = "RateLimitStoreStatus",
+    derive = "PartialEq",
+    doc = "A Redis or Valkey that holds the counters of policies, and how sidecars reach it.",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Sidecars","type":"string","jsonPath":".status.sidecars.summary","description":"Number of sidecars that can use the store, and of those that have reported on it."}"#,
+    printcolumn = r#"{"name":"Access","type":"string","jsonPath":".spec.access"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":1}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimitStoreSpec {
+    /// Servers that hold the counters.
+    pub servers: Servers,
+    /// Use TLS for all connections, also to Sentinels. Default: plain text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConnection>,
+    /// Secret of this namespace with the credentials, of the type sluice.dev/store. Default: no credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretRef>,
+    /// How far namespaces are kept apart:
+    /// - Shared (default): all sidecars use the user of the Secret, so they trust each other: one that is compromised
+    ///   can read and change all counters. Redis 6.2 or newer, or Valkey.
+    #[serde(default)]
+    pub access: Access,
+    /// Longest time that a check may take before the policy's onStoreFailure decides: 1ms to 10s. Default: 50ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = crate::duration::PATTERN))]
+    pub latency_budget: Option<String>,
+    /// Prefix of all keys: 1 to 64 visible ASCII characters without braces. Stores that share a Redis need different
+    /// prefixes. With another prefix, all counters start at zero.
+    #[serde(default = "default_prefix")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = "^[!-z|~]+$"))]
+    pub key_prefix: String,
+    /// Number of hash tags over which the keys are spread. Each master of a Redis Cluster should have 16 to 32. All
+    /// users of the keys need the same number, so it cannot be changed.
+    #[serde(default = "default_partitions")]
+    #[schemars(range(min = 1, max = 1024))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("partitions cannot be changed: all counters would start at zero. Delete the store and create it again"))]
+    pub partitions: i64,
+}
+
+/// TLS for the connections to a store. The certificates are in the Secret: `ca.crt`, without which the public
+/// authorities are trusted, and `tls.crt` with `tls.key` for servers that require a client certificate.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsConnection {}
+
+/// Reference to a Secret of the store's namespace.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRef {
+    /// Name of the Secret. Its fields are `password` and, as required, `username`, `ca.crt`, `tls.crt`, `tls.key`,
+    /// `sentinel-username` and `sentinel-password`.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// How far namespaces are kept apart.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// All sidecars use one user.
+    #[default]
+    Shared,
+}
+
+fn default_prefix() -> String {
+    "sluice:".into()
+}
+
+fn default_partitions() -> i64 {
+    64
+}
+
+/// A valid store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompiledStore {
+    /// How sidecars connect, without credentials and certificates.
+    pub redis: RedisOptions,
+    /// Name of the Secret with the credentials.
+    pub secret: Option<String>,
+    /// How far namespaces are kept apart.
+    pub access: Access,
+}
+
+impl RateLimitStoreSpec {
+    /// Returns the spec of a store with these options. Credentials and certificates are left out.
+    #[must_use]
+    pub fn of(redis: &RedisOptions, secret: Option<&str>, access: Access) -> Self {
+        Self {
+            servers: Servers::of(&redis.topology, &redis.endpoints),
+            tls: redis.tls.as_ref().map(|_| TlsConnection {}),
+            secret_ref: secret.map(|name| SecretRef { name: name.to_owned() }),
+            access,
+            latency_budget: Some(format!("{}ms", redis.latency_budget.as_millis())),
+            key_prefix: redis.prefix.clone(),
+            partitions: redis.partitions.into(),
+        }
+    }
+
+    pub(crate) fn compile(&self, at: &Field<'_>) -> Option<CompiledStore> {
+        let (topology, endpoints) = self.servers.compile(&at.at("servers"));
+        let budget = self.latency_budget.as_ref();
+        let budget =
+            budget.map_or(Some(50), |text| at.at("latencyBudget").millis(text, MAX_LATENCY_BUDGET))?;
+        let redis = RedisOptions {
+            topology,
+            endpoints,
+            tls: self.tls.map(|_| Tls::default()),
+            username: None,
+            password: None,
+            latency_budget: Duration::from_millis(budget),
+            prefix: self.key_prefix.clone(),
+            partitions: u16::try_from(number(self.partitions)).unwrap_or(u16::MAX),
+        };
+        let secret = self.secret_ref.as_ref().map(|secret| secret.name.clone());
+        Some(CompiledStore { redis, secret, access: self.access })
+    }
+}

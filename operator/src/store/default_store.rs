@@ -1,0 +1,140 @@
+//! The store of the installation: a `RateLimitStore` in the operator's namespace, which the operator makes from its
+//! arguments. Helm could not: its definition does not exist yet when the chart is installed.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+use sluice_config::policy::DEFAULT_STORE;
+use sluice_crds::RateLimitStoreSpec;
+use sluice_crds::store::Access;
+use sluice_store::RedisOptions;
+
+use crate::args::Args;
+use crate::cluster::stores::api;
+use crate::object_key::StoreKey;
+use crate::store::resolve::StoreRules;
+
+/// Scheme of a store in the memory of each sidecar, used by tests.
+const MEMORY: &str = "memory:";
+
+/// Returns which stores the installation has.
+#[must_use]
+pub fn rules(args: &Args) -> StoreRules {
+    let default = StoreKey::new(&args.namespace, DEFAULT_STORE);
+    StoreRules { default, tenant_stores: args.tenant_stores }
+}
+
+/// Returns the spec of the store, or `None` for a store in memory.
+pub fn spec(args: &Args) -> anyhow::Result<Option<RateLimitStoreSpec>> {
+    if args.store_url.starts_with(MEMORY) {
+        return Ok(None);
+    }
+    let redis = RedisOptions {
+        latency_budget: Duration::from_millis(args.store_latency_budget_ms),
+        prefix: args.store_prefix.clone(),
+        partitions: args.store_partitions,
+        ..RedisOptions::from_url(&args.store_url).context("--store-url")?
+    };
+    anyhow::ensure!(
+        redis.username.is_none() && redis.password.is_none(),
+        "--store-url contains a user or a password, which everyone who reads the operator's pod would see: put them \
+         into the Secret that --store-secret names"
+    );
+    Ok(Some(RateLimitStoreSpec::of(&redis, args.store_secret.as_deref(), Access::Shared)))
+}
+
+/// Reports whether an object has this spec.
+#[must_use]
+pub fn has_spec(object: &DynamicObject, spec: &RateLimitStoreSpec) -> bool {
+    let present = object.data.get("spec").cloned().map(serde_json::from_value::<RateLimitStoreSpec>);
+    matches!(present, Some(Ok(present)) if present == *spec)
+}
+
+/// Creates the store, or sets its spec.
+pub async fn apply(client: kube::Client, key: &StoreKey, spec: &RateLimitStoreSpec) -> anyhow::Result<()> {
+    let object = manifest(key, spec);
+    let params = PatchParams::apply("sluice-operator").force();
+    let api = api(client, Some(&key.namespace));
+    api.patch(&key.name, &params, &Patch::Apply(&object))
+        .await
+        .with_context(|| format!("the RateLimitStore {key} could not be written"))?;
+    Ok(())
+}
+
+fn manifest(key: &StoreKey, spec: &RateLimitStoreSpec) -> Value {
+    json!({
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "RateLimitStore",
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": spec,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn the_object_has_what_the_arguments_say() {
+        let args = [
+            "operator",
+            "--store-url",
+            "rediss+sentinel://a,[::1]:7/main",
+            "--store-secret",
+            "s",
+            "--store-latency-budget-ms",
+            "2000",
+            "--store-prefix",
+            "p:",
+            "--store-partitions",
+            "96",
+        ];
+        let spec = spec(&Args::parse_from(args)).unwrap().unwrap();
+        let key = StoreKey::new("n", "default");
+        let object: DynamicObject = serde_json::from_value(manifest(&key, &spec)).unwrap();
+        assert!(has_spec(&object, &spec));
+        let compiled = sluice_crds::compile_store(&serde_json::to_value(&object).unwrap()).unwrap();
+        assert_eq!(compiled.secret.as_deref(), Some("s"));
+        let expected = RedisOptions {
+            latency_budget: Duration::from_secs(2),
+            prefix: "p:".into(),
+            partitions: 96,
+            ..RedisOptions::from_url("rediss+sentinel://a,[::1]:7/main").unwrap()
+        };
+        assert_eq!(compiled.redis, expected);
+    }
+
+    #[test]
+    fn an_unusable_url_is_refused_at_startup() {
+        let check = |url: &str| spec(&Args::parse_from(["operator", "--store-url", url]));
+        for url in ["redis://a", "rediss+cluster://a:1,b:2", "redis+sentinel://a,b/main", "memory:"] {
+            assert!(check(url).is_ok(), "{url}");
+        }
+        for (url, expected) in [
+            ("http://:hunter2@a", "must begin with redis://"),
+            ("redis://:hunter2@a:1,b:2", "redis+cluster:// or redis+sentinel://"),
+            ("redis+sentinel://:hunter2@a,b", "master name"),
+            ("redis+cluster://:hunter2@a,b:x", "server 2 of 2 has a port"),
+            ("redis://:hunter2@a", "contains a user or a password"),
+        ] {
+            let error = format!("{:#}", check(url).unwrap_err());
+            assert!(error.starts_with("--store-url") && error.contains(expected), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unusable_number_of_partitions_is_refused_at_startup() {
+        let parse = |number: &str| Args::try_parse_from(["operator", "--store-partitions", number]);
+        assert_eq!(parse("1024").unwrap().store_partitions, 1024);
+        for number in ["0", "1025"] {
+            let error = parse(number).unwrap_err().to_string();
+            assert!(error.contains("--store-partitions") && error.contains("1..=1024"), "{error}");
+        }
+    }
+}

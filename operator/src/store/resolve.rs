@@ -1,0 +1,129 @@
+//! Resolves a store: compiles it, and reads the Secret that it refers to.
+
+use std::collections::BTreeMap;
+
+use sluice_config::KeySecret;
+use sluice_config::policy::DEFAULT_STORE;
+use sluice_config::store_access::StoreAccess;
+use sluice_crds::conditions::reasons;
+use sluice_crds::{CompiledStore, Violation, compile_store};
+use tokio::sync::watch;
+
+use crate::cluster::references::Reference;
+use crate::object_key::{ObjectKey, StoreKey};
+use crate::store::access::assemble;
+use crate::store::fields::SecretFields;
+
+/// Type of the Secrets that the stores of tenants may refer to. Nobody can have the sidecars send another Secret to a
+/// server. The Secret of the installation's store may be of any type, because only its administrators name it.
+pub const SECRET_TYPE: &str = "sluice.dev/store";
+
+/// A store, as far as it can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resolved {
+    /// Sidecars can use it.
+    Usable(Box<StoreAccess>),
+    /// Its Secret has not been read yet.
+    Pending,
+    /// It is not valid.
+    Invalid(Vec<Violation>),
+    /// Its namespace may not have stores.
+    NotAllowed,
+    /// Its Secret cannot be used.
+    Unusable(SecretProblem),
+}
+
+/// The resolutions of all stores, for the policies that refer to them. `None` until they are known.
+pub type Resolutions = watch::Sender<Option<BTreeMap<StoreKey, Resolved>>>;
+
+/// The reason why a Secret cannot be used.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SecretProblem {
+    /// It does not exist.
+    NotFound(ObjectKey),
+    /// The operator has no right to read it.
+    NotPermitted(ObjectKey),
+    /// It is of another type.
+    Type(ObjectKey, String),
+    /// A field is missing or cannot be used. The text contains nothing of the Secret.
+    Content(String),
+    /// The API server does not return it.
+    Unreadable(ObjectKey, String),
+}
+
+impl SecretProblem {
+    /// Returns the reason in the condition ResolvedRefs.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => reasons::REF_NOT_FOUND,
+            Self::NotPermitted(_) => reasons::REF_NOT_PERMITTED,
+            Self::Type(..) | Self::Content(_) => reasons::INVALID_CONTENT,
+            Self::Unreadable(..) => reasons::WAITING,
+        }
+    }
+}
+
+/// Which stores an installation has.
+#[derive(Debug, Clone)]
+pub struct StoreRules {
+    /// Key of the installation's store.
+    pub default: StoreKey,
+    /// Whether namespaces may have stores of their own.
+    pub tenant_stores: bool,
+}
+
+impl StoreRules {
+    /// Returns a valid store, or why it is not one.
+    pub fn compile(&self, key: &StoreKey, object: &serde_json::Value) -> Result<CompiledStore, Resolved> {
+        if key.namespace != self.default.namespace && !self.tenant_stores {
+            return Err(Resolved::NotAllowed);
+        }
+        if self.is_ignored(key) {
+            let message = "is the name of the installation's store: choose another";
+            return Err(Resolved::Invalid(vec![Violation::new("metadata.name", message)]));
+        }
+        compile_store(object).map_err(Resolved::Invalid)
+    }
+
+    /// Reports whether no policy can refer to a store, because it has the name of the installation's.
+    #[must_use]
+    pub fn is_ignored(&self, key: &StoreKey) -> bool {
+        key.name == DEFAULT_STORE && *key != self.default
+    }
+}
+
+/// Returns the key of the Secret that a store refers to.
+#[must_use]
+pub fn secret_of(key: &StoreKey, store: &CompiledStore) -> Option<ObjectKey> {
+    store.secret.as_ref().map(|name| ObjectKey::new(&key.namespace, name))
+}
+
+/// Resolves a valid store, given the Secret that it refers to.
+pub fn resolve(
+    store: CompiledStore,
+    key_secret: &KeySecret,
+    secret: Option<(ObjectKey, Reference)>,
+    is_default: bool,
+) -> Resolved {
+    let fields = match secret {
+        None => None,
+        Some((_, Reference::Pending)) => return Resolved::Pending,
+        Some((key, Reference::NotFound)) => return Resolved::Unusable(SecretProblem::NotFound(key)),
+        Some((key, Reference::NotPermitted)) => return Resolved::Unusable(SecretProblem::NotPermitted(key)),
+        Some((key, Reference::Unreadable(error))) => {
+            return Resolved::Unusable(SecretProblem::Unreadable(key, error));
+        }
+        Some((key, Reference::Found(secret))) => {
+            let kind = secret.type_.as_deref().unwrap_or_default();
+            if kind != SECRET_TYPE && !is_default {
+                return Resolved::Unusable(SecretProblem::Type(key, kind.to_owned()));
+            }
+            Some(SecretFields::of(&secret))
+        }
+    };
+    match assemble(store.redis, key_secret.clone(), fields.as_ref()) {
+        Ok(access) => Resolved::Usable(Box::new(access)),
+        Err(error) => Resolved::Unusable(SecretProblem::Content(format!("{error:#}"))),
+    }
+}

@@ -1,0 +1,292 @@
+//! Computes the status of a store from what is known about it. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use sluice_config::message::StoreReport;
+use sluice_crds::conditions::{reasons, types};
+use sluice_crds::store::SidecarCounts;
+use sluice_crds::{RateLimitStoreStatus, Violation};
+use sluice_store::{FaultCause, StoreHealth};
+
+use crate::distribution::hub::stores::SidecarReport;
+use crate::object_key::{ObjectKey, StoreKey};
+use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
+
+#[cfg(test)]
+mod tests;
+
+/// Maximum number of violations or pods that a message names.
+const MAX_NAMED: usize = 3;
+
+/// Everything that the status of a store is computed from.
+pub struct Observed<'a> {
+    /// Key of the store.
+    pub key: &'a StoreKey,
+    /// Generation of the store.
+    pub generation: i64,
+    /// The store, as far as it can be used.
+    pub resolved: &'a Resolved,
+    /// Namespace and service account of the operator, to which rights are granted.
+    pub operator_namespace: &'a str,
+    /// The reports of the sidecars that use the store.
+    pub reports: &'a [SidecarReport],
+    /// Health that the operator sees itself, and the cause of a fault. Only for stores that it connects to.
+    pub own: Option<(StoreHealth, Option<FaultCause>)>,
+    /// Status that the store has.
+    pub previous: Option<&'a RateLimitStoreStatus>,
+}
+
+/// The result of one condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+impl Finding {
+    fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
+}
+
+/// Returns the status.
+#[must_use]
+pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
+    let accepted = accepted(observed);
+    let resolved = resolved_refs(observed);
+    let reachable = reachable(observed);
+    let ready = ready(&accepted, &resolved, &reachable);
+    let conditions = [
+        (types::ACCEPTED, accepted),
+        (types::RESOLVED_REFS, resolved),
+        (types::REACHABLE, reachable),
+        (types::READY, ready),
+    ];
+    let healthy = observed.reports.iter().filter(|report| report.report == StoreReport::Healthy).count();
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    RateLimitStoreStatus {
+        observed_generation: Some(observed.generation),
+        conditions: conditions
+            .into_iter()
+            .map(|(kind, finding)| condition(observed, kind, finding, now))
+            .collect(),
+        sidecars: Some(SidecarCounts {
+            reporting: count(observed.reports.len()),
+            healthy: count(healthy),
+            summary: format!("{healthy}/{}", observed.reports.len()),
+        }),
+    }
+}
+
+/// Returns the condition for a finding. The transition time stays the same while the condition's status does.
+fn condition(observed: &Observed<'_>, kind: &str, finding: Finding, now: Timestamp) -> Condition {
+    let before = observed.previous.into_iter().flat_map(|previous| &previous.conditions);
+    let before = before.into_iter().find(|condition| condition.type_ == kind);
+    Condition {
+        last_transition_time: match before {
+            Some(before) if before.status == finding.status => before.last_transition_time.clone(),
+            // Whole seconds, because the API server stores no fractions.
+            _ => Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
+        },
+        message: finding.message,
+        observed_generation: Some(observed.generation),
+        reason: finding.reason.into(),
+        status: finding.status.into(),
+        type_: kind.into(),
+    }
+}
+
+fn accepted(observed: &Observed<'_>) -> Finding {
+    match observed.resolved {
+        Resolved::Invalid(violations) => {
+            let named: Vec<_> = violations.iter().take(MAX_NAMED).map(Violation::to_string).collect();
+            let message = format!("{}. Fix the store.", named.join("; "));
+            Finding::new("False", reasons::INVALID, message)
+        }
+        Resolved::NotAllowed => Finding::new(
+            "False",
+            reasons::NOT_ALLOWED,
+            "Namespaces have no stores of their own in this installation. Ask the administrators of Sluice: the chart value \
+             `tenantStores.enabled` allows them.",
+        ),
+        Resolved::Usable(_) | Resolved::Pending | Resolved::Unusable(_) => {
+            Finding::new("True", reasons::ACCEPTED, "The store is valid.")
+        }
+    }
+}
+
+fn resolved_refs(observed: &Observed<'_>) -> Finding {
+    match observed.resolved {
+        Resolved::Usable(_) => {
+            Finding::new("True", reasons::RESOLVED_REFS, "Everything that the store refers to can be used.")
+        }
+        Resolved::Pending => Finding::new("Unknown", reasons::WAITING, "The Secret is being read."),
+        Resolved::Invalid(_) | Resolved::NotAllowed => Finding::new(
+            "Unknown",
+            reasons::WAITING,
+            "The Secret is not read while the store is not accepted.",
+        ),
+        Resolved::Unusable(problem) => secret_problem(problem, observed.operator_namespace),
+    }
+}
+
+/// Describes why a Secret cannot be used, and what to do.
+fn secret_problem(problem: &SecretProblem, operator_namespace: &str) -> Finding {
+    let message = match problem {
+        SecretProblem::NotFound(ObjectKey { namespace, name }) => format!(
+            "The Secret {name} does not exist. Create it: `kubectl -n {namespace} create secret generic {name} \
+             --type={SECRET_TYPE} --from-literal=username=USER --from-literal=password=PASSWORD`"
+        ),
+        SecretProblem::NotPermitted(key) => grant(key, operator_namespace),
+        SecretProblem::Type(key, kind) => format!(
+            "The Secret {} is of the type {kind:?}, and only Secrets of the type {SECRET_TYPE} are sent to a store. The type \
+             of a Secret cannot be changed: delete it and create it again with this type.",
+            key.name
+        ),
+        SecretProblem::Content(error) => format!("The Secret cannot be used: {error}."),
+        SecretProblem::Unreadable(key, error) => {
+            format!("The Secret {} could not be read, which is tried again: {error}", key.name)
+        }
+    };
+    let status = if problem.reason() == reasons::WAITING { "Unknown" } else { "False" };
+    Finding::new(status, problem.reason(), message)
+}
+
+/// Returns the Role and the RoleBinding with which a namespace lets the operator read a Secret.
+fn grant(ObjectKey { namespace, name }: &ObjectKey, operator_namespace: &str) -> String {
+    format!(
+        "The operator may not read the Secret {name}. Whoever may grant that in this namespace runs: \
+         `kubectl -n {namespace} create role sluice-{name} --verb=get,list,watch --resource=secrets \
+         --resource-name={name} && kubectl -n {namespace} create rolebinding sluice-{name} --role=sluice-{name} \
+         --serviceaccount={operator_namespace}:sluice-operator`"
+    )
+}
+
+fn reachable(observed: &Observed<'_>) -> Finding {
+    let failing: Vec<_> = observed
+        .reports
+        .iter()
+        .filter_map(|SidecarReport { pod, report }| match report {
+            StoreReport::Failing { cause, .. } => Some((cause.unwrap_or(FaultCause::Unknown), pod)),
+            StoreReport::Healthy | StoreReport::Unknown => None,
+        })
+        .collect();
+    let all = observed.reports.len();
+    if all == 0 {
+        return match observed.own {
+            Some((StoreHealth::Healthy, _)) => Finding::new(
+                "True",
+                reasons::REACHABLE,
+                "The operator can use the store. No sidecar uses it yet.",
+            ),
+            Some((StoreHealth::Failing(_), cause)) => {
+                let cause = cause.unwrap_or(FaultCause::Unknown);
+                let message = format!("The operator cannot use the store: {}", advice(cause));
+                Finding::new("False", reason(cause), message)
+            }
+            Some((StoreHealth::Starting, _)) | None => {
+                Finding::new("Unknown", reasons::NO_REPORTS, "No sidecar uses the store yet.")
+            }
+        };
+    }
+    let Some(&(first, _)) = failing.iter().min() else {
+        let who = if all == 1 { "The sidecar".to_owned() } else { format!("All {all} sidecars") };
+        let verb = if all == 1 { "uses" } else { "use" };
+        let message = format!("{who} that {verb} the store can reach it.");
+        return Finding::new("True", reasons::REACHABLE, message);
+    };
+    // The cause of most sidecars; of causes that are equally frequent, the first.
+    let count = |cause: FaultCause| failing.iter().filter(|(other, _)| *other == cause).count();
+    let cause = failing
+        .iter()
+        .map(|&(cause, _)| cause)
+        .fold(first, |best, cause| if count(cause) > count(best) { cause } else { best });
+    let mut pods: Vec<_> =
+        failing.iter().filter(|(other, _)| *other == cause).map(|(_, pod)| pod.as_str()).collect();
+    pods.sort_unstable();
+    let named = pods.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more =
+        if pods.len() > MAX_NAMED { format!(" and {} more", pods.len() - MAX_NAMED) } else { String::new() };
+    let message = format!(
+        "{} of {all} sidecars cannot use the store, so onStoreFailure decides their requests: {} Seen by {named}{more}.",
+        failing.len(),
+        advice(cause)
+    );
+    let reason = if failing.len() == all { reason(cause) } else { reasons::PARTLY_REACHABLE };
+    Finding::new("False", reason, message)
+}
+
+fn ready(accepted: &Finding, resolved: &Finding, reachable: &Finding) -> Finding {
+    let all = [(types::ACCEPTED, accepted), (types::RESOLVED_REFS, resolved), (types::REACHABLE, reachable)];
+    let first = |status: &str| all.into_iter().find(|(_, finding)| finding.status == status);
+    match first("False").or_else(|| first("Unknown")) {
+        Some((kind, finding)) => {
+            Finding::new(finding.status, finding.reason, format!("{kind}: {}", finding.message))
+        }
+        None => Finding::new("True", reasons::READY, reachable.message.clone()),
+    }
+}
+
+/// Returns the reason of the condition Reachable.
+fn reason(cause: FaultCause) -> &'static str {
+    match cause {
+        FaultCause::NameNotResolved => "NameNotResolved",
+        FaultCause::ConnectionRefused => "ConnectionRefused",
+        FaultCause::NoRoute => "NoRoute",
+        FaultCause::ConnectionLost => "ConnectionLost",
+        FaultCause::Loading => "Loading",
+        FaultCause::ClusterDown => "ClusterDown",
+        FaultCause::TooManyClients => "TooManyClients",
+        FaultCause::Slow => "Slow",
+        FaultCause::Busy => "Busy",
+        FaultCause::AuthenticationFailed => "AuthenticationFailed",
+        FaultCause::NotPermitted => "RightMissing",
+        FaultCause::CertificateNotTrusted => "CertificateNotTrusted",
+        FaultCause::ClientCertificateRejected => "ClientCertificateRejected",
+        FaultCause::TlsFailed => "TlsFailed",
+        FaultCause::ReadOnlyReplica => "ReadOnly",
+        FaultCause::MemoryFull => "MemoryFull",
+        FaultCause::WritesDisabled => "WritesDisabled",
+        FaultCause::UnsupportedVersion => "UnsupportedVersion",
+        FaultCause::FunctionMissing => "FunctionMissing",
+        FaultCause::InvalidReply => "InvalidReply",
+        FaultCause::WrongType => "WrongType",
+        FaultCause::Unknown => "Unknown",
+    }
+}
+
+/// Returns what is wrong and what to do, as one or two sentences that follow a colon.
+fn advice(cause: FaultCause) -> String {
+    let what = match cause {
+        FaultCause::NameNotResolved => "Correct `servers`, or the name's DNS entry.",
+        FaultCause::ConnectionRefused => "Start Redis, or correct the port in `servers`.",
+        FaultCause::NoRoute => {
+            "Correct `servers`, or allow the connection in NetworkPolicies and firewalls between the pods and the store."
+        }
+        FaultCause::ConnectionLost => "Look at the log of Redis; if it requires TLS, set `tls`.",
+        FaultCause::Loading => "It is ready when it has read them.",
+        FaultCause::ClusterDown => "Look at `redis-cli cluster info`.",
+        FaultCause::TooManyClients => "Raise its `maxclients`.",
+        FaultCause::Slow => "Look at its load and its network, or raise `latencyBudget`.",
+        FaultCause::Busy => "Look for the script with `redis-cli script kill`, or restart Redis.",
+        FaultCause::AuthenticationFailed => "Correct `username` and `password` in the Secret.",
+        FaultCause::NotPermitted => "Give its user the rights that the page about stores lists.",
+        FaultCause::CertificateNotTrusted => {
+            "Put its authority into `ca.crt` in the Secret, and name it in `servers` as its certificate does."
+        }
+        FaultCause::ClientCertificateRejected => "Correct `tls.crt` and `tls.key` in the Secret.",
+        FaultCause::TlsFailed => "Set `tls` if Redis uses TLS, and remove it otherwise.",
+        FaultCause::ReadOnlyReplica => "Name the primary in `servers`, or use Sentinels.",
+        FaultCause::MemoryFull => "Raise its `maxmemory`, or look for what fills it.",
+        FaultCause::WritesDisabled => "Look at its log and its disk.",
+        FaultCause::UnsupportedVersion => "Update it.",
+        FaultCause::FunctionMissing => "The operator loads it within seconds.",
+        FaultCause::InvalidReply => {
+            "Make sure that `servers` lead to Redis or Valkey and not to something else."
+        }
+        FaultCause::WrongType => "Give Sluice a `keyPrefix` that nothing else uses.",
+        FaultCause::Unknown => "Look at the log of a sidecar.",
+    };
+    format!("{cause}. {what}")
+}

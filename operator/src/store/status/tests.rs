@@ -1,0 +1,159 @@
+use serde_json::json;
+use sluice_config::KeySecret;
+use sluice_config::store_access::StoreAccess;
+use sluice_store::{RedisOptions, StoreFault};
+
+use super::*;
+use crate::cluster::references::Reference;
+use crate::store::resolve::{StoreRules, resolve};
+
+fn key() -> StoreKey {
+    StoreKey::new("shop", "redis")
+}
+
+fn usable() -> Resolved {
+    let redis = RedisOptions::from_url("redis://a").unwrap();
+    Resolved::Usable(Box::new(StoreAccess { redis, key_secret: KeySecret::new([0; 16]) }))
+}
+
+fn reports(reports: &[StoreReport]) -> Vec<SidecarReport> {
+    let report = |(n, report): (usize, &StoreReport)| SidecarReport {
+        pod: format!("shop/web-{n}"),
+        report: report.clone(),
+    };
+    reports.iter().enumerate().map(report).collect()
+}
+
+fn failing(cause: FaultCause) -> StoreReport {
+    StoreReport::Failing { fault: cause.fault().as_str().into(), cause: Some(cause) }
+}
+
+/// Returns status, reason and message of each condition.
+fn conditions(
+    resolved: &Resolved,
+    reports: &[SidecarReport],
+    own: Option<(StoreHealth, Option<FaultCause>)>,
+) -> Vec<(String, String, String)> {
+    let observed = Observed {
+        key: &key(),
+        generation: 3,
+        resolved,
+        operator_namespace: "sluice-system",
+        reports,
+        own,
+        previous: None,
+    };
+    let status = status(&observed, Timestamp::UNIX_EPOCH);
+    assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(3)));
+    status.conditions.into_iter().map(|c| (c.status, c.reason, c.message)).collect()
+}
+
+fn short(all: &[(String, String, String)]) -> Vec<String> {
+    all.iter().map(|(status, reason, _)| format!("{status} {reason}")).collect()
+}
+
+#[test]
+fn a_store_is_ready_when_all_sidecars_can_use_it() {
+    let healthy = reports(&[StoreReport::Healthy, StoreReport::Healthy]);
+    let all = conditions(&usable(), &healthy, None);
+    assert_eq!(short(&all), ["True Accepted", "True ResolvedRefs", "True Reachable", "True Ready"]);
+    assert_eq!(all[3].2, "All 2 sidecars that use the store can reach it.");
+    let own = Some((StoreHealth::Healthy, None));
+    let all = conditions(&usable(), &[], own);
+    assert_eq!(all[3].2, "The operator can use the store. No sidecar uses it yet.");
+    assert_eq!(short(&conditions(&usable(), &[], None))[2..], ["Unknown NoReports", "Unknown NoReports"]);
+}
+
+#[test]
+fn the_reason_is_what_most_sidecars_see() {
+    let mixed = reports(&[
+        failing(FaultCause::NoRoute),
+        failing(FaultCause::AuthenticationFailed),
+        failing(FaultCause::AuthenticationFailed),
+    ]);
+    let all = conditions(&usable(), &mixed, None);
+    assert_eq!(short(&all)[2..], ["False AuthenticationFailed", "False AuthenticationFailed"]);
+    let expected = "3 of 3 sidecars cannot use the store, so onStoreFailure decides their requests: the user or its \
+                    password is wrong or missing. Correct `username` and `password` in the Secret. Seen by \
+                    shop/web-1, shop/web-2.";
+    assert_eq!(all[2].2, expected);
+    let part = reports(&[StoreReport::Healthy, failing(FaultCause::MemoryFull)]);
+    let all = conditions(&usable(), &part, None);
+    assert_eq!(short(&all)[2], "False PartlyReachable");
+    assert!(all[2].2.starts_with("1 of 2 sidecars cannot use the store"), "{}", all[2].2);
+    let own = Some((StoreHealth::Failing(StoreFault::Unreachable), Some(FaultCause::NameNotResolved)));
+    let all = conditions(&usable(), &[], own);
+    assert_eq!(short(&all)[2], "False NameNotResolved");
+    // A sidecar of another version, or a hostile one, may report no cause.
+    let unknown = reports(&[StoreReport::Failing { fault: "x".into(), cause: None }]);
+    assert_eq!(short(&conditions(&usable(), &unknown, None))[2], "False Unknown");
+}
+
+fn rules(tenant_stores: bool) -> StoreRules {
+    StoreRules { default: StoreKey::new("sluice-system", "default"), tenant_stores }
+}
+
+/// Resolves the store of the namespace `shop`, which refers to the Secret `s`.
+fn resolved(reference: Reference, tenant_stores: bool) -> Resolved {
+    let object = json!({
+        "metadata": {"namespace": "shop", "name": "redis"},
+        "spec": {
+            "servers": {"standalone": {"endpoint": "a:1"}}, "secretRef": {"name": "s"},
+            "access": "Shared", "keyPrefix": "sluice:", "partitions": 64,
+        },
+    });
+    match rules(tenant_stores).compile(&key(), &object) {
+        Ok(store) => {
+            let secret = ObjectKey::new("shop", "s");
+            resolve(store, &KeySecret::new([0; 16]), Some((secret, reference)), false)
+        }
+        Err(refused) => refused,
+    }
+}
+
+fn found(secret: serde_json::Value) -> Reference {
+    Reference::Found(std::sync::Arc::new(serde_json::from_value(secret).unwrap()))
+}
+
+#[test]
+fn each_problem_of_a_secret_says_what_to_do() {
+    let password = "aHVudGVyMg==";
+    let wrong_type =
+        found(json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"password": password}}));
+    let no_password =
+        found(json!({"metadata": {"name": "s"}, "type": SECRET_TYPE, "data": {"pasword": password}}));
+    for (reference, reason, text) in [
+        (
+            Reference::NotFound,
+            "False RefNotFound",
+            "`kubectl -n shop create secret generic s --type=sluice.dev/store",
+        ),
+        (
+            Reference::NotPermitted,
+            "False RefNotPermitted",
+            "`kubectl -n shop create role sluice-s --verb=get,list,watch --resource=secrets --resource-name=s && kubectl -n \
+             shop create rolebinding sluice-s --role=sluice-s --serviceaccount=sluice-system:sluice-operator`",
+        ),
+        (wrong_type, "False InvalidContent", "of the type \"Opaque\""),
+        (no_password, "False InvalidContent", "add the field `password`"),
+        (Reference::Pending, "Unknown Waiting", "being read"),
+        (Reference::Unreadable("no answer".into()), "Unknown Waiting", "no answer"),
+    ] {
+        let all = conditions(&resolved(reference, true), &[], None);
+        assert_eq!(short(&all)[1], reason);
+        assert!(all[1].2.contains(text), "{}", all[1].2);
+        assert!(
+            all.iter().all(|(_, _, message)| !message.contains("hunter2") && !message.contains(password))
+        );
+        assert_eq!(short(&all)[3], reason, "Ready");
+    }
+}
+
+#[test]
+fn a_namespace_needs_leave_to_have_a_store() {
+    let all = conditions(&resolved(Reference::NotFound, false), &[], None);
+    assert_eq!(short(&all)[0], "False NotAllowed");
+    assert!(all[0].2.contains("tenantStores.enabled"));
+    let reserved = rules(true).compile(&StoreKey::new("shop", "default"), &json!({}));
+    assert!(matches!(reserved, Err(Resolved::Invalid(violations)) if violations[0].path == "metadata.name"));
+}
