@@ -10,11 +10,12 @@ use std::process::Output;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
+use sluice_crds::RateLimitStore;
 use sluice_tests::client::get;
-use sluice_tests::components::{Operator, Sidecar};
-use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::components::{Operator, Redis, Sidecar};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace, wait_for_store};
 use sluice_tests::process::{binary, free_port};
 use sluice_tests::wait::{BOUND, until};
 use tls::{Authority, Files, serve};
@@ -98,4 +99,36 @@ async fn an_operator_does_not_start_with_a_store_url_that_no_sidecar_can_use() {
     for part in ["--store-url", "the store's URL cannot be used: server 2 of 2 has a port"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_of_the_installation_is_an_object_that_follows_the_arguments() {
+    let plane = ControlPlane::shared().await;
+    let redis = Redis::start().await;
+    let control = format!("https://127.0.0.1:{}", free_port());
+    let operator = Operator::start_with(plane, "default-store-system", &redis.url, &control, &[]).await;
+    let api: Api<RateLimitStore> = Api::namespaced(plane.client().await, "default-store-system");
+    let message = wait_for_store(&api, "default", "Ready", "True Ready").await;
+    assert_eq!(message, "The operator can use the store. No sidecar uses it yet.");
+    // What somebody else changes or deletes, the operator sets back.
+    let edit = json!({"spec": {"latencyBudget": "9s"}});
+    api.patch("default", &PatchParams::default(), &Patch::Merge(&edit)).await.expect("an edit");
+    let is_back = async || {
+        let store = api.get("default").await.ok()?;
+        (store.spec.latency_budget.as_deref() == Some("2000ms")).then_some(())
+    };
+    until("the store is as the arguments say", is_back).await;
+    api.delete("default", &DeleteParams::default()).await.expect("a deletion");
+    until("the store is back", is_back).await;
+    let edit = json!({"spec": {"partitions": 7}});
+    let refused = api.patch("default", &PatchParams::default(), &Patch::Merge(&edit)).await;
+    let refused = refused.expect_err("partitions are immutable").to_string();
+    assert!(refused.contains("partitions cannot be changed"), "{refused}");
+    // A namespace may not have a store of its own here.
+    let namespace = TestNamespace::create(plane.client().await, "no-store").await;
+    let spec = json!({"servers": {"standalone": {"endpoint": "127.0.0.1"}}});
+    namespace.apply_object::<RateLimitStore>("redis", json!({"spec": spec})).await;
+    let message = wait_for_store(&namespace.api(), "redis", "Ready", "False NotAllowed").await;
+    assert!(message.contains("tenantStores.enabled"), "{message}");
+    drop(operator);
 }

@@ -7,4 +7,4 @@ pub mod control_plane;
 pub mod namespace;
 
 pub use control_plane::ControlPlane;
-pub use namespace::TestNamespace;
+pub use namespace::{TestNamespace, wait_for_store};

@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sluice_crds::RateLimitPolicy;
+use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
 use crate::wait::until;
 
@@ -29,6 +29,23 @@ pub async fn install_crds(client: &Client) {
     }
     let policies: Api<RateLimitPolicy> = Api::all(client.clone());
     until("the API server serves the CRD", async || policies.list(&Default::default()).await.ok()).await;
+}
+
+/// Waits until a condition of a store has the expected status and reason, such as `True Ready`. Returns its message.
+pub async fn wait_for_store(api: &Api<RateLimitStore>, store: &str, kind: &str, expected: &str) -> String {
+    let last = std::cell::RefCell::new(None);
+    until(&format!("{store}: {kind} is {expected}"), async || {
+        let store = api.get(store).await.ok()?;
+        let condition = store.status?.conditions.into_iter().find(|condition| condition.type_ == kind)?;
+        let found = format!("{} {}", condition.status, condition.reason);
+        let is_current = condition.observed_generation == store.metadata.generation;
+        if last.borrow().as_ref() != Some(&found) {
+            eprintln!("{kind}: {found}: {}", condition.message);
+            last.replace(Some(found.clone()));
+        }
+        (is_current && found == expected).then_some(condition.message)
+    })
+    .await
 }
 
 /// A namespace for one test.

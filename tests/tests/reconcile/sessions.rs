@@ -167,7 +167,7 @@ async fn session_of_a_pod_that_no_policy_selects_has_no_access_to_the_store() {
         let event = session.event().await.expect("the session goes on");
         let Some(data) = event.strip_prefix("event: credentials\ndata: ") else { continue };
         let message: serde_json::Value = serde_json::from_str(data).expect("a message");
-        return message["store"]["access"]["redis"]["endpoints"].is_array();
+        return message["stores"]["default"]["access"]["redis"]["endpoints"].is_array();
     };
     assert!(!access().await);
     namespace.apply("p", spec(5)).await.unwrap();
@@ -187,13 +187,15 @@ async fn session_has_a_secret_for_hashing_keys_that_only_its_namespace_knows() {
             let event = loop {
                 let event = session.event().await.expect("the session goes on");
                 // The policy may not be published yet.
-                if event.starts_with("event: credentials\n") && !event.contains("unconfigured") {
+                if event.starts_with("event: credentials\n") && event.contains("keySecret") {
                     break event;
                 }
             };
             let data = event.lines().find_map(|line| line.strip_prefix("data: ")).expect("data");
             let message: serde_json::Value = serde_json::from_str(data).expect("a message");
-            secrets.push(message["store"]["access"]["keySecret"].as_str().expect("a secret").to_owned());
+            secrets.push(
+                message["stores"]["default"]["access"]["keySecret"].as_str().expect("a secret").to_owned(),
+            );
         }
     }
     assert!(secrets[0] == secrets[1] && secrets[1] != secrets[2], "{secrets:?}");
