@@ -15,7 +15,7 @@ use sluice_config::policy::Mode;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::distribution::hub::stores::HubStores;
+use crate::distribution::stores::HubStores;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::PublishedForms;
 use crate::distribution::replicas::Replicas;
@@ -26,7 +26,7 @@ use crate::queue::Queue;
 pub mod desired;
 mod policies;
 mod sessions;
-pub mod stores;
+mod stores;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,7 @@
 //! its pod as server-sent events, and reports what it has applied.
 //!
 //! - [`publication`]: a valid policy in the form in which it is distributed.
+//! - [`stores`]: the stores that sidecars count in.
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`session`]: one session, its reports and their expiry.
@@ -20,6 +21,7 @@ mod reviews;
 pub mod serve;
 pub mod session;
 mod source;
+pub mod stores;
 pub mod stream;
 mod token_keys;
 

@@ -19,7 +19,7 @@ use crate::args::Args;
 use crate::cluster::references::References;
 use crate::cluster::stores::{Stores, api};
 use crate::distribution::hub::Hub;
-use crate::distribution::hub::stores::HubStores;
+use crate::distribution::stores::HubStores;
 use crate::object_key::{ObjectKey, StoreKey};
 use crate::store::default_store;
 use crate::store::fields::SecretFields;

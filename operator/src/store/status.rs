@@ -8,7 +8,7 @@ use sluice_crds::store::SidecarCounts;
 use sluice_crds::{RateLimitStoreStatus, Violation};
 use sluice_store::{FaultCause, StoreHealth};
 
-use crate::distribution::hub::stores::SidecarReport;
+use crate::distribution::stores::SidecarReport;
 use crate::object_key::{ObjectKey, StoreKey};
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 

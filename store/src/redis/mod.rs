@@ -5,10 +5,11 @@
 //! - [`route`]: in a cluster, the server of each key.
 //! - [`pipeline`]: the queue and the worker of a server.
 //! - [`batch`]: concurrent operations that become one script call.
-//! - [`scripts`]: the scripts, and which of them decides an operation.
+//! - [`scripts`]: the scripts, and which of them decides an operation; [`library`]: all of them as a function library.
 //! - [`script`]: the arguments and the reply of a script.
 //!
-//! [`options`] describe the servers, and [`connect`] makes connections to them. [`partitions`] spread the keys
+//! [`options`] describe the servers, and [`connect`] makes connections to them. [`admin`] maintains users and the
+//! library. [`partitions`] spread the keys
 //! over the hash slots of a cluster.
 //!
 //! # Keys
@@ -54,8 +55,10 @@
 //! fail immediately, until a new connection has run the script. Each master of a cluster has a circuit of its
 //! own.
 
+pub mod admin;
 mod batch;
 mod connect;
+pub mod library;
 mod options;
 mod partitions;
 mod pipeline;
@@ -65,7 +68,7 @@ mod scripts;
 mod store;
 
 pub use options::{
-    ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
+    Calls, ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
     Topology,
 };
 pub use pipeline::{LATENCY_BOUNDS_US, RedisMetrics};

@@ -45,7 +45,7 @@ impl RedisStore {
         let names = KeyNames::new(options.prefix, options.partitions);
         let (metrics, budget) = (Arc::<MetricsRecorder>::default(), options.latency_budget);
         let settings = PipelineSettings {
-            scripts: Arc::new(Scripts::new()),
+            scripts: Arc::new(Scripts::new(options.calls)),
             names: names.clone(),
             budget,
             metrics: metrics.clone(),

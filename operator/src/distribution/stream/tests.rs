@@ -1,4 +1,4 @@
-use crate::distribution::hub::stores::HubStores;
+use crate::distribution::stores::HubStores;
 use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;

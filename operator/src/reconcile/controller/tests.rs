@@ -1,7 +1,7 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 
-use crate::distribution::hub::stores::HubStores;
+use crate::distribution::stores::HubStores;
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::failure::StoreFault;
+use crate::fault_cause::FaultCause;
 
 const FIRST: Duration = Duration::from_millis(20);
 
@@ -19,8 +20,10 @@ const LONGEST_REJECTED: Duration = Duration::from_secs(5);
 /// between a half and the whole of a bound that doubles up to a maximum ("equal jitter", AWS Architecture Blog,
 /// "Exponential Backoff And Jitter", 2015). With full jitter the longest delay would be the same and attempts
 /// would be a third more frequent.
-pub(crate) fn backoff(failed: u32, fault: StoreFault) -> Duration {
-    let longest = match fault {
+pub(crate) fn backoff(failed: u32, cause: FaultCause) -> Duration {
+    let longest = match cause.fault() {
+        // The operator loads it soon.
+        _ if cause == FaultCause::FunctionMissing => LONGEST_AWAY,
         StoreFault::Unreachable | StoreFault::Slow | StoreFault::ReadOnly => LONGEST_AWAY,
         StoreFault::Refused | StoreFault::Nonsense | StoreFault::WrongType | StoreFault::Unconfigured => {
             LONGEST_REJECTED
@@ -36,10 +39,10 @@ mod tests {
 
     #[test]
     fn delays_grow_to_a_bound_that_is_longer_if_the_server_rejects_the_client() {
-        for (fault, longest) in [(StoreFault::Unreachable, 800), (StoreFault::Refused, 5_000)] {
+        for (cause, longest) in [(FaultCause::NoRoute, 800), (FaultCause::NotPermitted, 5_000), (FaultCause::FunctionMissing, 800)] {
             for failed in 0..40 {
                 let bound = Duration::from_millis((20 << failed.min(16)).min(longest));
-                assert!((0..100).all(|_| (bound / 2..=bound).contains(&backoff(failed, fault))));
+                assert!((0..100).all(|_| (bound / 2..=bound).contains(&backoff(failed, cause))));
             }
         }
     }
@@ -53,7 +56,7 @@ mod tests {
             let (mut now, mut failed) = (Duration::ZERO, 0);
             while now < Duration::from_secs(60) {
                 attempts[now.as_millis() as usize / 100] += 1;
-                let delay = backoff(failed, StoreFault::Unreachable);
+                let delay = backoff(failed, FaultCause::NoRoute);
                 assert!(delay < Duration::from_secs(1));
                 (now, failed) = (now + delay, failed + 1);
             }

@@ -63,7 +63,7 @@ impl Connector {
                 Ok(clock) => return Ok(Connected { target, connection, clock }),
                 // Checks wait for the first attempt, but for no later one.
                 Err(failure) if failed > 0 && waits < failure.waits() => {
-                    sleep(backoff(failed.saturating_add(waits), failure.fault())).await;
+                    sleep(backoff(failed.saturating_add(waits), failure.cause)).await;
                     waits += 1;
                 }
                 Err(failure) => return Err(failure),

@@ -25,6 +25,11 @@ impl Target {
         Ok(Self { client: Client::open(info)?, tls, address, resolver: Resolver::default() })
     }
 
+    /// Returns how to reach other servers with the same credentials and certificates.
+    pub(crate) fn template(&self) -> TargetTemplate {
+        TargetTemplate::new(self.client.get_connection_info().clone())
+    }
+
     /// Returns the addresses of the server.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         match self.client.get_connection_info().addr() {

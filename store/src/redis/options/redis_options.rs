@@ -49,6 +49,17 @@ pub enum Topology {
     },
 }
 
+/// How the scripts are called.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Calls {
+    /// By EVALSHA, and by EVAL if the server does not know the script.
+    #[default]
+    Scripts,
+    /// By FCALL of the library that an administrator has loaded. The user needs no right to run other scripts.
+    Functions,
+}
+
 /// Address of a server or sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
@@ -96,6 +107,9 @@ pub struct RedisOptions {
     pub latency_budget: Duration,
     /// Prefix of every key: 1 to 64 visible ASCII characters without braces.
     pub prefix: String,
+    /// How the scripts are called.
+    #[serde(default)]
+    pub calls: Calls,
     /// Number of hash tags over which the keys are spread, 1 to [`MAX_PARTITIONS`]. All users of a Redis must
     /// use the same number: with another one, keys have other names, and counters start at zero.
     pub partitions: u16,

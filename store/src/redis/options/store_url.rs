@@ -9,7 +9,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use super::error::OptionsError;
-use super::redis_options::{Endpoint, RedisOptions, Secret, Tls, Topology};
+use super::redis_options::{Calls, Endpoint, RedisOptions, Secret, Tls, Topology};
 
 impl RedisOptions {
     /// Parses a store's URL. All other options have their defaults: a budget of 50 ms, the prefix `sluice:`,
@@ -60,6 +60,7 @@ impl RedisOptions {
             latency_budget: Duration::from_millis(50),
             prefix: "sluice:".into(),
             partitions: 64,
+            calls: Calls::default(),
         })
     }
 }

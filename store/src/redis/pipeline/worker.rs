@@ -120,8 +120,8 @@ impl Worker {
                 Disconnect::MasterChanged => continue,
                 Disconnect::Failed => {}
             }
-            let fault = self.circuit.fault().unwrap_or(StoreFault::Unreachable);
-            let delay = backoff(self.failed, fault).saturating_sub(waited);
+            let cause = self.circuit.cause().unwrap_or(FaultCause::ConnectionLost);
+            let delay = backoff(self.failed, cause).saturating_sub(waited);
             self.failed = self.failed.saturating_add(1);
             if self.fail_items_during(sleep(delay)).await.is_none() {
                 return;

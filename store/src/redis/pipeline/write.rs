@@ -129,7 +129,7 @@ async fn write(
             sent.push(script);
             Scripts::with_source(&call.arguments)
         } else {
-            scripts.by_hash(&call.arguments)
+            scripts.by_name(&call.arguments)
         });
     }
     let count = calls.len() + calls.iter().filter(|call| call.asking).count();

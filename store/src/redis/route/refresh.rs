@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::cluster::Cluster;
 use super::hash_slots::{self, SlotRange};
 use super::slot_map::{MapState, Server};
-use crate::failure::{StoreFault, StoreHealth};
+use crate::failure::StoreHealth;
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{Target, backoff, classify, open, split};
 use crate::redis::script::send;
@@ -38,7 +38,7 @@ pub(crate) async fn keep_up_to_date(cluster: Weak<Cluster>) {
             // A request and the end of the interval have the same effect.
             let _ = timeout(INTERVAL, requested.notified()).await;
         } else {
-            sleep(backoff(failed, StoreFault::Unreachable).max(SHORTEST_DELAY)).await;
+            sleep(backoff(failed, FaultCause::NoRoute).max(SHORTEST_DELAY)).await;
             failed = failed.saturating_add(1);
         }
     }

@@ -1,14 +1,22 @@
 //! The call of a script: by its hash, and with its source if the server does not know it. EVAL needs no
-//! right to SCRIPT LOAD, and it also serves a server that was restarted or whose scripts were flushed.
+//! right to SCRIPT LOAD, and it also serves a server that was restarted or whose scripts were flushed. Where an
+//! administrator maintains a library, the scripts are called as its functions.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
+use crate::redis::library::Library;
+use crate::redis::options::Calls;
 use crate::redis::scripts::Script;
 
-/// The hashes of the scripts.
+/// The names by which scripts are called.
 #[derive(Debug)]
-pub(crate) struct Scripts([String; Script::ALL.len()]);
+pub(crate) enum Scripts {
+    /// The hashes of the scripts.
+    Hashes([String; Script::ALL.len()]),
+    /// The functions of the library.
+    Functions(&'static Library),
+}
 
 /// The arguments of one script call.
 #[derive(Debug)]
@@ -32,8 +40,13 @@ impl ScriptArguments {
 }
 
 impl Scripts {
-    pub(crate) fn new() -> Self {
-        Self(Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned()))
+    pub(crate) fn new(calls: Calls) -> Self {
+        match calls {
+            Calls::Scripts => {
+                Self::Hashes(Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned()))
+            }
+            Calls::Functions => Self::Functions(Library::current()),
+        }
     }
 
     /// Calls a script and returns its reply.
@@ -42,15 +55,18 @@ impl Scripts {
         connection: &mut MultiplexedConnection,
         arguments: &ScriptArguments,
     ) -> RedisResult<Value> {
-        match send(connection, &self.by_hash(arguments)).await {
+        match send(connection, &self.by_name(arguments)).await {
             Err(error) if is_no_script(&error) => send(connection, &Self::with_source(arguments)).await,
             other => other,
         }
     }
 
-    /// Returns the command that calls a script by its hash.
-    pub(crate) fn by_hash(&self, arguments: &ScriptArguments) -> Cmd {
-        command("EVALSHA", &self.0[arguments.script as usize], arguments)
+    /// Returns the command that calls a script by its hash or as a function.
+    pub(crate) fn by_name(&self, arguments: &ScriptArguments) -> Cmd {
+        match self {
+            Self::Hashes(hashes) => command("EVALSHA", &hashes[arguments.script as usize], arguments),
+            Self::Functions(library) => command("FCALL", library.function(arguments.script), arguments),
+        }
     }
 
     /// Returns the command that calls a script by its source, after which the server knows the script.

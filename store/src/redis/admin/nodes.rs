@@ -1,0 +1,187 @@
+//! Finds the servers of a store: masters, replicas and sentinels.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Value};
+use tokio::time::timeout;
+
+use super::{Problem, Role};
+use crate::fault_cause::FaultCause;
+use crate::redis::connect::{ServerFailure, Target, TargetTemplate, open};
+use crate::redis::options::ConnectPlan;
+use crate::redis::script::send;
+
+/// Longest reply of a server.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server.
+pub(super) struct Node {
+    pub(super) target: Target,
+    pub(super) role: Role,
+}
+
+/// Connects to a server.
+pub(super) async fn connect(target: &Target) -> Result<MultiplexedConnection, Problem> {
+    // As if attempts had failed before: nobody waits for this one.
+    open(target, 1).await.map_err(|cause| Problem { cause, command: "" })
+}
+
+/// Sends a command. `name` is the command without its arguments.
+pub(super) async fn run(
+    connection: &mut MultiplexedConnection,
+    name: &'static str,
+    command: &Cmd,
+) -> Result<Value, Problem> {
+    match timeout(REPLY_TIMEOUT, send(connection, command)).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, name, "a command of the administrator failed");
+            Err(Problem { cause: ServerFailure::from_error(&error).cause, command: name })
+        }
+        Err(_) => Err(Problem { cause: FaultCause::Slow, command: name }),
+    }
+}
+
+/// Finds all servers.
+pub(super) async fn find_nodes(plan: &ConnectPlan) -> Result<Vec<Node>, Problem> {
+    match plan {
+        ConnectPlan::Standalone(target) => standalone(target, &target.template()).await,
+        ConnectPlan::Sentinel { sentinels, master, template } => behind_sentinels(sentinels, master, template).await,
+        ConnectPlan::Cluster { seeds, template } => of_cluster(seeds, template).await,
+    }
+}
+
+/// A single server, and the replicas that it reports.
+async fn standalone(target: &Target, template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
+    let mut connection = connect(target).await?;
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let text = text(run(&mut connection, "INFO", &info).await?);
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    if field("role") == Some("slave") {
+        return Err(Problem { cause: FaultCause::ReadOnlyReplica, command: "INFO" });
+    }
+    let (host, port) = crate::redis::connect::split(&target.address).unwrap_or_default();
+    let mut nodes: Vec<_> = node(template, host, port, Role::Master).into_iter().collect();
+    for n in 0.. {
+        let Some(replica) = field(&format!("slave{n}")) else { break };
+        let part = |name: &str| replica.split(',').find_map(|part| part.strip_prefix(name));
+        if let (Some(host), Some(port)) = (part("ip="), part("port=").and_then(|port| port.parse().ok())) {
+            nodes.extend(node(template, host, port, Role::Replica));
+        }
+    }
+    Ok(nodes)
+}
+
+/// The sentinels, and the servers that they know.
+async fn behind_sentinels(
+    sentinels: &[Target],
+    master: &str,
+    template: &TargetTemplate,
+) -> Result<Vec<Node>, Problem> {
+    let mut nodes = Vec::new();
+    let mut servers = Err(Problem { cause: FaultCause::NoRoute, command: "" });
+    for sentinel in sentinels {
+        let (host, port) = crate::redis::connect::split(&sentinel.address).unwrap_or_default();
+        nodes.extend(node(&sentinel.template(), host, port, Role::Sentinel));
+        if servers.is_err() {
+            servers = known_servers(sentinel, master, template).await;
+        }
+    }
+    nodes.extend(servers?);
+    Ok(nodes)
+}
+
+/// The servers that a sentinel knows.
+async fn known_servers(sentinel: &Target, master: &str, template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
+    let mut connection = connect(sentinel).await?;
+    let mut nodes = Vec::new();
+    for (subcommand, name, role) in
+        [("MASTER", "SENTINEL MASTER", Role::Master), ("REPLICAS", "SENTINEL REPLICAS", Role::Replica)]
+    {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(subcommand).arg(master);
+        let reply = run(&mut connection, name, &command).await?;
+        let servers = match (role, reply) {
+            (Role::Replica, Value::Array(servers)) => servers,
+            (_, server) => vec![server],
+        };
+        for server in servers {
+            let fields = strings(&server);
+            let field = |name: &str| fields.iter().position(|field| field == name).and_then(|at| fields.get(at + 1));
+            if let (Some(host), Some(port)) = (field("ip"), field("port").and_then(|port| port.parse().ok())) {
+                nodes.extend(node(template, host, port, role));
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+/// All servers of a cluster.
+async fn of_cluster(seeds: &[Target], template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
+    let mut problem = Problem { cause: FaultCause::NoRoute, command: "" };
+    for seed in seeds {
+        let read = async {
+            let mut connection = connect(seed).await?;
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SLOTS");
+            run(&mut connection, "CLUSTER SLOTS", &command).await
+        };
+        match read.await {
+            Ok(Value::Array(ranges)) => {
+                let (seed_host, _) = crate::redis::connect::split(&seed.address).unwrap_or_default();
+                return Ok(of_ranges(&ranges, seed_host, template));
+            }
+            Ok(_) => problem = Problem { cause: FaultCause::InvalidReply, command: "CLUSTER SLOTS" },
+            Err(failed) => problem = failed,
+        }
+    }
+    Err(problem)
+}
+
+fn of_ranges(ranges: &[Value], seed_host: &str, template: &TargetTemplate) -> Vec<Node> {
+    let mut nodes = Vec::<Node>::new();
+    for range in ranges {
+        let Value::Array(cells) = range else { continue };
+        // The first and the last slot, the master, its replicas.
+        for (at, server) in cells.iter().skip(2).enumerate() {
+            let Value::Array(fields) = server else { continue };
+            let (host, port) = (fields.first(), fields.get(1));
+            let host = host.map(|host| strings(&Value::Array(vec![host.clone()])).concat()).unwrap_or_default();
+            // An unknown host is that of the server that was asked.
+            let host = if host.is_empty() { seed_host } else { &host };
+            let Some(Value::Int(port)) = port else { continue };
+            let role = if at == 0 { Role::Master } else { Role::Replica };
+            let found = u16::try_from(*port).ok().and_then(|port| node(template, host, port, role));
+            if let Some(found) = found.filter(|found| nodes.iter().all(|n| n.target.address != found.target.address)) {
+                nodes.push(found);
+            }
+        }
+    }
+    nodes
+}
+
+fn node(template: &TargetTemplate, host: &str, port: u16, role: Role) -> Option<Node> {
+    Some(Node { target: template.target(host, port)?, role })
+}
+
+/// Returns the text of a reply.
+pub(super) fn text(reply: Value) -> String {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::SimpleString(text) => text,
+        Value::VerbatimString { text, .. } => text,
+        _ => String::new(),
+    }
+}
+
+/// Returns the strings in a reply, those in nested lists too.
+pub(super) fn strings(reply: &Value) -> Vec<String> {
+    match reply {
+        Value::BulkString(bytes) => vec![String::from_utf8_lossy(bytes).into_owned()],
+        Value::SimpleString(text) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(strings).collect(),
+        _ => Vec::new(),
+    }
+}

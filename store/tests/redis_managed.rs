@@ -1,0 +1,355 @@
+//! Managed access: a user for each namespace and the function library, and what a tenant can do with the credentials of
+//! its own sidecar.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/checks.rs"]
+mod checks;
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/sentinel.rs"]
+mod sentinel;
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use checks::{admitted, check, counter, healthy, patient, rate};
+use cluster::Cluster;
+use redis::{Connection, RedisResult, Value};
+use sentinel::Watched;
+use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
+use sluice_store::redis::Secret;
+use sluice_store::redis::admin::{Administrator, ManagedUser, Role};
+use sluice_store::redis::library::Library;
+use sluice_store::{Counter, FaultCause, KeyHash, LimitSpec, RedisStore};
+use support::{Redis, eventually};
+
+fn user(namespace: &str) -> ManagedUser {
+    ManagedUser { namespace: namespace.into(), passwords: vec![Secret::new(format!("{namespace}-password"))] }
+}
+
+fn administrator(url: &str) -> Administrator {
+    Administrator::new(patient(url)).unwrap()
+}
+
+/// Brings all servers up to date, and asserts that all of them are.
+async fn provision(administrator: &Administrator, namespaces: &[&str]) -> Vec<Role> {
+    let users: Vec<_> = namespaces.iter().map(|namespace| user(namespace)).collect();
+    let reports = administrator.provision(&users).await.unwrap();
+    for report in &reports {
+        assert_eq!(report.problem, None, "{report:?}");
+    }
+    reports.into_iter().map(|report| report.role).collect()
+}
+
+fn store(administrator: &Administrator, namespace: &str) -> RedisStore {
+    RedisStore::start(administrator.options_for(&user(namespace))).unwrap()
+}
+
+/// Returns a counter of a namespace with 10 requests per year.
+fn of(namespace: &str, key: u128) -> Counter {
+    let rates = vec![rate(10, MAX_PERIOD_MS, Algorithm::SLIDING_WINDOW)];
+    counter(&Arc::new(LimitSpec::new(format!("{namespace}/policy/limit"), rates)), key)
+}
+
+/// Returns everything that is stored.
+fn dump(connection: &mut Connection) -> BTreeMap<String, Vec<u8>> {
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    let value = |key: &String| redis::cmd("GET").arg(key).query(&mut *connection).unwrap();
+    let values: Vec<Vec<u8>> = keys.iter().map(value).collect();
+    keys.into_iter().zip(values).collect()
+}
+
+/// Commands of a tenant, each on a line; `OWN` and `OTHER` are keys of the tenant and of another namespace, `F` is a
+/// function.
+const ATTACKS: &str = "
+    GET OTHER
+    MGET OWN OTHER
+    GETSET OTHER x
+    SET OTHER x
+    SETRANGE OTHER 12 x
+    SET sluice:mall/ x
+    SET mall x
+    APPEND OTHER x
+    INCR OTHER
+    DEL OTHER
+    DEL OWN
+    UNLINK OTHER
+    EXPIRE OTHER 1
+    PERSIST OTHER
+    RENAME OWN OTHER
+    COPY OWN OTHER
+    MOVE OTHER 1
+    RESTORE OTHER 0 x
+    DUMP OTHER
+    TYPE OTHER
+    OBJECT ENCODING OTHER
+    STRLEN OTHER
+    EXISTS OTHER
+    TOUCH OTHER
+    SORT OTHER GET *
+    BITOP NOT OTHER OWN
+    BLPOP OWN 0
+    XREAD BLOCK 0 STREAMS OWN $
+    KEYS *
+    SCAN 0
+    RANDOMKEY
+    DBSIZE
+    FLUSHALL
+    FLUSHDB
+    SWAPDB 0 1
+    SELECT 1
+    FCALL F 1 OTHER x
+    FCALL F 2 OWN OTHER x
+    FCALL_RO F 1 OWN x
+    EVAL return(1) 0
+    EVALSHA 0123456789012345678901234567890123456789 0
+    EVAL_RO return(1) 0
+    SCRIPT LOAD return(1)
+    SCRIPT FLUSH
+    SCRIPT KILL
+    FUNCTION LIST
+    FUNCTION DELETE sluice
+    FUNCTION FLUSH
+    FUNCTION KILL
+    FUNCTION DUMP
+    FUNCTION LOAD REPLACE x
+    PUBLISH a b
+    SUBSCRIBE a
+    PSUBSCRIBE *
+    MONITOR
+    INFO
+    CONFIG GET *
+    CONFIG SET maxmemory 1
+    CONFIG REWRITE
+    ACL LIST
+    ACL WHOAMI
+    ACL GETUSER default
+    ACL SETUSER sluice:@shop allkeys
+    ACL DELUSER sluice:@mall
+    ACL SAVE
+    CLIENT LIST
+    CLIENT KILL TYPE normal
+    CLIENT PAUSE 10000
+    CLIENT NO-EVICT on
+    DEBUG SLEEP 1
+    LATENCY RESET
+    SLOWLOG GET
+    MEMORY PURGE
+    MODULE LOAD x
+    SAVE
+    BGSAVE
+    BGREWRITEAOF
+    SHUTDOWN NOSAVE
+    REPLICAOF 127.0.0.1 1
+    CLUSTER RESET
+    PSYNC ? -1
+    SYNC
+    WAIT 1 0
+    MULTI
+    WATCH OTHER
+    AUTH sluice:@mall guess
+    AUTH default guess
+    HELLO 3 AUTH sluice:@mall guess
+    RESET
+";
+
+#[tokio::test]
+async fn a_tenant_reaches_nothing_of_another_namespace_nor_of_the_server() {
+    let redis = Redis::start(&[]);
+    let administrator = administrator(&redis.url());
+    assert_eq!(provision(&administrator, &["shop", "mall"]).await, [Role::Master]);
+    let (shop, mall) = (store(&administrator, "shop"), store(&administrator, "mall"));
+    healthy(&shop).await;
+    assert_eq!(admitted(&shop, &[of("shop", 1)], 12).await, 10, "functions count like scripts");
+    assert_eq!(admitted(&mall, &[of("mall", 1)], 4).await, 4);
+    assert!(shop.check(check(&[of("mall", 1)])).await.is_err());
+
+    // The password of the default user, which an administrator has set.
+    let mut admin = redis.connection();
+    let () = redis::cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">admin"]).query(&mut admin).unwrap();
+    let before = dump(&mut admin);
+    let users: Vec<String> = redis::cmd("ACL").arg("LIST").query(&mut admin).unwrap();
+    let config = |admin: &mut Connection| -> Vec<String> {
+        redis::cmd("CONFIG").arg(&["GET", "*max*"]).query(admin).unwrap()
+    };
+    let config_before = config(&mut admin);
+    let url = format!("redis://sluice%3a%40shop:shop-password@127.0.0.1:{}", redis.port);
+    let (own, other) = (shop.key(&of("shop", 1)), mall.key(&of("mall", 1)));
+    for line in ATTACKS.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let client = redis::Client::open(url.as_str()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let function = &Library::current().functions()[3];
+        let mut words = line.split(' ').map(|word| match word {
+            "OWN" => own.clone(),
+            "OTHER" => other.clone(),
+            "F" => function.clone(),
+            word => word.to_owned(),
+        });
+        let mut command = redis::cmd(&words.next().unwrap());
+        for word in words {
+            command.arg(word);
+        }
+        let reply: RedisResult<Value> = command.query(&mut connection);
+        let error = match reply {
+            Ok(Value::ServerError(error)) => format!("{} {}", error.code(), error.details().unwrap_or_default()),
+            Err(error) => error.to_string(),
+            // RESET only logs the tenant out.
+            Ok(reply) if line == "RESET" => format!("{reply:?}, and the connection has no rights"),
+            Ok(reply) => panic!("{line}: {reply:?}"),
+        };
+        println!("{line:<45} {error}");
+    }
+    assert_eq!(dump(&mut admin), before, "nothing was changed");
+    let after: Vec<String> = redis::cmd("ACL").arg("LIST").query(&mut admin).unwrap();
+    assert_eq!((after, config(&mut admin)), (users, config_before));
+    assert_eq!(admitted(&mall, &[of("mall", 1)], 12).await, 6, "the other tenant counts on");
+}
+
+#[tokio::test]
+async fn arguments_of_any_kind_end_soon_and_change_only_own_keys() {
+    let redis = Redis::start(&[]);
+    let administrator = administrator(&redis.url());
+    provision(&administrator, &["shop", "mall"]).await;
+    let mall = store(&administrator, "mall");
+    assert_eq!(admitted(&mall, &[of("mall", 1)], 4).await, 4);
+    let url = format!("redis://sluice%3a%40shop:shop-password@127.0.0.1:{}", redis.port);
+    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let mut random = 1u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random >> 33
+    };
+    let huge: Vec<u8> = vec![b'x'; 200 << 10];
+    for n in 0..2_000 {
+        let function = &Library::current().functions()[n % 4];
+        let mut command = redis::cmd("FCALL");
+        let keys = next() % 4;
+        command.arg(function).arg(keys);
+        for key in 0..keys {
+            command.arg(format!("sluice:shop/p/l:{{0}}:{key}"));
+        }
+        match next() % 4 {
+            0 => command.arg(&huge),
+            // A MessagePack array of large numbers.
+            1 => {
+                let mut bytes = vec![0xdd, 0, 0, 0, 40];
+                (0..40).for_each(|_| {
+                    bytes.push(0xcf);
+                    bytes.extend((next() << (next() % 30)).to_be_bytes());
+                });
+                command.arg(bytes)
+            }
+            2 => command.arg((0..next() % 300).map(|_| next() as u8).collect::<Vec<_>>()),
+            _ => command.arg(""),
+        };
+        let _: RedisResult<Value> = command.query(&mut connection);
+    }
+    assert_eq!(admitted(&mall, &[of("mall", 1)], 12).await, 6);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis.connection()).unwrap();
+    assert!(keys.iter().filter(|key| !key.starts_with("sluice:shop/")).count() == 1, "{keys:?}");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_repaired_and_what_is_superfluous_removed() {
+    let redis = Redis::start(&[]);
+    let mut admin = redis.connection();
+    let mut run = |words: &[&str]| -> Value { redis::cmd(words[0]).arg(&words[1..]).query(&mut admin).unwrap() };
+    let administrator = administrator(&redis.url());
+    // A user of another installation, whose prefix begins with this one's, and one that is not ours.
+    run(&["ACL", "SETUSER", "sluice:b@shop", "on"]);
+    run(&["ACL", "SETUSER", "somebody", "on"]);
+    provision(&administrator, &["shop", "mall"]).await;
+    let shop = store(&administrator, "shop");
+    assert_eq!(admitted(&shop, &[of("shop", 1)], 3).await, 3);
+
+    // The library is gone: checks fail with the reason until it is loaded again.
+    run(&["FUNCTION", "FLUSH"]);
+    eventually("the store lacks the library", || async {
+        let _ = shop.check(check(&[of("shop", 1)])).await;
+        shop.fault_cause() == Some(FaultCause::FunctionMissing)
+    })
+    .await;
+    provision(&administrator, &["shop", "mall"]).await;
+    healthy(&shop).await;
+    assert_eq!(admitted(&shop, &[of("shop", 1)], 10).await, 7, "the count goes on");
+
+    // A user with other rights or another password than it should have.
+    for rules in [&["ACL", "SETUSER", "sluice:@shop", "-@all"][..], &["ACL", "DELUSER", "sluice:@shop"]] {
+        run(rules);
+        run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        eventually("the store refuses", || async {
+            let _ = shop.check(check(&[of("shop", 1)])).await;
+            matches!(shop.fault_cause(), Some(FaultCause::NotPermitted | FaultCause::AuthenticationFailed))
+        })
+        .await;
+        provision(&administrator, &["shop", "mall"]).await;
+        healthy(&shop).await;
+        assert_eq!(admitted(&shop, &[of("shop", 2)], 1).await, 1);
+    }
+
+    // A namespace that is gone loses its user.
+    provision(&administrator, &["shop"]).await;
+    let Value::Array(users) = run(&["ACL", "USERS"]) else { panic!() };
+    let users: Vec<String> = users.iter().map(|user| redis::from_redis_value(user.clone()).unwrap()).collect();
+    assert_eq!(users.len(), 4, "{users:?}");
+    assert!(!users.contains(&"sluice:@mall".to_owned()) && users.contains(&"sluice:b@shop".to_owned()));
+}
+
+#[tokio::test]
+async fn a_password_is_replaced_without_a_lost_check() {
+    let redis = Redis::start(&[]);
+    let administrator = administrator(&redis.url());
+    let (old, new) = (Secret::new("old"), Secret::new("new"));
+    let with = |passwords: &[&Secret]| ManagedUser {
+        namespace: "shop".into(),
+        passwords: passwords.iter().map(|&password| password.clone()).collect(),
+    };
+    let first = with(&[&old]);
+    administrator.provision(std::slice::from_ref(&first)).await.unwrap();
+    let before = RedisStore::start(administrator.options_for(&first)).unwrap();
+    assert_eq!(admitted(&before, &[of("shop", 1)], 2).await, 2);
+    // Both are accepted while sidecars change over.
+    let both = with(&[&new, &old]);
+    administrator.provision(std::slice::from_ref(&both)).await.unwrap();
+    let after = RedisStore::start(administrator.options_for(&both)).unwrap();
+    assert_eq!(admitted(&after, &[of("shop", 1)], 2).await, 2);
+    assert_eq!(admitted(&before, &[of("shop", 1)], 2).await, 2);
+    administrator.provision(&[with(&[&new])]).await.unwrap();
+    assert_eq!(admitted(&after, &[of("shop", 1)], 10).await, 4);
+    let late = RedisStore::start(administrator.options_for(&first)).unwrap();
+    eventually("the old password is refused", || async {
+        late.fault_cause() == Some(FaultCause::AuthenticationFailed)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_server_of_a_cluster_has_the_users_and_every_master_the_library() {
+    let cluster = Cluster::start(&[]);
+    let administrator = administrator(&cluster.url());
+    let roles = provision(&administrator, &["shop"]).await;
+    assert!(roles.iter().filter(|role| **role == Role::Master).count() >= 3, "{roles:?}");
+    let shop = store(&administrator, "shop");
+    healthy(&shop).await;
+    for key in 0..50 {
+        let counter = Counter { key: KeyHash(key), ..of("shop", 0) };
+        assert_eq!(admitted(&shop, &[counter], 11).await, 10);
+    }
+}
+
+#[tokio::test]
+async fn sentinels_and_replicas_have_the_users_before_a_failover() {
+    let watched = Watched::start();
+    let administrator = administrator(&watched.url());
+    eventually("the replica is known", || async {
+        provision(&administrator, &["shop"]).await.contains(&Role::Replica)
+    })
+    .await;
+    let shop = store(&administrator, "shop");
+    healthy(&shop).await;
+    assert_eq!(admitted(&shop, &[of("shop", 1)], 11).await, 10);
+}
