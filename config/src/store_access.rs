@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-pub use sluice_store::redis::{Endpoint, MAX_PARTITIONS, RedisOptions, Tls, Topology};
+pub use sluice_store::redis::{Calls, Endpoint, MAX_PARTITIONS, RedisOptions, Tls, Topology};
 
 use crate::key_secret::KeySecret;
 use crate::policy::DEFAULT_STORE;
@@ -52,18 +52,6 @@ impl StoreChoices {
 }
 
 impl StoreChoice {
-    /// Returns the form for the sidecars of a namespace, which hash keys with a secret of their own.
-    #[must_use]
-    pub fn of_namespace(&self, namespace: &str) -> Self {
-        match self {
-            Self::Access(access) => Self::Access(Box::new(StoreAccess {
-                redis: access.redis.clone(),
-                key_secret: access.key_secret.of_namespace(namespace),
-            })),
-            Self::Unconfigured | Self::Memory => self.clone(),
-        }
-    }
-
     /// Returns what determines the counter of a key. Local counts carry over between two choices for which it
     /// is equal.
     #[must_use]

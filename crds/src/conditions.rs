@@ -15,9 +15,12 @@ pub mod types {
     pub const STORE_HEALTHY: &str = "StoreHealthy";
     /// Everything that a policy refers to can be used.
     pub const RESOLVED_REFS: &str = "ResolvedRefs";
+    /// Of a managed store: all servers have the users of the namespaces and the library.
+    pub const PROVISIONED: &str = "Provisioned";
     /// Of a store: all sidecars that use it can.
     pub const REACHABLE: &str = "Reachable";
-    /// Accepted, ResolvedRefs, Programmed and Captured are all true; of a store, Accepted, ResolvedRefs and Reachable.
+    /// Accepted, ResolvedRefs, Programmed and Captured are all true; of a store, Accepted, ResolvedRefs, Provisioned and
+    /// Reachable.
     pub const READY: &str = "Ready";
 }
 
@@ -39,6 +42,12 @@ pub mod reasons {
     pub const INVALID_CONTENT: &str = "InvalidContent";
     /// ResolvedRefs, Reachable: something is still being read.
     pub const WAITING: &str = "Waiting";
+    /// Provisioned: all servers have the users of the namespaces and the library.
+    pub const PROVISIONED: &str = "Provisioned";
+    /// Provisioned: some servers do not have them.
+    pub const PARTLY_PROVISIONED: &str = "PartlyProvisioned";
+    /// Reachable: all sidecars can use the store, but its memory is nearly full.
+    pub const MEMORY_NEARLY_FULL: &str = "MemoryNearlyFull";
     /// Reachable: all sidecars can use the store.
     pub const REACHABLE: &str = "Reachable";
     /// Reachable: only some sidecars can use the store.

@@ -27,7 +27,7 @@ pub fn short(policy: &CompiledPolicy) -> String {
 /// Returns the summary of a store: `standalone a:6379, TLS, Secret redis`.
 #[must_use]
 pub fn of_store(store: &CompiledStore) -> String {
-    let CompiledStore { redis, secret, access } = store;
+    let CompiledStore { redis, secret, access, password_epoch: _ } = store;
     let topology = match &redis.topology {
         Topology::Standalone { .. } => "standalone".to_owned(),
         Topology::Sentinel { master, .. } => format!("master {master} of the sentinels"),

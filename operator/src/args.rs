@@ -87,6 +87,13 @@ pub struct Args {
     /// authentication.
     #[arg(long, env = "SLUICE_STORE_SECRET")]
     pub store_secret: Option<String>,
+    /// How far the store keeps namespaces apart: `Shared`, or `Managed` if the Secret has an administrator of the store.
+    #[arg(long, env = "SLUICE_STORE_ACCESS", ignore_case = true, default_value = "Shared")]
+    pub store_access: StoreAccess,
+    /// Number of the passwords of a managed store. With another number, all namespaces get new ones.
+    #[arg(long, env = "SLUICE_STORE_PASSWORD_EPOCH", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(i64).range(0..=1_000_000_000))]
+    pub store_password_epoch: i64,
     /// Let namespaces have stores of their own.
     #[arg(long, env = "SLUICE_TENANT_STORES")]
     pub tenant_stores: bool,
@@ -145,6 +152,15 @@ pub struct Quotas {
     /// Text that follows "ask" in a refusal, such as: the platform team in #platform
     #[arg(long, env = "SLUICE_QUOTA_CONTACT", default_value = "the administrators of Sluice")]
     pub quota_contact: String,
+}
+
+/// How far a store keeps namespaces apart.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreAccess {
+    /// All sidecars use one user.
+    Shared,
+    /// Each namespace has a user, which the operator maintains.
+    Managed,
 }
 
 /// Treatment of requests before a sidecar has policies.

@@ -44,8 +44,8 @@ async fn provision(administrator: &Administrator, namespaces: &[&str]) -> Vec<Ro
     reports.into_iter().map(|report| report.role).collect()
 }
 
-fn store(administrator: &Administrator, namespace: &str) -> RedisStore {
-    RedisStore::start(administrator.options_for(&user(namespace))).unwrap()
+fn store(url: &str, namespace: &str) -> RedisStore {
+    RedisStore::start(user(namespace).options(&patient(url))).unwrap()
 }
 
 /// Returns a counter of a namespace with 10 requests per year.
@@ -161,7 +161,7 @@ async fn a_tenant_reaches_nothing_of_another_namespace_nor_of_the_server() {
     let redis = Redis::start(&[]);
     let administrator = administrator(&redis.url());
     assert_eq!(provision(&administrator, &["shop", "mall"]).await, [Role::Master]);
-    let (shop, mall) = (store(&administrator, "shop"), store(&administrator, "mall"));
+    let (shop, mall) = (store(&redis.url(), "shop"), store(&redis.url(), "mall"));
     healthy(&shop).await;
     assert_eq!(admitted(&shop, &[of("shop", 1)], 12).await, 10, "functions count like scripts");
     assert_eq!(admitted(&mall, &[of("mall", 1)], 4).await, 4);
@@ -195,7 +195,9 @@ async fn a_tenant_reaches_nothing_of_another_namespace_nor_of_the_server() {
         }
         let reply: RedisResult<Value> = command.query(&mut connection);
         let error = match reply {
-            Ok(Value::ServerError(error)) => format!("{} {}", error.code(), error.details().unwrap_or_default()),
+            Ok(Value::ServerError(error)) => {
+                format!("{} {}", error.code(), error.details().unwrap_or_default())
+            }
             Err(error) => error.to_string(),
             // RESET only logs the tenant out.
             Ok(reply) if line == "RESET" => format!("{reply:?}, and the connection has no rights"),
@@ -214,7 +216,7 @@ async fn arguments_of_any_kind_end_soon_and_change_only_own_keys() {
     let redis = Redis::start(&[]);
     let administrator = administrator(&redis.url());
     provision(&administrator, &["shop", "mall"]).await;
-    let mall = store(&administrator, "mall");
+    let mall = store(&redis.url(), "mall");
     assert_eq!(admitted(&mall, &[of("mall", 1)], 4).await, 4);
     let url = format!("redis://sluice%3a%40shop:shop-password@127.0.0.1:{}", redis.port);
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -257,13 +259,14 @@ async fn arguments_of_any_kind_end_soon_and_change_only_own_keys() {
 async fn what_is_missing_is_repaired_and_what_is_superfluous_removed() {
     let redis = Redis::start(&[]);
     let mut admin = redis.connection();
-    let mut run = |words: &[&str]| -> Value { redis::cmd(words[0]).arg(&words[1..]).query(&mut admin).unwrap() };
+    let mut run =
+        |words: &[&str]| -> Value { redis::cmd(words[0]).arg(&words[1..]).query(&mut admin).unwrap() };
     let administrator = administrator(&redis.url());
     // A user of another installation, whose prefix begins with this one's, and one that is not ours.
     run(&["ACL", "SETUSER", "sluice:b@shop", "on"]);
     run(&["ACL", "SETUSER", "somebody", "on"]);
     provision(&administrator, &["shop", "mall"]).await;
-    let shop = store(&administrator, "shop");
+    let shop = store(&redis.url(), "shop");
     assert_eq!(admitted(&shop, &[of("shop", 1)], 3).await, 3);
 
     // The library is gone: checks fail with the reason until it is loaded again.
@@ -294,7 +297,8 @@ async fn what_is_missing_is_repaired_and_what_is_superfluous_removed() {
     // A namespace that is gone loses its user.
     provision(&administrator, &["shop"]).await;
     let Value::Array(users) = run(&["ACL", "USERS"]) else { panic!() };
-    let users: Vec<String> = users.iter().map(|user| redis::from_redis_value(user.clone()).unwrap()).collect();
+    let users: Vec<String> =
+        users.iter().map(|user| redis::from_redis_value(user.clone()).unwrap()).collect();
     assert_eq!(users.len(), 4, "{users:?}");
     assert!(!users.contains(&"sluice:@mall".to_owned()) && users.contains(&"sluice:b@shop".to_owned()));
 }
@@ -310,17 +314,17 @@ async fn a_password_is_replaced_without_a_lost_check() {
     };
     let first = with(&[&old]);
     administrator.provision(std::slice::from_ref(&first)).await.unwrap();
-    let before = RedisStore::start(administrator.options_for(&first)).unwrap();
+    let before = RedisStore::start(first.options(&patient(&redis.url()))).unwrap();
     assert_eq!(admitted(&before, &[of("shop", 1)], 2).await, 2);
     // Both are accepted while sidecars change over.
     let both = with(&[&new, &old]);
     administrator.provision(std::slice::from_ref(&both)).await.unwrap();
-    let after = RedisStore::start(administrator.options_for(&both)).unwrap();
+    let after = RedisStore::start(both.options(&patient(&redis.url()))).unwrap();
     assert_eq!(admitted(&after, &[of("shop", 1)], 2).await, 2);
     assert_eq!(admitted(&before, &[of("shop", 1)], 2).await, 2);
     administrator.provision(&[with(&[&new])]).await.unwrap();
     assert_eq!(admitted(&after, &[of("shop", 1)], 10).await, 4);
-    let late = RedisStore::start(administrator.options_for(&first)).unwrap();
+    let late = RedisStore::start(first.options(&patient(&redis.url()))).unwrap();
     eventually("the old password is refused", || async {
         late.fault_cause() == Some(FaultCause::AuthenticationFailed)
     })
@@ -333,7 +337,7 @@ async fn every_server_of_a_cluster_has_the_users_and_every_master_the_library() 
     let administrator = administrator(&cluster.url());
     let roles = provision(&administrator, &["shop"]).await;
     assert!(roles.iter().filter(|role| **role == Role::Master).count() >= 3, "{roles:?}");
-    let shop = store(&administrator, "shop");
+    let shop = store(&cluster.url(), "shop");
     healthy(&shop).await;
     for key in 0..50 {
         let counter = Counter { key: KeyHash(key), ..of("shop", 0) };
@@ -349,7 +353,7 @@ async fn sentinels_and_replicas_have_the_users_before_a_failover() {
         provision(&administrator, &["shop"]).await.contains(&Role::Replica)
     })
     .await;
-    let shop = store(&administrator, "shop");
+    let shop = store(&watched.url(), "shop");
     healthy(&shop).await;
     assert_eq!(admitted(&shop, &[of("shop", 1)], 11).await, 10);
 }

@@ -15,6 +15,7 @@ pub struct RateLimitStoreStatus {
     /// Conditions of the store:
     /// - Accepted: the store is valid, and its namespace may have one.
     /// - ResolvedRefs: the Secret exists, the operator may read it, and its content can be used.
+    /// - Provisioned: all servers have the users of the namespaces and the function library. Only with access Managed.
     /// - Reachable: every sidecar that uses the store can. The reason names the cause otherwise.
     /// - Ready: all of the above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -15,11 +15,11 @@ use sluice_config::policy::Mode;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::distribution::stores::HubStores;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::PublishedForms;
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
+use crate::distribution::stores::HubStores;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
-use sluice_config::store_access::{StoreChoice, StoreChoices};
+use sluice_config::store_access::{StoreAccess, StoreChoice, StoreChoices};
+use sluice_store::redis::admin::ManagedUser;
 
 use crate::object_key::StoreKey;
 
@@ -12,9 +13,51 @@ use crate::object_key::StoreKey;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HubStores {
     /// The store of the installation.
-    pub default: StoreChoice,
+    pub default: StoreSource,
     /// The stores of namespaces.
-    pub named: BTreeMap<StoreKey, StoreChoice>,
+    pub named: BTreeMap<StoreKey, StoreSource>,
+}
+
+/// A store, and what each namespace receives of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StoreSource {
+    /// None.
+    #[default]
+    Unconfigured,
+    /// In the memory of each sidecar.
+    Memory,
+    /// All namespaces have the same credentials.
+    Shared(Box<StoreAccess>),
+    /// Each namespace has a user of its own.
+    Managed(Box<ManagedSource>),
+}
+
+/// A store with a user for each namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagedSource {
+    /// The store, with the credentials of its administrator.
+    pub access: StoreAccess,
+    /// The users that all servers have, by namespace.
+    pub users: BTreeMap<String, ManagedUser>,
+}
+
+impl StoreSource {
+    /// Returns the store for the sidecars of a namespace, which hash keys with a secret of their own. `None` while the
+    /// servers do not have the namespace's user.
+    #[must_use]
+    pub fn of_namespace(&self, namespace: &str) -> Option<StoreChoice> {
+        let (redis, access) = match self {
+            Self::Unconfigured => return Some(StoreChoice::Unconfigured),
+            Self::Memory => return Some(StoreChoice::Memory),
+            Self::Shared(access) => (access.redis.clone(), &**access),
+            Self::Managed(source) => {
+                let user = source.users.get(namespace)?;
+                (user.options(&source.access.redis), &source.access)
+            }
+        };
+        let key_secret = access.key_secret.of_namespace(namespace);
+        Some(StoreChoice::Access(Box::new(StoreAccess { redis, key_secret })))
+    }
 }
 
 /// What one sidecar reports about a store.
@@ -27,20 +70,25 @@ pub struct SidecarReport {
 }
 
 impl HubStores {
+    /// Returns a store of a namespace by the name that its policies use.
+    pub(super) fn source(&self, namespace: &str, name: &str) -> &StoreSource {
+        match name {
+            DEFAULT_STORE => &self.default,
+            _ => self.named.get(&StoreKey::new(namespace, name)).unwrap_or(&StoreSource::Unconfigured),
+        }
+    }
+
     /// Returns the stores of a namespace that have these names.
     pub(super) fn choices<'a>(
         &self,
         namespace: &str,
         names: impl IntoIterator<Item = &'a str>,
     ) -> StoreChoices {
-        let choice = |name: &str| match name {
-            DEFAULT_STORE => self.default.of_namespace(namespace),
-            _ => self
-                .named
-                .get(&StoreKey::new(namespace, name))
-                .map_or(StoreChoice::Unconfigured, |store| store.of_namespace(namespace)),
+        let choice = |name: &str| {
+            let choice = self.source(namespace, name).of_namespace(namespace);
+            (name.to_owned(), choice.unwrap_or_default())
         };
-        StoreChoices(names.into_iter().map(|name| (name.to_owned(), choice(name))).collect())
+        StoreChoices(names.into_iter().map(choice).collect())
     }
 
     /// Returns the names of all stores that policies of a namespace can refer to.

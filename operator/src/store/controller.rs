@@ -6,26 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_config::KeySecret;
-use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus};
+use sluice_store::redis::admin::ManagedUser;
+use sluice_store::redis::library::Library;
 use tokio::sync::Notify;
 
 use crate::args::Args;
-use crate::cluster::references::References;
+use crate::cluster::references::{Reference, References};
 use crate::cluster::stores::{Stores, api};
 use crate::distribution::hub::Hub;
-use crate::distribution::stores::HubStores;
+use crate::distribution::stores::{HubStores, StoreSource};
 use crate::object_key::{ObjectKey, StoreKey};
 use crate::store::default_store;
+use crate::store::embedded;
 use crate::store::fields::SecretFields;
+use crate::store::managed::{ManagedStores, Wanted};
 use crate::store::own_connection::OwnConnection;
-use crate::store::resolve::{Resolutions, Resolved, StoreRules, resolve, secret_of};
-use crate::store::secrets::KEY_SECRET;
+use crate::store::resolve::{Resolutions, Resolved, StoreRules, Usable, resolve, secret_of};
+use crate::store::secrets::{KEY_SECRET, PASSWORD_ROOT};
 use crate::store::status::{Observed, status};
 
 /// Interval at which all stores are reconciled even if nothing changes.
@@ -47,6 +53,8 @@ pub struct StoreController {
     rules: StoreRules,
     /// Spec of the installation's store; `None` for a store in the memory of each sidecar.
     spec: Option<RateLimitStoreSpec>,
+    /// Whether that store is the embedded Redis.
+    is_embedded: bool,
     resolutions: Arc<Resolutions>,
 }
 
@@ -54,6 +62,24 @@ pub struct StoreController {
 struct Resolving<'a> {
     objects: &'a BTreeMap<StoreKey, Arc<DynamicObject>>,
     resolved: BTreeMap<StoreKey, Resolved>,
+}
+
+/// What is kept from one reconcile to the next.
+struct State {
+    secrets: Option<RootSecrets>,
+    /// The stores as they could be used last.
+    usable: BTreeMap<StoreKey, Usable>,
+    managed: ManagedStores,
+    own: OwnConnection,
+}
+
+/// The secrets of the installation, which never change.
+#[derive(Clone)]
+struct RootSecrets {
+    /// Secret that keys are hashed with.
+    key: KeySecret,
+    /// Secret that passwords are derived from.
+    password_root: Vec<u8>,
 }
 
 impl StoreController {
@@ -70,6 +96,7 @@ impl StoreController {
             stores: Stores::default(),
             rules: default_store::rules(args),
             spec: default_store::spec(args)?,
+            is_embedded: args.store_embedded,
             client,
             hub,
             changed,
@@ -84,11 +111,15 @@ impl StoreController {
     }
 
     async fn reconcile_all(&self) {
-        let mut key_secret = None;
-        let mut access = BTreeMap::new();
-        let mut own = OwnConnection::default();
+        let mut state = State {
+            secrets: None,
+            usable: BTreeMap::new(),
+            managed: ManagedStores::new(self.changed.clone()),
+            own: OwnConnection::default(),
+        };
+        let mut published = self.hub.version();
         loop {
-            let delay = match self.reconcile(&mut key_secret, &mut access, &mut own).await {
+            let delay = match self.reconcile(&mut state).await {
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
                     tracing::warn!("the stores could not be reconciled, which is tried again: {error:#}");
@@ -97,68 +128,108 @@ impl StoreController {
             };
             let mut own_health = tokio::time::interval(OWN_HEALTH_EVERY);
             let own_changed = async {
-                let before = own.health();
-                while own.health() == before {
+                let before = state.own.health();
+                while state.own.health() == before {
                     own_health.tick().await;
                 }
             };
             tokio::select! {
-                () = self.changed.notified() => tokio::time::sleep(SETTLE).await,
+                () = self.changed.notified() => {}
+                // A policy may be the first one of its namespace. The hub lives as long as this.
+                _ = published.changed() => {}
                 () = own_changed => {}
                 () = tokio::time::sleep(delay) => {}
             }
+            tokio::time::sleep(SETTLE).await;
+            published.mark_unchanged();
         }
     }
 
-    /// Resolves all stores, publishes them, and writes their status. `access` has the last access to each store that
-    /// could be used.
-    async fn reconcile(
-        &self,
-        key_secret: &mut Option<KeySecret>,
-        access: &mut BTreeMap<StoreKey, StoreAccess>,
-        own: &mut OwnConnection,
-    ) -> anyhow::Result<()> {
+    /// Resolves all stores, publishes them, and writes their status.
+    async fn reconcile(&self, state: &mut State) -> anyhow::Result<()> {
         let Some(objects) = self.stores.all() else { return Ok(()) };
         self.keep_default(&objects).await?;
-        let key_secret = match key_secret {
+        let secrets = match &state.secrets {
             Some(known) => known.clone(),
-            None => key_secret.insert(self.read_key_secret().await?).clone(),
+            None => state.secrets.insert(self.read_secrets().await?).clone(),
         };
-        let resolving = self.resolve_all(&objects, &key_secret);
+        let resolving = self.resolve_all(&objects, &secrets.key);
         for (key, resolved) in &resolving.resolved {
             if let Resolved::Usable(usable) = resolved {
-                access.insert(key.clone(), (**usable).clone());
+                state.usable.insert(key.clone(), (**usable).clone());
             }
         }
         // What a store's sidecars use stays in use while its Secret is missing or wrong.
-        access.retain(|key, _| match resolving.resolved.get(key) {
+        state.usable.retain(|key, _| match resolving.resolved.get(key) {
             Some(Resolved::NotAllowed) | None => false,
             Some(_) => true,
         });
-        self.publish(&resolving, access);
-        own.keep(access.get(&self.rules.default));
+        let managed = state.usable.iter().filter(|(_, usable)| usable.kind == Access::Managed);
+        let wanted = managed.map(|(key, usable)| Wanted {
+            key,
+            is_default: *key == self.rules.default,
+            access: &usable.access,
+            password_epoch: usable.password_epoch,
+        });
+        state.managed.keep(wanted, &secrets.password_root, &self.hub);
+        self.publish(&resolving, state);
+        let default = state.usable.get(&self.rules.default);
+        let shared = default.filter(|usable| usable.kind == Access::Shared);
+        state.own.keep(shared.map(|usable| &usable.access));
         self.resolutions.send_if_modified(|before| {
             let changed = before.as_ref() != Some(&resolving.resolved);
             *before = Some(resolving.resolved.clone());
             changed
         });
-        self.write_all(&resolving, own).await
+        let written = self.write_all(&resolving, state).await;
+        self.update_embedded(&resolving, state).await?;
+        written
     }
 
-    /// Creates the store of the installation, or sets its spec back to what the chart's values say.
+    /// Writes the users and the library into the Secret of the embedded Redis, for its next start.
+    async fn update_embedded(&self, resolving: &Resolving<'_>, state: &State) -> anyhow::Result<()> {
+        let key = &self.rules.default;
+        let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolving.resolved.get(key)) else {
+            return Ok(());
+        };
+        let secret = self.spec.as_ref().and_then(|spec| spec.secret_ref.as_ref());
+        let Some(secret) = secret.map(|secret| ObjectKey::new(&key.namespace, &secret.name)) else {
+            return Ok(());
+        };
+        let Reference::Found(secret) = self.references.get(&secret) else { return Ok(()) };
+        let users =
+            state.managed.provisioned(key).and_then(|provisioned| provisioned.users).unwrap_or_default();
+        let line = |user: &ManagedUser| user.acl_line(&usable.access.redis, Library::current().functions());
+        let lines: Vec<_> = users.values().map(line).collect();
+        embedded::update(self.client.clone(), &key.namespace, &secret, &lines).await
+    }
+
+    /// Creates the store of the installation, or sets its spec back to what the chart's values say. A store that cannot be
+    /// changed stays as it is.
     async fn keep_default(&self, objects: &BTreeMap<StoreKey, Arc<DynamicObject>>) -> anyhow::Result<()> {
-        let Some(spec) = &self.spec else { return Ok(()) };
-        match objects.get(&self.rules.default) {
+        let (Some(spec), key) = (&self.spec, &self.rules.default) else { return Ok(()) };
+        match objects.get(key) {
             Some(object) if default_store::has_spec(object, spec) => Ok(()),
-            _ => default_store::apply(self.client.clone(), &self.rules.default, spec).await,
+            Some(_) => {
+                if let Err(error) = default_store::apply(self.client.clone(), key, spec).await {
+                    tracing::warn!("the chart's values do not take effect: {error:#}");
+                }
+                Ok(())
+            }
+            None => default_store::apply(self.client.clone(), key, spec).await,
         }
     }
 
-    async fn read_key_secret(&self) -> anyhow::Result<KeySecret> {
+    async fn read_secrets(&self) -> anyhow::Result<RootSecrets> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.rules.default.namespace);
         let fields = SecretFields::read(&api, KEY_SECRET).await?;
-        let key = fields.text("key")?.with_context(|| format!("{fields} has no field `key`"))?;
-        KeySecret::try_from(key).map_err(|error| anyhow::anyhow!("{fields}: {error}"))
+        let field =
+            |name: &str| fields.text(name)?.with_context(|| format!("{fields} has no field `{name}`"));
+        let key = KeySecret::try_from(field("key")?).map_err(|error| anyhow::anyhow!("{fields}: {error}"))?;
+        let root = STANDARD.decode(field(PASSWORD_ROOT)?.trim()).ok().filter(|root| root.len() >= 32);
+        let password_root = root
+            .with_context(|| format!("`{PASSWORD_ROOT}` in {fields} must be at least 32 bytes in base64"))?;
+        Ok(RootSecrets { key, password_root })
     }
 
     fn resolve_all<'a>(
@@ -194,15 +265,28 @@ impl StoreController {
 
     /// Gives sidecars access to the stores. Waits until all Secrets have been read and the store of the installation
     /// can be used: a new leader must not withdraw what sidecars have.
-    fn publish(&self, resolving: &Resolving<'_>, access: &BTreeMap<StoreKey, StoreAccess>) {
+    fn publish(&self, resolving: &Resolving<'_>, state: &State) {
         let is_pending = |resolved: &Resolved| *resolved == Resolved::Pending;
         if !self.hub.has_stores() && resolving.resolved.values().any(is_pending) {
             return;
         }
-        let choice = |access: &StoreAccess| StoreChoice::Access(Box::new(access.clone()));
-        let default = match (&self.spec, access.get(&self.rules.default)) {
-            (None, _) => StoreChoice::Memory,
-            (Some(_), Some(access)) => choice(access),
+        let mut sources = BTreeMap::new();
+        for (key, usable) in &state.usable {
+            let source = match usable.kind {
+                Access::Shared => Some(StoreSource::Shared(Box::new(usable.access.clone()))),
+                Access::Managed => state.managed.source(key),
+            };
+            match source {
+                Some(source) => drop(sources.insert(key.clone(), source)),
+                // Its servers are being prepared.
+                None if !self.hub.has_stores() => return,
+                None => {}
+            }
+        }
+        let default = match (&self.spec, sources.remove(&self.rules.default)) {
+            (None, _) => StoreSource::Memory,
+            (Some(_), Some(source)) => source,
+            (Some(_), None) if self.hub.has_stores() => return,
             (Some(_), None) => {
                 tracing::warn!(
                     "sidecars receive no policies until the RateLimitStore {} can be used",
@@ -211,25 +295,25 @@ impl StoreController {
                 return;
             }
         };
-        let named = access.iter().filter(|(key, _)| **key != self.rules.default);
-        let named = named.map(|(key, access)| (key.clone(), choice(access))).collect();
-        self.hub.set_stores(HubStores { default, named });
+        self.hub.set_stores(HubStores { default, named: sources });
     }
 
-    async fn write_all(&self, resolving: &Resolving<'_>, own: &OwnConnection) -> anyhow::Result<()> {
+    async fn write_all(&self, resolving: &Resolving<'_>, state: &State) -> anyhow::Result<()> {
         let mut failed = None;
         for (key, resolved) in &resolving.resolved {
             let Some(object) = resolving.objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
             let previous: Option<RateLimitStoreStatus> =
                 object.data.get("status").and_then(|status| serde_json::from_value(status.clone()).ok());
+            let provisioned = state.managed.provisioned(key);
             let observed = Observed {
                 key,
                 generation: object.metadata.generation.unwrap_or_default(),
                 resolved,
                 operator_namespace: &self.rules.default.namespace,
                 reports: &self.hub.store_reports((!is_default).then_some(key)),
-                own: own.health().filter(|_| is_default),
+                own: state.own.health().filter(|_| is_default),
+                provisioned: provisioned.as_ref(),
                 previous: previous.as_ref(),
             };
             let status = status(&observed, Timestamp::now());

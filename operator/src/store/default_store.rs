@@ -12,7 +12,7 @@ use sluice_crds::RateLimitStoreSpec;
 use sluice_crds::store::Access;
 use sluice_store::RedisOptions;
 
-use crate::args::Args;
+use crate::args::{Args, StoreAccess};
 use crate::cluster::stores::api;
 use crate::object_key::StoreKey;
 use crate::store::resolve::StoreRules;
@@ -43,7 +43,13 @@ pub fn spec(args: &Args) -> anyhow::Result<Option<RateLimitStoreSpec>> {
         "--store-url contains a user or a password, which everyone who reads the operator's pod would see: put them \
          into the Secret that --store-secret names"
     );
-    Ok(Some(RateLimitStoreSpec::of(&redis, args.store_secret.as_deref(), Access::Shared)))
+    let access = match args.store_access {
+        StoreAccess::Shared => Access::Shared,
+        StoreAccess::Managed => Access::Managed,
+    };
+    let spec =
+        RateLimitStoreSpec::of(&redis, args.store_secret.as_deref(), access, args.store_password_epoch);
+    Ok(Some(spec))
 }
 
 /// Reports whether an object has this spec.

@@ -6,6 +6,7 @@ use sluice_config::KeySecret;
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_config::store_access::StoreAccess;
 use sluice_crds::conditions::reasons;
+use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, Violation, compile_store};
 use tokio::sync::watch;
 
@@ -22,7 +23,7 @@ pub const SECRET_TYPE: &str = "sluice.dev/store";
 #[derive(Debug, Clone, PartialEq)]
 pub enum Resolved {
     /// Sidecars can use it.
-    Usable(Box<StoreAccess>),
+    Usable(Box<Usable>),
     /// Its Secret has not been read yet.
     Pending,
     /// It is not valid.
@@ -31,6 +32,17 @@ pub enum Resolved {
     NotAllowed,
     /// Its Secret cannot be used.
     Unusable(SecretProblem),
+}
+
+/// A store that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usable {
+    /// The servers, and the credentials of the Secret.
+    pub access: StoreAccess,
+    /// How far namespaces are kept apart.
+    pub kind: Access,
+    /// Number of the passwords of a managed store.
+    pub password_epoch: i64,
 }
 
 /// The resolutions of all stores, for the policies that refer to them. `None` until they are known.
@@ -122,8 +134,9 @@ pub fn resolve(
             Some(SecretFields::of(&secret))
         }
     };
-    match assemble(store.redis, key_secret.clone(), fields.as_ref()) {
-        Ok(access) => Resolved::Usable(Box::new(access)),
+    let CompiledStore { redis, access: kind, password_epoch, secret: _ } = store;
+    match assemble(redis, key_secret.clone(), fields.as_ref()) {
+        Ok(access) => Resolved::Usable(Box::new(Usable { access, kind, password_epoch })),
         Err(error) => Resolved::Unusable(SecretProblem::Content(format!("{error:#}"))),
     }
 }

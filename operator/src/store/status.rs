@@ -6,10 +6,12 @@ use sluice_config::message::StoreReport;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::store::SidecarCounts;
 use sluice_crds::{RateLimitStoreStatus, Violation};
+use sluice_store::redis::admin::Problem;
 use sluice_store::{FaultCause, StoreHealth};
 
 use crate::distribution::stores::SidecarReport;
 use crate::object_key::{ObjectKey, StoreKey};
+use crate::store::provisioner::Provisioned;
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 
 #[cfg(test)]
@@ -32,6 +34,8 @@ pub struct Observed<'a> {
     pub reports: &'a [SidecarReport],
     /// Health that the operator sees itself, and the cause of a fault. Only for stores that it connects to.
     pub own: Option<(StoreHealth, Option<FaultCause>)>,
+    /// What the operator has done at the servers. Only for managed stores.
+    pub provisioned: Option<&'a Provisioned>,
     /// Status that the store has.
     pub previous: Option<&'a RateLimitStoreStatus>,
 }
@@ -55,14 +59,12 @@ impl Finding {
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
     let accepted = accepted(observed);
     let resolved = resolved_refs(observed);
+    let provisioned = observed.provisioned.map(provisioned);
     let reachable = reachable(observed);
-    let ready = ready(&accepted, &resolved, &reachable);
-    let conditions = [
-        (types::ACCEPTED, accepted),
-        (types::RESOLVED_REFS, resolved),
-        (types::REACHABLE, reachable),
-        (types::READY, ready),
-    ];
+    let mut conditions = vec![(types::ACCEPTED, accepted), (types::RESOLVED_REFS, resolved)];
+    conditions.extend(provisioned.map(|finding| (types::PROVISIONED, finding)));
+    conditions.push((types::REACHABLE, reachable));
+    conditions.push((types::READY, ready(&conditions)));
     let healthy = observed.reports.iter().filter(|report| report.report == StoreReport::Healthy).count();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     RateLimitStoreStatus {
@@ -163,7 +165,83 @@ fn grant(ObjectKey { namespace, name }: &ObjectKey, operator_namespace: &str) ->
     )
 }
 
+/// Part of its memory from which a server counts as nearly full.
+const NEARLY_FULL: f64 = 0.9;
+
+fn provisioned(provisioned: &Provisioned) -> Finding {
+    let problems = provisioned.problems();
+    let text = |(address, problem): &(Option<&str>, &Problem)| {
+        let command = match problem.command {
+            "" => String::new(),
+            command => format!(" at {command}"),
+        };
+        let cause = advice(problem.cause);
+        address.map_or(format!("{cause}{command}"), |address| format!("{address}{command}: {cause}"))
+    };
+    let named: Vec<_> = problems.iter().take(MAX_NAMED).map(text).collect();
+    let more = problems.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!(" And {more} more.") } else { String::new() };
+    match &provisioned.result {
+        None => Finding::new("Unknown", reasons::WAITING, "The servers are being read."),
+        Some(Err(problem)) => Finding::new(
+            "False",
+            reason(problem.cause),
+            format!(
+                "The operator cannot administer the store: {} Namespaces keep the users that they have.",
+                named.join(" ")
+            ),
+        ),
+        Some(Ok(reports)) if problems.is_empty() => {
+            let users = provisioned.users.as_ref().map_or(0, |users| users.len());
+            let message = format!(
+                "{} {} the library and the users of {users} {}.",
+                counted(reports.len(), "server"),
+                if reports.len() == 1 { "has" } else { "have" },
+                if users == 1 { "namespace" } else { "namespaces" },
+            );
+            Finding::new("True", reasons::PROVISIONED, message)
+        }
+        Some(Ok(reports)) => Finding::new(
+            "False",
+            reasons::PARTLY_PROVISIONED,
+            format!(
+                "{} of {} could not be brought up to date: {}{more}",
+                problems.len(),
+                counted(reports.len(), "server"),
+                named.join(" ")
+            ),
+        ),
+    }
+}
+
+fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Warns if the memory of a store that works is nearly full.
+fn with_memory(finding: Finding, observed: &Observed<'_>) -> Finding {
+    let used = observed.provisioned.and_then(Provisioned::memory_used).filter(|used| *used >= NEARLY_FULL);
+    match used {
+        // No number, because a status must not change all the time.
+        Some(_) if finding.status == "True" => Finding {
+            reason: reasons::MEMORY_NEARLY_FULL,
+            message: format!(
+                "{} A server uses more than {:.0} % of its maxmemory: raise it, or look for what fills it. A full server \
+                 rejects writes, and onStoreFailure decides.",
+                finding.message,
+                NEARLY_FULL * 100.0
+            ),
+            ..finding
+        },
+        Some(_) | None => finding,
+    }
+}
+
 fn reachable(observed: &Observed<'_>) -> Finding {
+    with_memory(reports(observed), observed)
+}
+
+fn reports(observed: &Observed<'_>) -> Finding {
     let failing: Vec<_> = observed
         .reports
         .iter()
@@ -174,7 +252,8 @@ fn reachable(observed: &Observed<'_>) -> Finding {
         .collect();
     let all = observed.reports.len();
     if all == 0 {
-        return match observed.own {
+        let own = observed.own.or_else(|| own_health(observed.provisioned?));
+        return match own {
             Some((StoreHealth::Healthy, _)) => Finding::new(
                 "True",
                 reasons::REACHABLE,
@@ -217,14 +296,28 @@ fn reachable(observed: &Observed<'_>) -> Finding {
     Finding::new("False", reason, message)
 }
 
-fn ready(accepted: &Finding, resolved: &Finding, reachable: &Finding) -> Finding {
-    let all = [(types::ACCEPTED, accepted), (types::RESOLVED_REFS, resolved), (types::REACHABLE, reachable)];
-    let first = |status: &str| all.into_iter().find(|(_, finding)| finding.status == status);
-    match first("False").or_else(|| first("Unknown")) {
-        Some((kind, finding)) => {
+/// Returns what the passes of an administrator tell about the health of a store.
+fn own_health(provisioned: &Provisioned) -> Option<(StoreHealth, Option<FaultCause>)> {
+    let cause = provisioned.problems().first().map(|(_, problem)| problem.cause);
+    match (&provisioned.result, cause) {
+        (None, _) => None,
+        (Some(_), None) => Some((StoreHealth::Healthy, None)),
+        (Some(_), Some(cause)) => Some((StoreHealth::Failing(cause.fault()), Some(cause))),
+    }
+}
+
+/// Sums up the other conditions, of which the last is Reachable.
+fn ready(all: &[(&str, Finding)]) -> Finding {
+    let first = |status: &str| all.iter().find(|(_, finding)| finding.status == status);
+    match (first("False").or_else(|| first("Unknown")), all.last()) {
+        (Some((kind, finding)), _) => {
             Finding::new(finding.status, finding.reason, format!("{kind}: {}", finding.message))
         }
-        None => Finding::new("True", reasons::READY, reachable.message.clone()),
+        (None, Some((_, reachable))) if reachable.reason == reasons::MEMORY_NEARLY_FULL => reachable.clone(),
+        (None, reachable) => {
+            let message = reachable.map(|(_, reachable)| reachable.message.clone()).unwrap_or_default();
+            Finding::new("True", reasons::READY, message)
+        }
     }
 }
 

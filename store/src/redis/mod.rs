@@ -68,8 +68,8 @@ mod scripts;
 mod store;
 
 pub use options::{
-    Calls, ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials, Tls,
-    Topology,
+    Calls, ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, StoreCredentials,
+    Tls, Topology,
 };
 pub use pipeline::{LATENCY_BOUNDS_US, RedisMetrics};
 pub use scripts::Script;

@@ -51,7 +51,7 @@ impl Hub {
             if let Some(replica) = policy.replicas.replica(pod_uid) {
                 desired.replicas.insert(uid.clone(), replica);
             }
-            if let Some(until) = policy.replicas.held_until() {
+            if let Some(until) = policy.replicas.held_until().or_else(|| state.store_held_until(policy)) {
                 desired.held.insert(uid.clone());
                 desired.held_until = Some(desired.held_until.map_or(until, |first| first.min(until)));
                 continue;

@@ -1,16 +1,50 @@
 //! The stores in the hub, and what sidecars report about them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::Hub;
+use super::{DistributedPolicy, Hub, State};
 use crate::distribution::stores::{HubStores, SidecarReport};
 use crate::object_key::StoreKey;
 
+/// Longest time for which a policy is held back until its namespace can use the store. Afterwards, sidecars enforce it
+/// by their local quota.
+const MAX_HOLD: Duration = Duration::from_secs(5);
+
+impl State {
+    /// Returns the time until which a policy is held back because the servers of its store do not have its namespace's
+    /// user yet.
+    pub(super) fn store_held_until(&self, policy: &DistributedPolicy) -> Option<Instant> {
+        let namespace = &policy.key.namespace;
+        let until = policy.published_at + MAX_HOLD;
+        let is_prepared = || self.stores.source(namespace, &policy.store).of_namespace(namespace).is_some();
+        (Instant::now() < until && policy.published.is_some() && !is_prepared()).then_some(until)
+    }
+}
+
 impl Hub {
+    /// Returns the namespaces with policies that count in the store of the installation, if `store` is `None`, or in a
+    /// store of a namespace.
+    #[must_use]
+    pub fn namespaces_of_store(&self, store: Option<&StoreKey>) -> BTreeSet<String> {
+        let state = self.lock();
+        let uses = |policy: &&DistributedPolicy| match store {
+            // The store of an invalid policy is not known.
+            None => policy.store == DEFAULT_STORE || policy.published.is_none(),
+            Some(store) => {
+                policy.key.namespace == store.namespace
+                    && (policy.store == store.name || policy.published.is_none())
+            }
+        };
+        state.policies.values().filter(uses).map(|policy| policy.key.namespace.clone()).collect()
+    }
+
     /// Sets the stores, with the access to them.
     pub fn set_stores(&self, stores: HubStores) {
         let mut state = self.lock();

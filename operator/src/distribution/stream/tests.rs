@@ -1,9 +1,8 @@
-use crate::distribution::stores::HubStores;
+use crate::distribution::stores::{HubStores, StoreSource};
 use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::Mode;
-use sluice_config::store_access::StoreChoice;
 
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
@@ -148,7 +147,7 @@ async fn a_hold_ends_without_replicas_and_a_held_edit_removes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn only_a_pod_that_a_policy_selects_may_reach_the_store() {
     let hub = hub();
-    hub.set_stores(HubStores { default: StoreChoice::Memory, ..HubStores::default() });
+    hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
     let mut reader = begin(&hub);
     assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "stores": {}})));
     assert_eq!(reader.next().await.0, "policies");

@@ -1,12 +1,11 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 
-use crate::distribution::stores::HubStores;
+use crate::distribution::stores::{HubStores, StoreSource};
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
 use sluice_config::policy::Mode;
-use sluice_config::store_access::StoreChoice;
 use sluice_crds::Installation;
 use tokio::task::AbortHandle;
 
@@ -58,7 +57,7 @@ impl Controller {
         let hub = Arc::new(Hub::new(queue.clone()));
         let context =
             Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default()), Installation::default()));
-        context.hub.set_stores(HubStores { default: StoreChoice::Memory, ..HubStores::default() });
+        context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
         context.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }

@@ -5,7 +5,8 @@ use sluice_store::{RedisOptions, StoreFault};
 
 use super::*;
 use crate::cluster::references::Reference;
-use crate::store::resolve::{StoreRules, resolve};
+use crate::store::resolve::{StoreRules, Usable, resolve};
+use sluice_crds::store::Access;
 
 fn key() -> StoreKey {
     StoreKey::new("shop", "redis")
@@ -13,7 +14,8 @@ fn key() -> StoreKey {
 
 fn usable() -> Resolved {
     let redis = RedisOptions::from_url("redis://a").unwrap();
-    Resolved::Usable(Box::new(StoreAccess { redis, key_secret: KeySecret::new([0; 16]) }))
+    let access = StoreAccess { redis, key_secret: KeySecret::new([0; 16]) };
+    Resolved::Usable(Box::new(Usable { access, kind: Access::Shared, password_epoch: 0 }))
 }
 
 fn reports(reports: &[StoreReport]) -> Vec<SidecarReport> {
@@ -41,6 +43,7 @@ fn conditions(
         operator_namespace: "sluice-system",
         reports,
         own,
+        provisioned: None,
         previous: None,
     };
     let status = status(&observed, Timestamp::UNIX_EPOCH);

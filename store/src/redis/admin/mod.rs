@@ -100,12 +100,6 @@ impl Administrator {
         let address = node.target.address.clone();
         (ServerReport { address, role: node.role, problem, memory }, known)
     }
-
-    /// Returns the options with which a user connects.
-    #[must_use]
-    pub fn options_for(&self, user: &ManagedUser) -> RedisOptions {
-        user.options(&self.options)
-    }
 }
 
 impl RedisOptions {

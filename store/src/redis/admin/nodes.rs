@@ -47,7 +47,9 @@ pub(super) async fn run(
 pub(super) async fn find_nodes(plan: &ConnectPlan) -> Result<Vec<Node>, Problem> {
     match plan {
         ConnectPlan::Standalone(target) => standalone(target, &target.template()).await,
-        ConnectPlan::Sentinel { sentinels, master, template } => behind_sentinels(sentinels, master, template).await,
+        ConnectPlan::Sentinel { sentinels, master, template } => {
+            behind_sentinels(sentinels, master, template).await
+        }
         ConnectPlan::Cluster { seeds, template } => of_cluster(seeds, template).await,
     }
 }
@@ -58,7 +60,8 @@ async fn standalone(target: &Target, template: &TargetTemplate) -> Result<Vec<No
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let text = text(run(&mut connection, "INFO", &info).await?);
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     if field("role") == Some("slave") {
         return Err(Problem { cause: FaultCause::ReadOnlyReplica, command: "INFO" });
     }
@@ -94,7 +97,11 @@ async fn behind_sentinels(
 }
 
 /// The servers that a sentinel knows.
-async fn known_servers(sentinel: &Target, master: &str, template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
+async fn known_servers(
+    sentinel: &Target,
+    master: &str,
+    template: &TargetTemplate,
+) -> Result<Vec<Node>, Problem> {
     let mut connection = connect(sentinel).await?;
     let mut nodes = Vec::new();
     for (subcommand, name, role) in
@@ -109,8 +116,10 @@ async fn known_servers(sentinel: &Target, master: &str, template: &TargetTemplat
         };
         for server in servers {
             let fields = strings(&server);
-            let field = |name: &str| fields.iter().position(|field| field == name).and_then(|at| fields.get(at + 1));
-            if let (Some(host), Some(port)) = (field("ip"), field("port").and_then(|port| port.parse().ok())) {
+            let field =
+                |name: &str| fields.iter().position(|field| field == name).and_then(|at| fields.get(at + 1));
+            if let (Some(host), Some(port)) = (field("ip"), field("port").and_then(|port| port.parse().ok()))
+            {
                 nodes.extend(node(template, host, port, role));
             }
         }
@@ -148,13 +157,16 @@ fn of_ranges(ranges: &[Value], seed_host: &str, template: &TargetTemplate) -> Ve
         for (at, server) in cells.iter().skip(2).enumerate() {
             let Value::Array(fields) = server else { continue };
             let (host, port) = (fields.first(), fields.get(1));
-            let host = host.map(|host| strings(&Value::Array(vec![host.clone()])).concat()).unwrap_or_default();
+            let host =
+                host.map(|host| strings(&Value::Array(vec![host.clone()])).concat()).unwrap_or_default();
             // An unknown host is that of the server that was asked.
             let host = if host.is_empty() { seed_host } else { &host };
             let Some(Value::Int(port)) = port else { continue };
             let role = if at == 0 { Role::Master } else { Role::Replica };
             let found = u16::try_from(*port).ok().and_then(|port| node(template, host, port, role));
-            if let Some(found) = found.filter(|found| nodes.iter().all(|n| n.target.address != found.target.address)) {
+            if let Some(found) =
+                found.filter(|found| nodes.iter().all(|n| n.target.address != found.target.address))
+            {
                 nodes.push(found);
             }
         }

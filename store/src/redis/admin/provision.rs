@@ -85,7 +85,8 @@ async fn set_users(
     let mut wanted = KnownUsers::new();
     for user in users {
         let (name, rules) = (user.name(options), user.rules(options, role, functions));
-        let is_set = known.get(&name).is_some_and(|(set, line)| *set == rules && present.get(&name) == Some(line));
+        let is_set =
+            known.get(&name).is_some_and(|(set, line)| *set == rules && present.get(&name) == Some(line));
         if !is_set {
             changed = true;
             let mut command = redis::cmd("ACL");
@@ -108,7 +109,10 @@ async fn set_users(
 }
 
 /// Returns the lines of `ACL LIST` of this installation's users, by their names.
-async fn list(connection: &mut MultiplexedConnection, prefix: &str) -> Result<BTreeMap<String, String>, Problem> {
+async fn list(
+    connection: &mut MultiplexedConnection,
+    prefix: &str,
+) -> Result<BTreeMap<String, String>, Problem> {
     let mut command = redis::cmd("ACL");
     command.arg("LIST");
     let lines = strings(&run(connection, "ACL LIST", &command).await?);

@@ -29,8 +29,9 @@ impl ManagedUser {
         format!("{}{}", Self::name_prefix(options), self.namespace)
     }
 
-    /// Returns the options with which the user connects.
-    pub(super) fn options(&self, admin: &RedisOptions) -> RedisOptions {
+    /// Returns the options with which the user connects, given those of the administrator.
+    #[must_use]
+    pub fn options(&self, admin: &RedisOptions) -> RedisOptions {
         let (username, password) = (Some(self.name(admin)), self.passwords.first().cloned());
         let topology = match &admin.topology {
             Topology::Sentinel { master, .. } if admin.has_sentinel_password() => Topology::Sentinel {

@@ -39,7 +39,11 @@ mod tests {
 
     #[test]
     fn delays_grow_to_a_bound_that_is_longer_if_the_server_rejects_the_client() {
-        for (cause, longest) in [(FaultCause::NoRoute, 800), (FaultCause::NotPermitted, 5_000), (FaultCause::FunctionMissing, 800)] {
+        for (cause, longest) in [
+            (FaultCause::NoRoute, 800),
+            (FaultCause::NotPermitted, 5_000),
+            (FaultCause::FunctionMissing, 800),
+        ] {
             for failed in 0..40 {
                 let bound = Duration::from_millis((20 << failed.min(16)).min(longest));
                 assert!((0..100).all(|_| (bound / 2..=bound).contains(&backoff(failed, cause))));

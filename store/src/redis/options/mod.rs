@@ -19,5 +19,7 @@ mod validate_tests;
 
 pub use credentials::StoreCredentials;
 pub use error::OptionsError;
-pub use redis_options::{Calls, ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology};
+pub use redis_options::{
+    Calls, ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
+};
 pub(crate) use validate::ConnectPlan;

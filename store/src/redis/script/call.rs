@@ -42,9 +42,9 @@ impl ScriptArguments {
 impl Scripts {
     pub(crate) fn new(calls: Calls) -> Self {
         match calls {
-            Calls::Scripts => {
-                Self::Hashes(Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned()))
-            }
+            Calls::Scripts => Self::Hashes(
+                Script::ALL.map(|script| redis::Script::new(script.source()).get_hash().to_owned()),
+            ),
             Calls::Functions => Self::Functions(Library::current()),
         }
     }

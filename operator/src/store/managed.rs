@@ -1,0 +1,119 @@
+//! The managed stores: which users each should have, and what sidecars receive of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_config::message::StoreReport;
+use sluice_config::store_access::StoreAccess;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::distribution::hub::Hub;
+use crate::distribution::stores::{ManagedSource, StoreSource};
+use crate::object_key::StoreKey;
+use crate::store::passwords::Passwords;
+use crate::store::provisioner::{Provisioned, Provisioner, Users, can_repair};
+
+/// Time for which the passwords of the epoch before are accepted, so that a sidecar which is away from the operator for
+/// a while can still connect.
+const ROTATION_GRACE: Duration = Duration::from_secs(300);
+
+/// The managed stores.
+pub struct ManagedStores {
+    stores: BTreeMap<StoreKey, Managed>,
+    /// Notified when the state of a store changes.
+    changed: Arc<Notify>,
+}
+
+/// A store that should be managed.
+pub struct Wanted<'a> {
+    /// Key of the store.
+    pub key: &'a StoreKey,
+    /// Whether it is the store of the installation.
+    pub is_default: bool,
+    /// The store, with the credentials of its administrator.
+    pub access: &'a StoreAccess,
+    /// Number of its passwords.
+    pub password_epoch: i64,
+}
+
+struct Managed {
+    provisioner: Provisioner,
+    access: StoreAccess,
+    epoch: i64,
+    /// Time since which this replica knows the epoch.
+    epoch_since: Instant,
+    /// What sidecars received last. It stays until the servers are ready for something else.
+    source: Option<ManagedSource>,
+}
+
+impl ManagedStores {
+    /// Manages no store yet.
+    #[must_use]
+    pub fn new(changed: Arc<Notify>) -> Self {
+        Self { stores: BTreeMap::new(), changed }
+    }
+
+    /// Manages these stores and no others. Must be called within a tokio runtime.
+    pub fn keep<'a>(&mut self, all: impl IntoIterator<Item = Wanted<'a>>, root: &[u8], hub: &Hub) {
+        let mut before = std::mem::take(&mut self.stores);
+        for wanted in all {
+            let known = before.remove(wanted.key);
+            if let Some(managed) = self.keep_one(&wanted, known, root, hub) {
+                self.stores.insert(wanted.key.clone(), managed);
+            }
+        }
+    }
+
+    fn keep_one(
+        &self,
+        wanted: &Wanted<'_>,
+        known: Option<Managed>,
+        root: &[u8],
+        hub: &Hub,
+    ) -> Option<Managed> {
+        let Wanted { key, is_default, access, password_epoch: epoch } = *wanted;
+        let epoch_since = known.as_ref().filter(|known| known.epoch == epoch).map(|known| known.epoch_since);
+        let epoch_since = epoch_since.unwrap_or_else(Instant::now);
+        let passwords = Passwords::new(root, key, epoch, epoch_since.elapsed() < ROTATION_GRACE);
+        let store = (!is_default).then_some(key);
+        let namespaces = hub.namespaces_of_store(store);
+        let users: Users = namespaces.iter().map(|name| (name.clone(), passwords.user(name))).collect();
+        let mut source = known.as_ref().and_then(|known| known.source.clone());
+        let same = known.filter(|known| known.access == *access);
+        let provisioner = match same {
+            Some(Managed { provisioner, .. }) => {
+                provisioner.want(users);
+                provisioner
+            }
+            None => Provisioner::start(access.redis.clone(), users, self.changed.clone())
+                .inspect_err(|error| tracing::error!(store = %key, %error, "the store cannot be managed"))
+                .ok()?,
+        };
+        if let Some(users) = provisioner.provisioned().users {
+            source = Some(ManagedSource { access: access.clone(), users });
+        }
+        let misses = |report: &StoreReport| match report {
+            StoreReport::Failing { cause: Some(cause), .. } => can_repair(*cause),
+            StoreReport::Failing { cause: None, .. } | StoreReport::Healthy | StoreReport::Unknown => false,
+        };
+        if hub.store_reports(store).iter().any(|sidecar| misses(&sidecar.report)) {
+            provisioner.repair();
+        }
+        Some(Managed { provisioner, access: access.clone(), epoch, epoch_since, source })
+    }
+
+    /// Returns what sidecars receive of a store; `None` until it is known which users its servers have.
+    #[must_use]
+    pub fn source(&self, key: &StoreKey) -> Option<StoreSource> {
+        let source = self.stores.get(key)?.source.clone()?;
+        Some(StoreSource::Managed(Box::new(source)))
+    }
+
+    /// Returns what has been done for a store.
+    #[must_use]
+    pub fn provisioned(&self, key: &StoreKey) -> Option<Provisioned> {
+        Some(self.stores.get(key)?.provisioner.provisioned())
+    }
+}

@@ -1,0 +1,158 @@
+//! Keeps the servers of a managed store up to date: a task for each store.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluice_store::redis::OptionsError;
+use sluice_store::redis::admin::{Administrator, ManagedUser, Problem, ServerReport};
+use sluice_store::{FaultCause, RedisOptions};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+/// Interval at which servers that are up to date are read again.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+/// Delay after a pass with a problem.
+const RETRY: Duration = Duration::from_secs(2);
+/// Shortest interval between two passes.
+const PACE: Duration = Duration::from_millis(200);
+
+/// The users of a store, by namespace.
+pub type Users = BTreeMap<String, ManagedUser>;
+
+/// The task of one managed store.
+pub struct Provisioner {
+    /// Options with the credentials of the administrator.
+    pub options: RedisOptions,
+    wanted: watch::Sender<Users>,
+    state: Arc<Mutex<Provisioned>>,
+    repair: Arc<Notify>,
+    task: AbortHandle,
+}
+
+/// What a provisioner has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Provisioned {
+    /// The users that can connect; `None` before the first pass has ended.
+    pub users: Option<Users>,
+    /// The reports of the last pass, or the reason why it failed.
+    pub result: Option<Result<Vec<ServerReport>, Problem>>,
+}
+
+impl Provisioned {
+    /// Returns the servers that are not up to date, with the reason, or the reason why none can be found.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(Option<&str>, &Problem)> {
+        match &self.result {
+            None => Vec::new(),
+            Some(Err(problem)) => vec![(None, problem)],
+            Some(Ok(reports)) => reports
+                .iter()
+                .filter_map(|report| Some((Some(report.address.as_str()), report.problem.as_ref()?)))
+                .collect(),
+        }
+    }
+
+    /// Returns the largest part of its memory that a server uses, from 0 to 1.
+    #[must_use]
+    pub fn memory_used(&self) -> Option<f64> {
+        let reports = self.result.as_ref()?.as_ref().ok()?;
+        let parts =
+            reports.iter().filter_map(|report| report.memory).map(|(used, max)| used as f64 / max as f64);
+        parts.reduce(f64::max)
+    }
+}
+
+impl Provisioner {
+    /// Starts the task. Notifies `changed` when its result changes. Must be called within a tokio runtime.
+    pub fn start(options: RedisOptions, users: Users, changed: Arc<Notify>) -> Result<Self, OptionsError> {
+        let administrator = Administrator::new(options.clone())?;
+        let (wanted, state, repair) = (watch::Sender::new(users), Arc::default(), Arc::<Notify>::default());
+        let task =
+            tokio::spawn(run(administrator, wanted.subscribe(), Arc::clone(&state), repair.clone(), changed));
+        Ok(Self { options, wanted, state, repair, task: task.abort_handle() })
+    }
+
+    /// Sets the users that the store should have.
+    pub fn want(&self, users: Users) {
+        self.wanted.send_if_modified(|wanted| {
+            let changed = *wanted != users;
+            *wanted = users;
+            changed
+        });
+    }
+
+    /// Makes another pass soon, because a sidecar misses something.
+    pub fn repair(&self) {
+        self.repair.notify_one();
+    }
+
+    /// Returns what has been done.
+    #[must_use]
+    pub fn provisioned(&self) -> Provisioned {
+        lock(&self.state).clone()
+    }
+}
+
+impl Drop for Provisioner {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Reports whether a sidecar with this fault misses what a provisioner sets.
+#[must_use]
+pub fn can_repair(cause: FaultCause) -> bool {
+    matches!(cause, FaultCause::AuthenticationFailed | FaultCause::NotPermitted | FaultCause::FunctionMissing)
+}
+
+async fn run(
+    administrator: Administrator,
+    mut wanted: watch::Receiver<Users>,
+    state: Arc<Mutex<Provisioned>>,
+    repair: Arc<Notify>,
+    changed: Arc<Notify>,
+) {
+    loop {
+        let users = wanted.borrow_and_update().clone();
+        let all: Vec<_> = users.values().cloned().collect();
+        let result = administrator.provision(&all).await;
+        let is_complete =
+            result.as_ref().is_ok_and(|reports| reports.iter().all(|report| report.problem.is_none()));
+        let can_connect =
+            result.as_ref().is_ok_and(|reports| reports.iter().any(|report| report.problem.is_none()));
+        {
+            let mut state = lock(&state);
+            let before = state.clone();
+            // If the store is away when this replica begins to lead, its users are probably those that are wanted.
+            if can_connect || state.users.is_none() {
+                state.users = Some(users);
+            }
+            state.result = Some(result);
+            if without_memory(&before) != without_memory(&state) {
+                changed.notify_one();
+            }
+        }
+        tokio::time::sleep(PACE).await;
+        tokio::select! {
+            // The sender lives as long as the task.
+            _ = wanted.changed() => {}
+            () = repair.notified() => {}
+            () = tokio::time::sleep(if is_complete { CHECK_EVERY } else { RETRY }) => {}
+        }
+    }
+}
+
+/// Returns the state without numbers that change all the time.
+fn without_memory(state: &Provisioned) -> Provisioned {
+    let mut state = state.clone();
+    if let Some(Ok(reports)) = &mut state.result {
+        reports.iter_mut().for_each(|report| report.memory = None);
+    }
+    state
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No statement that changes the value can panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,163 @@
+//! A managed store with a real operator: users of namespaces, repair, rotation, and an empty restart under load.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use redis::aio::MultiplexedConnection;
+use serde_json::{Value, json};
+use sluice_crds::{RateLimitPolicy, RateLimitStore};
+use sluice_tests::client::get;
+use sluice_tests::components::{Operator, Redis, Sidecar};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace, wait_for_store};
+use sluice_tests::process::free_port;
+use sluice_tests::wait::until;
+
+const SYSTEM: &str = "managed-system";
+/// What an administrator needs. The default user is the test's.
+const ACL: &str = "user default on nopass ~* &* +@all\nuser admin on >secret resetkeys resetchannels -@all +acl|setuser \
+                   +acl|deluser +acl|list +function|load +function|list +info\n";
+
+async fn start_operator(plane: &ControlPlane, redis: &Redis, control: &str, epoch: &str) -> Operator {
+    let epoch = format!("--store-password-epoch={epoch}");
+    let more = ["--store-secret=administrator", "--store-access=managed", &epoch];
+    Operator::start_with(plane, SYSTEM, &redis.url, control, &more).await
+}
+
+fn policy(requests: i64) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": "a"}},
+        "limits": [{"name": "l", "key": {"parts": [{"header": {"name": "x-client"}}]}, "rates": [{"requests": requests, "per": "24h"}]}],
+    })
+}
+
+/// Starts a pod with a policy in a namespace of its own.
+async fn tenant(plane: &ControlPlane, operator: &Operator, name: &str) -> (TestNamespace, Sidecar) {
+    let namespace = TestNamespace::create(plane.client().await, name).await;
+    namespace.apply("p", policy(5)).await.expect("a policy");
+    let pod = namespace.pod("one", true, json!({"app": "a"})).await;
+    let sidecar = Sidecar::start(&namespace, &pod, operator).await;
+    (namespace, sidecar)
+}
+
+async fn admitted(sidecar: &Sidecar, client: &str, requests: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        let response = get(&sidecar.address, "/", &[("x-client", client)]).await;
+        assert!(response.status == 200 || response.status == 429, "{}", response.status);
+        admitted += usize::from(response.status == 200);
+    }
+    admitted
+}
+
+async fn run(connection: &mut MultiplexedConnection, words: &[&str]) -> redis::Value {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query_async(connection).await.expect("Redis answers")
+}
+
+async fn users(connection: &mut MultiplexedConnection) -> Vec<String> {
+    let list = run(connection, &["ACL", "LIST"]).await;
+    redis::from_redis_value::<Vec<String>>(list).expect("a list of users")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operator_keeps_a_managed_store_as_it_should_be() {
+    let plane = ControlPlane::shared().await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let acl = directory.path().join("users.acl");
+    std::fs::write(&acl, ACL).expect("the directory is writable");
+    let mut redis = Redis::start_with(&["--aclfile", &acl.display().to_string()]).await;
+    let client = plane.client().await;
+    let object = serde_json::from_value(json!({"metadata": {"name": SYSTEM}})).expect("a namespace");
+    let _ = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await;
+    let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some("administrator".into()), ..ObjectMeta::default() },
+        data: Some([("username".into(), bytes("admin")), ("password".into(), bytes("secret"))].into()),
+        ..Secret::default()
+    };
+    Api::<Secret>::namespaced(client.clone(), SYSTEM)
+        .create(&PostParams::default(), &secret)
+        .await
+        .expect("a Secret");
+    let control = format!("https://127.0.0.1:{}", free_port());
+    let operator = start_operator(plane, &redis, &control, "0").await;
+    let store: Api<RateLimitStore> = Api::namespaced(client, SYSTEM);
+    wait_for_store(&store, "default", "Ready", "True Ready").await;
+
+    // Each namespace has a user, and counts under its own keys.
+    let (shop, in_shop) = tenant(plane, &operator, "shop").await;
+    let (mall, in_mall) = tenant(plane, &operator, "mall").await;
+    for (namespace, sidecar) in [(&shop, &in_shop), (&mall, &in_mall)] {
+        namespace.wait_for("p", "StoreHealthy", "True Healthy").await;
+        assert_eq!(admitted(sidecar, "alice", 7).await, 5, "{}", sidecar.process.output());
+    }
+    let mut connection = redis.connection().await.expect("Redis answers");
+    let mut keys = redis.keys().await;
+    keys.sort();
+    let owner = |key: &String| key.split('/').next().unwrap_or_default().to_owned();
+    let mut expected = [format!("sluice:{}", mall.name), format!("sluice:{}", shop.name)];
+    expected.sort();
+    assert_eq!(keys.iter().map(owner).collect::<Vec<_>>(), expected);
+    let rules = users(&mut connection).await;
+    let user_of = |rules: &[String], namespace: &TestNamespace| {
+        let name = format!("user sluice:@{} ", namespace.name);
+        rules.iter().find(|rule| rule.starts_with(&name)).cloned()
+    };
+    let before = user_of(&rules, &shop).expect("the namespace has a user");
+    let message = wait_for_store(&store, "default", "Provisioned", "True Provisioned").await;
+    assert_eq!(message, "1 server has the library and the users of 2 namespaces.");
+
+    // What is deleted comes back, and counts go on.
+    run(&mut connection, &["FUNCTION", "FLUSH"]).await;
+    until("the sidecar counts in the store again", async || {
+        (admitted(&in_shop, "bob", 1).await, redis.keys().await.len() == 3).1.then_some(())
+    })
+    .await;
+    run(&mut connection, &["ACL", "DELUSER", &format!("sluice:@{}", shop.name)]).await;
+    until("the user is back", async || user_of(&users(&mut connection.clone()).await, &shop)).await;
+    shop.wait_for("p", "StoreHealthy", "True Healthy").await;
+    assert_eq!(admitted(&in_mall, "alice", 2).await, 0, "the other namespace noticed nothing");
+
+    // New passwords, while the old ones are accepted for some time.
+    drop(operator);
+    let operator = start_operator(plane, &redis, &control, "1").await;
+    let after = until("the user has both passwords", async || {
+        let rule = user_of(&users(&mut connection.clone()).await, &shop)?;
+        (rule.matches(" #").count() == 2).then_some(rule)
+    })
+    .await;
+    let hash = before.split(' ').find(|word| word.starts_with('#')).expect("a hash");
+    assert!(after.contains(hash), "{before}\n{after}");
+    shop.wait_for("p", "Programmed", "True Programmed").await;
+    shop.wait_for("p", "StoreHealthy", "True Healthy").await;
+    assert_eq!(admitted(&in_shop, "alice", 2).await, 0, "the counts stay");
+
+    // A restart without data: within the local quota until the users and the library are back, then exact.
+    redis.restart().await;
+    until("the sidecars count in the store again", async || {
+        admitted(&in_shop, "carol", 1).await;
+        let keys = redis.keys().await;
+        keys.iter().any(|key| key.contains(&shop.name)).then_some(())
+    })
+    .await;
+    wait_for_store(&store, "default", "Ready", "True Ready").await;
+    assert_eq!(admitted(&in_shop, "dave", 8).await, 5);
+
+    // A namespace without policies loses its user.
+    mall.api::<RateLimitPolicy>().delete("p", &DeleteParams::default()).await.expect("the policy is deleted");
+    let mut connection = redis.connection().await.expect("Redis answers");
+    until("the user is gone", async || user_of(&users(&mut connection).await, &mall).is_none().then_some(()))
+        .await;
+
+    // The status says what the administrator lacks.
+    run(&mut connection, &["ACL", "SETUSER", "admin", "-acl|setuser"]).await;
+    run(&mut connection, &["ACL", "DELUSER", &format!("sluice:@{}", shop.name)]).await;
+    let message = wait_for_store(&store, "default", "Provisioned", "False PartlyProvisioned").await;
+    assert!(message.contains("at ACL SETUSER: its user lacks a right"), "{message}");
+    run(&mut connection, &["ACL", "SETUSER", "admin", "+acl|setuser"]).await;
+    wait_for_store(&store, "default", "Ready", "True Ready").await;
+    for log in [operator.process.output(), in_shop.process.output()] {
+        assert!(!log.contains("secret\""), "{log}");
+    }
+}
