@@ -34,6 +34,7 @@ else
   cargo test -p sluice-tests --features e2e --test e2e_limits
   cargo test -p sluice-tests --features e2e --test e2e_bypasses
   cargo test -p sluice-tests --features e2e --test e2e_leader
+  cargo test -p sluice-tests --features e2e --test e2e_stores
   cargo test -p sluice-tests --features e2e --test e2e_posture
   cargo test -p sluice-tests --features e2e --test e2e_uninstall
 fi

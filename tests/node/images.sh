@@ -3,7 +3,7 @@
 #   sluice.local/pause:test     the process that holds a pod's namespaces
 #   sluice.local/coredns:test   the cluster's DNS
 #   sluice.local/toolbox:test   echo server and load generator, see toolbox/main.go
-#   sluice.local/redis:test     Debian's redis-server and redis-cli. Runs as any user, with a read-only root; /data is
+#   sluice.local/redis:test     Debian's redis-server, redis-cli and sh. Runs as any user, with a read-only root; /data is
 #                               writable by all. A pod that gives its own args needs `--protected-mode no` among them.
 # They are cached beside the programs of assets.sh and built again only when their content changes.
 set -euo pipefail
@@ -44,7 +44,7 @@ main() {
   image coredns "$bin/coredns" --file "$bin/coredns:/coredns" --entrypoint /coredns --dir /etc
   image toolbox "$bin/toolbox" --file "$bin/toolbox:/toolbox" --entrypoint /toolbox --user 65532:65532 \
     --dir /etc --dir /tmp:1777
-  image redis "$redis_server $redis_cli" --bin "$redis_server:/usr/bin/redis-server" --bin "$redis_cli:/usr/bin/redis-cli" \
+  image redis "$redis_server $redis_cli /bin/sh" --bin "$(readlink -f /bin/sh):/bin/sh" --bin "$redis_server:/usr/bin/redis-server" --bin "$redis_cli:/usr/bin/redis-cli" \
     --entrypoint redis-server --cmd=--protected-mode,no --user 65532:65532 \
     --dir /etc --dir /data:1777 --dir /tmp:1777 --workdir /data
   echo "$images"

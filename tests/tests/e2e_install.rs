@@ -117,11 +117,17 @@ async fn e2e_a_script_without_end_restarts_the_embedded_redis() {
     };
     until("Redis is ready", async || restarts().1.then_some(())).await;
     let (before, _) = restarts();
-    // Whoever has the password, and so each sidecar, can do this. It ends with the server.
-    let endless = std::thread::spawn(|| {
-        let redis = format!("-n {SYSTEM} exec deployment/sluice-redis -- redis-cli --user sluice eval");
-        let script = ["while true do end", "0"];
-        run("kubectl", &redis.split(' ').chain(script).collect::<Vec<_>>(), "")
+    // No sidecar has the right to run a script, so the administrator makes a user who has. It ends with the server.
+    let redis = |words: &str| {
+        let command =
+            format!("-n {SYSTEM} exec deployment/sluice-redis -- redis-cli --no-auth-warning {words}");
+        command.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    kubectl(&redis("--user sluice-admin acl setuser looper on >looper +eval").join(" "));
+    let endless = std::thread::spawn(move || {
+        let mut arguments = redis("--user looper -a looper eval");
+        arguments.extend(["while true do end".to_owned(), "0".to_owned()]);
+        run("kubectl", &arguments.iter().map(String::as_str).collect::<Vec<_>>(), "")
     });
     until("Redis is not ready", async || (!restarts().1).then_some(())).await;
     until("Redis is restarted", async || (restarts().0 > before && restarts().1).then_some(())).await;

@@ -20,12 +20,19 @@ fn secret(name: &str, field: &str) -> String {
     String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text.trim()).unwrap()).unwrap()
 }
 
-/// Connects to the embedded Redis with the rights of a sidecar.
+/// Connects to the embedded Redis with the right to read. The administrator has no right to keys, but makes a user.
 async fn connect_to_redis() -> redis::aio::MultiplexedConnection {
     let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
+    let connect = async |user: &str, password: &str| {
+        let url = format!("redis://{user}:{password}@{}:6379", address.trim());
+        redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    };
     let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
-    let redis = redis::Client::open(format!("redis://{user}:{password}@{}:6379", address.trim())).unwrap();
-    redis.get_multiplexed_async_connection().await.unwrap()
+    let mut administrator = connect(&user, &password).await;
+    let mut reader = redis::cmd("ACL");
+    reader.arg(&["SETUSER", "reader", "reset", "on", ">reader", "~*", "-@all", "+get", "+time"]);
+    reader.query_async::<()>(&mut administrator).await.unwrap();
+    connect("reader", "reader").await
 }
 
 /// Reads from Redis the count of the current hour for one value of `x-client`.

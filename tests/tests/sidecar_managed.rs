@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
 use sluice_tests::client::get;
-use sluice_tests::components::{Operator, Redis, Sidecar};
+use sluice_tests::components::{ControlClient, Operator, Redis, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace, wait_for_store};
 use sluice_tests::process::free_port;
 use sluice_tests::wait::until;
@@ -144,6 +144,8 @@ async fn the_operator_keeps_a_managed_store_as_it_should_be() {
     wait_for_store(&store, "default", "Ready", "True Ready").await;
     assert_eq!(admitted(&in_shop, "dave", 8).await, 5);
 
+    exhaust_memory(&redis, &shop, &operator, (&mall, &in_mall), &store).await;
+
     // A namespace without policies loses its user.
     mall.api::<RateLimitPolicy>().delete("p", &DeleteParams::default()).await.expect("the policy is deleted");
     let mut connection = redis.connection().await.expect("Redis answers");
@@ -160,4 +162,68 @@ async fn the_operator_keeps_a_managed_store_as_it_should_be() {
     for log in [operator.process.output(), in_shop.process.output()] {
         assert!(!log.contains("secret\""), "{log}");
     }
+}
+
+/// Plays a tenant who takes the credentials from the session of its own pod and fills Redis. The other tenant is limited
+/// by its share meanwhile, and exactly afterwards.
+async fn exhaust_memory(
+    redis: &Redis,
+    shop: &TestNamespace,
+    operator: &Operator,
+    (mall, in_mall): (&TestNamespace, &Sidecar),
+    store: &Api<RateLimitStore>,
+) {
+    let mut admin = redis.connection().await.expect("Redis answers");
+    run(&mut admin, &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "100mb"]).await;
+    let thief = shop.pod("thief", true, json!({"app": "a"})).await;
+    let control = ControlClient::new(&operator.control_url, operator.ca_file());
+    let mut session =
+        control.connect(&shop.token(&thief, "sluice.dev").await, None).await.expect("a session");
+    let credentials = loop {
+        let event = session.event().await.expect("the session goes on");
+        let Some(data) = event.strip_prefix("event: credentials\ndata: ") else { continue };
+        let message: Value = serde_json::from_str(data).expect("a message");
+        let redis = message["stores"]["default"]["access"]["redis"].clone();
+        if redis["username"].is_string() {
+            break redis;
+        }
+    };
+    let text = |field: &str| credentials[field].as_str().expect("a text").to_owned();
+    assert_eq!(text("username"), format!("sluice:@{}", shop.name));
+    let address = redis.url.trim_start_matches("redis://");
+    let url = format!(
+        "redis://{}:{}@{address}",
+        text("username").replace(':', "%3a").replace('@', "%40"),
+        text("password")
+    );
+    let client = redis::Client::open(url).expect("a URL");
+    let mut tenant = client.get_multiplexed_async_connection().await.expect("the tenant connects");
+    let mut own = Vec::new();
+    loop {
+        let key = format!("sluice:{}/x/{}", shop.name, own.len());
+        let mut fill = redis::cmd("SETRANGE");
+        fill.arg(&key).arg(20 << 20).arg("x");
+        own.push(key);
+        if fill.query_async::<i64>(&mut tenant).await.is_err() {
+            break;
+        }
+        assert!(own.len() < 20, "Redis has a maximum");
+    }
+    let reason = async || mall.condition("p", "StoreHealthy").await.map(|(reason, _)| reason);
+    until("the other tenant's store is reported as degraded", async || {
+        admitted(in_mall, "eve", 1).await;
+        (reason().await? == "False Degraded").then_some(())
+    })
+    .await;
+    wait_for_store(store, "default", "Ready", "False MemoryFull").await;
+    // It is limited by its share, which for one pod is the whole limit, and not unlimited.
+    assert!(admitted(in_mall, "frank", 9).await <= 5);
+    for key in own {
+        run(&mut admin, &["DEL", &key]).await;
+    }
+    mall.wait_for("p", "StoreHealthy", "True Healthy").await;
+    wait_for_store(store, "default", "Ready", "True Ready").await;
+    assert_eq!(admitted(in_mall, "grace", 9).await, 5, "exact again");
+    run(&mut admin, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    shop.delete_pod("thief").await;
 }

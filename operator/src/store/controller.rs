@@ -18,6 +18,7 @@ use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus};
 use sluice_store::redis::admin::ManagedUser;
 use sluice_store::redis::library::Library;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::cluster::references::{Reference, References};
@@ -38,6 +39,8 @@ use crate::store::status::{Observed, status};
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Delay before a failed reconcile is repeated.
 const RETRY: Duration = Duration::from_secs(5);
+/// Shortest interval between two writes of a status whose numbers alone have changed.
+const NUMBERS_EVERY: Duration = Duration::from_secs(10);
 /// Time in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Interval at which the health of the operator's own connection is read.
@@ -71,6 +74,8 @@ struct State {
     usable: BTreeMap<StoreKey, Usable>,
     managed: ManagedStores,
     own: OwnConnection,
+    /// Time at which the status of each store was written last.
+    written: BTreeMap<StoreKey, Instant>,
 }
 
 /// The secrets of the installation, which never change.
@@ -116,6 +121,7 @@ impl StoreController {
             usable: BTreeMap::new(),
             managed: ManagedStores::new(self.changed.clone()),
             own: OwnConnection::default(),
+            written: BTreeMap::new(),
         };
         let mut published = self.hub.version();
         loop {
@@ -298,8 +304,9 @@ impl StoreController {
         self.hub.set_stores(HubStores { default, named: sources });
     }
 
-    async fn write_all(&self, resolving: &Resolving<'_>, state: &State) -> anyhow::Result<()> {
+    async fn write_all(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
         let mut failed = None;
+        state.written.retain(|key, _| resolving.resolved.contains_key(key));
         for (key, resolved) in &resolving.resolved {
             let Some(object) = resolving.objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
@@ -318,12 +325,35 @@ impl StoreController {
             };
             let status = status(&observed, Timestamp::now());
             if previous.as_ref() != Some(&status)
+                && Self::is_due(key, previous.as_ref(), &status, &mut state.written)
                 && let Err(error) = self.write(key, object, &status).await
             {
                 failed = Some(error);
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Reports whether a status is written now. One whose numbers alone have changed can wait, because sidecars come and
+    /// go together.
+    fn is_due(
+        key: &StoreKey,
+        previous: Option<&RateLimitStoreStatus>,
+        status: &RateLimitStoreStatus,
+        written: &mut BTreeMap<StoreKey, Instant>,
+    ) -> bool {
+        let reasons = |status: &RateLimitStoreStatus| -> Vec<_> {
+            let conditions = status.conditions.iter();
+            conditions.map(|condition| (condition.status.clone(), condition.reason.clone())).collect()
+        };
+        let is_new = previous.map(|previous| (previous.observed_generation, reasons(previous)))
+            != Some((status.observed_generation, reasons(status)));
+        let now = Instant::now();
+        let waited = written.get(key).is_none_or(|at| now.duration_since(*at) >= NUMBERS_EVERY);
+        if is_new || waited {
+            written.insert(key.clone(), now);
+        }
+        is_new || waited
     }
 
     async fn write(

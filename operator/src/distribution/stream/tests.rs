@@ -1,8 +1,14 @@
-use crate::distribution::stores::{HubStores, StoreSource};
+use crate::distribution::stores::{HubStores, ManagedSource, StoreSource};
 use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
+use sluice_config::KeySecret;
 use sluice_config::policy::Mode;
+use sluice_config::store_access::StoreAccess;
+use sluice_store::RedisOptions;
+use sluice_store::redis::Secret;
+use sluice_store::redis::admin::ManagedUser;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
@@ -177,4 +183,41 @@ async fn the_session_of_a_pod_ends_when_it_is_opted_out() {
     hub.set_pod_labels(POD_UID, &[(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into());
     while reader.0.recv().await.is_some() {}
     assert_eq!(hub.session_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_waits_until_the_store_has_its_namespaces_user() {
+    let hub = hub();
+    let access = StoreAccess {
+        redis: RedisOptions::from_url("redis://a").unwrap(),
+        key_secret: KeySecret::new([0; 16]),
+    };
+    let stores = |users| HubStores {
+        default: StoreSource::Managed(Box::new(ManagedSource { access: access.clone(), users })),
+        ..HubStores::default()
+    };
+    hub.set_stores(stores(BTreeMap::new()));
+    let mut reader = begin(&hub);
+    assert_eq!(reader.next().await.1["stores"], json!({}));
+    assert_eq!(reader.next().await.0, "policies");
+    publish_to_all(&hub, "1", &strict());
+    assert_eq!(reader.next().await.1["stores"]["default"], "unconfigured");
+    // Time is paused, so the session has held the policy back when this ends.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let user = ManagedUser { namespace: "n".into(), passwords: vec![Secret::new("p")] };
+    hub.set_stores(stores(BTreeMap::from([("n".to_owned(), user)])));
+    let (kind, message) = reader.next().await;
+    assert_eq!(
+        (kind.as_str(), &message["stores"]["default"]["access"]["redis"]["username"]),
+        ("credentials", &"sluice:@n".into())
+    );
+    let (kind, message) = reader.next().await;
+    assert_eq!((kind.as_str(), message["policies"].get("1").is_some()), ("policies", true));
+    // A store that is never ready does not hold a policy for ever.
+    hub.set_stores(stores(BTreeMap::new()));
+    assert_eq!(reader.next().await.1["stores"]["default"], "unconfigured");
+    publish_to_all(&hub, "2", &strict());
+    let start = Instant::now();
+    assert_eq!(reader.next().await.0, "policies");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
