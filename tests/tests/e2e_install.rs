@@ -119,8 +119,9 @@ async fn e2e_a_script_without_end_restarts_the_embedded_redis() {
     let (before, _) = restarts();
     // No sidecar has the right to run a script, so the administrator makes a user who has. It ends with the server.
     let redis = |words: &str| {
-        let command =
-            format!("-n {SYSTEM} exec deployment/sluice-redis -- redis-cli --no-auth-warning {words}");
+        let command = format!(
+            "-n {SYSTEM} exec deployment/sluice-redis -- redis-cli --tls --cacert /etc/sluice-redis/ca.crt --no-auth-warning {words}"
+        );
         command.split(' ').map(str::to_owned).collect::<Vec<_>>()
     };
     kubectl(&redis("--user sluice-admin acl setuser looper on >looper +eval").join(" "));

@@ -1,11 +1,14 @@
 //! Sluice on a real node: policies applied with kubectl, requests through a Service, counters in Redis.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
+use redis::io::AsyncDNSResolver;
+use redis::{AsyncConnectionConfig, RedisFuture, TlsCertificates};
 use sluice_config::KeySecret;
 use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
 use sluice_limiter::Record;
@@ -20,12 +23,32 @@ fn secret(name: &str, field: &str) -> String {
     String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text.trim()).unwrap()).unwrap()
 }
 
+/// Resolves every name to one address.
+struct Only(SocketAddr);
+
+impl AsyncDNSResolver for Only {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        _: &'b str,
+        _: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move { Ok(Box::new(std::iter::once(self.0)) as _) })
+    }
+}
+
 /// Connects to the embedded Redis with the right to read. The administrator has no right to keys, but makes a user.
 async fn connect_to_redis() -> redis::aio::MultiplexedConnection {
     let address = kubectl(&format!("-n {SYSTEM} get service sluice-redis -o jsonpath={{.spec.clusterIP}}"));
+    let address = format!("{}:6379", address.trim()).parse().unwrap();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let ca = secret("sluice-redis", "ca\\.crt");
     let connect = async |user: &str, password: &str| {
-        let url = format!("redis://{user}:{password}@{}:6379", address.trim());
-        redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+        let url = format!("rediss://{user}:{password}@sluice-redis.{SYSTEM}.svc:6379");
+        let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.clone().into_bytes()) };
+        let client = redis::Client::build_with_tls(url, certificates).unwrap();
+        // The name is known in the cluster only.
+        let config = AsyncConnectionConfig::new().set_dns_resolver(Only(address));
+        client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
     };
     let (user, password) = (secret("sluice-redis", "username"), secret("sluice-redis", "password"));
     let mut administrator = connect(&user, &password).await;

@@ -51,7 +51,7 @@ Redis when it starts. Helm cannot do it, because its random values would change 
   {{- if or .Values.redis.url .Values.redis.existingSecret }}
     {{- fail "redis.url and redis.existingSecret configure your own Redis: set redis.embedded=false too" }}
   {{- end }}
-  {{- printf "redis://sluice-redis.%s.svc:6379" .Release.Namespace }}
+  {{- printf "rediss://sluice-redis.%s.svc:6379" .Release.Namespace }}
 {{- else }}
   {{- required "redis.embedded=false needs redis.url: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/MASTER, or the same with rediss for TLS" .Values.redis.url }}
 {{- end }}

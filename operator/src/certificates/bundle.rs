@@ -66,6 +66,24 @@ impl Bundle {
         Ok((next != *self).then_some(next))
     }
 
+    /// Issues a serving certificate for another server, and returns it with its key. `present` is the certificate that the
+    /// server has: if less than two thirds of its life are over and a trusted authority has signed it, the result is `None`.
+    pub fn issue(
+        &self,
+        names: &[String],
+        present: Option<&str>,
+        now: Timestamp,
+    ) -> anyhow::Result<Option<(String, String)>> {
+        let is_good = |present: &str| {
+            let lasts = expiry(present).is_ok_and(|ends| ends >= now + DAY * (SERVING_DAYS / 3));
+            lasts && split_pem(&self.trusted).iter().any(|authority| is_signed_by(present, authority))
+        };
+        if present.is_some_and(is_good) {
+            return Ok(None);
+        }
+        new_serving(&self.signer, &self.signer_key, names, now).map(Some)
+    }
+
     /// Returns the signer, its successor and every older authority that has not expired.
     fn trusted_at(&self, now: Timestamp) -> anyhow::Result<String> {
         let mut trusted = vec![self.signer.clone()];
@@ -126,6 +144,19 @@ fn expiry(pem: &str) -> anyhow::Result<Timestamp> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).context("not a certificate in PEM")?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).context("not an X.509 certificate")?;
     Ok(Timestamp::from_second(certificate.validity().not_after.timestamp())?)
+}
+
+/// Reports whether an authority has signed a certificate.
+fn is_signed_by(certificate: &str, authority: &str) -> bool {
+    let read = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+    let (Some(certificate), Some(authority)) = (read(certificate), read(authority)) else { return false };
+    let certificate = x509_parser::parse_x509_certificate(&certificate);
+    let authority = x509_parser::parse_x509_certificate(&authority);
+    match (certificate, authority) {
+        // Authorities have names of their own, with the time at which they were made.
+        (Ok((_, certificate)), Ok((_, authority))) => certificate.issuer() == authority.subject(),
+        _ => false,
+    }
 }
 
 fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) -> anyhow::Result<()> {

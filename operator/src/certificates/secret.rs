@@ -62,6 +62,20 @@ impl Certificates {
         self.trusted.subscribe()
     }
 
+    /// Issues a serving certificate for another server, unless its present one is still good. Returns the trusted
+    /// authorities, and the new certificate with its key.
+    pub async fn issue(
+        &self,
+        names: &[String],
+        present: Option<&str>,
+    ) -> anyhow::Result<(String, Option<(String, String)>)> {
+        let (bundle, _) = read(&self.api)
+            .await?
+            .with_context(|| format!("the Secret {SECRET} is gone: restart the operator"))?;
+        let issued = bundle.issue(names, present, Timestamp::now())?;
+        Ok((bundle.trusted, issued))
+    }
+
     /// Reads the Secret again and uses its certificate. If this replica is the leader, renews what is due
     /// first.
     pub async fn refresh(&self, is_leader: bool) -> anyhow::Result<()> {

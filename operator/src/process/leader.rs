@@ -71,7 +71,8 @@ impl Leader {
             (&self.args.installation).into(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());
-        let stores = StoreController::new(client, hub, &self.args, context.stores.clone())?;
+        let stores =
+            StoreController::new(client, hub, &self.args, self.certificates.clone(), context.stores.clone())?;
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let tls = self.certificates.tls.clone();
         let control_port = control_port::serve(self.args.control_listen, tls, self.handle.clone(), router);

@@ -58,8 +58,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "connected to the API server"
     );
 
-    secrets::create_missing(client.clone(), &args).await?;
     let certificates = Certificates::load(client.clone(), &args.namespace, args.dns_names()).await?;
+    secrets::create_missing(client.clone(), &args, &certificates).await?;
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(Queue::default());
     let hub = Arc::new(Hub::new(queue.clone()));

@@ -21,13 +21,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::args::Args;
+use crate::certificates::secret::Certificates;
 use crate::cluster::references::{Reference, References};
 use crate::cluster::stores::{Stores, api};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
 use crate::object_key::{ObjectKey, StoreKey};
 use crate::store::default_store;
-use crate::store::embedded;
+use crate::store::embedded::{self, ServerCertificate};
 use crate::store::fields::SecretFields;
 use crate::store::managed::{ManagedStores, Wanted};
 use crate::store::own_connection::OwnConnection;
@@ -41,6 +42,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
 /// Shortest interval between two writes of a status whose numbers alone have changed.
 const NUMBERS_EVERY: Duration = Duration::from_secs(10);
+/// Interval between checks whether the certificate of the embedded Redis is due for renewal.
+const CERTIFICATE_EVERY: Duration = Duration::from_secs(600);
 /// Time in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Interval at which the health of the operator's own connection is read.
@@ -58,6 +61,7 @@ pub struct StoreController {
     spec: Option<RateLimitStoreSpec>,
     /// Whether that store is the embedded Redis.
     is_embedded: bool,
+    certificates: Certificates,
     resolutions: Arc<Resolutions>,
 }
 
@@ -74,6 +78,10 @@ struct State {
     usable: BTreeMap<StoreKey, Usable>,
     managed: ManagedStores,
     own: OwnConnection,
+    /// The certificate of the embedded Redis.
+    certificate: Option<String>,
+    /// Time at which it was checked whether that certificate is due for renewal.
+    certificate_checked: Option<Instant>,
     /// Time at which the status of each store was written last.
     written: BTreeMap<StoreKey, Instant>,
 }
@@ -93,6 +101,7 @@ impl StoreController {
         client: kube::Client,
         hub: Arc<Hub>,
         args: &Args,
+        certificates: Certificates,
         resolutions: Arc<Resolutions>,
     ) -> anyhow::Result<Self> {
         let changed = hub.store_reports_changed();
@@ -102,6 +111,7 @@ impl StoreController {
             rules: default_store::rules(args),
             spec: default_store::spec(args)?,
             is_embedded: args.store_embedded,
+            certificates,
             client,
             hub,
             changed,
@@ -121,6 +131,8 @@ impl StoreController {
             usable: BTreeMap::new(),
             managed: ManagedStores::new(self.changed.clone()),
             own: OwnConnection::default(),
+            certificate: None,
+            certificate_checked: None,
             written: BTreeMap::new(),
         };
         let mut published = self.hub.version();
@@ -193,7 +205,7 @@ impl StoreController {
     }
 
     /// Writes the users and the library into the Secret of the embedded Redis, for its next start.
-    async fn update_embedded(&self, resolving: &Resolving<'_>, state: &State) -> anyhow::Result<()> {
+    async fn update_embedded(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
         let key = &self.rules.default;
         let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolving.resolved.get(key)) else {
             return Ok(());
@@ -207,7 +219,22 @@ impl StoreController {
             state.managed.provisioned(key).and_then(|provisioned| provisioned.users).unwrap_or_default();
         let line = |user: &ManagedUser| user.acl_line(&usable.access.redis, Library::current().functions());
         let lines: Vec<_> = users.values().map(line).collect();
-        embedded::update(self.client.clone(), &key.namespace, &secret, &lines).await
+        let present = embedded::certificate_of(&secret);
+        if state.certificate != present {
+            state.certificate.clone_from(&present);
+            state.managed.load_certificate(key, embedded::certificate_settings());
+        }
+        let trusted = self.certificates.trusted().borrow().clone();
+        let is_checked = state.certificate_checked.is_some_and(|at| at.elapsed() < CERTIFICATE_EVERY);
+        let issued = if is_checked && present.is_some() {
+            None
+        } else {
+            state.certificate_checked = Some(Instant::now());
+            let names = embedded::names(&key.namespace);
+            self.certificates.issue(&names, present.as_deref()).await?.1
+        };
+        let certificate = ServerCertificate { trusted, issued };
+        embedded::update(self.client.clone(), &key.namespace, &secret, &lines, &certificate).await
     }
 
     /// Creates the store of the installation, or sets its spec back to what the chart's values say. A store that cannot be

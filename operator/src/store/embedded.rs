@@ -1,5 +1,5 @@
-//! The files that the embedded Redis starts with: the ACL file with all users, and the function library. They are in its
-//! Secret, so that a restart needs no operator.
+//! The files that the embedded Redis starts with: the ACL file with all users, the function library, and its certificate.
+//! They are in its Secret, so that a restart needs no operator.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,18 +14,62 @@ use sluice_store::redis::library::Library;
 
 /// User of the operator and of the probes at the embedded Redis.
 pub const ADMINISTRATOR: &str = "sluice-admin";
-/// Rights of that user: to maintain users and the library, and to read how much memory is in use. It has no right to any
-/// key.
+/// Rights of that user: to maintain users and the library, and to read how much memory is in use, and to load a renewed
+/// certificate. It has no right to any key.
 const RIGHTS: &str = "resetkeys resetchannels -@all +acl|setuser +acl|deluser +acl|list +function|load +function|list \
-                      +info +time";
+                      +info +time +config|set";
 /// Field of the Secret with the ACL file.
 const USERS: &str = "users.acl";
 /// Field of the Secret with the function library.
 const LIBRARY: &str = "library.lua";
+/// Field of the Secret with the trusted authorities. Sidecars verify the server with it.
+const AUTHORITY: &str = "ca.crt";
+/// Field of the Secret with the server's certificate, and with its key. The names differ from those of a client
+/// certificate in the Secret of a store.
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
+/// Folder of these files in the container.
+const FOLDER: &str = "/etc/sluice-redis";
+
+/// The certificate of the server.
+pub struct ServerCertificate {
+    /// The trusted authorities, in PEM.
+    pub trusted: String,
+    /// The certificate and its key, in PEM; `None` if those in the Secret stay.
+    pub issued: Option<(String, String)>,
+}
+
+/// Returns the DNS names of the server.
+#[must_use]
+pub fn names(namespace: &str) -> Vec<String> {
+    let base = format!("sluice-redis.{namespace}");
+    vec![base.clone(), format!("{base}.svc"), format!("{base}.svc.cluster.local")]
+}
+
+/// Returns the settings by which the server loads its certificate again.
+#[must_use]
+pub fn certificate_settings() -> Vec<(&'static str, String)> {
+    vec![
+        ("tls-cert-file", format!("{FOLDER}/{CERTIFICATE}")),
+        ("tls-key-file", format!("{FOLDER}/{KEY}")),
+        ("tls-ca-cert-file", format!("{FOLDER}/{AUTHORITY}")),
+    ]
+}
+
+/// Returns the certificate in the Secret.
+#[must_use]
+pub fn certificate_of(secret: &Secret) -> Option<String> {
+    text(secret, CERTIFICATE)
+}
+
+fn text(secret: &Secret, field: &str) -> Option<String> {
+    let ByteString(bytes) = secret.data.as_ref()?.get(field)?;
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}
 
 /// Returns the files. `users` are the lines of the namespaces' users. No file contains a password, but only hashes.
 #[must_use]
-pub fn files(password: &str, users: &[String]) -> BTreeMap<String, String> {
+pub fn files(password: &str, users: &[String], certificate: &ServerCertificate) -> BTreeMap<String, String> {
     let mut hash = String::new();
     for byte in Sha256::digest(password) {
         let _ = write!(hash, "{byte:02x}");
@@ -34,7 +78,16 @@ pub fn files(password: &str, users: &[String]) -> BTreeMap<String, String> {
     for user in users {
         let _ = writeln!(acl, "{user}");
     }
-    BTreeMap::from([(USERS.to_owned(), acl), (LIBRARY.to_owned(), Library::current().source().to_owned())])
+    let mut files = BTreeMap::from([
+        (USERS.to_owned(), acl),
+        (LIBRARY.to_owned(), Library::current().source().to_owned()),
+        (AUTHORITY.to_owned(), certificate.trusted.clone()),
+    ]);
+    if let Some((certificate, key)) = &certificate.issued {
+        files.insert(CERTIFICATE.to_owned(), certificate.clone());
+        files.insert(KEY.to_owned(), key.clone());
+    }
+    files
 }
 
 /// Updates the files in the Secret if they differ.
@@ -43,15 +96,13 @@ pub async fn update(
     namespace: &str,
     secret: &Secret,
     users: &[String],
+    certificate: &ServerCertificate,
 ) -> anyhow::Result<()> {
     let name = secret.metadata.name.as_deref().unwrap_or_default();
-    let text = |field: &str| {
-        let bytes = secret.data.as_ref().and_then(|data| data.get(field));
-        bytes.map(|ByteString(bytes)| String::from_utf8_lossy(bytes).into_owned())
-    };
-    let password = text("password").with_context(|| format!("the Secret {name} has no field `password`"))?;
-    let files = files(&password, users);
-    if files.iter().all(|(field, content)| text(field).as_ref() == Some(content)) {
+    let password =
+        text(secret, "password").with_context(|| format!("the Secret {name} has no field `password`"))?;
+    let files = files(&password, users, certificate);
+    if files.iter().all(|(field, content)| text(secret, field).as_ref() == Some(content)) {
         return Ok(());
     }
     let api: Api<Secret> = Api::namespaced(client, namespace);
@@ -68,7 +119,8 @@ mod tests {
 
     #[test]
     fn the_files_hold_no_password_and_disable_the_default_user() {
-        let files = files("hunter2", &["user sluice:@shop on".to_owned()]);
+        let certificate = ServerCertificate { trusted: "CA".into(), issued: Some(("C".into(), "K".into())) };
+        let files = files("hunter2", &["user sluice:@shop on".to_owned()], &certificate);
         let acl = &files[USERS];
         assert!(!acl.contains("hunter2") && acl.starts_with("user default off\n"), "{acl}");
         assert!(acl.ends_with("\nuser sluice:@shop on\n"), "{acl}");

@@ -111,6 +111,13 @@ impl ManagedStores {
         Some(StoreSource::Managed(Box::new(source)))
     }
 
+    /// Makes the servers of a store load a renewed certificate, by these settings.
+    pub fn load_certificate(&self, key: &StoreKey, settings: Vec<(&'static str, String)>) {
+        if let Some(managed) = self.stores.get(key) {
+            managed.provisioner.load_certificate(settings);
+        }
+    }
+
     /// Returns what has been done for a store.
     #[must_use]
     pub fn provisioned(&self, key: &StoreKey) -> Option<Provisioned> {

@@ -9,11 +9,14 @@ use sluice_store::redis::admin::{Administrator, ManagedUser, Problem, ServerRepo
 use sluice_store::{FaultCause, RedisOptions};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// Interval at which servers that are up to date are read again.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// Delay after a pass with a problem.
 const RETRY: Duration = Duration::from_secs(2);
+/// Time within which kubelet writes a changed Secret into a container, several times over.
+const CERTIFICATE_WINDOW: Duration = Duration::from_secs(600);
 /// Shortest interval between two passes.
 const PACE: Duration = Duration::from_millis(200);
 
@@ -27,7 +30,16 @@ pub struct Provisioner {
     wanted: watch::Sender<Users>,
     state: Arc<Mutex<Provisioned>>,
     repair: Arc<Notify>,
+    certificate: watch::Sender<Option<CertificateLoad>>,
     task: AbortHandle,
+}
+
+/// A certificate to load.
+#[derive(Debug, Clone)]
+struct CertificateLoad {
+    settings: Vec<(&'static str, String)>,
+    /// End of the time in which kubelet writes the certificate into the container.
+    until: Instant,
 }
 
 /// What a provisioner has done.
@@ -68,9 +80,17 @@ impl Provisioner {
     pub fn start(options: RedisOptions, users: Users, changed: Arc<Notify>) -> Result<Self, OptionsError> {
         let administrator = Administrator::new(options.clone())?;
         let (wanted, state, repair) = (watch::Sender::new(users), Arc::default(), Arc::<Notify>::default());
-        let task =
-            tokio::spawn(run(administrator, wanted.subscribe(), Arc::clone(&state), repair.clone(), changed));
-        Ok(Self { options, wanted, state, repair, task: task.abort_handle() })
+        let certificate = watch::Sender::new(None);
+        let task = Task {
+            administrator,
+            wanted: wanted.subscribe(),
+            state: Arc::clone(&state),
+            repair: repair.clone(),
+            certificate: certificate.subscribe(),
+            changed,
+        };
+        let task = tokio::spawn(task.run()).abort_handle();
+        Ok(Self { options, wanted, state, repair, certificate, task })
     }
 
     /// Sets the users that the store should have.
@@ -85,6 +105,12 @@ impl Provisioner {
     /// Makes another pass soon, because a sidecar misses something.
     pub fn repair(&self) {
         self.repair.notify_one();
+    }
+
+    /// Makes the servers load a certificate that a file of theirs will soon have, by these settings.
+    pub fn load_certificate(&self, settings: Vec<(&'static str, String)>) {
+        let until = Instant::now() + CERTIFICATE_WINDOW;
+        self.certificate.send_replace(Some(CertificateLoad { settings, until }));
     }
 
     /// Returns what has been done.
@@ -106,40 +132,53 @@ pub fn can_repair(cause: FaultCause) -> bool {
     matches!(cause, FaultCause::AuthenticationFailed | FaultCause::NotPermitted | FaultCause::FunctionMissing)
 }
 
-async fn run(
+/// What the task of a provisioner has.
+struct Task {
     administrator: Administrator,
-    mut wanted: watch::Receiver<Users>,
+    wanted: watch::Receiver<Users>,
     state: Arc<Mutex<Provisioned>>,
     repair: Arc<Notify>,
+    certificate: watch::Receiver<Option<CertificateLoad>>,
     changed: Arc<Notify>,
-) {
-    loop {
-        let users = wanted.borrow_and_update().clone();
+}
+
+impl Task {
+    async fn run(mut self) {
+        loop {
+            let users = self.wanted.borrow_and_update().clone();
+            let is_complete = self.pass(users).await;
+            let load = self.certificate.borrow().clone().filter(|load| Instant::now() < load.until);
+            if let Some(CertificateLoad { settings, .. }) = load {
+                self.administrator.set(&settings).await;
+            }
+            tokio::time::sleep(PACE).await;
+            tokio::select! {
+                // The sender lives as long as the task.
+                _ = self.wanted.changed() => {}
+                () = self.repair.notified() => {}
+                () = tokio::time::sleep(if is_complete { CHECK_EVERY } else { RETRY }) => {}
+            }
+        }
+    }
+
+    /// Brings the servers up to date. Reports whether all of them are.
+    async fn pass(&self, users: Users) -> bool {
         let all: Vec<_> = users.values().cloned().collect();
-        let result = administrator.provision(&all).await;
-        let is_complete =
-            result.as_ref().is_ok_and(|reports| reports.iter().all(|report| report.problem.is_none()));
-        let can_connect =
-            result.as_ref().is_ok_and(|reports| reports.iter().any(|report| report.problem.is_none()));
-        {
-            let mut state = lock(&state);
-            let before = state.clone();
-            // If the store is away when this replica begins to lead, its users are probably those that are wanted.
-            if can_connect || state.users.is_none() {
-                state.users = Some(users);
-            }
-            state.result = Some(result);
-            if without_memory(&before) != without_memory(&state) {
-                changed.notify_one();
-            }
+        let result = self.administrator.provision(&all).await;
+        let is_good = |report: &ServerReport| report.problem.is_none();
+        let is_complete = result.as_ref().is_ok_and(|reports| reports.iter().all(is_good));
+        let can_connect = result.as_ref().is_ok_and(|reports| reports.iter().any(is_good));
+        let mut state = lock(&self.state);
+        let before = state.clone();
+        // If the store is away when this replica begins to lead, its users are probably those that are wanted.
+        if can_connect || state.users.is_none() {
+            state.users = Some(users);
         }
-        tokio::time::sleep(PACE).await;
-        tokio::select! {
-            // The sender lives as long as the task.
-            _ = wanted.changed() => {}
-            () = repair.notified() => {}
-            () = tokio::time::sleep(if is_complete { CHECK_EVERY } else { RETRY }) => {}
+        state.result = Some(result);
+        if without_memory(&before) != without_memory(&state) {
+            self.changed.notify_one();
         }
+        is_complete
     }
 }
 

@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 
 use crate::args::Args;
-use crate::store::embedded;
+use crate::certificates::secret::Certificates;
+use crate::store::embedded::{self, ServerCertificate};
 use crate::store::resolve::SECRET_TYPE;
 
 /// Name of the Secret that holds the secret for hashing keys, in the field `key`.
@@ -22,7 +23,11 @@ pub const KEY_SECRET: &str = "sluice-store-key";
 pub const PASSWORD_ROOT: &str = "password-root";
 
 /// Creates the Secrets that do not exist yet.
-pub async fn create_missing(client: kube::Client, args: &Args) -> anyhow::Result<()> {
+pub async fn create_missing(
+    client: kube::Client,
+    args: &Args,
+    certificates: &Certificates,
+) -> anyhow::Result<()> {
     let api = Api::namespaced(client, &args.namespace);
     create_if_missing(&api, KEY_SECRET, "Opaque", || {
         BTreeMap::from([
@@ -32,9 +37,11 @@ pub async fn create_missing(client: kube::Client, args: &Args) -> anyhow::Result
     })
     .await?;
     if let (true, Some(name)) = (args.store_embedded, &args.store_secret) {
+        let (trusted, issued) = certificates.issue(&embedded::names(&args.namespace), None).await?;
+        let certificate = ServerCertificate { trusted, issued };
         create_if_missing(&api, name, SECRET_TYPE, || {
             let password = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-            let mut data = embedded::files(&password, &[]);
+            let mut data = embedded::files(&password, &[], &certificate);
             data.insert("username".to_owned(), embedded::ADMINISTRATOR.to_owned());
             data.insert("password".to_owned(), password);
             data

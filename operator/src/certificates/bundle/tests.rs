@@ -39,3 +39,15 @@ fn a_damaged_secret_is_an_error_that_names_the_field() {
     data.remove("ca.crt");
     assert!(format!("{:#}", Bundle::from_data(&data).err().unwrap()).contains("ca.crt"));
 }
+
+#[test]
+fn a_certificate_for_another_server_is_issued_when_it_is_due_or_of_another_authority() {
+    let names = ["redis".to_owned()];
+    let start = Timestamp::UNIX_EPOCH;
+    let bundle = Bundle::new(&names, start).unwrap();
+    let (first, _) = bundle.issue(&names, None, start).unwrap().unwrap();
+    let again = |at: Timestamp, bundle: &Bundle| bundle.issue(&names, Some(&first), at).unwrap().is_some();
+    assert!(!again(start, &bundle) && !again(start + DAY * 19, &bundle) && again(start + DAY * 21, &bundle));
+    assert!(again(start, &Bundle::new(&names, start + DAY).unwrap()));
+    assert!(bundle.issue(&names, Some("nonsense"), start).unwrap().is_some());
+}

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use tokio::sync::Mutex;
 
-use self::nodes::{Node, find_nodes};
+use self::nodes::{Node, connect, find_nodes, run};
 use self::provision::{KnownUsers, provision};
 pub use self::users::ManagedUser;
 use super::options::{ConnectPlan, OptionsError, RedisOptions, Topology};
@@ -84,6 +84,30 @@ impl Administrator {
             reports.push(report);
         }
         Ok(reports)
+    }
+
+    /// Changes settings of all masters and replicas. What a server rejects is logged.
+    pub async fn set(&self, settings: &[(&str, String)]) {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET");
+        for (name, value) in settings {
+            command.arg(name).arg(value);
+        }
+        for node in
+            find_nodes(&self.plan).await.into_iter().flatten().filter(|node| node.role != Role::Sentinel)
+        {
+            let set = async {
+                let mut connection = connect(&node.target).await?;
+                run(&mut connection, "CONFIG SET", &command).await
+            };
+            if let Err(problem) = set.await {
+                tracing::warn!(
+                    address = node.target.address,
+                    "settings could not be changed: {}",
+                    problem.cause
+                );
+            }
+        }
     }
 
     async fn provision_one(
