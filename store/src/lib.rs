@@ -7,6 +7,7 @@
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
+//! - `key_usage`: what a response says about new keys.
 //! - [`usage`]: estimates of a counter's usage from the store's responses.
 //! - [`clock`], [`failure`]: the time of the memory store; errors and health.
 //! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
@@ -19,6 +20,7 @@ mod bounded_table;
 pub mod check;
 pub mod clock;
 pub mod failure;
+mod key_usage;
 mod lease;
 mod limiter;
 mod local;
@@ -29,6 +31,7 @@ pub mod redis;
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;
 pub use failure::{StoreError, StoreFault, StoreHealth};
+pub use key_usage::{KeyUsage, KeyUsages};
 pub use lease::LeaseMetrics;
 pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
