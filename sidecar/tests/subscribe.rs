@@ -64,7 +64,7 @@ fn redis_credentials(redis: SocketAddr) -> serde_json::Value {
 }
 
 fn applied(json: &str) -> PolicyReport {
-    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None }
+    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None, nearly_full: Vec::new() }
 }
 
 fn reason(report: &PolicyReport) -> &str {

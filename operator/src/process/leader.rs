@@ -69,7 +69,7 @@ impl Leader {
             self.hub.clone(),
             self.queue.clone(),
             self.metrics.clone(),
-            (&self.args.installation).into(),
+            self.args.installation(),
         ));
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let tls = self.certificates.tls.clone();

@@ -67,10 +67,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
     let handle = Handle::new();
 
-    let reviewer = Reviewer {
-        installation: (&args.installation).into(),
-        quotas: Some((args.quotas.clone(), client.clone())),
-    };
+    let reviewer =
+        Reviewer { installation: args.installation(), quotas: Some((args.quotas.clone(), client.clone())) };
     let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
         .handle(handle.clone())
         .serve(admission::router(inject_config, reviewer, metrics.clone()).into_make_service());

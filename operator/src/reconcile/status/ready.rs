@@ -22,8 +22,9 @@ pub(super) fn ready(
     programmed: &Finding,
     captured: &Finding,
     store_healthy: &Finding,
+    nearly_full: Option<String>,
 ) -> Finding {
-    let finding = own(outcome, accepted, programmed, captured, store_healthy);
+    let finding = own(outcome, accepted, programmed, captured, store_healthy, nearly_full);
     if !outcome.is_shadowed_by_installation() {
         return finding;
     }
@@ -38,6 +39,7 @@ fn own(
     programmed: &Finding,
     captured: &Finding,
     store_healthy: &Finding,
+    nearly_full: Option<String>,
 ) -> Finding {
     let required =
         [(types::ACCEPTED, accepted), (types::PROGRAMMED, programmed), (types::CAPTURED, captured)];
@@ -54,6 +56,9 @@ fn own(
     message.push_str(&format!(" {}", captured.message));
     if store_healthy.status == "False" {
         message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
+    }
+    if let Some(text) = nearly_full {
+        message.push_str(&format!(" {text}"));
     }
     Finding::new("True", reasons::READY, message)
 }
