@@ -33,7 +33,7 @@ pub struct Limit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
     /// Number of keys, that is, of clients at a time, for which the store keeps a counter; it is held within 25 %. Known
-    /// keys keep their counters. Beyond the number, new keys share one counter. Each key takes about 150 bytes, and is
+    /// keys keep their counters. Beyond the number, new keys share one counter. Each key takes about 200 bytes, and is
     /// forgotten when it no longer counts. The administrators of Sluice set the maximum. Default: 100000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10_000))]

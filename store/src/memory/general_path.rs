@@ -47,6 +47,10 @@ impl MemoryStore {
         };
         let rate = limit.rates.first()?;
         let before = stored.as_ref().map_or(0, Record::expires_at);
+        // A counter that has expired and was not removed yet is new as well.
+        if found.is_ok() && before <= now / 1000 && !self.registries.has_room(limit, now) {
+            return None;
+        }
         let (record, at) = rate.roll(stored, now + rate.phase(key.0));
         let room = rate.has_room(&record, at, *cost);
         let record =
@@ -80,7 +84,14 @@ impl MemoryStore {
             }
             let (mut reserved, mut full) = (0, false);
             for ((id, overflowed), counter) in ids.iter_mut().zip(&mut overflowed).zip(check) {
-                if *overflowed || shard(&mut locked, *id).is_none_or(|shard| shard.table.seek(*id).is_ok()) {
+                let is_known = |shard: &mut Shard| match shard.table.seek(*id) {
+                    Ok(at) => {
+                        let lives = shard.table.get(at).is_some_and(|cell| cell.expires_at() > now / 1000);
+                        lives || self.registries.has_room(&counter.limit, now)
+                    }
+                    Err(_) => false,
+                };
+                if *overflowed || shard(&mut locked, *id).is_none_or(is_known) {
                     continue;
                 }
                 if self.registries.has_room(&counter.limit, now) && self.reserve() {

@@ -40,6 +40,13 @@ impl KeyRegistries {
         }))
     }
 
+    /// Returns the number of keys in a scope's registry as it was used last.
+    #[cfg(test)]
+    fn keys(&self, scope: &str) -> usize {
+        let limit = LimitSpec::new(scope, Vec::new());
+        self.lock().get(&limit.prepared.scope()).map_or(0, |registry| registry.keys() as usize)
+    }
+
     fn with<T>(&self, limit: &LimitSpec, now: u64, apply: impl FnOnce(&mut KeyRegistry) -> T) -> T {
         let (mut all, now, scope) = (self.lock(), now / 1000, limit.prepared.scope());
         if all.len() >= MANY && !all.contains_key(&scope) {
@@ -59,3 +66,6 @@ impl KeyRegistries {
 pub(super) fn usage(counter: usize, used: Option<u16>) -> KeyUsage {
     KeyUsage { counter: counter as u8, used }
 }
+
+#[cfg(test)]
+mod tests;
