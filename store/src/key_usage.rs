@@ -1,4 +1,4 @@
-//! What a response says about new keys of limits with a maximum number of keys.
+//! New keys of limits with a maximum number of keys, as a response reports them.
 
 use smallvec::SmallVec;
 

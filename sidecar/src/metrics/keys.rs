@@ -12,9 +12,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 
-/// The meters by policy, as `NAMESPACE/NAME`, and limit. Those of removed limits are dropped.
+/// The meters by policy, as `NAMESPACE/NAME`, and limit.
+type Meters = BTreeMap<(String, String), Weak<KeyUsageMeter>>;
+
+/// The meters of all limits. Those of removed limits are dropped.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KeyUsages(Arc<Mutex<BTreeMap<(String, String), Weak<KeyUsageMeter>>>>);
+pub(super) struct KeyUsages(Arc<Mutex<Meters>>);
 
 impl KeyUsages {
     /// Sets the meter of a limit, or removes it.

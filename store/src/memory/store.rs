@@ -85,9 +85,9 @@ impl MemoryStore {
     /// its limit's overflow counter, which may be the one that was charged.
     pub fn settle(&self, settlement: &Settlement) {
         let now = self.clock.now();
-        if settlement.overflowed {
-            self.settle_key_at(settlement, OVERFLOW, now);
-        } else if !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0 {
+        if settlement.overflowed
+            || !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0
+        {
             self.settle_key_at(settlement, OVERFLOW, now);
         }
     }

@@ -13,7 +13,7 @@ use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
 use crate::redis::scripts::Script;
 
-/// What the calls of a store have in common, and when a call ends.
+/// The properties of a call that its operations have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallContext<'a> {
     pub(crate) names: &'a KeyNames,

@@ -18,7 +18,7 @@ struct OpenRegistry {
     changed: bool,
 }
 
-/// What a call knows about keys.
+/// Everything that a call knows about keys.
 #[derive(Default)]
 pub(crate) struct CallState {
     /// The registries by scope.
@@ -27,7 +27,7 @@ pub(crate) struct CallState {
     counted: HashMap<String, u64>,
     /// Names of the keys that the call has changed.
     changed: HashSet<String>,
-    /// What the general script returns about new keys: the index of the counter, and the number of keys.
+    /// The reply of the general script about new keys: the index of the counter, and the number of keys.
     pub(crate) notes: Vec<(usize, u64)>,
 }
 

@@ -105,7 +105,7 @@ pub(crate) struct World {
     /// Whether GET fails in this batch.
     pub(crate) get_fails: bool,
     pub(super) focus: Focus,
-    /// What the current call knows about keys.
+    /// Everything that the current call knows about keys.
     pub(crate) call: CallState,
     /// Whether the general script decides now, by overflow counters too.
     pub(crate) is_general: bool,

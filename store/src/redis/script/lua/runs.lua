@@ -98,8 +98,7 @@ local function charge(key, value, numbers, admitted, same, from, to, before, mos
   end
   if same then
     -- SETRANGE keeps the time to live, and costs less than SET.
-    call('SETRANGE', key, '0', pack(format, spread(numbers)))
-    return 0
+    return call('SETRANGE', key, '0', pack(format, spread(numbers))) and 0
   end
   at = 1
   for n = from, to do
