@@ -171,7 +171,7 @@ impl World {
         });
         let most = limit.max_keys.max(1) as u32;
         let slots = match rng.random_range(0..8) {
-            0 => rng.random_range(0..19),
+            0 => *[0, 15, 16, 17, 18].choose(rng).unwrap(),
             _ => rng.random_range(1..4),
         };
         let mut bytes = [&grid.to_le_bytes()[..6], &first.to_le_bytes()[..6]].concat();
@@ -189,8 +189,8 @@ impl World {
         match rng.random_range(0..20) {
             0 => bytes[..6].fill(0),
             // The latest end that is valid, and its neighbours.
-            1 => {
-                let grid = *[1, 2, 1 << 10, 1 << 20].choose(rng).unwrap();
+            1 | 5 => {
+                let grid = *[1, 1, 1, 1 << 20].choose(rng).unwrap();
                 let first = ((1u64 << 50) / grid - 16).saturating_add_signed(rng.random_range(-1..2));
                 bytes[..6].copy_from_slice(&grid.to_le_bytes()[..6]);
                 bytes[6..12].copy_from_slice(&first.to_le_bytes()[..6]);

@@ -37,7 +37,7 @@ local function make_registries(now)
         -- The slot whose end is nearest.
         local at = 2 * ends + grid
         at = (at - at % (2 * grid)) / (2 * grid) - registry.first + 1
-        if at < 1 then at = 1 elseif at > 16 then at = 16 end
+        at = math.max(math.min(at, 16), 1)
         registry.counts[at] = (registry.counts[at] or 0) + count
         registry.keys = registry.keys + count
         if at > registry.size then registry.size = at end
@@ -54,12 +54,11 @@ local function make_registries(now)
     to = (to + (-to) % grid) / grid - registry.first + 1
     if from == to then return end
     registry.changed = true
-    if from > 16 then from = 16 end
+    from, to = math.min(from, 16), math.min(to, 16)
     if from >= 1 and (counts[from] or 0) > 0 then
       counts[from] = counts[from] - 1
       registry.keys = registry.keys - 1
     end
-    if to > 16 then to = 16 end
     if to >= 1 then
       counts[to] = (counts[to] or 0) + 1
       registry.keys = registry.keys + 1
