@@ -254,7 +254,8 @@ fn the_installation_trusts_proxies_for_policies_that_name_none() {
         trusted_proxies: networks.iter().map(|network| network.parse().unwrap()).collect(),
         header: AddressHeader::Forwarded,
     };
-    let installation = Installation { client_address: Some(trusted(&["192.0.2.0/28"])) };
+    let installation =
+        Installation { client_address: Some(trusted(&["192.0.2.0/28"])), ..Installation::default() };
     let load_one = |top: &str| {
         let text = format!(
             "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  {top}\n  limits: \

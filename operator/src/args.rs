@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::{Parser, ValueEnum};
+use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
@@ -182,6 +183,13 @@ pub enum LogFormat {
 }
 
 impl Args {
+    /// Returns the settings for all policies.
+    #[must_use]
+    pub fn installation(&self) -> Installation {
+        let contact = self.quotas.quota_contact.clone();
+        Installation { contact, ..Installation::from(&self.installation) }
+    }
+
     /// Starts logging to standard error.
     pub fn init_logging(&self) {
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log).unwrap_or_else(|error| {

@@ -69,7 +69,7 @@ fn failing(fault: &str, cause: Option<FaultCause>) -> StoreReport {
 }
 
 fn applied(json: &str) -> PolicyReport {
-    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None }
+    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None, nearly_full: Vec::new() }
 }
 
 fn reason(report: &PolicyReport) -> &str {

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::{Decision, Rate, Record};
+use sluice_limiter::{Decision, KeyRegistry, Rate, Record};
 use smallvec::SmallVec;
 
+use crate::key_usage::KeyUsages;
 use crate::memory::PreparedLimit;
 
 /// Maximum number of counters in one check.
@@ -25,17 +26,36 @@ pub struct LimitSpec {
     pub scope: String,
     /// The rates, all of which must hold. At least one, at most [`MAX_RATES`], no two with the same tag.
     pub rates: Vec<Rate>,
+    /// Number of keys that the store keeps for the limit at most, within 25 %; 0 for any number. Beyond it, new keys
+    /// share an overflow counter. See [`LimitSpec::with_max_keys`].
+    pub max_keys: u64,
+    /// Length of the slots of the limit's [`KeyRegistry`], in milliseconds.
+    pub grid: u64,
     /// Values that the memory store derives from the limit.
     pub(crate) prepared: PreparedLimit,
 }
 
 impl LimitSpec {
-    /// A limit with this scope and these rates.
+    /// A limit with this scope and these rates, and any number of keys.
     #[must_use]
     pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
         let scope = scope.into();
         let prepared = PreparedLimit::new(&scope, &rates);
-        Self { scope, rates, prepared }
+        Self { scope, max_keys: 0, grid: KeyRegistry::grid(&rates), rates, prepared }
+    }
+
+    /// Returns the limit with a maximum number of keys. Limits with one key for all clients need none, nor do limits
+    /// of concurrency: their records end with the requests in flight.
+    #[must_use]
+    pub fn with_max_keys(self, max_keys: u64) -> Self {
+        Self { max_keys, ..self }
+    }
+
+    /// Returns the limit with one of its rates alone. It names the same counters and registers keys alike.
+    #[must_use]
+    pub(crate) fn with_rate(&self, rate: Rate) -> Self {
+        let (max_keys, grid) = (self.max_keys, self.grid);
+        Self { max_keys, grid, ..Self::new(self.scope.clone(), vec![rate]) }
     }
 
     /// Reports whether equal checks of the same instant can be decided together, given only their number.
@@ -78,6 +98,8 @@ pub struct CheckResponse {
     pub at: u64,
     /// One decision per rate of each counter, in the order of the check.
     pub decisions: Decisions,
+    /// New keys among the counters, of limits with a maximum number of keys.
+    pub key_usages: KeyUsages,
 }
 
 impl CheckResponse {
@@ -86,7 +108,7 @@ impl CheckResponse {
     pub(crate) fn single(decision: Decision, at: u64) -> Self {
         // Cheaper than a push.
         let decisions = SmallVec::from_slice(&[decision]);
-        Self { admitted: decision.admitted, at, decisions }
+        Self { admitted: decision.admitted, at, decisions, key_usages: KeyUsages::default() }
     }
 }
 
@@ -111,6 +133,9 @@ pub struct Settlement {
     pub charged: u64,
     /// Additional cost; negative for a refund. A refund never brings the usage below zero.
     pub delta: i64,
+    /// Whether the overflow counter was charged instead of the key, see [`KeyUsages::is_overflowed`]. It is then the
+    /// one that is corrected, also if the key has a counter of its own by now.
+    pub overflowed: bool,
 }
 
 /// The records of one counter: one for each of its rates, in the order of the rates.
@@ -149,7 +174,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
             }
         }
     }
-    CheckResponse { admitted, at: now, decisions }
+    CheckResponse { admitted, at: now, decisions, key_usages: KeyUsages::default() }
 }
 
 /// Reports whether a record was rebased because its clock had been ahead. A rebased record is stored even

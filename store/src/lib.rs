@@ -7,6 +7,7 @@
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
+//! - `key_usage`: what a response says about new keys.
 //! - [`usage`]: estimates of a counter's usage from the store's responses.
 //! - [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]: errors, health, and what caused a fault.
 //! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
@@ -20,6 +21,7 @@ pub mod check;
 pub mod clock;
 pub mod failure;
 mod fault_cause;
+mod key_usage;
 mod lease;
 mod limiter;
 mod local;
@@ -31,6 +33,7 @@ pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec,
 pub use clock::Clock;
 pub use failure::{StoreError, StoreFault, StoreHealth};
 pub use fault_cause::FaultCause;
+pub use key_usage::{KeyUsage, KeyUsages};
 pub use lease::LeaseMetrics;
 pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};

@@ -167,6 +167,12 @@ async fn counters_in_several_hash_slots_are_decided_together_and_denials_are_ref
     }
 }
 
+/// Returns a limit with so many keys that the 8 of these tests fit into each partition.
+fn with_max_keys(limit: &LimitSpec) -> Arc<LimitSpec> {
+    let copy = LimitSpec::new(limit.scope.clone(), limit.rates.clone());
+    Arc::new(copy.with_max_keys(64 * 20))
+}
+
 /// Moves a hash slot key by key, and calls `pause` between the steps.
 fn move_slot(cluster: &Cluster, slot: u16, from: usize, to: usize, pause: impl Fn()) {
     let (source, target) = (cluster.id(from), cluster.id(to));
@@ -191,7 +197,8 @@ async fn stores_admit_exactly_the_limit_while_a_hash_slot_moves() {
     healthy(&stores[0]).await;
     // All keys are in one partition, so that all of them move. Two limits make checks of several keys.
     let (number, partitions) = (400, 64);
-    let limits = [limit("moved-a", number), limit("moved-b", number)];
+    // Their registries move as well, and never stand in the way of a key.
+    let limits = [limit("moved-a", number), limit("moved-b", number)].map(|limit| with_max_keys(&limit));
     let keys: Vec<u128> = (0..8).map(|n| 17 + n * partitions).collect();
     let slot = cluster.slot(&stores[0], &counter(&limits[0], keys[0]));
     let (from, steps) = (cluster.owner_of(slot, 0), Arc::new(AtomicUsize::new(0)));
@@ -254,7 +261,7 @@ async fn stores_admit_exactly_the_limit_while_a_hash_slot_moves() {
 async fn checks_succeed_while_the_keys_of_a_hash_slot_are_on_two_servers() {
     let cluster = Cluster::start(&[]);
     let store = start(&cluster, Duration::from_secs(10));
-    let limits = [limit("half-a", 3), limit("half-b", 5)];
+    let limits = [limit("half-a", 3), limit("half-b", 5)].map(|limit| with_max_keys(&limit));
     let both = |n: u128| [counter(&limits[0], 17 + 64 * n), counter(&limits[1], 17 + 64 * n)];
     for n in 0..4 {
         assert_eq!(admitted(&store, &both(n), 1).await, 1);
@@ -264,7 +271,7 @@ async fn checks_succeed_while_the_keys_of_a_hash_slot_are_on_two_servers() {
     let to = (from + 1) % 3;
     cluster.set_slot(to, slot, "IMPORTING", &cluster.id(from)).unwrap();
     cluster.set_slot(from, slot, "MIGRATING", &cluster.id(to)).unwrap();
-    // Three of the eight keys move, so some clients have their keys on two servers.
+    // Three of the eight keys and two registries move, so some clients have their keys on two servers.
     assert_eq!(cluster.migrate(slot, from, to, 3), 3);
     // The first call has keys on the old server, on the new one, and new keys.
     let many: Vec<_> = (0..8)

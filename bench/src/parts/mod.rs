@@ -54,6 +54,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "redis" => redis::throughput::measure(cores).await?.into(),
             "limitador" => redis::limitador::measure(cores).await?.into(),
             "callers" => (Vec::new(), redis::callers::measure(cores).await?).into(),
+            "new-keys" => redis::new_keys::measure(cores).await?.into(),
             "few-callers" => redis::few_callers::measure(cores).await?.into(),
             "processes" => redis::processes::measure(cores).await?.into(),
             "leases" => redis::leases::measure(cores).await?.into(),

@@ -22,6 +22,12 @@ pub(crate) fn limit(scope: &str, requests: u32) -> anyhow::Result<Arc<LimitSpec>
     limit_of_periods(scope, requests, &[PERIOD])
 }
 
+/// A limit of `requests` in [`PERIOD`], by a sliding window, with a maximum number of keys.
+pub(crate) fn limit_of_keys(scope: &str, requests: u32, max_keys: u64) -> anyhow::Result<Arc<LimitSpec>> {
+    let rates = vec![rate(requests, PERIOD, Algorithm::SLIDING_WINDOW)?];
+    Ok(Arc::new(LimitSpec::new(scope, rates).with_max_keys(max_keys)))
+}
+
 /// A limit of `requests` in each of the periods, by sliding windows.
 pub(crate) fn limit_of_periods(
     scope: &str,

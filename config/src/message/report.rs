@@ -37,6 +37,9 @@ pub enum PolicyReport {
         /// The proxy through which most requests arrive, if the policy does not trust it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         untrusted_proxy: Option<UntrustedProxy>,
+        /// Names of the limits with nearly as many keys as `maxKeys` allows.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        nearly_full: Vec<String>,
     },
     /// The sidecar cannot enforce this version. The version that was applied before stays applied.
     #[serde(rename = "refused", rename_all = "camelCase")]

@@ -11,6 +11,9 @@ use crate::policy::{CompiledAdaptive, Mode};
 /// its slots three times within it, so a shorter outage of the store loses no slot.
 pub const SLOT_LEASE_MILLIS: u64 = 30_000;
 
+/// Number of keys of a limit that names no other maximum.
+pub const DEFAULT_MAX_KEYS: u64 = 100_000;
+
 /// A compiled limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -30,6 +33,10 @@ pub struct CompiledLimit {
     pub key: Vec<KeyPart>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
+    /// Number of keys that the store keeps at most, within 25 %. New keys beyond it share one counter. `None` is
+    /// [`DEFAULT_MAX_KEYS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_keys: Option<u64>,
     /// Kind of the limit, and how much it admits.
     pub kind: LimitKind,
 }
@@ -89,6 +96,18 @@ pub struct Slots {
     pub lease: Period,
     /// Longest time, in milliseconds, for which a request whose client has left keeps its slot.
     pub abandoned_for_millis: u64,
+}
+
+impl CompiledLimit {
+    /// Returns the number of keys that the store keeps at most; 0 for any number. A limit with one key for all clients
+    /// needs no maximum. Nor does a limit of concurrency: its records end with the requests in flight.
+    #[must_use]
+    pub fn most_keys(&self) -> u64 {
+        match self.kind {
+            LimitKind::Rates(_) if !self.key.is_empty() => self.max_keys.unwrap_or(DEFAULT_MAX_KEYS),
+            LimitKind::Rates(_) | LimitKind::Slots(_) | LimitKind::Adaptive(_) => 0,
+        }
+    }
 }
 
 impl LimitKind {

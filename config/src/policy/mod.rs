@@ -20,6 +20,8 @@ pub mod mode;
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
 pub use ids::{PolicyHash, PolicyUid};
-pub use limit::{Boosted, Capacity, CompiledLimit, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots};
+pub use limit::{
+    Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
+};
 pub use mode::Mode;
 pub use sluice_store::{Consistency, OnStoreFailure};

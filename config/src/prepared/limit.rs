@@ -1,6 +1,7 @@
 //! One limit, ready to be applied to requests.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_limiter::adaptive::Adaptive;
@@ -12,6 +13,7 @@ use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{CompiledLimit, LimitKind, Mode, Rates, Slots};
+use crate::prepared::key_usage::KeyUsageMeter;
 use crate::request::RequestAttributes;
 
 /// Largest number of rates of one limit.
@@ -30,6 +32,10 @@ pub struct PreparedLimit {
     pub kind: PreparedKind,
     /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
     pub abandoned_for: Duration,
+    /// Number of keys that the store keeps at most; 0 for any number.
+    pub max_keys: u64,
+    /// How much of `max_keys` is in use.
+    pub key_usage: Arc<KeyUsageMeter>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
     key: KeyBuilder,
@@ -68,6 +74,8 @@ impl PreparedLimit {
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
             kind: PreparedKind::new(&limit.kind)?,
+            max_keys: limit.most_keys(),
+            key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
             matches: matchers(&limit.matches, Purpose::Limit)?,
             except: matchers(&limit.except, Purpose::Exemption)?,

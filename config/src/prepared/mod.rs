@@ -2,8 +2,10 @@
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit.
+//! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
+pub mod key_usage;
 pub mod limit;
 pub mod policy;
 mod untrusted_proxy;

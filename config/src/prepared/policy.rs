@@ -1,6 +1,7 @@
 //! A whole policy, ready to be applied to requests.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use crate::client_address::{self, ClientAddress};
 use crate::key::Identity;
@@ -75,6 +76,14 @@ impl PreparedPolicy {
             client_address: policy.client_address,
             untrusted_proxy: UntrustedProxyDetector::default(),
         })
+    }
+
+    /// Returns the names of the limits with nearly as many keys as they may have.
+    #[must_use]
+    pub fn nearly_full(&self) -> Vec<String> {
+        let now = Instant::now();
+        let full = self.limits.iter().filter(|limit| limit.key_usage.is_high(now));
+        full.map(|limit| limit.name.clone()).collect()
     }
 
     /// Returns the proxy through which most requests arrive that a limit by address applies to, if the policy does

@@ -3,10 +3,23 @@
 use sluice_config::client_address::ClientAddress;
 
 /// The settings of an installation that apply to all its policies.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installation {
     /// Source of client addresses for policies without `clientAddress`. Default: the address of the peer.
     pub client_address: Option<ClientAddress>,
+    /// Largest `maxKeys` of a limit.
+    pub max_keys: u64,
+    /// Text that follows "ask" where a policy wants more than the installation allows.
+    pub contact: String,
+}
+
+/// Largest `maxKeys` of a limit, unless the installation sets another one.
+const MAX_KEYS: u64 = 1_000_000;
+
+impl Default for Installation {
+    fn default() -> Self {
+        Self { client_address: None, max_keys: MAX_KEYS, contact: "the administrators of Sluice".to_owned() }
+    }
 }
 
 #[cfg(feature = "args")]
@@ -20,7 +33,7 @@ mod args {
     use serde::de::value::Error;
     use sluice_config::client_address::{AddressHeader, ClientAddress};
 
-    use super::Installation;
+    use super::{Installation, MAX_KEYS};
 
     /// The flags of a command that describe an installation.
     #[derive(clap::Args, Debug, Clone)]
@@ -37,14 +50,23 @@ mod args {
         )]
         #[arg(value_parser = header)]
         client_address_header: AddressHeader,
+        /// Largest maxKeys of a limit
+        #[arg(long, env = "SLUICE_MAX_KEYS_PER_LIMIT", value_name = "KEYS", default_value_t = MAX_KEYS)]
+        #[arg(value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
+        max_keys_per_limit: u64,
     }
 
     impl From<&InstallationArgs> for Installation {
         fn from(args: &InstallationArgs) -> Self {
-            let InstallationArgs { trusted_proxies, client_address_header } = args.clone();
+            let InstallationArgs { trusted_proxies, client_address_header, max_keys_per_limit } =
+                args.clone();
             let is_set = !trusted_proxies.is_empty();
             let client_address = ClientAddress { trusted_proxies, header: client_address_header };
-            Self { client_address: is_set.then_some(client_address) }
+            Self {
+                client_address: is_set.then_some(client_address),
+                max_keys: max_keys_per_limit,
+                ..Self::default()
+            }
         }
     }
 

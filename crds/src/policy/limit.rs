@@ -2,10 +2,11 @@
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::policy::{CompiledLimit, LimitKind, Mode, Rates};
+use sluice_config::policy::{CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Rates};
 use sluice_limiter::{self as limiter, RateError, Requests};
 
 use crate::compile::field::{Field, number};
+use crate::compile::installation::Installation;
 use crate::compile::redundant_rates;
 use crate::compile::redundant_rates::Relation;
 use crate::duration;
@@ -31,12 +32,41 @@ pub struct Limit {
     /// Strictness with which the rates are enforced. Default: hard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
+    /// Number of keys, that is, of clients at a time, for which the store keeps a counter; it is held within 25 %. Known
+    /// keys keep their counters. Beyond the number, new keys share one counter. Each key takes about 200 bytes, and is
+    /// forgotten when it no longer counts. The administrators of Sluice set the maximum. Default: 100000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10_000))]
+    pub max_keys: Option<i64>,
 }
 
 impl Limit {
-    pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode) -> CompiledLimit {
+    pub(crate) fn compile(
+        &self,
+        at: &Field<'_>,
+        policy_mode: Mode,
+        installation: &Installation,
+    ) -> CompiledLimit {
         let rates = LimitKind::Rates(self.compile_rates(at));
-        self.selection.compile(at, policy_mode, rates)
+        let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
+        CompiledLimit { max_keys, ..self.selection.compile(at, policy_mode, rates) }
+    }
+
+    /// Compiles the maximum number of keys. The default is reduced to what the installation allows.
+    fn compile_max_keys(&self, at: &Field<'_>, installation: &Installation) -> Option<u64> {
+        let Installation { max_keys: most, contact, .. } = installation;
+        let Some(max_keys) = self.max_keys.map(number) else {
+            return (*most < DEFAULT_MAX_KEYS).then_some(*most);
+        };
+        if max_keys > *most {
+            at.violation(format_args!(
+                "{max_keys} is more than this installation allows, which is {most}: reduce it, or ask {contact} for more"
+            ));
+        }
+        if self.selection.key.is_none() {
+            at.warning("has no effect, because the limit has no `key`: all clients share one counter");
+        }
+        Some(max_keys)
     }
 
     /// Compiles the rates. Leaves out those that are not valid.

@@ -120,7 +120,8 @@ impl RateLimitPolicySpec {
             at.at("limits").violation("is required unless spec.concurrency is set");
         }
         let limits = self.limits.iter().enumerate();
-        let limits = limits.map(|(n, limit)| Some(limit.compile(&at.at("limits").entry(n), self.mode)));
+        let limits =
+            limits.map(|(n, limit)| Some(limit.compile(&at.at("limits").entry(n), self.mode, installation)));
         let concurrency = self.concurrency.iter().enumerate().map(|(n, limit)| {
             let at = at.at("concurrency").entry(n);
             let same_name = |other: &Limit| other.selection.name == limit.selection.name;

@@ -15,6 +15,9 @@ use crate::distribution::identity::Identity;
 pub const EXPIRY: Duration = Duration::from_secs(30);
 /// Maximum number of characters of a nack's reason that are kept.
 const MAX_REASON: usize = 500;
+/// Number of limits of a policy, and length of their names.
+const MAX_LIMITS: usize = 48;
+const MAX_LIMIT_NAME: usize = 63;
 
 /// The last report of a pod's sidecar about one edit of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,10 +60,20 @@ impl Session {
     /// Returns the proxy that this edit of a policy does not trust, if most requests arrive through it.
     pub(super) fn untrusted_proxy(&self, policy_uid: &str, hash: &PolicyHash) -> Option<UntrustedProxy> {
         match self.reports.get(policy_uid)? {
-            PolicyReport::Applied { hash: applied, untrusted_proxy } if applied == hash => {
+            PolicyReport::Applied { hash: applied, untrusted_proxy, .. } if applied == hash => {
                 untrusted_proxy.clone()
             }
             PolicyReport::Applied { .. } | PolicyReport::Nacked { .. } => None,
+        }
+    }
+
+    /// Returns the names of the limits of this edit of a policy that have nearly as many keys as they may have.
+    pub(super) fn nearly_full(&self, policy_uid: &str, hash: &PolicyHash) -> Vec<String> {
+        match self.reports.get(policy_uid) {
+            Some(PolicyReport::Applied { hash: applied, nearly_full, .. }) if applied == hash => {
+                nearly_full.clone()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -77,7 +90,7 @@ impl Session {
 }
 
 /// Makes a report fit for a status message: the reason of a nack becomes one short line without control
-/// characters, which a terminal would interpret.
+/// characters, which a terminal would interpret, and no more limits are named than a policy can have.
 pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
     match report {
         PolicyReport::Nacked { hash, mut reason } => {
@@ -87,7 +100,11 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
             reason.retain(|c| !c.is_control());
             PolicyReport::Nacked { hash, reason }
         }
-        applied @ PolicyReport::Applied { .. } => applied,
+        PolicyReport::Applied { hash, untrusted_proxy, mut nearly_full } => {
+            nearly_full.retain(|name| name.len() <= MAX_LIMIT_NAME);
+            nearly_full.truncate(MAX_LIMITS);
+            PolicyReport::Applied { hash, untrusted_proxy, nearly_full }
+        }
     }
 }
 

@@ -68,7 +68,7 @@ impl Leader {
             self.hub.clone(),
             self.queue.clone(),
             self.metrics.clone(),
-            (&self.args.installation).into(),
+            self.args.installation(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());
         let stores =

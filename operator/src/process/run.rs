@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let handle = Handle::new();
 
     let reviewer = Reviewer {
-        installation: (&args.installation).into(),
+        installation: args.installation(),
         quotas: Some((args.quotas.clone(), client.clone())),
         stores: Some(default_store::rules(&args)),
     };

@@ -80,6 +80,7 @@ pub async fn dereference(
         Ok::<_, kube::Error>(CountedPod {
             confirmation: context.hub.confirmation(&pod.uid, uid, hash),
             untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
+            nearly_full: context.hub.nearly_full(&pod.uid, uid, hash),
             store: context.hub.store_report(&pod.uid, store),
             pod,
             facts,

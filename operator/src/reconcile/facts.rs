@@ -70,6 +70,8 @@ pub struct CountedPod {
     pub confirmation: Confirmation,
     /// The proxy through which most of its requests arrive, if the policy does not trust it.
     pub untrusted_proxy: Option<UntrustedProxy>,
+    /// Names of the limits with nearly as many keys as they may have, as its sidecar reports them.
+    pub nearly_full: Vec<String>,
     /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
     pub store: Option<StoreReport>,
 }

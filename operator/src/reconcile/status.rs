@@ -3,6 +3,7 @@
 //!
 //! - [`observed`]: everything that the status is computed from.
 //! - `accepted`, `resolved_refs`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
+//! - `nearly_full`: limits with nearly as many keys as they may have, for the message of `ready`.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
 //! - `mend`: commands that a message shows.
 //! - `text`: helpers for messages.
@@ -21,6 +22,7 @@ use accepted::accepted;
 use captured::captured;
 use client_address::client_address;
 use finding::condition;
+use nearly_full::nearly_full;
 use observed::Observed;
 use programmed::programmed;
 use ready::ready;
@@ -32,6 +34,7 @@ mod captured;
 mod client_address;
 mod finding;
 mod mend;
+mod nearly_full;
 pub mod observed;
 mod programmed;
 mod ready;
@@ -54,7 +57,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         (types::PROGRAMMED, &programmed.finding),
         (types::CAPTURED, &captured),
     ];
-    let ready = ready(observed.outcome, &required, &store_healthy);
+    let ready = ready(observed.outcome, &required, &store_healthy, nearly_full(observed));
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),

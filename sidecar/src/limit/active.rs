@@ -103,7 +103,8 @@ impl ActiveLimit {
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => true,
         };
         let effective = |rates: &[Rate]| {
-            let spec = Arc::new(LimitSpec::new(limit.scope.clone(), rates.to_vec()));
+            let spec = LimitSpec::new(limit.scope.clone(), rates.to_vec()).with_max_keys(limit.max_keys);
+            let spec = Arc::new(spec);
             let plan = LimitPlan::new(spec, consistency, on_failure, corrected, replicas.clone());
             EffectiveRates { plan: Arc::new(plan), names: RateNames::new(name, rates) }
         };

@@ -5,7 +5,7 @@
 
 use futures::future::join_all;
 use sluice_store::check::Decisions;
-use sluice_store::{CheckOutcome, CheckResponse, PlannedCounter, Reservation, Source, StoreError};
+use sluice_store::{CheckOutcome, CheckResponse, KeyUsages, PlannedCounter, Reservation, Source, StoreError};
 use smallvec::SmallVec;
 
 use crate::config::limiter_handle::LimiterHandle;
@@ -130,6 +130,7 @@ async fn check_parts(
 struct Merged {
     decisions: Vec<Decisions>,
     reservations: SmallVec<[Reservation; 2]>,
+    key_usages: KeyUsages,
     uncounted: u64,
     at: u64,
     source: Source,
@@ -141,6 +142,7 @@ impl Merged {
         Self {
             decisions: vec![Decisions::new(); counters],
             reservations: SmallVec::from_elem(Reservation::Nothing, counters),
+            key_usages: KeyUsages::default(),
             uncounted: 0,
             at: 0,
             source: Source::Store,
@@ -159,6 +161,7 @@ impl Merged {
                 outcome.reservations.get(n).copied().unwrap_or(Reservation::Nothing);
             self.uncounted |= (uncounted >> n & 1) << position;
         }
+        self.key_usages.extend(&outcome.response.key_usages, &part.positions);
         self.at = self.at.max(outcome.response.at);
         // A store that failed decides how the check is reported.
         if outcome.failure.is_some() && self.failure.is_none() {
@@ -167,11 +170,12 @@ impl Merged {
     }
 
     fn finish(self, admitted: bool) -> Checked {
-        let Self { decisions, mut reservations, uncounted, at, source, failure } = self;
+        let Self { decisions, mut reservations, key_usages, uncounted, at, source, failure } = self;
         if !admitted {
             reservations.fill(Reservation::Nothing);
         }
-        let response = CheckResponse { admitted, at, decisions: decisions.into_iter().flatten().collect() };
+        let response =
+            CheckResponse { admitted, at, decisions: decisions.into_iter().flatten().collect(), key_usages };
         Checked { outcome: CheckOutcome { response, reservations, source, failure }, uncounted }
     }
 }

@@ -133,6 +133,11 @@ async fn decide_by_counters(
     }
     let by_local_quota = checked.by_local_quota();
     let Checked { outcome, uncounted } = checked;
+    for usage in &outcome.response.key_usages.0 {
+        if let Some(&limit) = limits.get(usize::from(usage.counter)) {
+            snapshot.limit(limit).metrics.record_key(*usage);
+        }
+    }
     let status = RateLimitStatus {
         snapshot,
         limits,
@@ -171,6 +176,7 @@ async fn check_shadow(
         Ok((checked, acquired)) if checked.uncounted == 0 => {
             let admitted = checked.outcome.response.admitted;
             let metrics = &limit.metrics;
+            checked.outcome.response.key_usages.0.iter().for_each(|usage| metrics.record_key(*usage));
             let metric = if admitted { &metrics.admitted } else { &metrics.shadow_denied };
             metric.inc();
             if checked.by_local_quota() {

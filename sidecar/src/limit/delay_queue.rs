@@ -97,6 +97,7 @@ impl Charge {
         let refund = || {
             let reservation = match *status.reservations.get(n)? {
                 Reservation::Store(at) => Reservation::Store(at + delay),
+                Reservation::Overflow(at) => Reservation::Overflow(at + delay),
                 Reservation::Local(at) => Reservation::Local(at + delay),
                 Reservation::Nothing => return None,
             };

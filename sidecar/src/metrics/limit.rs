@@ -1,7 +1,12 @@
 //! The metrics of one limit.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use sluice_config::prepared::key_usage::KeyUsageMeter;
+use sluice_store::KeyUsage;
 
 use crate::limit::adaptive::AdaptiveMetrics;
 
@@ -26,9 +31,29 @@ pub(crate) struct LimitMetrics {
     /// Slots that this process holds, for a shared concurrency limit.
     pub(crate) held: Option<Gauge>,
     pub(crate) adaptive: Option<AdaptiveMetrics>,
+    /// For a limit with a maximum number of keys.
+    pub(crate) keys: Option<KeyMetrics>,
+}
+
+/// The metrics of a limit's keys.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyMetrics {
+    /// Checks of new keys that the overflow counter decided.
+    pub(super) overflowed: Counter,
+    pub(super) usage: Arc<KeyUsageMeter>,
 }
 
 impl LimitMetrics {
+    /// Records what a response shows about a new key of the limit.
+    pub(crate) fn record_key(&self, usage: KeyUsage) {
+        if let Some(keys) = &self.keys {
+            keys.usage.observe(usage.used, Instant::now());
+            if usage.used.is_none() {
+                keys.overflowed.inc();
+            }
+        }
+    }
+
     /// Returns the metric of decisions by local quota.
     pub(crate) fn by_local_quota(&self, admitted: bool) -> &Counter {
         &self.local_quota[usize::from(!admitted)]

@@ -15,7 +15,8 @@ use sluice_limiter::Rate;
 use crate::config::stores::CurrentLimiters;
 use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
-use crate::metrics::limit::LimitMetrics;
+use crate::metrics::keys::KeyUsages;
+use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
@@ -67,6 +68,8 @@ pub(crate) struct Metrics {
     boosted: Family<LimitLabels, Gauge>,
     held: Family<LimitLabels, Gauge>,
     adaptive: [Family<LimitLabels, Gauge>; 3],
+    overflowed: Family<LimitLabels, Counter>,
+    key_usages: KeyUsages,
     policies: Family<PolicyInfoLabels, Gauge>,
     replicas: Family<PolicyLabels, Gauge>,
     upstream_errors: Family<ReasonLabels, Counter>,
@@ -115,6 +118,14 @@ impl Metrics {
         ]) {
             registry.register(name, help, family.clone());
         }
+        let overflowed = Family::default();
+        registry.register(
+            "key_overflow",
+            "Checks of new clients that the shared counter decided, because the limit has maxKeys keys",
+            overflowed.clone(),
+        );
+        let key_usages = KeyUsages::default();
+        registry.register_collector(Box::new(key_usages.clone()));
         let policies = Family::default();
         registry.register("policy_info", "Active policies with their hash", policies.clone());
         let replicas = Family::default();
@@ -160,6 +171,8 @@ impl Metrics {
             boosted,
             held,
             adaptive,
+            overflowed,
+            key_usages,
             policies,
             replicas,
             upstream_errors,
@@ -186,6 +199,12 @@ impl Metrics {
             family.remove(&labels);
             None
         };
+        let keys = (limit.max_keys > 0).then(|| {
+            let labels = LimitLabels { policy: policy.clone(), limit: limit.name.clone() };
+            let overflowed = self.overflowed.get_or_create_owned(&labels);
+            KeyMetrics { overflowed, usage: limit.key_usage.clone() }
+        });
+        self.key_usages.set(&policy, &limit.name, keys.is_some().then_some(&limit.key_usage));
         let waits = limit.rates().iter().any(Rate::delays);
         let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
@@ -203,6 +222,7 @@ impl Metrics {
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
             boosted: gauge(&self.boosted, limit.boosted().is_some()),
             held: gauge(&self.held, is_shared),
+            keys,
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
                 limit,
                 in_flight,

@@ -186,6 +186,19 @@ impl Leases {
         Some(counter)
     }
 
+    /// Forgets a key whose block was charged to the overflow counter, which many keys share. Returns the settlement that
+    /// gives the block back. The key's requests are then checked in the store one by one.
+    pub(crate) fn overflowed(&self, acquisition: &BlockAcquisition, grant: &Grant) -> Settlement {
+        let Counter { limit, key, cost } = &acquisition.counter;
+        let mut shard = self.lock(acquisition.id);
+        if shard.get_mut(acquisition.id).is_some_and(|leased| leased.waits_for(acquisition)) {
+            shard.remove(acquisition.id);
+        }
+        let delta = -i64::try_from(grant.granted.saturating_mul(*cost)).unwrap_or(i64::MAX);
+        let (limit, charged) = (limit.clone(), grant.response.at);
+        Settlement { limit, key: *key, charged, delta, overflowed: true }
+    }
+
     /// Records that an acquisition failed or was abandoned. Does nothing if it has succeeded.
     pub(crate) fn acquisition_failed(&self, acquisition: &BlockAcquisition) {
         let mut shard = self.lock(acquisition.id);
@@ -278,6 +291,7 @@ impl Leases {
             key: leased.key,
             charged: block_return.charged_at,
             delta: -i64::try_from(block_return.amount).unwrap_or(i64::MAX),
+            overflowed: false,
         }
     }
 

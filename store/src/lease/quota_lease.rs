@@ -160,7 +160,7 @@ impl QuotaLease {
         decisions: &[sluice_limiter::Decision],
         now: u64,
     ) {
-        let own = CheckResponse { admitted: response.admitted, at: response.at, decisions: decisions.into() };
+        let own = CheckResponse { decisions: decisions.into(), ..response.clone() };
         self.record_response(spec, terms, if own.admitted { cost } else { 0 }, &own, now);
         if decisions.iter().any(|decision| !decision.admitted) {
             self.pause.begin(terms, self.estimate.share(), &own, cost.max(1), true, now);

@@ -92,9 +92,10 @@ impl Limiter {
     ) -> Result<(), StoreError> {
         match &self.0 {
             Kind::Memory(store) => {
-                if let Reservation::Store(charged) = reservation {
+                if let Reservation::Store(charged) | Reservation::Overflow(charged) = reservation {
+                    let overflowed = matches!(reservation, Reservation::Overflow(_));
                     let limit = counter.limit.spec.clone();
-                    store.settle(&Settlement { limit, key: counter.key, charged, delta });
+                    store.settle(&Settlement { limit, key: counter.key, charged, delta, overflowed });
                 }
                 Ok(())
             }

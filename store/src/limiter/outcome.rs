@@ -57,6 +57,9 @@ pub enum Source {
 pub enum Reservation {
     /// Charged in the store at this instant of its clock, in microseconds.
     Store(u64),
+    /// Charged in the store at this instant of its clock, in microseconds, to the counter that new keys share beyond the
+    /// limit's maximum number of keys.
+    Overflow(u64),
     /// Charged to local quota at this instant of the store's clock as estimated here, in microseconds.
     Local(u64),
     /// Not charged.

@@ -93,7 +93,7 @@ impl LimitPlan {
         corrected: bool,
         replicas: Arc<Replicas>,
     ) -> Self {
-        let with_one_rate = |rate| Arc::new(LimitSpec::new(spec.scope.clone(), vec![rate]));
+        let with_one_rate = |rate| Arc::new(spec.with_rate(rate));
         let single_rate_specs = match &spec.rates[..] {
             [_] => std::iter::once(spec.clone()).collect(),
             rates => rates.iter().copied().map(with_one_rate).collect(),

@@ -265,7 +265,7 @@ proptest! {
                 },
                 Step::Settle(charge, delta) => if let Some(n) = charge.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
-                    let settlement = Settlement { limit, key, charged, delta };
+                    let settlement = Settlement { limit, key, charged, delta, overflowed: false };
                     store.settle_key_at(&settlement, key.0, now);
                     model.settle(&settlement, now);
                 }

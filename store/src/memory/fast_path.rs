@@ -100,8 +100,12 @@ impl MemoryStore {
         let mut shard = self.lock_without_hot(shard_of(id));
         if !shard.tick()
             && let Some(cell) = shard.table.find(id)
+            && let before = cell.instant()
             && let Some(verdict) = bucket.check(cell, now)
         {
+            // The record of a bucket expires a millisecond after its instant.
+            let after = cell.instant();
+            self.registries.replace(&counter.limit, before + 1, after + 1, now);
             drop(shard);
             return CheckResponse::single(bucket.decision(verdict), now);
         }

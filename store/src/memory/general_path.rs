@@ -3,14 +3,16 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use sluice_limiter::Decision;
+use sluice_limiter::{Decision, Record};
 use smallvec::{SmallVec, smallvec};
 
 use super::cell::{CounterId, Layout, TableCell};
+use super::key_registries::usage;
 use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
 use crate::check::{CheckResponse, Counter, Records, Settlement, decide, settle};
+use crate::key_usage::KeyUsages;
 
 /// Locked shards with their numbers.
 type LockedShards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
@@ -21,16 +23,19 @@ impl MemoryStore {
     pub(super) fn check_any(&self, check: &[Counter], now: u64) -> CheckResponse {
         if let [counter] = check
             && let Some(layout) = &counter.limit.prepared.layout
-            && let Some(decision) = self.check_one(counter, layout, now)
+            && let Some((decision, used)) = self.check_one(counter, layout, now)
         {
-            return CheckResponse::single(decision, now);
+            let mut response = CheckResponse::single(decision, now);
+            response.key_usages.0.extend(used.map(|used| usage(0, Some(used))));
+            return response;
         }
         self.check_all(check, now)
     }
 
     /// Checks one counter with one rate whose record fits into a cell. Returns `None` and changes nothing if
-    /// the stored record is in another form, or if the key is new and the store is full.
-    fn check_one(&self, counter: &Counter, layout: &Layout, now: u64) -> Option<Decision> {
+    /// the stored record is in another form, or if the key is new and the store or the limit is full. Also returns the
+    /// part of the limit's maximum number of keys that is in use, if the key was counted.
+    fn check_one(&self, counter: &Counter, layout: &Layout, now: u64) -> Option<(Decision, Option<u16>)> {
         let Counter { limit, key, cost } = counter;
         let id = limit.prepared.id(key.0);
         let mut shard = self.lock(shard_of(id));
@@ -41,24 +46,30 @@ impl MemoryStore {
             Err(_) => None,
         };
         let rate = limit.rates.first()?;
+        let before = stored.as_ref().map_or(0, Record::expires_at);
+        // A counter that has expired and was not removed yet is new as well.
+        if found.is_ok() && before <= now / 1000 && !self.registries.has_room(limit, now) {
+            return None;
+        }
         let (record, at) = rate.roll(stored, now + rate.phase(key.0));
         let room = rate.has_room(&record, at, *cost);
         let record =
             if room { rate.charge(record, at, *cost) } else { rate.charge_denied(record, at, *cost) };
         let decision = rate.decision(&record, at, *cost, room, room);
+        let after = record.expires_at();
         match found {
             Ok(at) => shard.set(id, at, layout, record),
             // Only logs count denials, and they do not fit into a cell.
-            Err(_) if !room => {}
+            Err(_) if !room => return Some((decision, None)),
             Err(at) => {
                 let cell = TableCell::pack(id, layout, &record)?;
-                if !self.reserve() {
+                if !self.registries.has_room(limit, now) || !self.reserve() {
                     return None;
                 }
                 shard.insert(id, at, cell);
             }
         }
-        Some(decision)
+        Some((decision, self.registries.replace(limit, before, after, now)))
     }
 
     /// Decides any check.
@@ -73,10 +84,17 @@ impl MemoryStore {
             }
             let (mut reserved, mut full) = (0, false);
             for ((id, overflowed), counter) in ids.iter_mut().zip(&mut overflowed).zip(check) {
-                if *overflowed || shard(&mut locked, *id).is_none_or(|shard| shard.table.seek(*id).is_ok()) {
+                let is_known = |shard: &mut Shard| match shard.table.seek(*id) {
+                    Ok(at) => {
+                        let lives = shard.table.get(at).is_some_and(|cell| cell.expires_at() > now / 1000);
+                        lives || self.registries.has_room(&counter.limit, now)
+                    }
+                    Err(_) => false,
+                };
+                if *overflowed || shard(&mut locked, *id).is_none_or(is_known) {
                     continue;
                 }
-                if self.reserve() {
+                if self.registries.has_room(&counter.limit, now) && self.reserve() {
                     reserved += 1;
                 } else {
                     (full, *overflowed, *id) = (true, true, counter.limit.prepared.id(OVERFLOW));
@@ -87,13 +105,15 @@ impl MemoryStore {
                 self.keys.fetch_sub(reserved, Ordering::Relaxed);
                 continue;
             }
-            let (response, new) = match MergedCheck::new(check, &ids) {
-                None => decide_locked(&mut locked, check, &ids, now),
+            let (mut response, new) = match MergedCheck::new(check, &ids) {
+                None => self.decide_locked(&mut locked, check, &ids, now),
                 Some(merged) => {
-                    let (response, new) = decide_locked(&mut locked, &merged.check, &merged.ids, now);
+                    let (response, new) = self.decide_locked(&mut locked, &merged.check, &merged.ids, now);
                     (merged.expand(&response), new)
                 }
             };
+            let overflowed = overflowed.iter().enumerate().filter(|&(_, &overflowed)| overflowed);
+            response.key_usages.0.extend(overflowed.map(|(n, _)| usage(n, None)));
             self.keys.fetch_add(new, Ordering::Relaxed);
             self.keys.fetch_sub(reserved, Ordering::Relaxed);
             return response;
@@ -107,11 +127,54 @@ impl MemoryStore {
         let mut shard = self.lock(shard_of(id));
         let (mut records, stored) = shard.take(id, limit);
         if stored.exists {
+            let before = expiry(&records, stored.others());
             settle(settlement, &mut records, now);
+            let after = expiry(&records, stored.others());
             shard.put(id, limit, records, stored, now);
+            if key != OVERFLOW {
+                self.registries.replace(limit, before, after, now);
+            }
             return true;
         }
         false
+    }
+
+    /// Decides a check on the counters with these ids, whose shards are locked. Also returns how many of them are new.
+    fn decide_locked(
+        &self,
+        locked: &mut LockedShards<'_>,
+        check: &[Counter],
+        ids: &[CounterId],
+        now: u64,
+    ) -> (CheckResponse, usize) {
+        let taken = ids.iter().zip(check).map(|(&id, counter)| {
+            shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
+        });
+        let (mut records, stored): (SmallVec<[Records; 4]>, SmallVec<[StoredCounter; 4]>) = taken.unzip();
+        let expiries: SmallVec<[u64; 4]> =
+            records.iter().zip(&stored).map(|(records, stored)| expiry(records, stored.others())).collect();
+        for (records, stored) in records.iter_mut().zip(&stored) {
+            // After an edit, the records of the former rates determine what the new ones start with.
+            records.extend(stored.others().iter().cloned());
+        }
+        let mut response = decide(check, &mut records, now);
+        let (mut new, mut usages) = (0, KeyUsages::default());
+        let counters = ids.iter().zip(check).zip(records).zip(stored).zip(expiries).enumerate();
+        for (n, ((((&id, counter), records), stored), before)) in counters {
+            // A denied check creates no counter.
+            if (response.admitted || stored.exists || counter.limit.prepared.counts_denied)
+                && let Some(shard) = shard(locked, id)
+            {
+                let after = expiry(&records, stored.others());
+                new += usize::from(shard.put(id, &counter.limit, records, stored, now));
+                if id != counter.limit.prepared.id(OVERFLOW) {
+                    let used = self.registries.replace(&counter.limit, before, after, now);
+                    usages.0.extend(used.map(|used| usage(n, Some(used))));
+                }
+            }
+        }
+        response.key_usages = usages;
+        (response, new)
     }
 
     /// Removes some expired counters from a shard if a sweep is due. Also sweeps another shard, because an
@@ -149,33 +212,9 @@ impl MemoryStore {
     }
 }
 
-/// Decides a check on the counters with these ids, whose shards are locked. Also returns how many of them are
-/// new.
-fn decide_locked(
-    locked: &mut LockedShards<'_>,
-    check: &[Counter],
-    ids: &[CounterId],
-    now: u64,
-) -> (CheckResponse, usize) {
-    let taken = ids.iter().zip(check).map(|(&id, counter)| {
-        shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
-    });
-    let (mut records, stored): (SmallVec<[Records; 4]>, SmallVec<[StoredCounter; 4]>) = taken.unzip();
-    for (records, stored) in records.iter_mut().zip(&stored) {
-        // After an edit, the records of the former rates determine what the new ones start with.
-        records.extend(stored.others().iter().cloned());
-    }
-    let response = decide(check, &mut records, now);
-    let mut new = 0;
-    for (((&id, counter), records), stored) in ids.iter().zip(check).zip(records).zip(stored) {
-        // A denied check creates no counter.
-        if (response.admitted || stored.exists || counter.limit.prepared.counts_denied)
-            && let Some(shard) = shard(locked, id)
-        {
-            new += usize::from(shard.put(id, &counter.limit, records, stored, now));
-        }
-    }
-    (response, new)
+/// Returns the latest expiry of a counter's records, 0 if it has none.
+fn expiry(records: &[Record], others: &[Record]) -> u64 {
+    records.iter().chain(others).map(Record::expires_at).max().unwrap_or(0)
 }
 
 fn shard<'a>(locked: &'a mut LockedShards<'_>, id: CounterId) -> Option<&'a mut Shard> {

@@ -6,17 +6,19 @@
 //! - [`store`]: the store.
 //! - [`fast_path`]: checks of one counter with a plain window or a bucket, which are most checks.
 //! - [`general_path`]: all other checks, decided by [`decide`](crate::check::decide).
+//! - [`key_registries`]: the numbers of keys of limits with a maximum.
 //! - [`overflow`]: counters of a check that share the overflow counter of their limit.
 //! - [`rate`]: rates in a form that the fast path decides on.
 //! - [`table`]: shards, and the table of cells in each.
 //! - [`cell`]: a counter in 32 bytes.
 //!
-//! Memory is bounded. Checks now and then remove a few expired counters from their shard. Beyond `max_keys`,
+//! Memory is bounded. Checks now and then remove a few expired counters from their shard. Beyond the `max_keys` of the store or of a limit,
 //! the new keys of a limit share one overflow counter, and known keys keep their own.
 
 mod cell;
 mod fast_path;
 mod general_path;
+mod key_registries;
 mod overflow;
 mod rate;
 mod store;

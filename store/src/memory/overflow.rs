@@ -4,6 +4,7 @@
 
 use super::cell::CounterId;
 use crate::check::{CheckResponse, Counter};
+use crate::key_usage::{KeyUsage, KeyUsages};
 
 /// A check whose counters with equal ids are merged.
 pub(super) struct MergedCheck {
@@ -41,6 +42,12 @@ impl MergedCheck {
             let begin: usize = (0..index).map(rates).sum();
             response.decisions.iter().skip(begin).take(rates(index)).copied()
         });
-        CheckResponse { decisions: decisions.collect(), ..*response }
+        // The usages name the first counter of each that were merged.
+        let first = |usage: &KeyUsage| {
+            let counter = self.indexes.iter().position(|&index| index == usize::from(usage.counter))?;
+            Some(KeyUsage { counter: counter as u8, ..*usage })
+        };
+        let key_usages = KeyUsages(response.key_usages.0.iter().filter_map(first).collect());
+        CheckResponse { decisions: decisions.collect(), key_usages, ..*response }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cell::CounterId;
+use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
 use crate::check::{CheckResponse, Counter, Settlement};
 use crate::clock::Clock;
@@ -21,6 +22,8 @@ pub struct MemoryStore {
     pub(super) hot: Box<[Hot; SHARDS]>,
     pub(super) clock: Clock,
     pub(super) max_keys: usize,
+    /// Numbers of keys by limit, for limits with a maximum.
+    pub(super) registries: KeyRegistries,
     /// Number of keys in all shards.
     pub(super) keys: AtomicUsize,
     /// Number of sweeps of another shard than the check's own.
@@ -41,6 +44,7 @@ impl MemoryStore {
             shards: Box::new(std::array::from_fn(|number| AlignedShard(Mutex::new(Shard::new(number))))),
             hot: Box::new(std::array::from_fn(|_| Hot::default())),
             max_keys,
+            registries: KeyRegistries::default(),
             keys: AtomicUsize::new(0),
             foreign_sweeps: AtomicUsize::new(0),
             clock,
@@ -77,11 +81,13 @@ impl MemoryStore {
         self.check_any(check, now)
     }
 
-    /// Corrects a charge. A counter that has been removed stays removed; an additional charge then goes to
+    /// Corrects a charge, also if the overflow counter was charged. A counter that has been removed stays removed; an additional charge then goes to
     /// its limit's overflow counter, which may be the one that was charged.
     pub fn settle(&self, settlement: &Settlement) {
         let now = self.clock.now();
-        if !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0 {
+        if settlement.overflowed
+            || !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0
+        {
             self.settle_key_at(settlement, OVERFLOW, now);
         }
     }

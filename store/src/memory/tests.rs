@@ -264,7 +264,13 @@ fn store_settles_charges() {
     };
     let left = |key| store.check(&[Counter { cost: 0, ..counter(&limit, key) }]).decisions[0].remaining;
     let settle = |key, charged, delta| {
-        store.settle(&Settlement { limit: limit.clone(), key: hashed(key), charged, delta });
+        store.settle(&Settlement {
+            limit: limit.clone(),
+            key: hashed(key),
+            charged,
+            delta,
+            overflowed: false,
+        });
     };
     let (admitted, at) = charge(1);
     assert!(admitted);
@@ -351,8 +357,13 @@ fn a_key_that_is_checked_repeatedly_becomes_hot_and_cold_again() {
     assert!(!is_hot(&store, &counter(&limit, 1)));
     check_repeatedly();
     assert!(is_hot(&store, &counter(&limit, 1)));
-    let settlement =
-        Settlement { limit: limit.clone(), key: hashed(1), charged: store.clock.now(), delta: 100 };
+    let settlement = Settlement {
+        limit: limit.clone(),
+        key: hashed(1),
+        charged: store.clock.now(),
+        delta: 100,
+        overflowed: false,
+    };
     store.settle(&settlement);
     assert_eq!(check(1), 1_000 - 124);
     // It stays hot for a limited time.

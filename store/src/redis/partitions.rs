@@ -40,6 +40,11 @@ impl Partitions {
         self.0.get(at).copied().unwrap_or_default()
     }
 
+    /// Returns the number of partitions.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     /// Returns all hash slots.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u16> {
         self.0.iter().map(|&(_, slot)| slot)

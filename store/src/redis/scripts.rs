@@ -16,18 +16,26 @@ pub enum Script {
     General,
 }
 
-/// Joins the parts of the general script, and keeps their names.
-macro_rules! general {
+/// The source of a script, and the parts of which it consists with the names of their files.
+type Joined = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// Joins the parts of a script.
+macro_rules! joined {
     ($($part:literal)*) => {
-        const GENERAL: &str = concat!($(include_str!(concat!("script/lua/", $part))),*);
-        const GENERAL_PARTS: &[(&str, &str)] = &[$(($part, include_str!(concat!("script/lua/", $part)))),*];
+        (
+            concat!($(include_str!(concat!("script/lua/", $part))),*),
+            &[$(($part, include_str!(concat!("script/lua/", $part)))),*],
+        )
     };
 }
 
-general! {
-    "head.lua" "codec.lua" "window.lua" "log.lua" "gcra.lua" "warm_up.lua" "concurrency.lua" "decide.lua"
+const SINGLE: Joined = joined! { "registry.lua" "single.lua" };
+const PLAIN: Joined = joined! { "registry.lua" "plain.lua" };
+const RUNS: Joined = joined! { "registry.lua" "runs.lua" };
+const GENERAL: Joined = joined! {
+    "registry.lua" "head.lua" "codec.lua" "window.lua" "log.lua" "gcra.lua" "warm_up.lua" "concurrency.lua" "decide.lua"
     "settle.lua" "write.lua" "main.lua"
-}
+};
 
 impl Script {
     /// All scripts.
@@ -52,20 +60,21 @@ impl Script {
     /// Returns the source.
     #[must_use]
     pub fn source(self) -> &'static str {
-        match self {
-            Self::General => GENERAL,
-            _ => self.parts()[0].1,
-        }
+        self.joined().0
     }
 
     /// Returns the parts of the source in their order, each with the name of its file.
     #[must_use]
     pub fn parts(self) -> &'static [(&'static str, &'static str)] {
+        self.joined().1
+    }
+
+    fn joined(self) -> Joined {
         match self {
-            Self::Single => &[("single.lua", include_str!("script/lua/single.lua"))],
-            Self::Plain => &[("plain.lua", include_str!("script/lua/plain.lua"))],
-            Self::Runs => &[("runs.lua", include_str!("script/lua/runs.lua"))],
-            Self::General => GENERAL_PARTS,
+            Self::Single => SINGLE,
+            Self::Plain => PLAIN,
+            Self::Runs => RUNS,
+            Self::General => GENERAL,
         }
     }
 }

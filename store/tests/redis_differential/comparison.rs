@@ -7,15 +7,15 @@ use sluice_limiter::Record;
 use sluice_store::redis::Script;
 
 use crate::encoding::{RunCheck, encode_general, encode_nothing, encode_plain, encode_runs, runs};
-use crate::world::{BatchEntry, Stored, World, encode, expires, name};
+use crate::world::{BatchEntry, Stored, World, encode, expires, name, overflow_name, registry_name};
 
 /// Shadows `redis` with a table whose TIME reads two keys, and whose GET fails if another key says so. A mutant
 /// may neither loop nor repeat a string without end.
 const PRELUDE: &str = "local real, strings, turns = redis, string, 0
 local redis = {
-  pcall = function(...)
-    if real.call('GET', 'fake:failure') == '1' then return {err = 'ERR a failure'} end
-    return real.pcall(...)
+  pcall = function(name, ...)
+    if name == 'GET' and real.call('GET', 'fake:failure') == '1' then return {err = 'ERR a failure'} end
+    return real.pcall(name, ...)
   end,
   call = function(name, ...)
     if name == 'TIME' then return real.call('MGET', 'fake:seconds', 'fake:micros') end
@@ -190,7 +190,7 @@ impl<C: ConnectionLike> Call<'_, C> {
         if self.late && reply.len() > 1 {
             return Err(format!("the call was late: {reply:?}"));
         }
-        Ok((reply.split_off(1), self.values(names)?))
+        Ok((reply.split_off(1), self.values(&with_derived(names))?))
     }
 
     /// Returns the values and the expiries of keys.
@@ -244,9 +244,14 @@ impl<C: ConnectionLike> Call<'_, C> {
             let shared = run[0].shared();
             let before = counts(&mut rest, shared.len())?;
             let readable = shared.iter().all(|counter| {
+                let name = name(&counter.limit, counter.key);
+                let is_missing = world.is_missing(&name);
                 world.must_decide(counter)
-                    && !(world.get_fails && world.is_missing(&name(&counter.limit, counter.key)))
+                    && !(world.get_fails && is_missing)
+                    && !(is_missing && counter.limit.max_keys > 0 && world.is_full(&counter.limit))
             });
+            let expiries: Vec<_> =
+                shared.iter().map(|counter| world.expiry(&name(&counter.limit, counter.key))).collect();
             let expected: Vec<_> = shared.iter().flat_map(|counter| world.states_of(counter)).collect();
             if readable && before != expected.iter().map(|state| [state[1], state[2]]).collect::<Vec<_>>() {
                 return Err(format!("differs at {}: the shared counters are {before:?}", world.now));
@@ -254,22 +259,38 @@ impl<C: ConnectionLike> Call<'_, C> {
             let readable = readable && !(script == Script::Single && world.get_fails);
             let mut taken = 0;
             for check in run {
-                taken += compare_check(world, check, &mut rest, (&before, taken), readable, &mut undecided)?;
+                // A value that is no string stops the single script before it counts keys.
+                let counts_keys = readable && check.own().limit.max_keys > 0;
+                let own = name(&check.own().limit, check.own().key);
+                let is_missing = match script {
+                    Script::Single => !world.stored.contains_key(&own) && !world.get_fails,
+                    _ => world.is_missing(&own),
+                };
+                let is_full = counts_keys && is_missing && world.is_full(&check.own().limit);
+                let shared = (&before[..], taken);
+                taken += compare_check(world, check, &mut rest, shared, readable, is_full, &mut undecided)?;
+            }
+            for (counter, before) in shared.iter().zip(expiries) {
+                world.count_key(counter, before);
             }
         }
         if !rest.is_empty() {
             return Err(format!("the reply is too long: {rest:?}"));
         }
-        compare_values(world, &names, values)?;
+        world.end_call();
+        compare_values(world, &with_derived(&names), values)?;
         Ok(undecided)
     }
 
     /// Calls the general script, which decides all entries.
     fn general(&mut self, world: &mut World, entries: &[&BatchEntry]) -> Result<(), String> {
         let (names, payload) = encode_general(entries, self.deadline);
-        if !self.late && world.get_fails && names.iter().any(|name| world.is_missing(name)) {
+        let is_overflow = |entry: &&BatchEntry| matches!(entry, BatchEntry::Settle(one) if one.overflowed);
+        let gets = names.iter().any(|name| world.is_missing(name)) || entries.iter().any(is_overflow);
+        if !self.late && world.get_fails && gets {
             return match self.send(world, Script::General, &names, &payload) {
                 Err(error) if error.contains("a failure") => {
+                    let names = with_derived(&names);
                     compare_values(world, &names, self.values(&names)?)
                 }
                 other => Err(format!("GET has failed, but the reply is {other:?}")),
@@ -277,7 +298,10 @@ impl<C: ConnectionLike> Call<'_, C> {
         }
         let (reply, values) = self.send(world, Script::General, &names, &payload)?;
         let mut rest = &reply[..];
-        for entry in entries.iter().filter(|_| !self.late) {
+        let expiries: Vec<_> = names.iter().map(|name| (name.clone(), world.expiry(name))).collect();
+        let mut notes = vec![];
+        world.is_general = true;
+        for (n, entry) in entries.iter().enumerate().filter(|_| !self.late) {
             let before = world.records_of(entry);
             let expected = world.decide(entry);
             let got = rest.split_off(..expected.len().min(rest.len())).unwrap_or_default();
@@ -287,11 +311,17 @@ impl<C: ConnectionLike> Call<'_, C> {
                     "differs at {now}: {got:?}, expected {expected:?}, with {before:?} stored, by {entry:?}"
                 ));
             }
+            for (counter, keys) in std::mem::take(&mut world.call.notes) {
+                notes.extend([32 * n as i64 + counter as i64, keys as i64].map(Value::Int));
+            }
         }
-        if !rest.is_empty() {
-            return Err(format!("the reply is too long: {rest:?}"));
+        world.is_general = false;
+        if rest != notes {
+            return Err(format!("new keys: {rest:?}, expected {notes:?}"));
         }
-        compare_values(world, &names, values)
+        world.count_changed(&expiries);
+        world.end_call();
+        compare_values(world, &with_derived(&names), values)
     }
 }
 
@@ -325,6 +355,7 @@ fn compare_check<'a>(
     rest: &mut &[Value],
     (shared, taken): (&[[i64; 2]], i64),
     readable: bool,
+    is_full: bool,
     undecided: &mut Vec<&'a BatchEntry>,
 ) -> Result<i64, String> {
     let (entry, own) = (check.entry, check.own());
@@ -339,17 +370,23 @@ fn compare_check<'a>(
         ))
     };
     if *admitted == -1 {
-        if readable && world.must_decide(own) {
+        if readable && world.must_decide(own) && !is_full {
             return differs(&[]);
         }
         undecided.push(entry);
         return Ok(0);
     }
+    if is_full {
+        return differs(&[]);
+    }
     // After a denial, the script does not check whether a missing value is one of another type.
     let named = name(&own.limit, own.key);
     let is_list = matches!(world.stored.get(&named), Some(Stored::List));
     let list = if is_list { world.stored.remove_entry(&named) } else { None };
+    let expiry = world.expiry(&named);
     let expected = world.decide(entry);
+    let keys = if expected.first() == Some(&Value::Int(0)) { 0 } else { world.count_key(own, expiry) };
+    let admitted = &(*admitted - (keys << 16) as i64);
     let mut all: Vec<_> =
         shared.iter().map(|[current, previous]| [current + taken + admitted, *previous]).collect();
     all.splice(check.own..check.own, states.iter().copied());
@@ -371,6 +408,20 @@ fn compare_values(world: &mut World, names: &[String], values: StoredValues) -> 
     names.iter().zip(values).try_for_each(|(name, (value, end))| compare_value(world, name, &value, &end))
 }
 
+/// Returns these names and those of the registries and overflow counters that belong to them.
+fn with_derived(names: &[String]) -> Vec<String> {
+    let mut all = names.to_vec();
+    for name in names {
+        let scope = name.split(':').next().unwrap_or_default();
+        for derived in [registry_name(scope), overflow_name(scope)] {
+            if !all.contains(&derived) {
+                all.push(derived);
+            }
+        }
+    }
+    all
+}
+
 /// Stores a value in Redis.
 fn put(pipe: &mut redis::Pipeline, name: &str, stored: &Stored) {
     match stored {
@@ -380,6 +431,9 @@ fn put(pipe: &mut redis::Pipeline, name: &str, stored: &Stored) {
         }
         Stored::Garbage(bytes) => {
             pipe.cmd("SET").arg(name).arg(bytes).ignore();
+        }
+        Stored::Registry(registry) => {
+            pipe.cmd("SET").arg(name).arg(registry.encode()).ignore();
         }
         Stored::List => {
             pipe.cmd("DEL").arg(name).ignore().cmd("RPUSH").arg(name).arg("x").ignore();
@@ -392,6 +446,9 @@ fn compare_value(world: &World, name: &str, value: &Value, end: &Value) -> Resul
     let is_equal = match (world.stored.get(name), value) {
         (None | Some(Stored::List), Value::Nil) => true,
         (Some(Stored::Garbage(bytes)), Value::BulkString(found)) => bytes == found,
+        (Some(Stored::Registry(registry)), Value::BulkString(found)) => {
+            *found == registry.encode() && [-1, registry.expires_at() as i64].map(Value::Int).contains(end)
+        }
         (Some(Stored::Records(records)), Value::BulkString(found)) => {
             Record::decode_all(found).is_ok_and(|found| found == *records)
                 && *found == encode(records)
@@ -405,6 +462,7 @@ fn compare_value(world: &World, name: &str, value: &Value, end: &Value) -> Resul
     let expected = match world.stored.get(name) {
         Some(Stored::Records(records)) => format!("{records:?}"),
         Some(Stored::Garbage(_)) => "garbage".into(),
+        Some(Stored::Registry(registry)) => format!("{registry:?}"),
         Some(Stored::List) => "a list".into(),
         None => "nothing".into(),
     };

@@ -10,7 +10,7 @@ use crate::world::{BatchEntry, name};
 pub(crate) type Arguments = (Vec<String>, Vec<u8>);
 
 /// A check of the plain script, or of the script for runs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RunCheck<'a> {
     pub(crate) entry: &'a BatchEntry,
     pub(crate) counters: &'a [Counter],
@@ -56,6 +56,7 @@ pub(crate) fn encode_plain(checks: &[RunCheck<'_>], deadline: u64) -> Arguments 
         payload.extend(rate_bytes(&run[0].own().limit.rates[0]));
         payload.extend((run[0].callers as u16).to_le_bytes());
         payload.extend((run.len() as u16).to_le_bytes());
+        payload.extend((run[0].own().limit.max_keys as u32).to_le_bytes());
     }
     let names = checks.iter().map(|check| name(&check.own().limit, check.own().key));
     (names.collect(), payload)
@@ -72,6 +73,8 @@ pub(crate) fn encode_runs(checks: &[RunCheck<'_>], deadline: u64) -> Arguments {
         payload.extend([own.len() as u8, shared.len() as u8]);
         payload.extend(own.iter().flat_map(rate_bytes));
         payload.extend(shared.iter().flat_map(|counter| rate_bytes(&counter.limit.rates[0])));
+        payload.extend((run[0].own().limit.max_keys as u32).to_le_bytes());
+        payload.extend(shared.iter().flat_map(|counter| (counter.limit.max_keys as u32).to_le_bytes()));
         names.extend(shared.iter().map(|counter| name(&counter.limit, counter.key)));
         names.extend(run.iter().map(|check| name(&check.own().limit, check.own().key)));
     }
@@ -125,7 +128,8 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
                 let amount = settlement.delta.unsigned_abs();
                 let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
                 let limit = index_of(&mut limits, &settlement.limit);
-                operations.extend([0, index, settlement.charged, charge, refund, limit]);
+                let operation = if settlement.overflowed { 2 } else { 0 };
+                operations.extend([operation, index, settlement.charged, charge, refund, limit]);
                 for rate in &settlement.limit.rates {
                     operations.extend(rate.settlement_script_arguments(settlement.key.0, amount));
                 }
@@ -134,7 +138,7 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
     }
     let mut numbers = vec![deadline, limits.len() as u64];
     for limit in limits {
-        numbers.push(limit.rates.len() as u64);
+        numbers.extend([limit.rates.len() as u64, limit.max_keys, limit.grid]);
         for rate in &limit.rates {
             numbers.extend([rate.requests.get(), rate.tag().get()]);
         }

@@ -80,4 +80,5 @@ the_script_decides_as_the_reference_does! {
     huge_numbers_are_decided_as_the_reference_decides: Huge,
     counts_of_any_width_are_decided_as_the_reference_decides: Widths,
     large_values_are_decided_as_the_reference_decides: Large,
+    limits_of_few_keys_are_decided_as_the_reference_decides: Keys,
 }

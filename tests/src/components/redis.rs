@@ -65,13 +65,15 @@ impl Redis {
         ::redis::Client::open(self.url.as_str())?.get_multiplexed_async_connection().await
     }
 
-    /// Returns the names of all keys.
+    /// Returns the names of all keys, except those of registries, which count the keys of a limit.
     ///
     /// # Panics
     /// When Redis does not answer.
     pub async fn keys(&self) -> Vec<String> {
         let mut connection = self.connection().await.expect("Redis answers");
-        ::redis::cmd("KEYS").arg("*").query_async(&mut connection).await.expect("Redis answers")
+        let keys: Vec<String> =
+            ::redis::cmd("KEYS").arg("*").query_async(&mut connection).await.expect("Redis answers");
+        keys.into_iter().filter(|key| !key.ends_with(":keys")).collect()
     }
 }
 

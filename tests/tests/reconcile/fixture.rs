@@ -82,7 +82,11 @@ pub async fn open_session(namespace: &TestNamespace, control: &ControlClient, po
 /// Waits for the next event with policies and reports all of them as applied. Returns the hash of the first.
 pub async fn confirm(session: &mut Session) -> PolicyHash {
     let (policies, _) = session.policies().await;
-    let applied = |hash: &PolicyHash| PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None };
+    let applied = |hash: &PolicyHash| PolicyReport::Applied {
+        hash: hash.clone(),
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+    };
     let hash = policies.policies.values().next().expect("a policy").hash.clone();
     let reports = policies.policies.iter().map(|(uid, published)| (uid.clone(), applied(&published.hash)));
     session.report(reports, StoreReport::Healthy).await;

@@ -41,7 +41,11 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
     let (policies, _) = session.policies().await;
     let (uid, published) = policies.policies.into_iter().next().unwrap();
 
-    let other = PolicyReport::Applied { hash: PolicyHash::of("another"), untrusted_proxy: None };
+    let other = PolicyReport::Applied {
+        hash: PolicyHash::of("another"),
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+    };
     session.report([(uid.clone(), other)], StoreReport::Healthy).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
 
@@ -56,7 +60,14 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
 
     session
         .report(
-            [(uid, PolicyReport::Applied { hash: published.hash, untrusted_proxy: None })],
+            [(
+                uid,
+                PolicyReport::Applied {
+                    hash: published.hash,
+                    untrusted_proxy: None,
+                    nearly_full: Vec::new(),
+                },
+            )],
             StoreReport::Healthy,
         )
         .await;

@@ -21,7 +21,14 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let limit = limit("bench/policy/few-callers", UNREACHABLE)?;
     let mut rows = Vec::new();
     for callers in CALLERS {
-        let load = Load { limit: limit.clone(), global: None, clients: CLIENTS, callers, checks: CHECKS };
+        let load = Load {
+            limit: limit.clone(),
+            global: None,
+            clients: CLIENTS,
+            new_clients: false,
+            callers,
+            checks: CHECKS,
+        };
         let rounds = interleave(ROUNDS, async |side, round| {
             testbed.run(side.of([Target::Store, Target::MultiIncrby]), &load, round).await
         })

@@ -40,6 +40,8 @@ pub(super) struct Load {
     /// A second limit, with one counter for all clients.
     pub(super) global: Option<Arc<LimitSpec>>,
     pub(super) clients: u64,
+    /// Whether each check is of a client that was never seen before.
+    pub(super) new_clients: bool,
     /// Number of concurrent callers.
     pub(super) callers: u64,
     /// Number of checks of all callers together.
@@ -49,7 +51,7 @@ pub(super) struct Load {
 impl Load {
     /// The usual number of callers and checks, with one limit.
     pub(super) fn new(limit: Arc<LimitSpec>, clients: u64) -> Self {
-        Self { limit, global: None, clients, callers: CALLERS, checks: CHECKS }
+        Self { limit, global: None, clients, new_clients: false, callers: CALLERS, checks: CHECKS }
     }
 
     fn check(&self, client: u64) -> CheckRequest {
@@ -105,7 +107,7 @@ impl Testbed {
         let (client, redis, start) = (own.cpu()?, self.redis.processes.cpu()?, Instant::now());
         let callers: Vec<_> = (0..load.callers)
             .map(|caller| {
-                let random = Random::new(seed * load.callers + caller + 1);
+                let random = Clients { caller, seed, random: Random::new(seed * load.callers + caller + 1) };
                 let (store, multi_incrby) = (self.store.clone(), self.multi_incrby.clone());
                 tokio::spawn(call(target, store, multi_incrby, load.clone(), random))
             })
@@ -121,19 +123,37 @@ impl Testbed {
     }
 }
 
+/// The clients of one caller in one round.
+struct Clients {
+    caller: u64,
+    seed: u64,
+    random: Random,
+}
+
+impl Clients {
+    /// Returns the client of this caller's check number `n`.
+    fn next(&mut self, load: &Load, n: u64) -> u64 {
+        if load.new_clients {
+            (self.seed << 40) + (self.caller << 24) + n
+        } else {
+            self.random.below(load.clients)
+        }
+    }
+}
+
 /// Runs one caller and returns the number of admitted checks.
 async fn call(
     target: Target,
     store: Arc<RedisStore>,
     multi_incrby: MultiIncrby,
     load: Load,
-    mut random: Random,
+    mut clients: Clients,
 ) -> anyhow::Result<u64> {
     let limit = &load.limit;
     let requests = limit.rates.first().context("the limit has no rate")?.requests.get();
     let mut admitted = 0;
-    for _ in 0..load.checks / load.callers {
-        let client = random.below(load.clients);
+    for n in 0..load.checks / load.callers {
+        let client = clients.next(&load, n);
         admitted += u64::from(match target {
             Target::Store => store.check(load.check(client)).await?.admitted,
             Target::MultiIncrby => {

@@ -149,6 +149,15 @@ impl Hub {
         session.untrusted_proxy(policy_uid, hash)
     }
 
+    /// Returns the names of the limits of this edit of a policy that have nearly as many keys as they may have, as a pod
+    /// reports them.
+    #[must_use]
+    pub fn nearly_full(&self, pod_uid: &str, policy_uid: &str, hash: &PolicyHash) -> Vec<String> {
+        let state = self.lock();
+        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
+        session.map(|session| session.nearly_full(policy_uid, hash)).unwrap_or_default()
+    }
+
     /// Returns the last report of a pod's sidecar about a store, or `None` if it is not connected or has not reported
     /// on it.
     #[must_use]

@@ -21,7 +21,11 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
     Report {
         version: 1,
         session: session.into(),
-        policies: [("1".into(), PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None })].into(),
+        policies: [(
+            "1".into(),
+            PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None, nearly_full: Vec::new() },
+        )]
+        .into(),
         stores: [(DEFAULT_STORE.into(), StoreReport::Healthy)].into(),
     }
 }

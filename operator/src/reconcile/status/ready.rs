@@ -17,8 +17,13 @@ const SHADOWED: &str = "The installation turns all policies to Shadow, so reques
                         Ask the administrators of Sluice: `enforcement` in the ConfigMap sluice-settings is Shadow.";
 
 /// Sums up the required conditions, of which the last is Captured.
-pub(super) fn ready(outcome: &Outcome, required: &[(&str, &Finding)], store_healthy: &Finding) -> Finding {
-    let finding = own(outcome, required, store_healthy);
+pub(super) fn ready(
+    outcome: &Outcome,
+    required: &[(&str, &Finding)],
+    store_healthy: &Finding,
+    nearly_full: Option<String>,
+) -> Finding {
+    let finding = own(outcome, required, store_healthy, nearly_full);
     if !outcome.is_shadowed_by_installation() {
         return finding;
     }
@@ -27,7 +32,12 @@ pub(super) fn ready(outcome: &Outcome, required: &[(&str, &Finding)], store_heal
 }
 
 /// Returns the condition as it is under an installation that enforces policies.
-fn own(outcome: &Outcome, required: &[(&str, &Finding)], store_healthy: &Finding) -> Finding {
+fn own(
+    outcome: &Outcome,
+    required: &[(&str, &Finding)],
+    store_healthy: &Finding,
+    nearly_full: Option<String>,
+) -> Finding {
     if let Some((kind, finding)) = required.iter().find(|(_, finding)| finding.status != "True") {
         let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
         return Finding::new(status, finding.reason, format!("{kind}: {}", finding.message));
@@ -43,6 +53,9 @@ fn own(outcome: &Outcome, required: &[(&str, &Finding)], store_healthy: &Finding
     }
     if store_healthy.status == "False" {
         message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
+    }
+    if let Some(text) = nearly_full {
+        message.push_str(&format!(" {text}"));
     }
     Finding::new("True", reasons::READY, message)
 }

@@ -158,6 +158,7 @@ impl PolicyVersions {
                 (None, Some(version)) => PolicyReport::Applied {
                     hash: version.prepared.hash.clone(),
                     untrusted_proxy: version.prepared.untrusted_proxy(),
+                    nearly_full: version.prepared.nearly_full(),
                 },
                 (None, None) => return None,
             };

@@ -225,7 +225,8 @@ impl Slots {
     async fn send(&self, call: SlotCall) {
         let SlotCall { id, limit, spec, limiter, operation, until } = call;
         let delta = operation.delta();
-        let settlement = Settlement { limit: spec.clone(), key: KeyHash(id.1), charged: 0, delta };
+        let settlement =
+            Settlement { limit: spec.clone(), key: KeyHash(id.1), charged: 0, delta, overflowed: false };
         let result = limiter.settle_in_store(settlement).await;
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
         let mut table = self.0.lock();

@@ -204,6 +204,7 @@ impl Simulation {
                     key: KEY,
                     charged: charged_at,
                     delta: -(amount as i64),
+                    overflowed: false,
                 };
                 settle(&settlement, &mut self.store[0], START + now);
             }

@@ -31,7 +31,9 @@ impl<S: Backend> RunningAcquisition<S> {
         if let Ok(grant) = &grant {
             let now = core.time.now();
             core.time.record(grant.response.at, now);
-            if let Some(counter) = core.leases.acquired(acquisition, grant, sent, now) {
+            if grant.response.key_usages.any_overflowed() {
+                let _ = core.store.settle(core.leases.overflowed(acquisition, grant)).await;
+            } else if let Some(counter) = core.leases.acquired(acquisition, grant, sent, now) {
                 core.local_quota.record_usage(&counter, &grant.response.decisions, grant.response.at);
             }
         }

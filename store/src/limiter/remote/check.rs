@@ -12,6 +12,7 @@ use super::remote_core::RemoteCore;
 use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
+use crate::key_usage::KeyUsages;
 use crate::lease::{LeaseOutcome, LeaseTerms};
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
@@ -120,12 +121,17 @@ impl<S: Backend> RemoteCore<S> {
         let response = within(deadline, self.store.check(check)).await?;
         let now = self.time.now();
         self.time.record(response.at, now);
-        if let Some(id) = denial_id {
+        // A denial by an overflow counter ends when the key gets a counter of its own, so it is not remembered.
+        if let Some(id) = denial_id.filter(|_| !response.key_usages.any_overflowed()) {
             self.denials.put(id, &response, sent, now);
         }
         let mut decisions = &response.decisions[..];
-        for counter in reservations.open() {
+        for (n, counter) in reservations.open().enumerate() {
             let own = counter.limit.split_decisions(&mut decisions);
+            if response.key_usages.is_overflowed(n) {
+                // Local quota and leases would take the usage of many keys for that of this one.
+                continue;
+            }
             self.local_quota.record_usage(counter, own, response.at);
             if let Some(terms) = &counter.limit.lease_terms {
                 self.leases.called(counter, terms, &response, own, now);
@@ -177,7 +183,12 @@ impl<S: Backend> RemoteCore<S> {
                 decisions.extend(self.local_quota.unchecked_decisions(counter));
             }
         }
-        let response = CheckResponse { admitted: false, at: self.time.store_now(), decisions };
+        let response = CheckResponse {
+            admitted: false,
+            at: self.time.store_now(),
+            decisions,
+            key_usages: KeyUsages::default(),
+        };
         denied(response, counters.len(), source)
     }
 }
@@ -189,7 +200,7 @@ fn denied(response: CheckResponse, counters: usize, source: Source) -> CheckOutc
 
 /// Returns an admitting response without decisions.
 fn admitted_at(at: u64) -> CheckResponse {
-    CheckResponse { admitted: true, at, decisions: Decisions::new() }
+    CheckResponse { admitted: true, at, decisions: Decisions::new(), key_usages: KeyUsages::default() }
 }
 
 /// Waits for a call to the store, but no longer than until the deadline.

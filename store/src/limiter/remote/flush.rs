@@ -66,7 +66,10 @@ impl<S: Backend> RemoteCore<S> {
             let response = self.store.check(smallvec![counter(0)]).await?;
             let in_store = limit.rates.first().zip(response.decisions.first());
             let in_store = in_store.map(|(rate, decision)| rate.used_after(decision));
-            lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
+            // Other keys have used the overflow counter, and it shows nothing of what the store has lost of this one.
+            if !response.key_usages.any_overflowed() {
+                lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
+            }
         }
         self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await
     }

@@ -93,7 +93,7 @@ impl<S: Backend> RemoteLimiter<S> {
     ) -> Result<(), StoreError> {
         let charged = match reservation {
             Reservation::Nothing => return Ok(()),
-            Reservation::Store(at) => at,
+            Reservation::Store(at) | Reservation::Overflow(at) => at,
             Reservation::Local(at) => {
                 if self.core.local_quota.correct(counter, at, delta, self.core.time.store_now()) {
                     return Ok(());
@@ -103,7 +103,8 @@ impl<S: Backend> RemoteLimiter<S> {
             }
         };
         let limit = counter.limit.spec.clone();
-        self.core.store.settle(Settlement { limit, key: counter.key, charged, delta }).await
+        let overflowed = matches!(reservation, Reservation::Overflow(_));
+        self.core.store.settle(Settlement { limit, key: counter.key, charged, delta, overflowed }).await
     }
 
     pub(in crate::limiter) async fn check_in_store(

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::remote_core::RemoteCore;
 use crate::check::{CheckResponse, Decisions};
 use crate::failure::StoreError;
+use crate::key_usage::KeyUsages;
 use crate::lease::LeasedQuota;
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{OnStoreFailure, PlannedCounter};
@@ -64,9 +65,9 @@ impl<'a, S> PendingReservations<'a, S> {
     ) -> CheckOutcome {
         let (admitted, at) = (response.admitted, response.at);
         let mut open_decisions = &response.decisions[..];
-        let mut decisions = Decisions::new();
+        let (mut decisions, mut open) = (Decisions::new(), SmallVec::<[usize; 2]>::new());
         let mut reservations = SmallVec::new();
-        for (counter, state) in self.counters.iter().zip(&self.states) {
+        for (n, (counter, state)) in self.counters.iter().zip(&self.states).enumerate() {
             let reservation = match state {
                 CounterState::Leased(quota) => {
                     decisions.extend_from_slice(&quota.decisions);
@@ -78,7 +79,10 @@ impl<'a, S> PendingReservations<'a, S> {
                 }
                 CounterState::Open => {
                     decisions.extend_from_slice(counter.limit.split_decisions(&mut open_decisions));
+                    let is_overflowed = response.key_usages.is_overflowed(open.len());
+                    open.push(n);
                     match (&failure, counter.limit.on_failure) {
+                        (None, _) if is_overflowed => Reservation::Overflow(at),
                         (None, _) => Reservation::Store(at),
                         (Some(_), OnStoreFailure::Share) => Reservation::Local(at),
                         (Some(_), _) => Reservation::Nothing,
@@ -88,7 +92,10 @@ impl<'a, S> PendingReservations<'a, S> {
             reservations.push(if admitted { reservation } else { Reservation::Nothing });
         }
         self.is_kept = admitted;
-        CheckOutcome { response: CheckResponse { admitted, at, decisions }, reservations, source, failure }
+        let mut key_usages = KeyUsages::default();
+        key_usages.extend(&response.key_usages, &open);
+        let response = CheckResponse { admitted, at, decisions, key_usages };
+        CheckOutcome { response, reservations, source, failure }
     }
 }
 

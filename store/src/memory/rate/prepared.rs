@@ -36,6 +36,11 @@ impl PreparedLimit {
         }
     }
 
+    /// Returns the id of the scope, which all versions of the limit share.
+    pub(in crate::memory) fn scope(&self) -> CounterId {
+        self.scope
+    }
+
     /// Returns the id of the limit's counter for a key.
     #[inline]
     pub(in crate::memory) fn id(&self, key: u128) -> CounterId {

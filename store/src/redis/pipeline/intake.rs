@@ -15,7 +15,7 @@ use super::write::ScriptCall;
 use crate::failure::StoreError;
 use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation};
 use crate::redis::connect::ServerClock;
-use crate::redis::script::encode;
+use crate::redis::script::{CallContext, encode};
 use crate::redis::scripts::Script;
 
 /// Number of different operations that must wait for a second call to be worth its price: smaller batches
@@ -161,7 +161,8 @@ impl Intake {
         for call in &mut calls {
             // Nothing may be charged for this batch once its first caller has given up.
             let deadline = clock.at(call.batch.first_deadline().unwrap_or(now));
-            call.arguments = encode(&call.batch, &settings.names, deadline);
+            let context = CallContext { names: &settings.names, deadline, asking: call.asking };
+            call.arguments = encode(&call.batch, context);
             add(&metrics.calls, 1);
             add(&metrics.checks, call.batch.callers());
             add(&metrics.merged, call.batch.merged());

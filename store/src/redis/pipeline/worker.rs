@@ -298,7 +298,7 @@ impl Worker {
                     call.batch.fail(&StoreError::Timeout);
                     return CallOutcome::TimedOut;
                 }
-                match respond(reply, call.batch) {
+                match respond(reply, call.batch, &self.settings.names) {
                     Ok(None) => return CallOutcome::Completed,
                     Ok(Some(batch)) => {
                         let ScriptCall { group, asking, redirects, .. } = call;

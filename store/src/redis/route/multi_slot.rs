@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use crate::check::{CheckRequest, CheckResponse, Counter, Records, Settlement, decide};
 use crate::failure::StoreError;
+use crate::key_usage::KeyUsages;
 use crate::redis::batch::{BatchGroup, Operation};
 
 /// The counters of a check that belong to one batch group.
@@ -125,8 +126,9 @@ fn without_charge(check: &CheckRequest, mut response: CheckResponse) -> CheckRes
 /// Merges the groups' responses into one, in the order of the check.
 fn merge(check: &CheckRequest, parts: Vec<(GroupCheck, CheckResponse)>, admitted: bool) -> CheckResponse {
     let mut by_counter: Vec<SmallVec<[_; 2]>> = vec![SmallVec::new(); check.len()];
-    let mut first = None;
+    let (mut first, mut key_usages) = (None, KeyUsages::default());
     for (part, mut response) in parts {
+        key_usages.extend(&response.key_usages, &part.indexes);
         let mut decisions = std::mem::take(&mut response.decisions).into_iter();
         for (index, counter) in part.indexes.into_iter().zip(&part.check) {
             if let Some(of_counter) = by_counter.get_mut(index) {
@@ -137,7 +139,7 @@ fn merge(check: &CheckRequest, parts: Vec<(GroupCheck, CheckResponse)>, admitted
     }
     let decisions = by_counter.into_iter().flatten().collect();
     match first {
-        Some(response) => CheckResponse { admitted, decisions, ..response },
+        Some(response) => CheckResponse { admitted, decisions, key_usages, ..response },
         // The check has no counters.
         None => decide(&[], &mut [], 0),
     }
@@ -145,10 +147,11 @@ fn merge(check: &CheckRequest, parts: Vec<(GroupCheck, CheckResponse)>, admitted
 
 /// Refunds the charges of a response.
 fn refund(cluster: &Cluster, group: BatchGroup, check: &CheckRequest, response: &CheckResponse) {
-    for Counter { limit, key, cost } in check.iter().filter(|counter| counter.cost > 0) {
+    for (n, Counter { limit, key, cost }) in check.iter().enumerate().filter(|(_, counter)| counter.cost > 0)
+    {
         let delta = -i64::try_from(*cost).unwrap_or(i64::MAX);
-        let (limit, key) = (limit.clone(), *key);
-        cluster.settle(group, Settlement { limit, key, charged: response.at, delta });
+        let (limit, key, overflowed) = (limit.clone(), *key, response.key_usages.is_overflowed(n));
+        cluster.settle(group, Settlement { limit, key, charged: response.at, delta, overflowed });
     }
 }
 

@@ -5,7 +5,9 @@ use sluice_limiter::RecordView;
 use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
 use smallvec::SmallVec;
 
+use super::key_names::KeyNames;
 use crate::failure::StoreFault;
+use crate::key_usage::{KeyUsage, KeyUsages};
 use crate::redis::batch::{Batch, BatchEntry, Operation, others};
 use crate::redis::scripts::Script;
 
@@ -27,8 +29,8 @@ pub(super) type States = SmallVec<[State; 2]>;
 /// The result of one entry.
 #[derive(Debug)]
 pub(super) enum EntryResult {
-    /// Number of times that the check was admitted, and the states afterwards.
-    Decided(u64, States),
+    /// Number of times that the check was admitted, the states afterwards, and what is known about new keys.
+    Decided(u64, States, KeyUsages),
     Settled,
     /// The script did not decide the check.
     Undecided,
@@ -74,20 +76,24 @@ impl Reply {
     }
 
     /// Reads the results of all entries.
-    pub(super) fn results(&mut self, batch: &Batch) -> Result<Vec<EntryResult>, InvalidReply> {
+    pub(super) fn results(
+        &mut self,
+        batch: &Batch,
+        names: &KeyNames,
+    ) -> Result<Vec<EntryResult>, InvalidReply> {
         let (entries, runs) = batch.entries();
         let mut results = Vec::with_capacity(entries.len());
         match batch.script() {
             Script::Single | Script::Plain => {
                 for entry in entries {
-                    results.push(self.check_of_run(entry, 0, &[])?.0);
+                    results.push(self.check_of_run(entry, 0, &[], names)?.0);
                 }
             }
             Script::Runs => {
                 let mut rest = entries;
                 for run in runs {
                     let (checks, later) = rest.split_at(run.checks);
-                    self.run(checks, run.own, &mut results)?;
+                    self.run(checks, run.own, names, &mut results)?;
                     rest = later;
                 }
             }
@@ -95,6 +101,7 @@ impl Reply {
                 for entry in entries {
                     results.push(self.result(entry)?);
                 }
+                self.key_usages(entries, names, &mut results)?;
             }
         }
         if self.rest.len() == 0 { Ok(results) } else { Err(InvalidReply) }
@@ -105,13 +112,14 @@ impl Reply {
         &mut self,
         checks: &[BatchEntry],
         own: usize,
+        names: &KeyNames,
         results: &mut Vec<EntryResult>,
     ) -> Result<(), InvalidReply> {
         let Some(first) = checks.first() else { return Ok(()) };
         let shared = others(first.counters(), own).flat_map(|counter| &counter.limit.rates);
         let mut shared = shared.map(|rate| self.counts(rate)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
         for check in checks {
-            let (result, admitted) = self.check_of_run(check, own, &shared)?;
+            let (result, admitted) = self.check_of_run(check, own, &shared, names)?;
             shared.iter_mut().for_each(|record: &mut Record| record.current += admitted);
             results.push(result);
         }
@@ -125,18 +133,28 @@ impl Reply {
         check: &BatchEntry,
         own: usize,
         shared: &[Record],
+        names: &KeyNames,
     ) -> Result<(EntryResult, u64), InvalidReply> {
         let admitted = integer(&mut self.rest)?;
-        let rates = check.counters().get(own).ok_or(InvalidReply)?.limit.rates.iter();
+        let limit = &check.counters().get(own).ok_or(InvalidReply)?.limit;
+        let rates = limit.rates.iter();
         let own_records = rates.map(|rate| self.counts(rate)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
         if admitted == -1 {
             return Ok((EntryResult::Undecided, 0));
         }
-        let admitted = u64::try_from(admitted).ok().filter(|&n| n <= check.times()).ok_or(InvalidReply)?;
+        let admitted = u64::try_from(admitted).map_err(|_| InvalidReply)?;
+        let (keys, admitted) = (admitted >> 16, admitted & 0xffff);
+        if admitted > check.times() {
+            return Err(InvalidReply);
+        }
+        let mut usages = KeyUsages::default();
+        if keys > 0 {
+            usages.0.push(KeyUsage { counter: own as u8, used: Some(names.used(limit, keys)) });
+        }
         let after = |record: &Record| Record { current: record.current + admitted, ..record.clone() };
         let mut states: States = shared.iter().map(after).map(State::Record).collect();
         states.insert_many(own, own_records.into_iter().map(State::Record));
-        Ok((EntryResult::Decided(admitted, states), admitted))
+        Ok((EntryResult::Decided(admitted, states, usages), admitted))
     }
 
     /// Reads the counts of a plain rate in the current window.
@@ -157,7 +175,27 @@ impl Reply {
         let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
         let rates = entry.counters().iter().flat_map(|counter| &counter.limit.rates);
         let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
-        Ok(EntryResult::Decided(admitted, states))
+        Ok(EntryResult::Decided(admitted, states, KeyUsages::default()))
+    }
+
+    /// Reads what the general script returns about new keys, after the results of all entries.
+    fn key_usages(
+        &mut self,
+        entries: &[BatchEntry],
+        names: &KeyNames,
+        results: &mut [EntryResult],
+    ) -> Result<(), InvalidReply> {
+        while self.rest.len() > 0 {
+            let (place, keys) = (count(&mut self.rest)?, count(&mut self.rest)?);
+            let (entry, counter) = ((place / 32) as usize, place % 32);
+            let counters = entries.get(entry).map_or(&[][..], BatchEntry::counters);
+            let limit = &counters.get(counter as usize).ok_or(InvalidReply)?.limit;
+            let used = (keys > 0).then(|| names.used(limit, keys));
+            if let Some(EntryResult::Decided(_, _, usages)) = results.get_mut(entry) {
+                usages.0.push(KeyUsage { counter: counter as u8, used });
+            }
+        }
+        Ok(())
     }
 
     fn state(&mut self, rate: &Rate) -> Result<State, InvalidReply> {

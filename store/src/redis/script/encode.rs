@@ -13,36 +13,62 @@ use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
 use crate::redis::scripts::Script;
 
-/// Encodes an arranged batch. The script does nothing after `deadline`, in milliseconds of the server's clock.
-pub(crate) fn encode(batch: &Batch, names: &KeyNames, deadline: u64) -> ScriptArguments {
+/// The properties of a call that its operations have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallContext<'a> {
+    pub(crate) names: &'a KeyNames,
+    /// Time after which the script does nothing, in milliseconds of the server's clock.
+    pub(crate) deadline: u64,
+    /// Whether the keys' hash slot is moving to the server. Their registry may not have arrived then, and a second
+    /// one would stop the move. So keys are neither counted nor refused until the slot has moved.
+    pub(crate) asking: bool,
+}
+
+impl CallContext<'_> {
+    /// Returns how many keys of a limit a partition takes, in 4 bytes.
+    fn share_bytes(&self, limit: &LimitSpec) -> [u8; 4] {
+        (self.share(limit) as u32).to_le_bytes()
+    }
+
+    fn share(&self, limit: &LimitSpec) -> u64 {
+        if self.asking { 0 } else { self.names.share(limit) }
+    }
+}
+
+/// Encodes an arranged batch.
+pub(crate) fn encode(batch: &Batch, context: CallContext<'_>) -> ScriptArguments {
     let (entries, runs) = batch.entries();
     match batch.script() {
-        script @ (Script::Single | Script::Plain) => encode_plain(script, entries, names, deadline),
-        Script::Runs => encode_runs(entries, runs, names, deadline),
-        Script::General => encode_general(entries, names, deadline),
+        script @ (Script::Single | Script::Plain) => encode_plain(script, entries, context),
+        Script::Runs => encode_runs(entries, runs, context),
+        Script::General => encode_general(entries, context),
     }
 }
 
 /// Encodes one group for neighbours with the same limit and as many callers.
-fn encode_plain(script: Script, entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
+fn encode_plain(script: Script, entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
+    let names = context.names;
     let shape = |entry: &BatchEntry| {
         let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
         (limit, entry.times())
     };
-    let (mut payload, mut keys) = (Vec::with_capacity(22), Vec::with_capacity(entries.len()));
+    let (mut payload, mut keys) = (Vec::with_capacity(26), Vec::with_capacity(entries.len()));
     for group in entries.chunk_by(|one, other| shape(one) == shape(other)) {
         let mut counters = group.iter().flat_map(BatchEntry::counters);
         keys.extend(counters.clone().map(|counter| names.of_counter(counter)));
-        let rate = counters.next().and_then(|counter| counter.limit.rates.first());
-        push_time(&mut payload, deadline);
+        let limit = counters.next().map(|counter| &*counter.limit);
+        let rate = limit.and_then(|limit| limit.rates.first());
+        push_time(&mut payload, context.deadline);
         payload.extend(rate.into_iter().flat_map(rate_bytes));
         push_counts(&mut payload, group);
+        payload.extend(limit.into_iter().flat_map(|limit| context.share_bytes(limit)));
     }
     ScriptArguments { script, keys, payload }
 }
 
 /// Encodes runs, one after another.
-fn encode_runs(entries: &[BatchEntry], runs: &[Run], names: &KeyNames, deadline: u64) -> ScriptArguments {
+fn encode_runs(entries: &[BatchEntry], runs: &[Run], context: CallContext<'_>) -> ScriptArguments {
+    let names = context.names;
     let (mut payload, mut keys) = (Vec::new(), Vec::with_capacity(entries.len() + 1));
     let mut rest = entries;
     for run in runs {
@@ -50,11 +76,13 @@ fn encode_runs(entries: &[BatchEntry], runs: &[Run], names: &KeyNames, deadline:
         rest = later;
         let Some(first) = checks.first().map(BatchEntry::counters) else { continue };
         let (own, shared) = (&first[run.own].limit.rates, others(first, run.own));
-        push_time(&mut payload, deadline);
+        push_time(&mut payload, context.deadline);
         push_counts(&mut payload, checks);
         payload.extend([own.len() as u8, first.len() as u8 - 1]);
         payload
             .extend(own.iter().chain(shared.flat_map(|counter| &counter.limit.rates)).flat_map(rate_bytes));
+        payload.extend(context.share_bytes(&first[run.own].limit));
+        payload.extend(others(first, run.own).flat_map(|counter| context.share_bytes(&counter.limit)));
         keys.extend(others(first, run.own).map(|counter| names.of_counter(counter)));
         keys.extend(checks.iter().map(|check| names.of_counter(&check.counters()[run.own])));
     }
@@ -79,20 +107,20 @@ fn push_counts(payload: &mut Vec<u8>, checks: &[BatchEntry]) {
     payload.extend((checks.len() as u16).to_le_bytes());
 }
 
-fn encode_general(entries: &[BatchEntry], names: &KeyNames, deadline: u64) -> ScriptArguments {
-    let mut encoder = Encoder::new(names);
+fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
+    let mut encoder = Encoder::new(context);
     for entry in entries {
         match entry {
             BatchEntry::Single(Operation::Settle(settlement, _)) => encoder.settlement(settlement),
             check => encoder.check(check.counters(), check.times()),
         }
     }
-    encoder.finish(deadline)
+    encoder.finish()
 }
 
 /// The arguments of the general script, under construction.
 struct Encoder<'a> {
-    names: &'a KeyNames,
+    context: CallContext<'a>,
     keys: Vec<String>,
     limits: Vec<u64>,
     /// Index of each limit by its address; equal limits from different snapshots have different indexes.
@@ -103,9 +131,9 @@ struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    fn new(names: &'a KeyNames) -> Self {
+    fn new(context: CallContext<'a>) -> Self {
         Self {
-            names,
+            context,
             keys: Vec::new(),
             limits: Vec::new(),
             limit_indexes: HashMap::default(),
@@ -114,10 +142,10 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    fn finish(self, deadline: u64) -> ScriptArguments {
-        let Self { keys, limits, limit_indexes, operations, .. } = self;
+    fn finish(self) -> ScriptArguments {
+        let Self { context, keys, limits, limit_indexes, operations, .. } = self;
         let mut numbers = Vec::with_capacity(2 + limits.len() + operations.len());
-        numbers.extend([deadline, limit_indexes.len() as u64]);
+        numbers.extend([context.deadline, limit_indexes.len() as u64]);
         numbers.extend(limits);
         numbers.extend(operations);
         ScriptArguments { script: Script::General, keys, payload: pack(&numbers) }
@@ -144,7 +172,8 @@ impl<'a> Encoder<'a> {
         let limit = self.limit(&settlement.limit);
         let amount = settlement.delta.unsigned_abs().min(MAX_COUNT);
         let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
-        self.operations.extend([0, index, settlement.charged.min(1 << 52), charge, refund, limit]);
+        let operation = if settlement.overflowed { 2 } else { 0 };
+        self.operations.extend([operation, index, settlement.charged.min(1 << 52), charge, refund, limit]);
         for rate in &settlement.limit.rates {
             self.operations.extend(rate.settlement_script_arguments(settlement.key.0, amount));
         }
@@ -155,7 +184,7 @@ impl<'a> Encoder<'a> {
         let next = self.limit_indexes.len() as u64 + 1;
         let index = *self.limit_indexes.entry(std::ptr::from_ref(limit) as usize).or_insert(next);
         if index == next {
-            self.limits.push(limit.rates.len() as u64);
+            self.limits.extend([limit.rates.len() as u64, self.context.share(limit), limit.grid]);
             for rate in &limit.rates {
                 self.limits.extend([rate.requests.get(), rate.tag().get()]);
             }
@@ -169,7 +198,7 @@ impl<'a> Encoder<'a> {
         if let Some(&(_, index)) = scopes.iter().find(|(scope, _)| *scope == limit.scope) {
             return index;
         }
-        self.keys.push(self.names.of(limit, key));
+        self.keys.push(self.context.names.of(limit, key));
         let index = self.keys.len() as u64;
         scopes.push((&limit.scope, index));
         index

@@ -4,17 +4,22 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sluice_limiter::partition_share;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
 use crate::redis::options::RedisOptions;
 use crate::redis::partitions::Partitions;
 
-/// Names the keys of counters: `PREFIX SCOPE:{PARTITION}:HASH`.
+/// Names the keys of counters: `PREFIX SCOPE:{PARTITION}:HASH`. With `keys` or `overflow` instead of the hash, the scripts name
+/// the registry of a limit's keys in a partition, and the counter that new keys share when the partition is full.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyNames {
     pub(crate) prefix: Arc<str>,
     pub(crate) partitions: Arc<Partitions>,
 }
+
+/// Largest share that the scripts take, far beyond the memory of a server.
+const MAX_SHARE: u64 = 1 << 30;
 
 impl RedisOptions {
     /// Returns the name of the key in Redis that holds the counter of a scope and a client's key.
@@ -28,6 +33,20 @@ impl KeyNames {
     /// Names keys with this prefix in so many partitions.
     pub(crate) fn new(prefix: impl Into<Arc<str>>, partitions: u16) -> Self {
         Self { prefix: prefix.into(), partitions: Arc::new(Partitions::new(partitions)) }
+    }
+
+    /// Returns how many keys of a limit a partition takes; 0 for any number.
+    pub(crate) fn share(&self, limit: &LimitSpec) -> u64 {
+        match limit.max_keys {
+            0 => 0,
+            most => partition_share(most, self.partitions.count()).min(MAX_SHARE),
+        }
+    }
+
+    /// Returns the part of a limit's maximum that is in use, in thousandths, if a partition has this number of keys.
+    pub(super) fn used(&self, limit: &LimitSpec, keys: u64) -> u16 {
+        let all = keys.saturating_mul(self.partitions.count()).saturating_mul(1000);
+        (all / limit.max_keys.max(1)).min(1000) as u16
     }
 
     /// Returns the name of a counter's key.

@@ -19,6 +19,6 @@ mod tests;
 
 pub(crate) use call::{ScriptArguments, Scripts, is_no_script, send};
 pub(crate) use decode::{Reply, read_time};
-pub(crate) use encode::encode;
+pub(crate) use encode::{CallContext, encode};
 pub(crate) use key_names::KeyNames;
 pub(crate) use respond::respond;

@@ -6,15 +6,21 @@ use sluice_limiter::RecordView;
 use smallvec::SmallVec;
 
 use super::decode::{EntryResult, InvalidReply, Reply, State, States};
+use super::key_names::KeyNames;
 use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
+use crate::key_usage::KeyUsages;
 use crate::redis::batch::{Batch, BatchEntry, Operation};
 use crate::redis::scripts::Script;
 
 /// Sends a response to every caller of the batch whose check is decided. Returns the others, as a batch for the
 /// general script. If any part of the reply is invalid, every caller receives an error.
-pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<Option<Batch>, InvalidReply> {
-    let results = reply.results(&batch);
+pub(crate) fn respond(
+    mut reply: Reply,
+    batch: Batch,
+    names: &KeyNames,
+) -> Result<Option<Batch>, InvalidReply> {
+    let results = reply.results(&batch, names);
     let invalid = results.is_err();
     let mut results = results.unwrap_or_default().into_iter();
     let (deadline, mut undecided) = (batch.first_deadline(), Vec::new());
@@ -33,8 +39,8 @@ pub(crate) fn respond(mut reply: Reply, batch: Batch) -> Result<Option<Batch>, I
 /// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
 /// own charge.
 fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
-    let (admitted, after) = match result {
-        EntryResult::Decided(admitted, after) => (admitted, after),
+    let (admitted, after, usages) = match result {
+        EntryResult::Decided(admitted, after, usages) => (admitted, after, usages),
         EntryResult::Settled => {
             if let BatchEntry::Single(Operation::Settle(_, caller)) = entry {
                 let _ = caller.send(Ok(()));
@@ -44,18 +50,19 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
         EntryResult::Broken(fault) => return entry.fail(&StoreError::Unavailable(fault)),
         EntryResult::Undecided => return entry.fail(&StoreError::Unavailable(StoreFault::Nonsense)),
     };
+    let with_usages = |response| CheckResponse { key_usages: usages.clone(), ..response };
     match entry {
         BatchEntry::Merged(check, callers) => {
             for (index, caller) in (0u64..).zip(callers) {
-                let _ = caller.send(Ok(response(&check, &after, admitted, index, now)));
+                let _ = caller.send(Ok(with_usages(response(&check, &after, admitted, index, now))));
             }
         }
         BatchEntry::Single(Operation::Check(check, caller)) => {
-            let _ = caller.send(Ok(response(&check, &after, admitted, 0, now)));
+            let _ = caller.send(Ok(with_usages(response(&check, &after, admitted, 0, now))));
         }
         BatchEntry::Single(Operation::Acquire(counter, wanted, caller)) => {
             let granted = admitted.min(wanted);
-            let response = response(&[counter], &after, granted, granted, now);
+            let response = with_usages(response(&[counter], &after, granted, granted, now));
             let _ = caller.send(Ok(Grant { granted, response }));
         }
         BatchEntry::Single(settle) => settle.fail(StoreError::Unavailable(StoreFault::Nonsense)),
@@ -86,5 +93,5 @@ fn response(check: &[Counter], after: &States, admitted: u64, index: u64, now: u
             }
         });
     }
-    CheckResponse { admitted: passes, at: now, decisions }
+    CheckResponse { admitted: passes, at: now, decisions, key_usages: KeyUsages::default() }
 }

@@ -9,10 +9,9 @@ use smallvec::smallvec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{KeyNames, Reply, encode, respond};
+use super::{CallContext, KeyNames, Reply, encode, respond};
 use crate::check::{CheckRequest, Counter, KeyHash, LimitSpec, Records, decide};
 use crate::redis::batch::{Batch, Operation, PendingOperation};
-use crate::redis::partitions::Partitions;
 use crate::redis::scripts::Script;
 
 fn check(requests: u64, cost: u64) -> CheckRequest {
@@ -56,7 +55,7 @@ proptest! {
         for record in &state[0] {
             values.extend([record.window, record.current, record.previous].map(|n| Value::Int(n as i64)));
         }
-        respond(Reply::read(Value::Array(values)).unwrap(), batch).unwrap();
+        respond(Reply::read(Value::Array(values)).unwrap(), batch, &names(1)).unwrap();
         let received: Vec<_> =
             receivers.iter_mut().map(|receiver| receiver.try_recv().unwrap().unwrap()).collect();
         prop_assert_eq!(received, expected);
@@ -72,10 +71,11 @@ proptest! {
         batch.push(operation);
         if called {
             batch.arrange();
-            encode(&batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(1)) }, 1);
+            let context = CallContext { names: &names(1), deadline: 1, asking: false };
+            encode(&batch, context);
         }
         if let Ok(reply) = Reply::read(Value::Array(values.into_iter().map(Value::Int).collect())) {
-            let _ = respond(reply, batch);
+            let _ = respond(reply, batch, &names(1));
             prop_assert!(receiver.try_recv().is_ok());
         }
     }
@@ -90,8 +90,7 @@ fn a_key_is_named_once_in_a_call() {
     }
     let elsewhere = smallvec![Counter { key: KeyHash(2), ..one[0].clone() }];
     assert!(batch.push(pending(elsewhere).0).is_none());
-    let arguments =
-        encode(&batch, &KeyNames { prefix: "s:".into(), partitions: Arc::new(Partitions::new(4)) }, 7);
+    let arguments = encode(&batch, CallContext { names: &names(4), deadline: 7, asking: false });
     assert_eq!((arguments.keys.len(), batch.len()), (2, 3));
 }
 
@@ -104,6 +103,10 @@ fn a_reply_of_another_form_is_invalid() {
     for bytes in [&b""[..], b"hello", &[0xff; 7], &[1; 8]] {
         assert!(Reply::read(Value::BulkString(bytes.to_vec())).is_err(), "{bytes:?}");
     }
+}
+
+fn names(partitions: u16) -> KeyNames {
+    KeyNames::new("s:", partitions)
 }
 
 /// Returns the reply of the script for a single check.
@@ -133,12 +136,12 @@ fn a_batch_of_one_plain_check_is_sent_and_read_as_a_single_one() {
     assert_eq!(reply.now, 1_700_000_000_123);
 
     let (one, mut receiver) = batch();
-    assert!(respond(reply_of_single(&[now, 1, 2, 0]), one).unwrap().is_none());
+    assert!(respond(reply_of_single(&[now, 1, 2, 0]), one, &names(1)).unwrap().is_none());
     let response = receiver.try_recv().unwrap().unwrap();
     assert_eq!((response.admitted, response.decisions[0].remaining), (true, 3));
 
     let (one, mut receiver) = batch();
-    let undecided = respond(reply_of_single(&[now, -1, 0, 0]), one).unwrap().unwrap();
+    let undecided = respond(reply_of_single(&[now, -1, 0, 0]), one, &names(1)).unwrap().unwrap();
     assert_eq!((undecided.script(), undecided.len()), (Script::General, 1));
     assert!(receiver.try_recv().is_err());
 }

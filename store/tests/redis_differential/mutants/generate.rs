@@ -24,7 +24,7 @@ pub(crate) struct Mutant {
 /// The longest operand of a clamp in tokens.
 const LONGEST_OPERAND: usize = 6;
 
-/// Returns all mutants of a script, part by part.
+/// Returns the mutants of a script, part by part.
 pub(crate) fn mutants(script: Script) -> Vec<Mutant> {
     let mutants_of = |&(file, source): &(&'static str, &'static str)| {
         let tokens = tokens(source);
@@ -42,7 +42,9 @@ pub(crate) fn mutants(script: Script) -> Vec<Mutant> {
         let mutant = move |(place, replacement)| new(script, file, source, place, replacement);
         changes.into_iter().map(mutant).collect::<Vec<_>>()
     };
-    script.parts().iter().flat_map(mutants_of).collect()
+    // A part that several scripts have is changed in the general one, whose input reaches all of it.
+    let is_own = |part: &&(&str, &str)| script == Script::General || !Script::General.parts().contains(part);
+    script.parts().iter().filter(is_own).flat_map(mutants_of).collect()
 }
 
 /// Returns a script that ends in any case.

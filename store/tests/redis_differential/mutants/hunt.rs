@@ -41,12 +41,13 @@ const LONGEST_REPLY: Duration = Duration::from_secs(10);
 fn focuses_of(file: &str) -> &'static [Focus] {
     use Focus::{
         Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed, Huge,
-        Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows, WarmUp,
-        Widths,
+        Keys, Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows,
+        WarmUp, Widths,
     };
     match file {
-        "single.lua" | "plain.lua" => &[Plain, Widths, TwoWindows, FixedClock, Everyday, Damaged, Huge],
-        "runs.lua" => &[Runs, Shared, Everyday, TwoWindows, FixedClock, Widths],
+        "registry.lua" => &[Keys, Plain, Runs, Everyday, TwoWindows],
+        "single.lua" | "plain.lua" => &[Keys, Plain, Widths, TwoWindows, FixedClock, Everyday, Damaged, Huge],
+        "runs.lua" => &[Keys, Runs, Shared, Everyday, TwoWindows, FixedClock, Widths],
         "window.lua" => &[
             Plain,
             TwoWindows,

@@ -41,7 +41,12 @@ impl World {
                     let limit = self.any_limit();
                     let cost = if simple { 1 } else { self.cost(&limit) };
                     let key = if each_once { key_of(n % CROWD) } else { self.key() };
-                    if counters.iter().all(|other| other.key != key || other.limit.scope != limit.scope) {
+                    // Two counters that share an overflow counter are decided as if each were alone.
+                    let may_overflow = limit.max_keys > 0;
+                    if counters.iter().all(|other| {
+                        let may_meet = other.key == key || may_overflow || other.limit.max_keys > 0;
+                        other.limit.scope != limit.scope || !may_meet
+                    }) {
                         counters.push(Counter { limit, key, cost });
                     }
                 }
@@ -94,7 +99,8 @@ impl World {
         } else {
             charged
         };
-        BatchEntry::Settle(Settlement { key, limit, charged, delta })
+        let overflowed = limit.max_keys > 0 && self.rng.random_bool(0.3);
+        BatchEntry::Settle(Settlement { key, limit, charged, delta, overflowed })
     }
 
     /// Returns a key of which a token bucket has a record of about 1970, and the cost that takes it back to the

@@ -40,6 +40,12 @@ impl World {
                     versions.push(Arc::new(LimitSpec::new(first.scope.clone(), rates)));
                 }
                 versions
+                    .into_iter()
+                    .map(|limit| {
+                        let copy = LimitSpec::new(limit.scope.clone(), limit.rates.clone());
+                        Arc::new(self.with_any_max_keys(copy))
+                    })
+                    .collect()
             })
             .collect();
     }
@@ -67,7 +73,7 @@ impl World {
         let how_many = match self.focus {
             Focus::Everyday => [1, 2, 2, 3, 3, 4, 8],
             Focus::Shared => [1, 1, 1, 2, 3, 3, 3],
-            Focus::Widths => [1, 1, 1, 1, 1, 2, 3],
+            Focus::Widths | Focus::Keys => [1, 1, 1, 1, 1, 2, 3],
             Focus::Plain => [1; 7],
             Focus::Runs => [1, 2, 3, 3, 3, 3, 4],
             Focus::Damaged => [1, 1, 1, 1, 1, 1, 2],
@@ -138,6 +144,7 @@ impl World {
             | Focus::Runs
             | Focus::Damaged
             | Focus::Huge
+            | Focus::Keys
             | Focus::Widths => Algorithm::SLIDING_WINDOW,
             Focus::SubWindows | Focus::Guaranteed => {
                 let sub_windows = *[1, 2, 3, 4, 10, 60].choose(&mut self.rng).unwrap();

@@ -7,11 +7,13 @@
 //! - [`batches`]: random batches.
 //! - [`values`], [`records`], [`damage`], [`large`]: random stored values, the records in them, damage to them,
 //!   and values as large as they may be.
+//! - [`keys`]: the registries of keys.
 //! - [`reference`](mod@reference): the decisions and stored values that the script must match.
 
 mod batches;
 mod clock;
 mod damage;
+mod keys;
 mod large;
 mod limits;
 mod records;
@@ -19,4 +21,5 @@ mod reference;
 mod state;
 mod values;
 
+pub(crate) use keys::{overflow_name, registry_name};
 pub(crate) use state::{ALL, BatchEntry, Focus, Stored, World, encode, expires, name};

@@ -7,6 +7,7 @@ use sluice_limiter::{Overrun, Rate, Record};
 use sluice_store::check::{Records, decide, settle, was_rebased};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
+use super::keys::overflow_name;
 use super::state::{BatchEntry, Stored, World, name};
 
 impl World {
@@ -66,7 +67,11 @@ impl World {
     }
 
     pub(super) fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
-        let names: Vec<_> = counters.iter().map(|counter| name(&counter.limit, counter.key)).collect();
+        let names = if self.is_general {
+            self.names_with_overflow(counters)
+        } else {
+            counters.iter().map(|counter| name(&counter.limit, counter.key)).collect()
+        };
         let mut admitted = 0;
         let mut after: Vec<Records> = vec![];
         let broken = names.iter().find_map(|name| self.broken(name));
@@ -74,12 +79,13 @@ impl World {
             after = names.iter().map(|name| self.records(name).iter().cloned().collect()).collect();
             let passes = decide(counters, &mut after, self.now).admitted && broken.is_none();
             admitted += u64::from(passes);
-            for ((counter, name), own) in counters.iter().zip(&names).zip(&after) {
+            for (n, ((counter, name), own)) in counters.iter().zip(&names).zip(&after).enumerate() {
                 if self.broken(name).is_some() {
                     continue;
                 }
                 let charged = if passes { counter.cost > 0 } else { counter.limit.counts_denied() };
                 if charged && broken.is_none() {
+                    self.note_charge(n, &counter.limit.scope, name);
                     let records = written(own, self.records(name), self.now);
                     self.write(name, records);
                 } else if let Some(records) =
@@ -104,7 +110,13 @@ impl World {
     }
 
     pub(super) fn settle(&mut self, settlement: &Settlement) -> i64 {
-        let name = name(&settlement.limit, settlement.key);
+        let name = if settlement.overflowed {
+            overflow_name(&settlement.limit.scope)
+        } else {
+            let name = name(&settlement.limit, settlement.key);
+            self.note_settlement(&settlement.limit, &name);
+            name
+        };
         if let Some(code) = self.broken(&name) {
             return code;
         }
@@ -120,6 +132,7 @@ impl World {
 
     pub(super) fn write(&mut self, name: &str, records: Vec<Record>) {
         self.written.push(name.to_owned());
+        self.note_write(name);
         self.stored.insert(name.to_owned(), Stored::Records(records));
     }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use sluice_limiter::{MAX_PERIOD_MS, Record};
+use sluice_limiter::{KeyRegistry, MAX_PERIOD_MS, Record};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+
+use super::keys::CallState;
 
 /// The year 2096 in milliseconds. It lies in the future, so that Redis expires nothing, and it is constant,
 /// so that a seed repeats a run.
@@ -45,9 +47,11 @@ pub(crate) enum Focus {
     Widths,
     /// Logs and concurrency limits, some with values as large as they may be.
     Large,
+    /// Mostly plain windows, of limits with few keys.
+    Keys,
 }
 
-pub(crate) const ALL: [Focus; 21] = [
+pub(crate) const ALL: [Focus; 22] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -69,6 +73,7 @@ pub(crate) const ALL: [Focus; 21] = [
     Focus::Huge,
     Focus::Widths,
     Focus::Large,
+    Focus::Keys,
 ];
 
 /// Number of clients in a batch on a single limit.
@@ -81,6 +86,8 @@ pub(crate) enum Stored {
     Garbage(Vec<u8>),
     /// A list.
     List,
+    /// A registry of keys.
+    Registry(KeyRegistry),
 }
 
 /// The limits, the clock and the stored values.
@@ -98,6 +105,10 @@ pub(crate) struct World {
     /// Whether GET fails in this batch.
     pub(crate) get_fails: bool,
     pub(super) focus: Focus,
+    /// Everything that the current call knows about keys.
+    pub(crate) call: CallState,
+    /// Whether the general script decides now, by overflow counters too.
+    pub(crate) is_general: bool,
     /// Names of the values that the batch wrote.
     pub(super) written: Vec<String>,
     /// Numbers of compared checks, to prove that the run is not vacuous.
@@ -136,6 +147,8 @@ impl World {
             now: EARLIEST * 1000,
             get_fails: false,
             focus,
+            call: CallState::default(),
+            is_general: false,
             written,
             admitted: 0,
             denied: 0,
@@ -144,7 +157,10 @@ impl World {
 
     /// Reports whether most checks are of plain windows.
     pub(super) fn is_everyday(&self) -> bool {
-        matches!(self.focus, Focus::Everyday | Focus::Shared | Focus::Plain | Focus::Runs | Focus::Widths)
+        matches!(
+            self.focus,
+            Focus::Keys | Focus::Everyday | Focus::Shared | Focus::Plain | Focus::Runs | Focus::Widths
+        )
     }
 
     /// Reports whether most checks are of buckets.

@@ -5,6 +5,7 @@ use rand::seq::IndexedRandom;
 use sluice_limiter::{MAX_COUNT, Rate, Record, Tag};
 use sluice_store::LimitSpec;
 
+use super::keys::overflow_name;
 use super::large::MAX_BYTES;
 use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
 
@@ -14,7 +15,13 @@ impl World {
     pub(crate) fn seed(&mut self) -> (String, Stored) {
         let limit = self.any_limit();
         let key = self.key();
-        let name = name(&limit, key);
+        let mut name = name(&limit, key);
+        if limit.max_keys > 0 && self.rng.random_bool(if self.focus == Focus::Keys { 0.4 } else { 0.15 }) {
+            if self.rng.random_bool(0.7) {
+                return self.registry();
+            }
+            name = overflow_name(&limit.scope);
+        }
         if self.rng.random_bool(0.03) {
             return (name, Stored::List);
         }

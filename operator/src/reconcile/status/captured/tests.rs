@@ -110,6 +110,7 @@ fn counted(pod: &Value) -> CountedPod {
         addresses: Arc::new(["10.0.0.7".parse().unwrap()]),
         confirmation: Confirmation::Applied,
         untrusted_proxy: None,
+        nearly_full: Vec::new(),
         store: None,
     }
 }

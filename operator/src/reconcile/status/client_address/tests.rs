@@ -35,6 +35,7 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
         addresses: Arc::default(),
         confirmation: Confirmation::Applied,
         untrusted_proxy: proxy,
+        nearly_full: Vec::new(),
         store: None,
     }
 }

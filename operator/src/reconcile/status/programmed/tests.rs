@@ -34,6 +34,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
         addresses: Arc::default(),
         confirmation,
         untrusted_proxy: None,
+        nearly_full: Vec::new(),
         store: None,
     }
 }

@@ -29,7 +29,7 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
         installation: Mode::Enforce,
     };
     let good = finding("True", "");
-    ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy).message
+    ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy, None).message
 }
 
 #[tokio::test]

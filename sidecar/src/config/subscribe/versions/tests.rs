@@ -75,7 +75,11 @@ fn a_policy_is_not_reported_before_it_was_tried() {
     policies.activate(check_fit);
     assert_eq!(
         policies.report()["a"],
-        PolicyReport::Applied { hash: PolicyHash::of(&json("a", 1)), untrusted_proxy: None }
+        PolicyReport::Applied {
+            hash: PolicyHash::of(&json("a", 1)),
+            untrusted_proxy: None,
+            nearly_full: Vec::new()
+        }
     );
 }
 

@@ -10,9 +10,19 @@ local tails, sinces, lasts = {}, {}, {}
 -- record, the size of the value that was read, the time at which that value expires, and whether it must be written.
 local first_record, last_record, size_of, expiry_of, changed = {}, {}, {}, {}, {}
 
+-- By the index of a key: the length of the slots in which it is counted, if it is. What the reply says about new keys.
+local grid_of_key, notes = {}, {}
+
 local MAX_BYTES, MAX_INSTANTS, MAX_HOLDERS = 1048576, 10000, 1000
 
 local values = #keys > 0 and call('MGET', spread(keys))
+
+-- Returns the registry that counts a key.
+local registries
+local function registry_of(key)
+  registries = registries or make_registries(now)
+  return registries.open(keys[key], grid_of_key[key])
+end
 
 -- Returns the number of previous slots of a kind of windows, and the length of a slot.
 local function slots_of(kind, period)

@@ -56,16 +56,39 @@ local function replace(key, limit, m)
   first_record[key], last_record[key], changed[key] = base, records - 3, true
 end
 
+-- Returns the index of the overflow counter of a key's partition. It is not among the keys of the call, but in the same hash
+-- slot, and the user who may use the one may use the other.
+local overflows = {}
+local function overflow_of(key)
+  local name = string.match(keys[key], '.*:') .. 'overflow'
+  if not overflows[name] then
+    keys[#keys + 1] = name
+    overflows[name] = #keys
+  end
+  return overflows[name]
+end
+
 -- Decides the check whose number of counters stands at p. Returns the position after it, or an error.
-local function decide(p)
+local function decide(p, operation)
   local counters, callers, begin, bad, m = a[p], a[p + 1], p + 2, nil, 0
   local admitted = callers
   p = begin
-  for _ = 1, counters do
+  for c = 1, counters do
     local key, cost, limit = a[p], a[p + 1], a[p + 2]
     p = p + 3
     local from = first_record[key] or load(key)
     if type(from) == 'table' then return from end
+    if most_of[limit] > 0 and from > 0 then
+      grid_of_key[key] = grid_of[limit]
+      if last_record[key] < from and registry_of(key).keys >= most_of[limit] then
+        notes[#notes + 1] = 32 * operation + c - 1
+        notes[#notes + 1] = 0
+        key = overflow_of(key)
+        a[p - 3] = key
+        from = first_record[key] or load(key)
+        if type(from) == 'table' then return from end
+      end
+    end
     for r = first_rate[limit], first_rate[limit + 1] - 1 do
       m = m + 1
       if from < 0 then
@@ -82,7 +105,7 @@ local function decide(p)
   if bad then return p end
 
   p, m = begin, 0
-  for _ = 1, counters do
+  for c = 1, counters do
     local key, cost, limit = a[p], a[p + 1], a[p + 2]
     local first, write = m, admitted * cost > 0
     p = p + 3
@@ -94,7 +117,15 @@ local function decide(p)
       rules_of[r].reply(r, p, cost, m)
       p = p + 5
     end
-    if write then replace(key, limit, first) end
+    if write then
+      if grid_of_key[key] and last_record[key] < first_record[key] then
+        local registry = registry_of(key)
+        registry.keys, registry.new = registry.keys + 1, registry.new + 1
+        notes[#notes + 1] = 32 * operation + c - 1
+        notes[#notes + 1] = registry.keys
+      end
+      replace(key, limit, first)
+    end
   end
   return p
 end

@@ -3,9 +3,11 @@
 --
 -- KEYS     the keys of all counters, each once
 -- ARGV[1]  a MessagePack array of integers: the deadline in milliseconds of this server's clock; the number of limits; for each
---          limit the number of its rates, and for each rate the number of requests and the tag. Then the operations:
+--          limit the number of its rates, how many of its keys a partition takes (0: any number), and the length of the slots of
+--          its registries of keys; and for each rate the number of requests and the tag. Then the operations:
 --          0: a settlement: index of the key, instant of the charge in microseconds, additional charge, refund, index of the
 --             limit; then five parameters for each rate of the limit (Rate::settlement_script_arguments);
+--          2: a settlement of the overflow counter that was charged instead of the key: the same;
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments).
 -- reply    this server's time in microseconds. Then for a settlement 0; for a check the number of admitted callers, and for
@@ -14,7 +16,15 @@
 --          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the
 --          latest end of a lease, the number of slots in use, and 0. After a soft rate follow the begin and the end of its
 --          time above the number. Instead of all that, -1 if a key does not hold a string, and -2 if the string does not
---          consist of records. After the deadline only the time is returned, and nothing is written.
+--          consist of records. After all operations follow two numbers for each key that was new: 32 times the index of the
+--          operation (from 0) and the index of the counter (from 0), and the number of keys in its partition if the key was
+--          counted there; or 0 if the partition was full, so that the overflow counter decided. After the deadline only the
+--          time is returned, and nothing is written.
+--
+-- A partition is a limit's keys with one hash tag. When it is full, all its new keys share one counter: its overflow counter,
+-- whose key is that of a counter with `overflow` instead of the hash. A key that has a value is known, and is not affected. A
+-- peek creates nothing, and shows the counter that would decide. No check of a sidecar names a limit twice; if two counters of a
+-- check met in one overflow counter, it would keep the charge of the last one.
 --
 -- All reads come before all writes, so an error leaves nothing half done. All numbers are integers below 2^53, where doubles
 -- are exact. Then x % y is exact too, and (x - x % y) / y is the floor of x / y. Only a warm-up computes with fractions.
@@ -34,6 +44,8 @@ if now > a[1] then return {micros} end
 
 -- The index of the first rate of each limit, and the properties of all rates. `rules` are the functions of its algorithm.
 local first_rate, requests_of, tag_of, kind_of, period_of, rules_of = {1}, {}, {}, {}, {}, {}
+-- For each limit how many keys a partition takes, and the length of the slots of its registries.
+local most_of, grid_of = {}, {}
 
 -- The lowest 13 bits of a tag without the width are the kind of the record; the rest is the period. Sliding windows have the
 -- kinds 520 to 992: 512 + 8 * the number of previous slots. From FIRST_REQUEST on, each name stands for a layout, and the kinds

@@ -4,7 +4,8 @@
 local p, rates = 3, 0
 for limit = 1, a[2] or 0 do
   local count = a[p]
-  p = p + 1
+  most_of[limit], grid_of[limit] = a[p + 1], a[p + 2]
+  p = p + 3
   for r = rates + 1, rates + count do
     local tag = a[p + 1]
     local kind = tag % 8192
@@ -15,11 +16,14 @@ for limit = 1, a[2] or 0 do
   first_rate[limit + 1] = rates + 1
 end
 
+local operations = 0
 while p <= #a do
-  local operation = a[p] == 0 and settle or decide
-  p = operation(p + 1)
+  local operation = a[p] == 1 and decide or settle
+  p = operation(p + 1, operations, a[p] == 2)
+  operations = operations + 1
   if type(p) == 'table' then return p end
 end
 
 write()
+for n = 1, #notes do out[o + n - 1] = notes[n] end
 return out

@@ -2,21 +2,23 @@
 -- sliding window. What this script computes is defined in Rust, by the same functions as for the general script.
 --
 -- KEYS     the keys of the counters, no key twice
--- ARGV[1]  any number of groups of consecutive checks, 22 bytes each: the deadline in milliseconds of this server's clock, the
+-- ARGV[1]  any number of groups of consecutive checks, 26 bytes each: the deadline in milliseconds of this server's clock, the
 --          number of requests of the limit, the tag of its rate (6 bytes each), how many callers send each check, and how
---          many checks there are (2 bytes each)
+--          many checks there are (2 bytes each), and how many keys of the limit a partition takes (4 bytes), or 0
 -- reply    this server's time in microseconds; then for each check the number of admitted callers, and the current and the
 --          previous count afterwards. Instead of the number of callers, -1 if the check was not decided and nothing written:
 --          the value holds other records, or one ahead of the clock, or is no string, or a product is too large for a double.
---          After the deadline only the time is returned, and nothing is written.
+--          After the deadline only the time is returned, and nothing is written. A new key in a full partition is not decided
+--          either. If the key is new or in a new slot, and the number of keys is limited, 65536 times the number of keys in
+--          the partition is added to the number of callers.
 local call, pack, unpack, spread, arguments = redis.call, struct.pack, struct.unpack, unpack, ARGV[1]
 local time, keys, done, at = call('TIME'), KEYS, 0, 1
 local micros = time[1] * 1000000 + time[2]
 local now = (micros - micros % 1000) / 1000
-local reply, r, values = {micros}, 1, nil
+local reply, r, values, registries = {micros}, 1, nil, nil
 
 while at <= #arguments do
-  local deadline, requests, tag, callers, checks, next = unpack('<I6I6I6I2I2', arguments, at)
+  local deadline, requests, tag, callers, checks, most, next = unpack('<I6I6I6I2I2I4', arguments, at)
   if now > deadline then return reply end
   values = values or call('MGET', spread(keys))
   -- A tag is the period * 8192 + 520 for two windows, or + 1024 for one. A record adds the width of its counts.
@@ -45,6 +47,13 @@ while at <= #arguments do
         current = 0
       end
     end
+    local registry, count_keys = nil, most > 0 and stored ~= slot
+    if count_keys and not value then
+      registries = registries or make_registries(now)
+      registry = registries.open(key, period)
+      -- The general script charges the overflow counter instead.
+      if registry.keys >= most then own = -1 end
+    end
     local share, admitted = previous * rest, -1
     if own == tag and (not value or stored <= slot) and share < 9007199254740992 then
       -- ceil(share / period) of the previous window still counts.
@@ -67,7 +76,13 @@ while at <= #arguments do
             call('SET', key, record, 'PXAT', expiry)
           elseif not call('SET', key, record, 'PXAT', expiry, 'NX') then
             -- MGET also returns nothing for a value that is no string.
-            admitted = -1
+            admitted, count_keys = -1, false
+          end
+          if count_keys then
+            registries = registries or make_registries(now)
+            registry = registry or registries.open(key, period)
+            registries.replace(registry, value and (stored + windows) * period or 0, (slot + windows) * period)
+            admitted = admitted + 65536 * registry.keys
           end
         end
       end
@@ -79,4 +94,5 @@ while at <= #arguments do
   end
   done, at = done + checks, next
 end
+if registries then registries.write() end
 return reply

@@ -5,12 +5,15 @@
 -- KEYS     for each run the keys of the shared counters, then the own key of each check. No own key occurs twice
 -- ARGV[1]  for each run: the deadline in milliseconds of this server's clock (6 bytes), how many callers send each check, how
 --          many checks there are (2 bytes each), the number of rates of the own counter, the number of shared counters
---          (1 byte each); then for each of these rates and counters the number of requests and the tag (6 bytes each)
+--          (1 byte each); then for each of these rates and counters the number of requests and the tag (6 bytes each); then for
+--          the own counter and each shared one how many keys of its limit a partition takes (4 bytes each), or 0
 -- reply    this server's time in microseconds; then for each run the current and previous counts of the shared counters before
 --          its checks, which grow by 1 with each admitted caller; then for each check the number of admitted callers, and for
 --          each own rate the current and previous count afterwards. Instead of the number of callers, -1 if the check was not
 --          decided and nothing written for it, for the reasons of the plain script, or because a shared counter has one of
---          them. After the deadline only the time is returned, and nothing is written.
+--          them. A new key in a full partition is not decided either. If the own key is new or its value has a new expiry, and
+--          the number of keys is limited, 65536 times the number of keys in the partition is added to the number of callers.
+--          After the deadline only the time is returned, and nothing is written.
 local call, pack, unpack, spread, arguments, keys = redis.call, struct.pack, struct.unpack, unpack, ARGV[1], KEYS
 local time, at, first_key, reply, r = call('TIME'), 1, 0, nil, 1
 local micros = time[1] * 1000000 + time[2]
@@ -19,6 +22,7 @@ reply = {micros}
 
 -- The rates of a run: first those of the own counter, then those of the shared ones.
 local requests, tags, windows, periods, rests, slots = {}, {}, {}, {}, {}, {}
+local registries
 -- The layout of the value that was read last: its length and its format, and for each rate the tag with the width, and the
 -- smallest count that needs a greater width. The next value mostly has the same layout.
 local length, format, own, top
@@ -41,19 +45,28 @@ local function layout(value, from, to)
   return true
 end
 
+-- Returns the registry of a key. Its slots are as long as the longest of these windows.
+local function registry_of(key, from, to)
+  registries = registries or make_registries(now)
+  return registries.open(key, math.max(spread(periods, from, to)))
+end
+
 -- Reads a counter. Returns its numbers, rolled to now: for each rate the tag, the slot and one or two counts; how many of the
--- callers find room; and whether the value can be changed in place. Returns nil if the counter cannot be decided here.
-local function open(value, from, to, callers)
+-- callers find room; whether the value can be changed in place; and its expiry, which is 0 for a new key. Returns nil if the
+-- counter cannot be decided here.
+local function open(key, value, from, to, callers, most)
+  if not value and most > 0 and registry_of(key, from, to).keys >= most then return nil end
   if value and #value ~= length and not layout(value, from, to) then return nil end
-  local numbers, at, same = value and {unpack(format, value)} or {}, 1, value
+  local numbers, at, same, ends = value and {unpack(format, value)} or {}, 1, value, 0
   for n = from, to do
     local two, stored, current, previous = windows[n] == 2, numbers[at + 1], numbers[at + 2], 0
     if two then previous = numbers[at + 3] end
     if value and numbers[at] ~= own[n] then
       -- A record of another rate or width, in a value of the same length.
       if not layout(value, from, to) then return nil end
-      return open(value, from, to, callers)
+      return open(key, value, from, to, callers, most)
     end
+    if value then ends = math.max(ends, (stored + windows[n]) * periods[n]) end
     if stored ~= slots[n] then
       if value and stored > slots[n] then return nil end
       previous = value and two and stored == slots[n] - 1 and current or 0
@@ -71,11 +84,12 @@ local function open(value, from, to, callers)
     if room < callers then callers = room > 0 and room or 0 end
     at = at + 2 + windows[n]
   end
-  return numbers, callers, same
+  return numbers, callers, same, ends
 end
 
--- Charges a counter and writes it. Returns nothing if the key holds something other than a string.
-local function charge(key, value, numbers, admitted, same, from, to)
+-- Charges a counter and writes it. Returns nothing if the key holds something other than a string, and otherwise the number
+-- of keys in its partition if it was counted now, or 0.
+local function charge(key, value, numbers, admitted, same, from, to, before, most)
   local at, format_now, ends = 1, '<', 0
   for n = from, to do
     numbers[at + 2] = numbers[at + 2] + admitted
@@ -84,7 +98,7 @@ local function charge(key, value, numbers, admitted, same, from, to)
   end
   if same then
     -- SETRANGE keeps the time to live, and costs less than SET.
-    return call('SETRANGE', key, '0', pack(format, spread(numbers)))
+    return call('SETRANGE', key, '0', pack(format, spread(numbers))) and 0
   end
   at = 1
   for n = from, to do
@@ -98,8 +112,15 @@ local function charge(key, value, numbers, admitted, same, from, to)
     at = at + 2 + windows[n]
   end
   local new = pack(format_now, spread(numbers))
-  if value then return call('SET', key, new, 'PXAT', ends) end
-  return call('SET', key, new, 'PXAT', ends, 'NX')
+  if value then
+    call('SET', key, new, 'PXAT', ends)
+  elseif not call('SET', key, new, 'PXAT', ends, 'NX') then
+    return nil
+  end
+  if most == 0 or ends == before then return 0 end
+  local registry = registry_of(key, from, to)
+  registries.replace(registry, before, ends)
+  return registry.keys
 end
 
 while at <= #arguments do
@@ -115,15 +136,21 @@ while at <= #arguments do
     slots[n] = (now + rests[n]) / periods[n] - 1
     quick = quick and (n > rates or windows[n] == 2)
   end
+  local most = {}
+  for n = 0, shared do
+    most[n], at = unpack('<I4', arguments, at)
+  end
   local values = call('MGET', spread(keys, first_key + 1, first_key + shared + checks))
 
   -- How many callers the shared counters have room for; nil if one of them cannot be decided here.
-  local left, taken, numbers_of, same_of = callers * checks, 0, {}, {}
+  local left, taken, numbers_of, same_of, ends_of = callers * checks, 0, {}, {}, {}
   for n = 1, shared do
     length = nil
     -- MGET also returns nothing for a value that is no string.
     if not values[n] and type(redis.pcall('GET', keys[first_key + n])) == 'table' then left = nil end
-    if left then numbers_of[n], left, same_of[n] = open(values[n], rates + n, rates + n, left) end
+    if left then
+      numbers_of[n], left, same_of[n], ends_of[n] = open(keys[first_key + n], values[n], rates + n, rates + n, left, most[n])
+    end
     reply[r + 1] = left and numbers_of[n][3] or 0
     reply[r + 2] = left and windows[rates + n] == 2 and numbers_of[n][4] or 0
     r = r + 2
@@ -178,16 +205,20 @@ while at <= #arguments do
       end
     end
     if not decided then
-      local numbers, admitted, same
-      if left then numbers, admitted, same = open(value, 1, rates, left < callers and left or callers) end
+      local numbers, admitted, same, ends
+      if left then
+        numbers, admitted, same, ends = open(key, value, 1, rates, left < callers and left or callers, most[0])
+      end
+      local counted = 0
       if numbers and admitted > 0 then
-        if charge(key, value, numbers, admitted, same, 1, rates) then
+        counted = charge(key, value, numbers, admitted, same, 1, rates, ends, most[0])
+        if counted then
           left, taken = left - admitted, taken + admitted
         else
           numbers = nil
         end
       end
-      reply[r + 1] = numbers and admitted or -1
+      reply[r + 1] = numbers and admitted + 65536 * counted or -1
       r = r + 1
       local n1 = 1
       for n = 1, rates do
@@ -214,8 +245,9 @@ while at <= #arguments do
 
   for n = 1, taken > 0 and shared or 0 do
     if same_of[n] then layout(values[n], rates + n, rates + n) end
-    charge(keys[first_key + n], values[n], numbers_of[n], taken, same_of[n], rates + n, rates + n)
+    charge(keys[first_key + n], values[n], numbers_of[n], taken, same_of[n], rates + n, rates + n, ends_of[n], most[n])
   end
   first_key = first_key + shared + checks
 end
+if registries then registries.write() end
 return reply

@@ -4,12 +4,13 @@
 -- ARGV[1]  one group, as plain.lua describes it
 -- reply    signed integers of 7 bytes each, in one string: this server's time in microseconds, the number of admitted callers,
 --          and the current and the previous count. Instead of the number of callers, -1 if the check was not decided and
---          nothing written. After the deadline only the time is returned, and nothing is written.
+--          nothing written. After the deadline only the time is returned, and nothing is written. If the key is new or in a new
+--          slot, and the number of keys is limited, 65536 times the number of keys is added to the number of callers.
 local call, pack, unpack, key = redis.call, struct.pack, struct.unpack, KEYS[1]
 local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
 if not key then return pack('<i7', micros) end
-local deadline, requests, tag, callers = unpack('<I6I6I6I2', ARGV[1])
+local deadline, requests, tag, callers, _, most = unpack('<I6I6I6I2I2I4', ARGV[1])
 local now = (micros - micros % 1000) / 1000
 if now > deadline then return pack('<i7', micros) end
 -- Of a value that is no string this is a table, whose length is 0.
@@ -35,6 +36,13 @@ if value then
     current = 0
   end
 end
+local registries, registry, keys = nil, nil, 0
+if most > 0 and not value then
+  registries = make_registries(now)
+  registry = registries.open(key, period)
+  -- The general script charges the overflow counter instead.
+  if registry.keys >= most then own = -1 end
+end
 local share, admitted = previous * rest, -1
 if own == tag and (not value or stored <= slot) and share < 9007199254740992 then
   -- ceil(share / period) of the previous window still counts.
@@ -53,7 +61,14 @@ if own == tag and (not value or stored <= slot) and share < 9007199254740992 the
       local format = '<I6I6I' .. width .. (windows == 2 and 'I' .. width or '')
       local record = pack(format, tag + width, slot, current, previous)
       call('SET', key, record, 'PXAT', string.format('%.0f', (slot + windows) * period))
+      if most > 0 and stored ~= slot then
+        registries = registries or make_registries(now)
+        registry = registry or registries.open(key, period)
+        registries.replace(registry, value and (stored + windows) * period or 0, (slot + windows) * period)
+        registries.write()
+        keys = registry.keys
+      end
     end
   end
 end
-return pack('<i7i7i7i7', micros, admitted, current, previous)
+return pack('<i7i7i7i7', micros, admitted + 65536 * keys, current, previous)

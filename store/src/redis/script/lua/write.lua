@@ -1,5 +1,5 @@
 -- Writes the keys whose records have changed.
--- Uses the codec. Defines `write`.
+-- Uses the codec and the registries. Defines `write`.
 
 local function write()
   for key = 1, #keys do
@@ -10,6 +10,11 @@ local function write()
         value = value and value .. bytes or bytes
         if ends > expiry then expiry = ends end
       end
+      local grid = grid_of_key[key]
+      if grid and (expiry + (-expiry) % grid) ~= (expiry_of[key] + (-expiry_of[key]) % grid) then
+        local registry = registry_of(key)
+        registries.replace(registry, expiry_of[key], expiry)
+      end
       -- SETRANGE keeps the time to live, and costs less than SET.
       if #value == size_of[key] and expiry == expiry_of[key] then
         call('SETRANGE', keys[key], '0', value)
@@ -18,5 +23,6 @@ local function write()
       end
     end
   end
+  if registries then registries.write() end
 end
 

@@ -4,6 +4,100 @@ use super::Equivalent;
 
 pub(super) const LIST: &[Equivalent] = &[
     Equivalent {
+        file: "registry.lua",
+        before: "= grid, 0, {}, 0, 0, false",
+        after: &["= grid, 1, {}, 0, 0, false", "= grid, 0, {}, 1, 0, false"],
+        reason: "Both are set before they are used.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "'<' .. rep('I4', size), value",
+        after: &["'<' and rep('I4', size), value"],
+        reason: "Without a sign, the byte order is that of the machine, which is little-endian.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "size = 0 end end",
+        after: &[" end end", "size = 1 end end"],
+        reason: "There are no counts.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "counts = {}, size = 0",
+        after: &["counts = {}, size = 1"],
+        reason: "A key moves to the first slot or a later one.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "for n = 1, size do local count",
+        after: &["for n = 0, size do local count"],
+        reason: "No count has the index 0.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "if from == to then return end",
+        after: &["if from == to then end"],
+        reason: "The general script moves a key only to another slot. The one for runs needs this.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "from >= 1",
+        after: &["from >= 0"],
+        reason: "No count has the index 0.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "to >= 1",
+        after: &["to >= 0"],
+        reason: "No count has the index 0.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "registry.keys = registry.keys - 1",
+        after: &[
+            "",
+            "registry.keys = registry.keys + 1",
+            "registry.keys = registry.keys - 0",
+            "registry.keys = registry.keys - 2",
+        ],
+        reason: "The general script moves keys after it has used the number. The comparison of the plain script depends on it.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "registry.keys = registry.keys + 1",
+        after: &[
+            "",
+            "registry.keys = registry.keys - 1",
+            "registry.keys = registry.keys + 0",
+            "registry.keys = registry.keys + 2",
+        ],
+        reason: "The general script moves keys after it has used the number. The comparison of the plain script depends on it.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "size > 0 then",
+        after: &["size >= 0 then"],
+        reason: "A registry without a slot expires when it is written.",
+    },
+    Equivalent {
+        file: "registry.lua",
+        before: "for n = 1, size do registry.counts",
+        after: &["for n = 0, size do registry.counts"],
+        reason: "No count has the index 0.",
+    },
+    Equivalent {
+        file: "decide.lua",
+        before: "and from > 0 then",
+        after: &["and from >= 0 then"],
+        reason: "No record has the index 0.",
+    },
+    Equivalent {
+        file: "decide.lua",
+        before: "if type(from) == 'table' then return from end end",
+        after: &["if type(from) == 'table' then end end"],
+        reason: "The comparison of a table with a number fails too.",
+    },
+    Equivalent {
         file: "codec.lua",
         before: "kind < BUCKET and 6",
         after: &["kind <= BUCKET and 6"],

@@ -5,6 +5,36 @@ use super::Equivalent;
 pub(super) const LIST: &[Equivalent] = &[
     Equivalent {
         file: "single.lua",
+        before: "most then own = -1 end",
+        after: &["most then own = 1 end", "most then own = -0 end", "most then own = -2 end"],
+        reason: "Any number that is no tag.",
+    },
+    Equivalent {
+        file: "single.lua",
+        before: "value and (stored + windows) * period or 0,",
+        after: &["value and (stored + windows) * period or 1,"],
+        reason: "Both are before the first slot.",
+    },
+    Equivalent {
+        file: "plain.lua",
+        before: "most then own = -1 end",
+        after: &["most then own = 1 end", "most then own = -0 end", "most then own = -2 end"],
+        reason: "Any number that is no tag.",
+    },
+    Equivalent {
+        file: "plain.lua",
+        before: "value and (stored + windows) * period or 0,",
+        after: &["value and (stored + windows) * period or 1,"],
+        reason: "Both are before the first slot.",
+    },
+    Equivalent {
+        file: "runs.lua",
+        before: "1, value, 0",
+        after: &["1, value, 1"],
+        reason: "Both are before the first slot.",
+    },
+    Equivalent {
+        file: "single.lua",
         before: "own, stored = -1, slot",
         after: &["own, stored = 1, slot", "own, stored = -0, slot", "own, stored = -2, slot"],
         reason: "Any number that is no tag.",
@@ -111,7 +141,7 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "runs.lua",
-        before: "return call('SETRANGE', key, '0', pack(format, spread(numbers)))",
+        before: "return call('SETRANGE', key, '0', pack(format, spread(numbers))) and 0",
         after: &[""],
         reason: "SET writes the same bytes as SETRANGE.",
     },

@@ -1,0 +1,42 @@
+//! New keys of limits with a maximum number of keys, as a response reports them.
+
+use smallvec::SmallVec;
+
+/// A new key among the counters of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyUsage {
+    /// Index of the counter in the check.
+    pub counter: u8,
+    /// Part of the maximum number of keys that is in use, in thousandths; in Redis as the key's partition suggests.
+    /// `None` if the key was refused: the overflow counter of its partition decided.
+    pub used: Option<u16>,
+}
+
+/// The new keys among the counters of a check: none in nearly all responses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyUsages(pub SmallVec<[KeyUsage; 1]>);
+
+impl KeyUsages {
+    /// Reports whether the overflow counter decided instead of the counter with this index. Its decisions say nothing
+    /// about the key itself, so they must not be remembered for it.
+    #[must_use]
+    #[inline]
+    pub fn is_overflowed(&self, counter: usize) -> bool {
+        self.0.iter().any(|usage| usize::from(usage.counter) == counter && usage.used.is_none())
+    }
+
+    /// Reports whether an overflow counter decided any counter of the check.
+    #[must_use]
+    #[inline]
+    pub fn any_overflowed(&self) -> bool {
+        self.0.iter().any(|usage| usage.used.is_none())
+    }
+
+    /// Adds the usages of a part of a check, given the index in the whole check of each of its counters.
+    pub fn extend(&mut self, part: &Self, indexes: &[usize]) {
+        self.0.extend(part.0.iter().filter_map(|usage| {
+            let counter = *indexes.get(usize::from(usage.counter))? as u8;
+            Some(KeyUsage { counter, ..*usage })
+        }));
+    }
+}
