@@ -15,9 +15,9 @@ pub mod types {
     pub const STORE_HEALTHY: &str = "StoreHealthy";
     /// Everything that a policy refers to can be used.
     pub const RESOLVED_REFS: &str = "ResolvedRefs";
-    /// Of a managed store: all servers have the users of the namespaces and the library.
+    /// All servers of a managed store have the users of the namespaces and the library.
     pub const PROVISIONED: &str = "Provisioned";
-    /// Of a store: all sidecars that use it can.
+    /// All sidecars that use a store can reach it.
     pub const REACHABLE: &str = "Reachable";
     /// Accepted, ResolvedRefs, Programmed and Captured are all true; of a store, Accepted, ResolvedRefs, Provisioned and
     /// Reachable.

@@ -13,7 +13,7 @@ use sluice_tests::process::free_port;
 use sluice_tests::wait::until;
 
 const SYSTEM: &str = "managed-system";
-/// What an administrator needs. The default user is the test's.
+/// An administrator with the rights that it needs. The default user is the test's.
 const ACL: &str = "user default on nopass ~* &* +@all\nuser admin on >secret resetkeys resetchannels -@all +acl|setuser \
                    +acl|deluser +acl|list +function|load +function|list +info\n";
 

@@ -74,7 +74,7 @@ pub enum StoreReport {
     Failing {
         /// Kind of failure: `unreachable`, `slow`, `refused`, `read-only`, `nonsense`, `wrong-type` or `unconfigured`.
         fault: String,
-        /// What caused it, if it is known.
+        /// Cause of the failure, if it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<FaultCause>,
     },

@@ -60,7 +60,7 @@ impl StoreSource {
     }
 }
 
-/// What one sidecar reports about a store.
+/// Report of one sidecar about a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarReport {
     /// Namespace and name of the pod.

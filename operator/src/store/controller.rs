@@ -71,7 +71,7 @@ struct Resolving<'a> {
     resolved: BTreeMap<StoreKey, Resolved>,
 }
 
-/// What is kept from one reconcile to the next.
+/// State that lasts from one reconcile to the next.
 struct State {
     secrets: Option<RootSecrets>,
     /// The stores as they could be used last.

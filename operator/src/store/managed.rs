@@ -44,7 +44,7 @@ struct Managed {
     epoch: i64,
     /// Time since which this replica knows the epoch.
     epoch_since: Instant,
-    /// What sidecars received last. It stays until the servers are ready for something else.
+    /// The source that sidecars received last. It stays until the servers are ready for another.
     source: Option<ManagedSource>,
 }
 

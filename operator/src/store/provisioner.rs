@@ -42,7 +42,7 @@ struct CertificateLoad {
     until: Instant,
 }
 
-/// What a provisioner has done.
+/// Work that a provisioner has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Provisioned {
     /// The users that can connect; `None` before the first pass has ended.
@@ -132,7 +132,7 @@ pub fn can_repair(cause: FaultCause) -> bool {
     matches!(cause, FaultCause::AuthenticationFailed | FaultCause::NotPermitted | FaultCause::FunctionMissing)
 }
 
-/// What the task of a provisioner has.
+/// The task of a provisioner.
 struct Task {
     administrator: Administrator,
     wanted: watch::Receiver<Users>,

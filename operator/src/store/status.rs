@@ -34,7 +34,7 @@ pub struct Observed<'a> {
     pub reports: &'a [SidecarReport],
     /// Health that the operator sees itself, and the cause of a fault. Only for stores that it connects to.
     pub own: Option<(StoreHealth, Option<FaultCause>)>,
-    /// What the operator has done at the servers. Only for managed stores.
+    /// Work of the operator at the servers. Only for managed stores.
     pub provisioned: Option<&'a Provisioned>,
     /// Status that the store has.
     pub previous: Option<&'a RateLimitStoreStatus>,

@@ -1,134 +1,18 @@
 //! Administration of a managed store: one user for each namespace, and the function library, on every server. Users are
 //! not replicated by Redis, so each server is administered by itself.
 //!
+//! - [`administrator`]: administers all servers.
 //! - [`nodes`]: finds the servers: masters, replicas and sentinels.
 //! - [`users`]: the rights of a user.
 //! - [`provision`]: brings one server up to date.
+//! - [`report`]: the result for one server.
 
+mod administrator;
 mod nodes;
 mod provision;
+mod report;
 mod users;
 
-use std::collections::BTreeMap;
-
-use futures::future::join_all;
-use tokio::sync::Mutex;
-
-use self::nodes::{Node, connect, find_nodes, run};
-use self::provision::{KnownUsers, provision};
-pub use self::users::ManagedUser;
-use super::options::{ConnectPlan, OptionsError, RedisOptions, Topology};
-use crate::fault_cause::FaultCause;
-
-/// Administers a store with the credentials of an administrator.
-pub struct Administrator {
-    options: RedisOptions,
-    plan: ConnectPlan,
-    /// The users of each server as they were set last, by the server's address.
-    known: Mutex<BTreeMap<String, KnownUsers>>,
-}
-
-/// What a server is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It holds counters.
-    Master,
-    /// It follows a master.
-    Replica,
-    /// It knows the master.
-    Sentinel,
-}
-
-/// The result of administering one server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerReport {
-    /// `HOST:PORT`.
-    pub address: String,
-    /// What the server is.
-    pub role: Role,
-    /// The reason why it is not up to date, if it is not.
-    pub problem: Option<Problem>,
-    /// Memory in use and its maximum, in bytes, if a maximum is set.
-    pub memory: Option<(u64, u64)>,
-}
-
-/// The reason why a server is not up to date.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The kind of the failure.
-    pub cause: FaultCause,
-    /// The command that failed, without its arguments; empty if there is no connection.
-    pub command: &'static str,
-}
-
-impl Administrator {
-    /// Prepares to administer a store. `options` have the credentials of its administrator.
-    pub fn new(options: RedisOptions) -> Result<Self, OptionsError> {
-        let plan = options.validate()?;
-        Ok(Self { options, plan, known: Mutex::default() })
-    }
-
-    /// Brings all servers up to date: sets these users and removes others of the same installation, and loads the
-    /// library. Returns a report for each server, or the reason why they cannot be found.
-    pub async fn provision(&self, users: &[ManagedUser]) -> Result<Vec<ServerReport>, Problem> {
-        let nodes = find_nodes(&self.plan).await?;
-        let mut known = self.known.lock().await;
-        known.retain(|address, _| nodes.iter().any(|node| node.target.address == *address));
-        let servers = nodes.into_iter().map(|node| {
-            let before = known.remove(&node.target.address).unwrap_or_default();
-            self.provision_one(node, before, users)
-        });
-        let mut reports = Vec::new();
-        for (report, users) in join_all(servers).await {
-            known.insert(report.address.clone(), users);
-            reports.push(report);
-        }
-        Ok(reports)
-    }
-
-    /// Changes settings of all masters and replicas. What a server rejects is logged.
-    pub async fn set(&self, settings: &[(&str, String)]) {
-        let mut command = redis::cmd("CONFIG");
-        command.arg("SET");
-        for (name, value) in settings {
-            command.arg(name).arg(value);
-        }
-        for node in
-            find_nodes(&self.plan).await.into_iter().flatten().filter(|node| node.role != Role::Sentinel)
-        {
-            let set = async {
-                let mut connection = connect(&node.target).await?;
-                run(&mut connection, "CONFIG SET", &command).await
-            };
-            if let Err(problem) = set.await {
-                tracing::warn!(
-                    address = node.target.address,
-                    "settings could not be changed: {}",
-                    problem.cause
-                );
-            }
-        }
-    }
-
-    async fn provision_one(
-        &self,
-        node: Node,
-        mut known: KnownUsers,
-        users: &[ManagedUser],
-    ) -> (ServerReport, KnownUsers) {
-        let result = provision(&node, &mut known, &self.options, users).await;
-        let (problem, memory) = match result {
-            Ok(memory) => (None, memory),
-            Err(problem) => (Some(problem), None),
-        };
-        let address = node.target.address.clone();
-        (ServerReport { address, role: node.role, problem, memory }, known)
-    }
-}
-
-impl RedisOptions {
-    /// Reports whether sentinels are asked with a password.
-    pub(crate) fn has_sentinel_password(&self) -> bool {
-        matches!(&self.topology, Topology::Sentinel { password: Some(_), .. })
-    }
-}
+pub use administrator::Administrator;
+pub use report::{Problem, Role, ServerReport};
+pub use users::ManagedUser;

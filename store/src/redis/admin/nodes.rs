@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
-use super::{Problem, Role};
+use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{ServerFailure, Target, TargetTemplate, open};
 use crate::redis::options::ConnectPlan;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use redis::aio::MultiplexedConnection;
 
 use super::nodes::{Node, connect, run, strings, text};
+use super::report::{Problem, Role};
 use super::users::ManagedUser;
-use super::{Problem, Role};
 use crate::fault_cause::FaultCause;
 use crate::redis::library::{self, Library};
 use crate::redis::options::RedisOptions;

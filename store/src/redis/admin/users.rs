@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Role;
+use super::report::Role;
 use crate::redis::options::{Calls, RedisOptions, Secret, Topology};
 
 /// A user that may touch the keys of one namespace only.

@@ -115,6 +115,13 @@ pub struct RedisOptions {
     pub partitions: u16,
 }
 
+impl RedisOptions {
+    /// Reports whether sentinels require a password.
+    pub(crate) fn has_sentinel_password(&self) -> bool {
+        matches!(&self.topology, Topology::Sentinel { password: Some(_), .. })
+    }
+}
+
 /// A duration as a number of milliseconds.
 mod millis {
     use std::time::Duration;

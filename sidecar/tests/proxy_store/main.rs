@@ -1,8 +1,10 @@
 //! Counting in a real Redis: quota leases, remembered denials, and local quota while Redis is down.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
 
-#[path = "../../store/tests/support/mod.rs"]
+#[path = "../../../store/tests/support/mod.rs"]
 mod server;
+mod several;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;

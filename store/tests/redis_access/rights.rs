@@ -1,18 +1,14 @@
 //! The rights that the Redis store needs.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-mod support;
-
 use std::sync::Arc;
 
-use checks::{admitted, check, counter, failing, failures, healthy, limit, patient, patient_store, rate};
+use crate::checks::{
+    admitted, check, counter, failing, failures, healthy, limit, patient, patient_store, rate,
+};
+use crate::support::{Redis, eventually};
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
 use sluice_store::failure::StoreFault;
 use sluice_store::{Counter, LimitSpec, RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually};
 
 /// The minimum rights of a Redis user for database 0 of a single server.
 const RIGHTS: [&str; 7] = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange"];

@@ -1,30 +1,20 @@
 //! Managed access: a user for each namespace and the function library, and what a tenant can do with the credentials of
 //! its own sidecar.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checks::{admitted, check, counter, healthy, patient, rate};
-use cluster::Cluster;
+use crate::checks::{admitted, check, counter, healthy, patient, rate};
+use crate::cluster::Cluster;
+use crate::sentinel::Watched;
+use crate::support::{Redis, eventually};
 use redis::{Connection, RedisResult, Value};
-use sentinel::Watched;
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
 use sluice_store::redis::Secret;
 use sluice_store::redis::admin::{Administrator, ManagedUser, Role};
 use sluice_store::redis::library::Library;
 use sluice_store::{Counter, FaultCause, KeyHash, LimitSpec, RedisStore};
-use support::{Redis, eventually};
 
 fn user(namespace: &str) -> ManagedUser {
     ManagedUser { namespace: namespace.into(), passwords: vec![Secret::new(format!("{namespace}-password"))] }

@@ -1,16 +1,12 @@
 //! Policies of one pod that count in different stores.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::support::{Application, get, limit, policy_json, prepare, redis_at, sidecar};
 use sluice_config::PreparedPolicy;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_sidecar::Sidecar;
-use support::{Application, get, limit, policy_json, prepare, redis_at, sidecar};
 
 /// Returns a policy that counts in a store of this name.
 fn policy_in(store: &str, on_store_failure: &str, limits: &[String]) -> Arc<PreparedPolicy> {

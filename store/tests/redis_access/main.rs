@@ -1,0 +1,14 @@
+//! The rights that the store needs, and what a user of a managed store cannot do.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../support/checks.rs"]
+mod checks;
+#[path = "../support/cluster.rs"]
+mod cluster;
+mod managed;
+mod rights;
+#[path = "../support/sentinel.rs"]
+mod sentinel;
+#[path = "../support/mod.rs"]
+mod support;
