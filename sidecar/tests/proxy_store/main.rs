@@ -506,3 +506,28 @@ async fn each_help_text_of_the_store_is_complete_and_unique() {
     let texts: std::collections::BTreeSet<_> = helps.values().collect();
     assert_eq!(texts.len(), helps.len(), "two help texts are equal");
 }
+
+#[tokio::test]
+async fn a_limit_with_too_many_keys_shows_in_metrics_and_in_the_report_of_its_policy() {
+    let (application, redis) = (Application::start().await, Redis::start(&[]));
+    let policy = prepare(&format!(
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
+        "limits":[{{"name":"few","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"maxKeys":640,"kind":{{"rates":{{"base":[
+        {{"requests":5,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}]}}"#
+    ));
+    let sidecar = pod(&application, &redis_at(&redis.url()), &[policy.clone()], (0, 1)).await;
+    let address = sidecar.addresses()[0];
+    let overflow = || metric(&sidecar.metrics(), r#"sluice_key_overflow_total{policy="shop/p",limit="few"}"#);
+    assert_eq!((overflow(), policy.nearly_full()), (0, vec![]));
+    let mut denied = 0;
+    for client in 0..1500 {
+        denied += u64::from(get(address, &format!("x-api-key: {client}\r\n")).await.status == 429);
+    }
+    // 64 partitions of 12 keys at most, each with an overflow counter of 5 requests.
+    assert!(overflow() >= 1500 - 12 * 64 && denied >= overflow() - 5 * 64, "{} {denied}", overflow());
+    assert_eq!(policy.nearly_full(), ["few"]);
+    let text = sidecar.metrics();
+    let usage = text.lines().find(|line| line.starts_with("sluice_key_usage_ratio{")).unwrap();
+    let share: f64 = usage.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((0.8..=1.0).contains(&share), "{usage}");
+}

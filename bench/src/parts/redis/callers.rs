@@ -33,7 +33,14 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<PlotData> {
     let doubling = std::iter::successors(Some(1), |callers| Some(callers * 2));
     for callers in doubling.take_while(|&callers| callers <= MOST_CALLERS) {
         let checks = (callers * 500).clamp(4_000, 48_000);
-        let load = Load { limit: limit.clone(), global: None, clients: CLIENTS, callers, checks };
+        let load = Load {
+            limit: limit.clone(),
+            global: None,
+            clients: CLIENTS,
+            new_clients: false,
+            callers,
+            checks,
+        };
         let rounds = interleave(ROUNDS, async |side, round| {
             testbed.run(side.of([Target::Store, Target::MultiIncrby]), &load, round).await
         })

@@ -19,14 +19,14 @@ local function make_registries(now)
       -- Of a value that is no string, and of an error, this is a table.
       local value = call('GET', name)
       size = type(value) == 'string' and (#value - 12) / 4 or 0
-      if size >= 1 and size <= 16 and size % 1 == 0 then
+      if size < 1 or size > 16 or size % 1 > 0 then
+        size = 0
+      else
         old, first = unpack('<I6I6', value)
         counts = {unpack('<' .. rep('I4', size), value, 13)}
         local sum = 0
         for n = 1, size do sum = sum + counts[n] end
         if old == 0 or old * (first + 16) > 1125899906842624 or sum > 1073741824 then size = 0 end
-      else
-        size = 0
       end
     end
     -- The number of keys includes new ones that are not among the counts yet.

@@ -17,8 +17,8 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "registry.lua",
-        before: "size = 0 end end",
-        after: &[" end end", "size = 1 end end"],
+        before: "size = 0 else",
+        after: &[" else", "size = 1 else"],
         reason: "There are no counts.",
     },
     Equivalent {
