@@ -61,10 +61,10 @@ pub struct RateLimitStoreSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = crate::duration::PATTERN))]
     pub latency_budget: Option<String>,
-    /// Prefix of all keys: 1 to 64 visible ASCII characters without braces. Stores that share a Redis need different
+    /// Prefix of all keys: 1 to 64 visible ASCII characters without brackets, braces, backslashes and any of *?@. Stores that share a Redis need different
     /// prefixes. With another prefix, all counters start at zero.
     #[serde(default = "default_prefix")]
-    #[schemars(length(min = 1, max = 64), regex(pattern = "^[!-z|~]+$"))]
+    #[schemars(length(min = 1, max = 64), regex(pattern = "^[!-)+->A-Z^-z|~]+$"))]
     pub key_prefix: String,
     /// Number of hash tags over which the keys are spread. Each master of a Redis Cluster should have 16 to 32. All
     /// users of the keys need the same number, so it cannot be changed.
@@ -86,7 +86,7 @@ pub struct TlsConnection {}
 pub struct SecretRef {
     /// Name of the Secret. Its fields are `password` and, as required, `username`, `ca.crt`, `tls.crt`, `tls.key`,
     /// `sentinel-username` and `sentinel-password`.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub name: String,
 }
 

@@ -119,6 +119,7 @@ impl Hub {
             policy.replicas.restart_hold();
         }
         self.readiness.send_modify(|readiness| readiness.policies = true);
+        self.store_reports.notify_one();
     }
 
     /// Waits until sessions may begin.

@@ -14,7 +14,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_config::KeySecret;
 use sluice_crds::store::Access;
-use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus};
+use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::ManagedUser;
 use sluice_store::redis::library::Library;
 use tokio::sync::Notify;
@@ -46,6 +46,12 @@ const NUMBERS_EVERY: Duration = Duration::from_secs(10);
 const CERTIFICATE_EVERY: Duration = Duration::from_secs(600);
 /// Time in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(100);
+/// Maximum number of stores of a namespace.
+const MAX_STORES: usize = 16;
+/// Longest time for which a new leader waits for the stores of tenants.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+/// Interval between reconciles until the stores are known.
+const FIRST: Duration = Duration::from_secs(1);
 /// Interval at which the health of the operator's own connection is read.
 const OWN_HEALTH_EVERY: Duration = Duration::from_secs(1);
 
@@ -78,6 +84,8 @@ struct State {
     usable: BTreeMap<StoreKey, Usable>,
     managed: ManagedStores,
     own: OwnConnection,
+    /// Time at which the controller started.
+    started: Instant,
     /// The certificate of the embedded Redis.
     certificate: Option<String>,
     /// Time at which it was checked whether that certificate is due for renewal.
@@ -131,6 +139,7 @@ impl StoreController {
             usable: BTreeMap::new(),
             managed: ManagedStores::new(self.changed.clone()),
             own: OwnConnection::default(),
+            started: Instant::now(),
             certificate: None,
             certificate_checked: None,
             written: BTreeMap::new(),
@@ -138,6 +147,7 @@ impl StoreController {
         let mut published = self.hub.version();
         loop {
             let delay = match self.reconcile(&mut state).await {
+                Ok(()) if !self.hub.has_stores() => FIRST,
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
                     tracing::warn!("the stores could not be reconciled, which is tried again: {error:#}");
@@ -189,7 +199,10 @@ impl StoreController {
             access: &usable.access,
             password_epoch: usable.password_epoch,
         });
-        state.managed.keep(wanted, &secrets.password_root, &self.hub);
+        // Before, users of namespaces whose policies have not been read yet would be removed.
+        if self.hub.has_policies() {
+            state.managed.keep(wanted, &secrets.password_root, &self.hub);
+        }
         self.publish(&resolving, state);
         let default = state.usable.get(&self.rules.default);
         let shared = default.filter(|usable| usable.kind == Access::Shared);
@@ -215,8 +228,9 @@ impl StoreController {
             return Ok(());
         };
         let Reference::Found(secret) = self.references.get(&secret) else { return Ok(()) };
-        let users =
-            state.managed.provisioned(key).and_then(|provisioned| provisioned.users).unwrap_or_default();
+        let Some(users) = state.managed.provisioned(key).and_then(|provisioned| provisioned.users) else {
+            return Ok(());
+        };
         let line = |user: &ManagedUser| user.acl_line(&usable.access.redis, Library::current().functions());
         let lines: Vec<_> = users.values().map(line).collect();
         let present = embedded::certificate_of(&secret);
@@ -243,13 +257,13 @@ impl StoreController {
         let (Some(spec), key) = (&self.spec, &self.rules.default) else { return Ok(()) };
         match objects.get(key) {
             Some(object) if default_store::has_spec(object, spec) => Ok(()),
-            Some(_) => {
-                if let Err(error) = default_store::apply(self.client.clone(), key, spec).await {
+            Some(object) => {
+                if let Err(error) = default_store::replace(self.client.clone(), key, object, spec).await {
                     tracing::warn!("the chart's values do not take effect: {error:#}");
                 }
                 Ok(())
             }
-            None => default_store::apply(self.client.clone(), key, spec).await,
+            None => default_store::create(self.client.clone(), key, spec).await,
         }
     }
 
@@ -274,6 +288,13 @@ impl StoreController {
             .iter()
             .filter(|(key, _)| !self.rules.is_ignored(key))
             .map(|(key, object)| {
+                let of_namespace = StoreKey::new(&key.namespace, "")..key.clone();
+                if objects.range(of_namespace).count() >= MAX_STORES {
+                    let message =
+                        format!("is one of more than {MAX_STORES} stores of its namespace: delete some");
+                    let violation = Violation::new("metadata.name", message);
+                    return (key.clone(), Err(Resolved::Invalid(vec![violation])));
+                }
                 let object = serde_json::to_value(&**object).unwrap_or_default();
                 (key.clone(), self.rules.compile(key, &object))
             })
@@ -299,8 +320,14 @@ impl StoreController {
     /// Gives sidecars access to the stores. Waits until all Secrets have been read and the store of the installation
     /// can be used: a new leader must not withdraw what sidecars have.
     fn publish(&self, resolving: &Resolving<'_>, state: &State) {
-        let is_pending = |resolved: &Resolved| *resolved == Resolved::Pending;
-        if !self.hub.has_stores() && resolving.resolved.values().any(is_pending) {
+        // The installation's store is waited for. Others are for a short time, so that no tenant keeps sidecars waiting.
+        let waits = |key: &StoreKey| {
+            let is_first = !self.hub.has_stores();
+            is_first && (*key == self.rules.default || state.started.elapsed() < MAX_WAIT)
+        };
+        let is_pending =
+            |(key, resolved): (&StoreKey, &Resolved)| *resolved == Resolved::Pending && waits(key);
+        if resolving.resolved.iter().any(is_pending) {
             return;
         }
         let mut sources = BTreeMap::new();
@@ -312,7 +339,7 @@ impl StoreController {
             match source {
                 Some(source) => drop(sources.insert(key.clone(), source)),
                 // Its servers are being prepared.
-                None if !self.hub.has_stores() => return,
+                None if waits(key) => return,
                 None => {}
             }
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use sluice_config::policy::DEFAULT_STORE;
@@ -59,14 +59,29 @@ pub fn has_spec(object: &DynamicObject, spec: &RateLimitStoreSpec) -> bool {
     matches!(present, Some(Ok(present)) if present == *spec)
 }
 
-/// Creates the store, or sets its spec.
-pub async fn apply(client: kube::Client, key: &StoreKey, spec: &RateLimitStoreSpec) -> anyhow::Result<()> {
-    let object = manifest(key, spec);
+/// Creates the store.
+pub async fn create(client: kube::Client, key: &StoreKey, spec: &RateLimitStoreSpec) -> anyhow::Result<()> {
     let params = PatchParams::apply("sluice-operator").force();
     let api = api(client, Some(&key.namespace));
-    api.patch(&key.name, &params, &Patch::Apply(&object))
+    api.patch(&key.name, &params, &Patch::Apply(&manifest(key, spec)))
         .await
-        .with_context(|| format!("the RateLimitStore {key} could not be written"))?;
+        .with_context(|| format!("the RateLimitStore {key} could not be created"))?;
+    Ok(())
+}
+
+/// Replaces the spec of the store, with everything that others have added.
+pub async fn replace(
+    client: kube::Client,
+    key: &StoreKey,
+    present: &DynamicObject,
+    spec: &RateLimitStoreSpec,
+) -> anyhow::Result<()> {
+    let mut object = present.clone();
+    object.data["spec"] = serde_json::to_value(spec)?;
+    let api = api(client, Some(&key.namespace));
+    api.replace(&key.name, &PostParams::default(), &object)
+        .await
+        .with_context(|| format!("the RateLimitStore {key} could not be changed"))?;
     Ok(())
 }
 

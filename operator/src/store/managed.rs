@@ -19,6 +19,9 @@ use crate::store::provisioner::{Provisioned, Provisioner, Users, can_repair};
 /// a while can still connect.
 const ROTATION_GRACE: Duration = Duration::from_secs(300);
 
+/// Time for which a namespace keeps its user after its last policy has left the store.
+const LEAVE_GRACE: Duration = Duration::from_secs(45);
+
 /// The managed stores.
 pub struct ManagedStores {
     stores: BTreeMap<StoreKey, Managed>,
@@ -44,6 +47,8 @@ struct Managed {
     epoch: i64,
     /// Time since which this replica knows the epoch.
     epoch_since: Instant,
+    /// The namespaces that use the store, with the last time at which they did.
+    used: BTreeMap<String, Instant>,
     /// The source that sidecars received last. It stays until the servers are ready for another.
     source: Option<ManagedSource>,
 }
@@ -78,8 +83,12 @@ impl ManagedStores {
         let epoch_since = epoch_since.unwrap_or_else(Instant::now);
         let passwords = Passwords::new(root, key, epoch, epoch_since.elapsed() < ROTATION_GRACE);
         let store = (!is_default).then_some(key);
-        let namespaces = hub.namespaces_of_store(store);
-        let users: Users = namespaces.iter().map(|name| (name.clone(), passwords.user(name))).collect();
+        let now = Instant::now();
+        let mut used = known.as_ref().map(|known| known.used.clone()).unwrap_or_default();
+        used.extend(hub.namespaces_of_store(store).into_iter().map(|namespace| (namespace, now)));
+        // Sidecars that leave the store still return leases and slots there.
+        used.retain(|_, last| now.duration_since(*last) < LEAVE_GRACE);
+        let users: Users = used.keys().map(|name| (name.clone(), passwords.user(name))).collect();
         let mut source = known.as_ref().and_then(|known| known.source.clone());
         let same = known.filter(|known| known.access == *access);
         let provisioner = match same {
@@ -87,7 +96,7 @@ impl ManagedStores {
                 provisioner.want(users);
                 provisioner
             }
-            None => Provisioner::start(access.redis.clone(), users, self.changed.clone())
+            None => Provisioner::start(access.redis.clone(), users, source.is_none(), self.changed.clone())
                 .inspect_err(|error| tracing::error!(store = %key, %error, "the store cannot be managed"))
                 .ok()?,
         };
@@ -101,7 +110,7 @@ impl ManagedStores {
         if hub.store_reports(store).iter().any(|sidecar| misses(&sidecar.report)) {
             provisioner.repair();
         }
-        Some(Managed { provisioner, access: access.clone(), epoch, epoch_since, source })
+        Some(Managed { provisioner, access: access.clone(), epoch, epoch_since, used, source })
     }
 
     /// Returns what sidecars receive of a store; `None` until it is known which users its servers have.

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Time within which kubelet writes a changed Secret into a container, several times over.
 const CERTIFICATE_WINDOW: Duration = Duration::from_secs(600);
 /// Shortest interval between two passes.
-const PACE: Duration = Duration::from_millis(200);
+const PACE: Duration = Duration::from_secs(1);
 
 /// The users of a store, by namespace.
 pub type Users = BTreeMap<String, ManagedUser>;
@@ -76,8 +76,14 @@ impl Provisioned {
 }
 
 impl Provisioner {
-    /// Starts the task. Notifies `changed` when its result changes. Must be called within a tokio runtime.
-    pub fn start(options: RedisOptions, users: Users, changed: Arc<Notify>) -> Result<Self, OptionsError> {
+    /// Starts the task. Notifies `changed` when its result changes. If `is_taken_over`, the servers are assumed to have the
+    /// users until they can be read, because another replica has set them. Must be called within a tokio runtime.
+    pub fn start(
+        options: RedisOptions,
+        users: Users,
+        is_taken_over: bool,
+        changed: Arc<Notify>,
+    ) -> Result<Self, OptionsError> {
         let administrator = Administrator::new(options.clone())?;
         let (wanted, state, repair) = (watch::Sender::new(users), Arc::default(), Arc::<Notify>::default());
         let certificate = watch::Sender::new(None);
@@ -87,6 +93,7 @@ impl Provisioner {
             state: Arc::clone(&state),
             repair: repair.clone(),
             certificate: certificate.subscribe(),
+            is_taken_over,
             changed,
         };
         let task = tokio::spawn(task.run()).abort_handle();
@@ -139,6 +146,7 @@ struct Task {
     state: Arc<Mutex<Provisioned>>,
     repair: Arc<Notify>,
     certificate: watch::Receiver<Option<CertificateLoad>>,
+    is_taken_over: bool,
     changed: Arc<Notify>,
 }
 
@@ -171,7 +179,7 @@ impl Task {
         let mut state = lock(&self.state);
         let before = state.clone();
         // If the store is away when this replica begins to lead, its users are probably those that are wanted.
-        if can_connect || state.users.is_none() {
+        if can_connect || (self.is_taken_over && state.users.is_none()) {
             state.users = Some(users);
         }
         state.result = Some(result);

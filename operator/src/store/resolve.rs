@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluice_config::KeySecret;
 use sluice_config::policy::DEFAULT_STORE;
-use sluice_config::store_access::StoreAccess;
+use sluice_config::store_access::{StoreAccess, Tls};
 use sluice_crds::conditions::reasons;
 use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, Violation, compile_store};
@@ -95,7 +95,14 @@ impl StoreRules {
             let message = "is the name of the installation's store: choose another";
             return Err(Resolved::Invalid(vec![Violation::new("metadata.name", message)]));
         }
-        compile_store(object).map_err(Resolved::Invalid)
+        let store = compile_store(object).map_err(Resolved::Invalid)?;
+        if store.access == Access::Managed && key.namespace != self.default.namespace {
+            // The operator connects to managed stores. It must not do that for everyone.
+            let message = "Managed is for stores in the operator's namespace: use Shared, because a store of one namespace \
+                           has nobody to keep apart";
+            return Err(Resolved::Invalid(vec![Violation::new("spec.access", message)]));
+        }
+        Ok(store)
     }
 
     /// Reports whether no policy can refer to a store, because it has the name of the installation's.
@@ -136,7 +143,18 @@ pub fn resolve(
     };
     let CompiledStore { redis, access: kind, password_epoch, secret: _ } = store;
     match assemble(redis, key_secret.clone(), fields.as_ref()) {
+        Ok(access)
+            if kind == Access::Managed && access.redis.tls.as_ref().is_some_and(has_client_certificate) =>
+        {
+            let problem = "it has a client certificate, which a managed store may not have, because sidecars would receive \
+                           the administrator's: remove `tls.crt` and `tls.key`";
+            Resolved::Unusable(SecretProblem::Content(problem.to_owned()))
+        }
         Ok(access) => Resolved::Usable(Box::new(Usable { access, kind, password_epoch })),
         Err(error) => Resolved::Unusable(SecretProblem::Content(format!("{error:#}"))),
     }
+}
+
+fn has_client_certificate(tls: &Tls) -> bool {
+    tls.client_certificate.is_some()
 }

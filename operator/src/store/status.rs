@@ -1,5 +1,7 @@
 //! Computes the status of a store from what is known about it. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_config::message::StoreReport;
@@ -192,7 +194,7 @@ fn provisioned(provisioned: &Provisioned) -> Finding {
             ),
         ),
         Some(Ok(reports)) if problems.is_empty() => {
-            let users = provisioned.users.as_ref().map_or(0, |users| users.len());
+            let users = provisioned.users.as_ref().map_or(0, BTreeMap::len);
             let message = format!(
                 "{} {} the library and the users of {users} {}.",
                 counted(reports.len(), "server"),

@@ -36,7 +36,7 @@ impl Collector for StoreMetrics {
                 |limiter| u64::from(limiter.health() == StoreHealth::Healthy),
             )],
         )?;
-        local(&mut encoder, &read(&limiters, |limiter| limiter.metrics()))?;
+        local(&mut encoder, &read(&limiters, Limiter::metrics))?;
         redis(&mut encoder, &read(&limiters, |limiter| Some(limiter.redis()?.metrics())))?;
         let keys = read(&limiters, |limiter| Some(limiter.memory()?.keys() as u64));
         gauges(&mut encoder, &keys, &[("store_keys", "Counters in the memory store", |keys| *keys)])

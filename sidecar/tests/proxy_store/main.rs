@@ -515,7 +515,7 @@ async fn a_limit_with_too_many_keys_shows_in_metrics_and_in_the_report_of_its_po
         "limits":[{{"name":"few","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"maxKeys":640,"kind":{{"rates":{{"base":[
         {{"requests":5,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}]}}"#
     ));
-    let sidecar = pod(&application, &redis_at(&redis.url()), &[policy.clone()], (0, 1)).await;
+    let sidecar = pod(&application, &redis_at(&redis.url()), std::slice::from_ref(&policy), (0, 1)).await;
     let address = sidecar.addresses()[0];
     let overflow = || metric(&sidecar.metrics(), r#"sluice_key_overflow_total{policy="shop/p",limit="few"}"#);
     assert_eq!((overflow(), policy.nearly_full()), (0, vec![]));

@@ -43,7 +43,7 @@ async fn a_request_that_one_store_denies_is_charged_in_none() {
     };
     assert_eq!(statuses(5).await, [200, 200, 429, 429, 429]);
     // Only the two that were admitted stay charged in the other store. A request that is denied there reads the rest.
-    publish(&sidecar, &stores, &[wide.clone()]);
+    publish(&sidecar, &stores, std::slice::from_ref(&wide));
     let mut admitted = 0;
     while get(address, KEY).await.status == 200 {
         admitted += 1;

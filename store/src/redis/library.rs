@@ -13,6 +13,11 @@ pub(crate) const PREFIX: &str = "sluice_";
 const MAX_KEYS: usize = 1_024;
 const MAX_ARGUMENT: usize = 128 << 10;
 
+/// Refuses plain checks whose number is not that of the keys. Each takes memory for its reply.
+const PLAIN_GUARD: &str = "local checks = 0\n\
+                           for at = 21, #ARGV[1], 26 do checks = checks + struct.unpack('<I2', ARGV[1], at) end\n\
+                           if checks ~= #KEYS then return redis.error_reply('ERR not one key for each check') end\n";
+
 /// The library.
 #[derive(Debug)]
 pub struct Library {
@@ -37,12 +42,13 @@ impl Library {
         let mut source = format!("#!lua name={name}\n");
         for (script, function) in Script::ALL.into_iter().zip(&functions) {
             let body = script.source();
+            let guard = if script == Script::Plain { PLAIN_GUARD } else { "" };
             let _ = writeln!(
                 source,
                 "redis.register_function('{function}', function(KEYS, ARGV)\n\
                  if #KEYS > {MAX_KEYS} or #ARGV ~= 1 or #ARGV[1] > {MAX_ARGUMENT} then\n\
                  return redis.error_reply('ERR more than {MAX_KEYS} keys or {MAX_ARGUMENT} bytes of arguments')\nend\n\
-                 {body}\nend)"
+                 {guard}{body}\nend)"
             );
         }
         Self { name, functions, source }

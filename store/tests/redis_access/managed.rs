@@ -246,6 +246,37 @@ async fn arguments_of_any_kind_end_soon_and_change_only_own_keys() {
 }
 
 #[tokio::test]
+async fn batches_of_all_kinds_run_as_functions() {
+    let redis = Redis::start(&[]);
+    let administrator = administrator(&redis.url());
+    provision(&administrator, &["shop"]).await;
+    let shop = Arc::new(store(&redis.url(), "shop"));
+    healthy(&shop).await;
+    // Many at once form plain batches; two counters are a run; a token bucket needs the general script. Each task has a
+    // limit of its own with the same counters, as around an edit, so some runs have no checks.
+    let bucket =
+        vec![rate(10, 3_600_000, Algorithm::TokenBucket { burst: sluice_limiter::Burst::new(10).unwrap() })];
+    let bucket = Arc::new(LimitSpec::new("shop/policy/bucket", bucket));
+    let all = vec![rate(10, MAX_PERIOD_MS, Algorithm::SLIDING_WINDOW)];
+    let all = Arc::new(LimitSpec::new("shop/policy/all", all));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..600 {
+        let (shop, bucket, all) = (shop.clone(), bucket.clone(), all.clone());
+        tasks.spawn(async move {
+            let counters = match n % 3 {
+                0 => vec![of("shop", n % 30)],
+                1 => vec![of("shop", 100 + n % 30), counter(&all, 1)],
+                _ => vec![counter(&bucket, n % 30)],
+            };
+            usize::from(shop.check(check(&counters)).await.unwrap().admitted)
+        });
+    }
+    let admitted: usize = tasks.join_all().await.into_iter().sum();
+    // 200 of each kind: ten keys with 10 each; one counter of 10 beside others; ten buckets of 10.
+    assert_eq!(admitted, 100 + 10 + 100);
+}
+
+#[tokio::test]
 async fn what_is_missing_is_repaired_and_what_is_superfluous_removed() {
     let redis = Redis::start(&[]);
     let mut admin = redis.connection();
@@ -276,7 +307,12 @@ async fn what_is_missing_is_repaired_and_what_is_superfluous_removed() {
         run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         eventually("the store refuses", || async {
             let _ = shop.check(check(&[of("shop", 1)])).await;
-            matches!(shop.fault_cause(), Some(FaultCause::NotPermitted | FaultCause::AuthenticationFailed))
+            matches!(
+                shop.fault_cause(),
+                Some(
+                    FaultCause::FunctionMissing | FaultCause::NotPermitted | FaultCause::AuthenticationFailed
+                )
+            )
         })
         .await;
         provision(&administrator, &["shop", "mall"]).await;

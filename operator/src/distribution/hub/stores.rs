@@ -57,6 +57,13 @@ impl Hub {
         }
     }
 
+    /// Reports whether all policies of the first list have been published, so that it is known which namespaces use which
+    /// store.
+    #[must_use]
+    pub fn has_policies(&self) -> bool {
+        self.readiness.borrow().policies
+    }
+
     /// Reports whether the stores are known.
     #[must_use]
     pub fn has_stores(&self) -> bool {

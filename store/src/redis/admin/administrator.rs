@@ -1,15 +1,21 @@
 //! Administers all servers of a store.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::nodes::{Node, connect, find_nodes, run};
 use super::provision::{KnownUsers, provision};
 use super::report::{Problem, Role, ServerReport};
 use super::users::ManagedUser;
+use crate::fault_cause::FaultCause;
 use crate::redis::options::{ConnectPlan, OptionsError, RedisOptions};
+
+/// Longest time for all servers.
+const LONGEST_PASS: Duration = Duration::from_secs(60);
 
 /// Administers a store with the credentials of an administrator.
 pub struct Administrator {
@@ -29,6 +35,11 @@ impl Administrator {
     /// Brings all servers up to date: sets these users and removes others of the same installation, and loads the
     /// library. Returns a report for each server, or the reason why they cannot be found.
     pub async fn provision(&self, users: &[ManagedUser]) -> Result<Vec<ServerReport>, Problem> {
+        let slow = Problem { cause: FaultCause::Slow, command: "" };
+        timeout(LONGEST_PASS, self.pass(users)).await.unwrap_or(Err(slow))
+    }
+
+    async fn pass(&self, users: &[ManagedUser]) -> Result<Vec<ServerReport>, Problem> {
         let nodes = find_nodes(&self.plan).await?;
         let mut known = self.known.lock().await;
         known.retain(|address, _| nodes.iter().any(|node| node.target.address == *address));

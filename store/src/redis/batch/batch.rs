@@ -131,6 +131,11 @@ impl Batch {
         Some(rest)
     }
 
+    /// Reports whether the batch has no operations.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Reports whether the batch is for operations of this script, which is never [`Script::Single`].
     pub(crate) fn takes(&self, script: Script) -> bool {
         self.script == script

@@ -23,6 +23,8 @@ pub(crate) fn classify(error: &RedisError) -> FaultCause {
         _ if contains(&["NOAUTH", "WRONGPASS", "Authentication required"]) => {
             FaultCause::AuthenticationFailed
         }
+        // The user has rights to the functions of another release.
+        _ if contains(&["run the 'fcall"]) => FaultCause::FunctionMissing,
         _ if contains(&[
             "NOPERM",
             "ACL failure",

@@ -157,6 +157,8 @@ impl Intake {
             })
         };
         let rest: Vec<_> = calls.iter_mut().filter_map(arrange).collect();
+        // The checks of a batch may all be for the general script. An empty call would look like one that came too late.
+        calls.retain(|call| !call.batch.is_empty());
         calls.extend(rest);
         for call in &mut calls {
             // Nothing may be charged for this batch once its first caller has given up.
