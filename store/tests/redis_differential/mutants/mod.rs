@@ -62,7 +62,13 @@ fn in_parallel<S, R: Send>(
 /// Returns sections of all focuses in turn.
 fn sections(sources: Sources<'_>) -> Vec<Section> {
     let of_focus = |focus| match focus {
-        Focus::Runs | Focus::WarmUp | Focus::TokenBucket | Focus::Gcra | Focus::LeakyBucket => MORE_SECTIONS,
+        Focus::Runs
+        | Focus::WarmUp
+        | Focus::TokenBucket
+        | Focus::Gcra
+        | Focus::LeakyBucket
+        | Focus::Keys
+        | Focus::Widths => MORE_SECTIONS,
         _ => SECTIONS,
     };
     let seeds = (0..MORE_SECTIONS).flat_map(|n| ALL.map(|focus| (focus, n)));

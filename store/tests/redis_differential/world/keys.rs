@@ -171,12 +171,13 @@ impl World {
         });
         let most = limit.max_keys.max(1) as u32;
         let slots = match rng.random_range(0..8) {
-            0 => *[0, 15, 16, 17, 18].choose(rng).unwrap(),
+            0 | 1 => *[0, 15, 16, 17, 17, 18].choose(rng).unwrap(),
             _ => rng.random_range(1..4),
         };
         let mut bytes = [&grid.to_le_bytes()[..6], &first.to_le_bytes()[..6]].concat();
         for _ in 0..slots {
-            let count = match rng.random_range(0..10) {
+            // The sum of many counts is valid too.
+            let count = match rng.random_range(if slots > 4 { 2 } else { 0 }..10) {
                 0 => rng.random_range((1 << 30) - 2..=(1 << 30) + 2),
                 1 => rng.random(),
                 2..6 => rng.random_range(0..=most),
@@ -189,8 +190,9 @@ impl World {
         match rng.random_range(0..20) {
             0 => bytes[..6].fill(0),
             // The latest end that is valid, and its neighbours.
-            1 | 5 => {
-                let grid = *[1, 1, 1, 1 << 20].choose(rng).unwrap();
+            1 | 5..9 => {
+                // The first slot has 6 bytes, and 2^50 + 1 is a multiple of 5.
+                let grid = *[4, 5, 5, 1 << 20].choose(rng).unwrap();
                 let first = ((1u64 << 50) / grid - 16).saturating_add_signed(rng.random_range(-1..2));
                 bytes[..6].copy_from_slice(&grid.to_le_bytes()[..6]);
                 bytes[6..12].copy_from_slice(&first.to_le_bytes()[..6]);
