@@ -85,7 +85,7 @@ mod tests {
                 "topology": {"standalone": {"database": 3}},
                 "endpoints": [{"host": "::1", "port": 6380}],
                 "tls": null, "username": "u", "password": "p@ss",
-                "latencyBudgetMillis": 50, "prefix": "sluice:", "partitions": 64,
+                "latencyBudgetMillis": 50, "prefix": "sluice:", "calls": "scripts", "partitions": 64,
             },
             "keySecret": key_secret,
         });
