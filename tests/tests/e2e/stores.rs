@@ -78,7 +78,9 @@ async fn the_embedded_redis_restarts_without_the_operator() {
         (response.status == 200 && response.header("x-ratelimit-remaining") == Some("4")).then_some(())
     })
     .await;
-    assert_eq!(admitted(&address, "alice", 9).await, 5);
+    assert_eq!(admitted(&address, "bob", 9).await, 5);
+    // What the sidecar knew of this client is in the new Redis too.
+    assert_eq!(admitted(&address, "alice", 2).await, 0);
     kubectl(&format!("-n {SYSTEM} scale deployment/sluice-operator --replicas=2"));
     kubectl(&format!("-n {SYSTEM} rollout status deployment/sluice-operator --timeout=120s"));
 }
