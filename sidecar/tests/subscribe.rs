@@ -414,3 +414,21 @@ async fn an_operator_with_another_authority_is_rejected_until_the_file_changes()
     std::fs::write(operator.files.path().join("token"), "rotated").unwrap();
     assert_eq!(operator.session().await.authorization, "Bearer rotated");
 }
+
+#[tokio::test]
+async fn a_store_that_the_operator_cannot_resolve_stays_as_it_is() {
+    let mut test = Following::start().await;
+    let session = test.operator.session().await;
+    session.policies("1", &[("uid-a", &json("a", 10))]);
+    session.credentials("2");
+    test.operator.report().await;
+    assert_eq!(get(test.address(), "").await.header("x-ratelimit-remaining"), "9");
+    session.event("credentials", "3", &serde_json::json!({"version": 1, "stores": {}, "keep": ["default"]}));
+    session.policies("4", &[("uid-b", &json("b", 20))]);
+    while !test.operator.report().await.policies.contains_key("uid-b") {}
+    assert_eq!(get(test.address(), "").await.header("x-ratelimit-remaining"), "19");
+    // The counter is in the store that it had.
+    session.policies("5", &[("uid-a", &json("a", 10))]);
+    while !test.operator.report().await.policies.contains_key("uid-a") {}
+    assert_eq!(get(test.address(), "").await.header("x-ratelimit-remaining"), "8");
+}

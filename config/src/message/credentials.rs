@@ -13,6 +13,9 @@ pub struct Credentials {
     /// The stores, with the access to them.
     #[serde(default)]
     pub stores: StoreChoices,
+    /// Names of stores that the operator cannot resolve at present. The sidecar keeps the access that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep: Vec<String>,
 }
 
 #[cfg(test)]
@@ -29,7 +32,7 @@ mod tests {
         let redis = RedisOptions::from_url("redis://:hunter2@a").unwrap();
         let access = StoreAccess { redis, key_secret: KeySecret::new([0; 16]) };
         let stores = StoreChoices::only(StoreChoice::Access(Box::new(access)));
-        let credentials = Credentials { version: VERSION, stores };
+        let credentials = Credentials { version: VERSION, stores, keep: Vec::new() };
         assert!(!format!("{credentials:?}").contains("hunter2"), "{credentials:?}");
         let text = serde_json::to_string(&credentials).unwrap();
         assert_eq!(serde_json::from_str::<Credentials>(&text).unwrap(), credentials);

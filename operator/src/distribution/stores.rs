@@ -1,6 +1,6 @@
 //! The stores that sidecars count in, and what a sidecar reports about one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
@@ -16,6 +16,9 @@ pub struct HubStores {
     pub default: StoreSource,
     /// The stores of namespaces.
     pub named: BTreeMap<StoreKey, StoreSource>,
+    /// Stores of namespaces that exist and that this replica has never been able to resolve. Sidecars keep what they have
+    /// from another one.
+    pub unresolved: BTreeSet<StoreKey>,
 }
 
 /// A store, and what each namespace receives of it.
@@ -78,22 +81,25 @@ impl HubStores {
         }
     }
 
-    /// Returns the stores of a namespace that have these names.
+    /// Returns the stores of a namespace that have these names, and the names of those that a sidecar keeps as it has them.
     pub(super) fn choices<'a>(
         &self,
         namespace: &str,
         names: impl IntoIterator<Item = &'a str>,
-    ) -> StoreChoices {
+    ) -> (StoreChoices, Vec<String>) {
+        let is_kept = |name: &&str| self.unresolved.contains(&StoreKey::new(namespace, *name));
+        let (kept, known): (Vec<&str>, Vec<&str>) = names.into_iter().partition(is_kept);
         let choice = |name: &str| {
             let choice = self.source(namespace, name).of_namespace(namespace);
             (name.to_owned(), choice.unwrap_or_default())
         };
-        StoreChoices(names.into_iter().map(choice).collect())
+        let known = StoreChoices(known.into_iter().map(choice).collect());
+        (known, kept.into_iter().map(str::to_owned).collect())
     }
 
     /// Returns the names of all stores that policies of a namespace can refer to.
     pub(super) fn names<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a str> {
-        let named = self.named.keys().filter(move |key| key.namespace == namespace);
+        let named = self.named.keys().chain(&self.unresolved).filter(move |key| key.namespace == namespace);
         std::iter::once(DEFAULT_STORE).chain(named.map(|key| key.name.as_str()))
     }
 }

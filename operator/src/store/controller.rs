@@ -355,7 +355,14 @@ impl StoreController {
                 return;
             }
         };
-        self.hub.set_stores(HubStores { default, named: sources });
+        let is_unresolved = |(key, resolved): (&StoreKey, &Resolved)| match resolved {
+            Resolved::Pending | Resolved::Invalid(_) | Resolved::Unusable(_) => {
+                (!state.usable.contains_key(key)).then(|| key.clone())
+            }
+            Resolved::Usable(_) | Resolved::NotAllowed => None,
+        };
+        let unresolved = resolving.resolved.iter().filter_map(is_unresolved).collect();
+        self.hub.set_stores(HubStores { default, named: sources, unresolved });
     }
 
     async fn write_all(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {

@@ -12,6 +12,8 @@ use super::Hub;
 pub struct Desired {
     /// The stores of the pod's policies, if policies were requested. Others have nothing to do with it.
     pub stores: StoreChoices,
+    /// Names of further stores, of which the sidecar keeps the access that it has.
+    pub kept_stores: Vec<String>,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
     /// All policies of the pod, if requested.
@@ -30,6 +32,7 @@ impl Hub {
         let session = state.sessions.get(pod_uid)?;
         let mut desired = Desired {
             stores: StoreChoices::default(),
+            kept_stores: Vec::new(),
             replicas: BTreeMap::new(),
             policies: with_policies.then(|| Policies {
                 version: VERSION,
@@ -66,7 +69,7 @@ impl Hub {
             }
         }
         if with_policies {
-            desired.stores = state.stores.choices(&session.identity.namespace, stores);
+            (desired.stores, desired.kept_stores) = state.stores.choices(&session.identity.namespace, stores);
         }
         Some(desired)
     }

@@ -1,4 +1,5 @@
 use crate::distribution::stores::{HubStores, ManagedSource, StoreSource};
+use crate::object_key::StoreKey;
 use kube::core::{Expression, Selector};
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
@@ -220,4 +221,19 @@ async fn a_policy_waits_until_the_store_has_its_namespaces_user() {
     let start = Instant::now();
     assert_eq!(reader.next().await.0, "policies");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_keeps_a_store_that_a_new_leader_cannot_resolve() {
+    let hub = hub();
+    let unresolved = [StoreKey::new("n", "other")].into();
+    hub.set_stores(HubStores { unresolved, ..HubStores::default() });
+    publish_to_all(&hub, "1", &CompiledPolicy { store: "other".into(), ..strict() });
+    let mut reader = begin(&hub);
+    let kept = json!({"version": 1, "stores": {}, "keep": ["other"]});
+    assert_eq!(reader.next().await, ("credentials".into(), kept));
+    assert_eq!(reader.next().await.0, "policies");
+    let named = [(StoreKey::new("n", "other"), StoreSource::Memory)].into();
+    hub.set_stores(HubStores { named, ..HubStores::default() });
+    assert_eq!(reader.next().await.1, json!({"version": 1, "stores": {"other": "memory"}}));
 }

@@ -20,7 +20,8 @@ pub(super) struct Sent {
     last_applied: Option<String>,
     /// The policies that the sidecar has, or `None` before the first event with policies.
     policies: Option<SentPolicies>,
-    stores: Option<StoreChoices>,
+    /// The stores, and the names of those that the sidecar keeps.
+    stores: Option<(StoreChoices, Vec<String>)>,
     replicas: BTreeMap<String, Replica>,
     /// Time at which the first held policy may be sent.
     held_until: Option<Instant>,
@@ -76,27 +77,30 @@ impl Sent {
         let keeps_all = !desired.held.is_empty();
         let policies = if holds_first { None } else { self.policies_event(policies, desired.held) };
         // Access begins before the first policy of a store and ends after the last.
+        let kept = desired.kept_stores;
         let mut union = desired.stores.clone();
-        for (name, store) in self.stores.iter().flat_map(|sent| &sent.0) {
-            union.0.entry(name.clone()).or_insert_with(|| store.clone());
+        for (name, store) in self.stores.iter().flat_map(|(sent, _)| &sent.0) {
+            if !kept.contains(name) {
+                union.0.entry(name.clone()).or_insert_with(|| store.clone());
+            }
         }
-        events.extend(self.credentials_event(union));
+        events.extend(self.credentials_event(union, kept.clone()));
         events.extend(policies);
         if !keeps_all {
-            events.extend(self.credentials_event(desired.stores));
+            events.extend(self.credentials_event(desired.stores, kept));
         }
         Some(events)
     }
 
     /// Returns the event with the access to these stores, or `None` if the sidecar has it.
-    fn credentials_event(&mut self, stores: StoreChoices) -> Option<Bytes> {
-        if self.stores.as_ref() == Some(&stores) {
+    fn credentials_event(&mut self, stores: StoreChoices, keep: Vec<String>) -> Option<Bytes> {
+        let sent = Some((stores, keep));
+        if self.stores == sent {
             return None;
         }
-        let credentials = Credentials { version: VERSION, stores };
-        let event = event(CREDENTIALS_EVENT, None, &credentials);
-        self.stores = Some(credentials.stores);
-        Some(event)
+        self.stores = sent;
+        let (stores, keep) = self.stores.clone()?;
+        Some(event(CREDENTIALS_EVENT, None, &Credentials { version: VERSION, stores, keep }))
     }
 
     /// Reports whether the first event with policies is held back because of these policies. If policies are

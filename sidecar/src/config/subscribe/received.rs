@@ -26,14 +26,19 @@ impl Received {
     }
 
     /// Records access to the store, until [`Self::apply`] uses it.
-    pub(crate) fn credentials(&mut self, credentials: Credentials) {
+    pub(crate) fn credentials(&mut self, mut credentials: Credentials) {
+        let before = self.credentials.take().map(|before| before.stores.0).unwrap_or_default();
+        for (name, choice) in before.into_iter().filter(|(name, _)| credentials.keep.contains(name)) {
+            credentials.stores.0.entry(name).or_insert(choice);
+        }
+        credentials.keep.clear();
         self.credentials = Some(credentials);
     }
 
     /// Records that credentials cannot be parsed. The previous ones stay; without any, there is no store.
     pub(crate) fn malformed_credentials(&mut self) {
         let stores = StoreChoices::default();
-        self.credentials.get_or_insert(Credentials { version: VERSION, stores });
+        self.credentials.get_or_insert(Credentials { version: VERSION, stores, keep: Vec::new() });
     }
 
     /// Records replica counts and publishes them immediately. A policy that the message does not name keeps
