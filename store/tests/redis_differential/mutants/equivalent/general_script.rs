@@ -183,12 +183,6 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "codec.lua",
-        before: "if ends > expiry then expiry = ends end",
-        after: &["if ends > expiry then end"],
-        reason: "SET writes the same bytes as SETRANGE.",
-    },
-    Equivalent {
-        file: "codec.lua",
         before: "= first, records - 3, size",
         after: &["= first, records - 2, size"],
         reason: "The last record begins at the same index.",
