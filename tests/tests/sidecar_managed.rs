@@ -105,8 +105,12 @@ async fn the_operator_keeps_a_managed_store_as_it_should_be() {
         rules.iter().find(|rule| rule.starts_with(&name)).cloned()
     };
     let before = user_of(&rules, &shop).expect("the namespace has a user");
-    let message = wait_for_store(&store, "default", "Provisioned", "True Provisioned").await;
-    assert_eq!(message, "1 server has the library and the users of 2 namespaces.");
+    // A status whose numbers alone have changed is written later.
+    until("both namespaces are counted", async || {
+        let message = wait_for_store(&store, "default", "Provisioned", "True Provisioned").await;
+        (message == "1 server has the library and the users of 2 namespaces.").then_some(())
+    })
+    .await;
 
     // What is deleted comes back, and counts go on.
     run(&mut connection, &["FUNCTION", "FLUSH"]).await;

@@ -92,6 +92,8 @@ struct State {
     certificate_checked: Option<Instant>,
     /// Time at which the status of each store was written last.
     written: BTreeMap<StoreKey, Instant>,
+    /// Whether the status of a store was not written, because its numbers alone have changed.
+    deferred: bool,
 }
 
 /// The secrets of the installation, which never change.
@@ -143,11 +145,13 @@ impl StoreController {
             certificate: None,
             certificate_checked: None,
             written: BTreeMap::new(),
+            deferred: false,
         };
         let mut published = self.hub.version();
         loop {
             let delay = match self.reconcile(&mut state).await {
                 Ok(()) if !self.hub.has_stores() => FIRST,
+                Ok(()) if state.deferred => NUMBERS_EVERY,
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
                     tracing::warn!("the stores could not be reconciled, which is tried again: {error:#}");
@@ -367,6 +371,7 @@ impl StoreController {
 
     async fn write_all(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
         let mut failed = None;
+        state.deferred = false;
         state.written.retain(|key, _| resolving.resolved.contains_key(key));
         for (key, resolved) in &resolving.resolved {
             let Some(object) = resolving.objects.get(key) else { continue };
@@ -385,10 +390,12 @@ impl StoreController {
                 previous: previous.as_ref(),
             };
             let status = status(&observed, Timestamp::now());
-            if previous.as_ref() != Some(&status)
-                && Self::is_due(key, previous.as_ref(), &status, &mut state.written)
-                && let Err(error) = self.write(key, object, &status).await
-            {
+            if previous.as_ref() == Some(&status) {
+                continue;
+            }
+            if !Self::is_due(key, previous.as_ref(), &status, &mut state.written) {
+                state.deferred = true;
+            } else if let Err(error) = self.write(key, object, &status).await {
                 failed = Some(error);
             }
         }
