@@ -25,8 +25,6 @@ pub type Users = BTreeMap<String, ManagedUser>;
 
 /// The task of one managed store.
 pub struct Provisioner {
-    /// Options with the credentials of the administrator.
-    pub options: RedisOptions,
     wanted: watch::Sender<Users>,
     state: Arc<Mutex<Provisioned>>,
     repair: Arc<Notify>,
@@ -84,7 +82,7 @@ impl Provisioner {
         is_taken_over: bool,
         changed: Arc<Notify>,
     ) -> Result<Self, OptionsError> {
-        let administrator = Administrator::new(options.clone())?;
+        let administrator = Administrator::new(options)?;
         let (wanted, state, repair) = (watch::Sender::new(users), Arc::default(), Arc::<Notify>::default());
         let certificate = watch::Sender::new(None);
         let task = Task {
@@ -97,7 +95,7 @@ impl Provisioner {
             changed,
         };
         let task = tokio::spawn(task.run()).abort_handle();
-        Ok(Self { options, wanted, state, repair, certificate, task })
+        Ok(Self { wanted, state, repair, certificate, task })
     }
 
     /// Sets the users that the store should have.
