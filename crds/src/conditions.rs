@@ -30,6 +30,8 @@ pub mod reasons {
     pub const ACCEPTED: &str = "Accepted";
     /// Accepted: the policy is not valid. The message names the fields and the reasons.
     pub const INVALID: &str = "Invalid";
+    /// Accepted: a target of the policy does not exist.
+    pub const TARGET_NOT_FOUND: &str = "TargetNotFound";
     /// Accepted, of a store: its namespace may not have stores.
     pub const NOT_ALLOWED: &str = "NotAllowed";
     /// ResolvedRefs: everything that the object refers to can be used.
@@ -40,7 +42,7 @@ pub mod reasons {
     pub const REF_NOT_PERMITTED: &str = "RefNotPermitted";
     /// ResolvedRefs: the content of an object cannot be used.
     pub const INVALID_CONTENT: &str = "InvalidContent";
-    /// ResolvedRefs, Reachable: something is still being read.
+    /// Accepted, ResolvedRefs, Programmed, Reachable: something is still being read.
     pub const WAITING: &str = "Waiting";
     /// Provisioned: all servers have the users of the namespaces and the library.
     pub const PROVISIONED: &str = "Provisioned";

@@ -210,6 +210,26 @@ fn an_invalid_field_is_reported_with_its_path() {
             "is not a network",
         ),
         (limit("  selector: {matchExpressions: [{key: a, operator: Near}]}\n"), "spec.selector", ""),
+        (
+            limit("  targetRefs: [{kind: Pod, name: a}]\n"),
+            "spec.targetRefs[0].kind",
+            "\"Pod\" is not allowed",
+        ),
+        (
+            limit("  targetRefs: [{group: batch, kind: Deployment, name: a}]\n"),
+            "spec.targetRefs[0].group",
+            "\"batch\" has no kind Deployment: write apps, or leave the group out",
+        ),
+        (
+            limit("  targetRefs: [{kind: Job, name: a}, {group: batch, kind: Job, name: a}]\n"),
+            "spec.targetRefs[1]",
+            "job/a is listed twice",
+        ),
+        (
+            limit("  selector: {}\n  targetRefs: [{kind: Job, name: a}]\n"),
+            "spec.targetRefs",
+            "cannot be combined with spec.selector",
+        ),
         (limit("  limts: 1\n"), "spec.limts", "unknown field"),
     ] {
         let errors = errors(&text);

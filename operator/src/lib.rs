@@ -12,7 +12,7 @@
 //! A policy passes through these, in this order:
 //!
 //! - [`cluster`]: tables of policies, pods, Services and namespaces, kept up to date by watches.
-//! - [`object_key`], [`queue`]: the policies to reconcile.
+//! - [`object_key`], [`queue`]: the policies to reconcile; [`pod_selector`]: their pods.
 //! - [`reconcile`]: compiles and publishes a policy, then writes its status.
 //! - [`distribution`]: sends published policies to the sidecars and takes their reports.
 
@@ -25,6 +25,7 @@ pub mod distribution;
 pub mod leadership;
 pub mod metrics;
 pub mod object_key;
+pub mod pod_selector;
 pub mod process;
 pub mod queue;
 pub mod reconcile;

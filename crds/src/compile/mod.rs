@@ -16,7 +16,6 @@ pub mod installation;
 mod readable;
 pub(crate) mod redundant_rates;
 
-use kube::core::Selector;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluice_config::CompiledPolicy;
@@ -24,7 +23,7 @@ use sluice_config::CompiledPolicy;
 use self::field::{Field, Report};
 use self::installation::Installation;
 use self::readable::readable_spec;
-use crate::policy::RateLimitPolicySpec;
+use crate::policy::{PodSelection, RateLimitPolicySpec};
 use crate::schema;
 use crate::store::{CompiledStore, RateLimitStoreSpec};
 use crate::violation::Violation;
@@ -35,7 +34,7 @@ pub struct Compiled {
     /// The policy that sidecars enforce.
     pub policy: CompiledPolicy,
     /// Pods that the policy applies to.
-    pub selector: Selector,
+    pub pods: PodSelection,
     /// Settings that are valid but probably not intended.
     pub warnings: Vec<Violation>,
 }
@@ -45,11 +44,11 @@ pub struct Compiled {
 pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
     let (compiled, warnings) =
         compile_spec(object, "RateLimitPolicy", |spec: RateLimitPolicySpec, at, name| {
-            let (policy, selector) = spec.compile(at, installation, name("namespace"), name("name"));
-            Some((policy?, selector))
+            let (policy, pods) = spec.compile(at, installation, name("namespace"), name("name"));
+            Some((policy?, pods))
         })?;
-    let (policy, selector) = compiled;
-    Ok(Compiled { policy, selector, warnings })
+    let (policy, pods) = compiled;
+    Ok(Compiled { policy, pods, warnings })
 }
 
 /// Compiles a store in JSON, or returns all its violations.

@@ -205,8 +205,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
     match kind {
         Kind::Policy => {
-            let Compiled { policy, selector: _, warnings } =
-                compile(&object, installation).map_err(located)?;
+            let Compiled { policy, pods: _, warnings } = compile(&object, installation).map_err(located)?;
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
             Ok(LoadedObject::Policy(LoadedPolicy { namespace, name, compiled: policy, warnings }))
         }

@@ -3,7 +3,7 @@
 //!
 //! A union is an enum: in YAML an object with exactly one field.
 //!
-//! - [`spec`]: the whole policy; [`client_address`] and [`store_ref`] apply to all its limits.
+//! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
 //! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
 //! - [`limit`]: a limit on the rate of requests: [`rate`], [`algorithm`], [`enforcement`].
 //! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
@@ -22,6 +22,7 @@ pub mod selection;
 pub mod spec;
 pub mod status;
 pub mod store_ref;
+pub mod target_ref;
 
 pub use adaptive::Adaptive;
 pub use algorithm::Algorithm;
@@ -36,3 +37,4 @@ pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};
 pub use status::{PodCounts, RateLimitPolicyStatus};
 pub use store_ref::StoreRef;
+pub use target_ref::{PodSelection, TargetKind, TargetRef};

@@ -13,7 +13,9 @@ use sluice_limiter::Rate;
 use crate::compile::client_warnings;
 use crate::compile::field::Field;
 use crate::compile::installation::Installation;
-use crate::policy::{ClientAddress, Concurrency, Limit, RateLimitPolicyStatus, StoreRef};
+use crate::policy::{
+    ClientAddress, Concurrency, Limit, PodSelection, RateLimitPolicyStatus, StoreRef, TargetRef, target_ref,
+};
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
 /// nothing, so below this number a few pods with the same client call the store for nearly every request.
@@ -44,12 +46,17 @@ const MIN_LEASED_REQUESTS: u64 = 50;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency must be set"))]
+#[x_kube(validation = Rule::new("!has(self.selector) || !has(self.targetRefs)").message("at most one of selector, targetRefs may be set"))]
 #[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names must be unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
-    /// Pods of this namespace that the policy applies to. Default: all pods. If several policies select a
-    /// pod, a request must pass the limits of all of them.
+    /// Labels of the pods of this namespace that the policy applies to. Default: the pods of `targetRefs`, and without
+    /// these all pods. If several policies select a pod, a request must pass the limits of all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
+    /// Workloads and Services of this namespace to whose pods the policy applies, instead of `selector`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16))]
+    pub target_refs: Vec<TargetRef>,
     /// Effect of the limits:
     /// - Enforce (default): requests over a limit are rejected.
     /// - Shadow: decisions are counted in the metrics, and every request passes.
@@ -110,9 +117,8 @@ impl RateLimitPolicySpec {
         installation: &Installation,
         namespace: String,
         name: String,
-    ) -> (Option<CompiledPolicy>, Selector) {
-        let selector = self.selector.clone().map_or(Ok(Selector::default()), Selector::try_from);
-        let selector = at.at("selector").accept(selector).unwrap_or_default();
+    ) -> (Option<CompiledPolicy>, PodSelection) {
+        let pods = self.pods(at);
         let client_address = self.client_address.as_ref();
         let client_address = client_address.map(|address| address.compile(&at.at("clientAddress")));
         let client_address = client_address.or_else(|| installation.client_address.clone());
@@ -136,7 +142,7 @@ impl RateLimitPolicySpec {
             limit.compile(&at, self.mode)
         });
         let Some(limits) = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect() else {
-            return (None, selector);
+            return (None, pods);
         };
         let policy = CompiledPolicy {
             namespace,
@@ -152,7 +158,21 @@ impl RateLimitPolicySpec {
         };
         client_warnings::warn(at, &policy, |index| self.field(at, index));
         self.warn_of_store(at, &policy.limits);
-        (Some(policy), selector)
+        (Some(policy), pods)
+    }
+
+    /// Returns the pods that the policy applies to.
+    fn pods(&self, at: &Field<'_>) -> PodSelection {
+        let targets = target_ref::compile(&at.at("targetRefs"), &self.target_refs);
+        let selector = self.selector.clone().map_or(Ok(Selector::default()), Selector::try_from);
+        let selector = at.at("selector").accept(selector).unwrap_or_default();
+        if targets.is_empty() {
+            return PodSelection::Labels(selector);
+        }
+        if self.selector.is_some() {
+            at.at("targetRefs").violation("cannot be combined with spec.selector: remove one of them");
+        }
+        PodSelection::Targets(targets)
     }
 
     /// Returns the field of a compiled limit.

@@ -6,6 +6,7 @@
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
 //! - [`stores`]: stores as the API server has them; [`references`]: the Secrets that they refer to.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
+//! - [`targets`]: workloads that policies refer to, watched while one does.
 //! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
 //! - [`services`]: Services and the ports that they target.
 //! - [`endpoint_slices`]: EndpointSlices that do not follow from the selector of a Service.
@@ -24,4 +25,5 @@ pub mod references;
 pub mod services;
 pub mod settings;
 pub mod stores;
+pub mod targets;
 pub mod watch;

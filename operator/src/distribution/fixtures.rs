@@ -9,8 +9,9 @@ use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
-use crate::distribution::publication::Publication;
+use crate::distribution::publication::{Publication, PublishedForms};
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 
 /// UID of the pod of [`identity`].
 pub(super) const POD_UID: &str = "uid";
@@ -44,13 +45,17 @@ pub(super) fn key(namespace: &str) -> PolicyKey {
     PolicyKey { namespace: namespace.into(), name: "p".into() }
 }
 
-pub(super) fn selector(app: &str) -> Selector {
-    [("app".to_owned(), app.to_owned())].into_iter().collect()
+pub(super) fn selector(app: &str) -> PodSelector {
+    [("app".to_owned(), app.to_owned())].into_iter().collect::<Selector>().into()
+}
+
+pub(super) fn publication(selector: PodSelector, policy: &CompiledPolicy) -> Publication {
+    Publication::new(selector, policy, PublishedForms::new(policy).unwrap())
 }
 
 /// Publishes a policy in the namespace `n`.
-pub(super) fn publish(hub: &Hub, uid: &str, selector: Selector, policy: &CompiledPolicy) {
-    hub.publish(uid, &key("n"), Publication::new(selector, policy).unwrap());
+pub(super) fn publish(hub: &Hub, uid: &str, selector: impl Into<PodSelector>, policy: &CompiledPolicy) {
+    hub.publish(uid, &key("n"), publication(selector.into(), policy));
 }
 
 /// Returns the identity of a pod in the namespace `n`.

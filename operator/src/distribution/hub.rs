@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::core::{Selector, SelectorExt as _};
 use sluice_config::policy::Mode;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -21,6 +20,7 @@ use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
 use crate::distribution::stores::HubStores;
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 use crate::queue::Queue;
 
 pub mod desired;
@@ -66,7 +66,7 @@ struct State {
 /// One policy object.
 struct DistributedPolicy {
     key: PolicyKey,
-    selector: Selector,
+    selector: PodSelector,
     /// Name of the store that the last valid edit counts in.
     store: String,
     /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
@@ -79,10 +79,6 @@ struct DistributedPolicy {
 impl DistributedPolicy {
     fn selects(&self, pod: &Identity) -> bool {
         self.key.namespace == pod.namespace && self.selector.matches(&pod.labels)
-    }
-
-    fn has_selector(&self, selector: &Selector) -> bool {
-        self.selector.to_string() == selector.to_string()
     }
 }
 

@@ -1,16 +1,17 @@
 //! A valid policy in the form in which it is distributed.
 
-use kube::core::Selector;
 use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
 use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 
+use crate::pod_selector::PodSelector;
+
 /// A valid policy, encoded and hashed once for all sidecars.
 #[derive(Debug, Clone)]
 pub struct Publication {
     /// Selector of the pods that receive the policy.
-    pub selector: Selector,
+    pub selector: PodSelector,
     /// Name of the store that the policy counts in.
     pub store: String,
     /// The policy in JSON, and its hash.
@@ -29,6 +30,11 @@ pub struct PublishedForms {
 }
 
 impl PublishedForms {
+    /// Encodes and hashes a policy.
+    pub fn new(policy: &CompiledPolicy) -> serde_json::Result<Self> {
+        Ok(Self { as_written: encode(policy)?, in_shadow: encode(&policy.in_shadow())? })
+    }
+
     /// Returns the form that sidecars receive under this mode of the installation.
     #[must_use]
     pub fn under(&self, installation: Mode) -> &PublishedPolicy {
@@ -40,12 +46,12 @@ impl PublishedForms {
 }
 
 impl Publication {
-    /// Encodes and hashes a policy.
-    pub fn new(selector: Selector, policy: &CompiledPolicy) -> serde_json::Result<Self> {
-        let forms = PublishedForms { as_written: encode(policy)?, in_shadow: encode(&policy.in_shadow())? };
+    /// Returns the publication of a policy to the selected pods.
+    #[must_use]
+    pub fn new(selector: PodSelector, policy: &CompiledPolicy, forms: PublishedForms) -> Self {
         let needs_replicas =
             policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share;
-        Ok(Self { selector, store: policy.store.clone(), forms, needs_replicas })
+        Self { selector, store: policy.store.clone(), forms, needs_replicas }
     }
 }
 

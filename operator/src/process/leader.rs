@@ -20,10 +20,11 @@ use crate::distribution::serve as distribution;
 use crate::leadership::endpoint;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
+use crate::object_key::PolicyKey;
 use crate::process::control_port;
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Listed};
-use crate::reconcile::controller;
+use crate::reconcile::{controller, select_pods};
 use crate::store::controller::StoreController;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
@@ -182,7 +183,10 @@ async fn watch_cluster(context: &Context) {
     let policies = context.policies.watch(context.client.clone(), |change| match change {
         Change::Applied(key) => context.queue.add(key),
         // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
-        Change::Deleted { uid, .. } => context.hub.remove(&uid),
+        Change::Deleted { uid, namespace, name } => {
+            context.hub.remove(&uid);
+            select_pods::watch(context, &PolicyKey::new(namespace, name), None);
+        }
         // The controller opens the hub when all listed policies have been published.
         Change::Listed => {}
     });

@@ -3,7 +3,7 @@
 use kube::api::DynamicObject;
 use sluice_crds::{Installation, Violation, compile as compile_policy};
 
-use crate::distribution::publication::Publication;
+use crate::distribution::publication::PublishedForms;
 use crate::reconcile::facts::Compiled;
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ pub fn compile(object: &DynamicObject, installation: &Installation) -> Result<Co
     COMPILATIONS.set(COMPILATIONS.get() + 1);
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
-    let sluice_crds::Compiled { policy, selector, warnings: _ } = compiled;
-    let publication = Publication::new(selector, &policy).map_err(unreadable)?;
-    Ok(Compiled { policy, publication })
+    let sluice_crds::Compiled { policy, pods, warnings: _ } = compiled;
+    let forms = PublishedForms::new(&policy).map_err(unreadable)?;
+    Ok(Compiled { policy, pods, forms })
 }

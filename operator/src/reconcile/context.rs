@@ -12,6 +12,7 @@ use crate::cluster::network_policies::NetworkPolicies;
 use crate::cluster::pods::Pods;
 use crate::cluster::policies::Policies;
 use crate::cluster::services::Services;
+use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -30,6 +31,8 @@ pub struct Context {
     pub policies: Policies,
     /// Running pods.
     pub pods: Pods,
+    /// Workloads that policies refer to.
+    pub targets: Targets,
     /// Services.
     pub services: Services,
     /// EndpointSlices that do not follow from the selector of a Service.
@@ -92,6 +95,10 @@ impl Context {
             installation,
             policies: Policies::default(),
             pods: Pods::new(client.clone()),
+            targets: Targets::new(client.clone(), {
+                let queue = queue.clone();
+                move |policies| queue.add_all(policies)
+            }),
             services: Services::default(),
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),

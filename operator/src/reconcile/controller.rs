@@ -17,6 +17,7 @@ use crate::reconcile::dereference::{count_replicas, dereference};
 use crate::reconcile::facts::{Facts, Outcome};
 use crate::reconcile::publish::publish;
 use crate::reconcile::report;
+use crate::reconcile::select_pods;
 use crate::reconcile::status::observed::Observed;
 use crate::reconcile::status::status;
 
@@ -26,6 +27,8 @@ mod tests;
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
 const SETTLE: Duration = Duration::from_millis(50);
+/// Time for which an edit waits until its targets have been read.
+const READ_TARGETS: Duration = Duration::from_secs(5);
 /// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_JITTER: Duration = Duration::from_secs(2);
@@ -70,6 +73,12 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let compiled = compile(&object, &context.installation);
+    let pods = compiled.as_ref().ok().map(|compiled| &compiled.pods);
+    select_pods::watch(context, key, pods);
+    tokio::select! {
+        () = context.policies.superseded(key, &object) => return Ok(()),
+        _ = tokio::time::timeout(READ_TARGETS, select_pods::read(context, key, pods)) => {}
+    }
     let Some(outcome) = publish(context, key, &object, compiled) else { return Ok(()) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),
@@ -89,11 +98,11 @@ async fn update_status(
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {
-        Outcome::Published { hash, selector, policy, .. } => {
-            let pods = count_replicas(context, key, &uid, selector).await?;
-            dereference(context, key, &uid, hash, selector, &policy.store, pods).await?
+        Outcome::Published { hash, selected, policy, .. } => {
+            let pods = count_replicas(context, key, &uid, &selected.selector).await?;
+            dereference(context, key, &uid, hash, selected, &policy.store, pods).await?
         }
-        Outcome::Invalid(_) => Facts::default(),
+        Outcome::Unread(_) | Outcome::Invalid(_) => Facts::default(),
     };
     let previous = report::previous(object);
     let observed = Observed {
@@ -109,9 +118,10 @@ async fn update_status(
         context.queue.add_after(key.clone(), delay);
     }
     let written = report::write(context, key, object, previous.as_ref(), &status).await;
-    // Sidecars still enforce the last valid edit, whose replicas may have changed. Neither depends on the other:
+    // Sidecars still enforce the last edit that was published, whose replicas may have changed. Neither depends on the other:
     // replicas are counted even if the status cannot be written.
-    if let (Outcome::Invalid(_), Some(selector)) = (&outcome, context.hub.selector(&uid)) {
+    if let (Outcome::Unread(_) | Outcome::Invalid(_), Some(selector)) = (&outcome, context.hub.selector(&uid))
+    {
         count_replicas(context, key, &uid, &selector).await?;
     }
     written

@@ -9,16 +9,17 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::api::{Api, ListParams};
-use kube::core::{Selector, SelectorExt as _};
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
 use crate::cluster::pod::{Pod, PodFacts, is_opted_out};
 use crate::cluster::services::Service;
 use crate::object_key::{PolicyKey, StoreKey};
+use crate::pod_selector::PodSelector;
 use crate::reconcile::context::Context;
 use crate::reconcile::facts::{CountedPod, Facts, StoreFact, Unlimited, UnlimitedPod};
 use crate::reconcile::label_sets::{label_set, unique_by};
+use crate::reconcile::select_pods::SelectedPods;
 
 /// Maximum number of concurrent requests for pods.
 const MAX_CONCURRENT: usize = 8;
@@ -33,7 +34,7 @@ pub async fn count_replicas(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    selector: &Selector,
+    selector: &PodSelector,
 ) -> kube::Result<Vec<Counted>> {
     let pods = count_pods(context, &key.namespace, selector).await?;
     let replicas = pods.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod.uid.clone());
@@ -41,7 +42,11 @@ pub async fn count_replicas(
     Ok(pods)
 }
 
-async fn count_pods(context: &Context, namespace: &str, selector: &Selector) -> kube::Result<Vec<Counted>> {
+async fn count_pods(
+    context: &Context,
+    namespace: &str,
+    selector: &PodSelector,
+) -> kube::Result<Vec<Counted>> {
     let running = context.pods.select(namespace, |pod| {
         !pod.deleting && !is_opted_out(&pod.labels) && selector.matches(&pod.labels)
     });
@@ -62,13 +67,16 @@ pub async fn dereference(
     key: &PolicyKey,
     uid: &str,
     hash: &PolicyHash,
-    selector: &Selector,
+    selected: &SelectedPods,
     store: &str,
     pods: Vec<Counted>,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
-    let scaled_to_zero =
-        if pods.is_empty() { find_scaled_to_zero(context, namespace, selector).await? } else { None };
+    let idle = match &selected.idle {
+        _ if !pods.is_empty() => None,
+        Some(idle) => Some(idle.clone()),
+        None => find_scaled_to_zero(context, namespace, &selected.selector).await?,
+    };
     let services = context.services.in_namespace(namespace);
     let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
     let unlimited = find_unlimited(context, namespace, &services, &pods).await?;
@@ -94,7 +102,7 @@ pub async fn dereference(
         services,
         endpoint_slices,
         network_policies: context.network_policies.in_namespace(namespace),
-        scaled_to_zero,
+        idle,
         namespace_is_labelled: context.namespaces.is_labelled(namespace),
         store: store_fact(context, namespace, store),
     })
@@ -161,7 +169,7 @@ async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unl
 async fn find_scaled_to_zero(
     context: &Context,
     namespace: &str,
-    selector: &Selector,
+    selector: &PodSelector,
 ) -> kube::Result<Option<String>> {
     let selects = |template: PodTemplateSpec| {
         selector.matches(&template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default())
@@ -171,14 +179,20 @@ async fn find_scaled_to_zero(
     for object in deployments.list(&list).await? {
         let spec = object.spec.filter(|spec| spec.replicas == Some(0));
         if spec.is_some_and(|spec| selects(spec.template)) {
-            return Ok(Some(format!("deployment/{}", object.metadata.name.unwrap_or_default())));
+            return Ok(Some(format!(
+                "deployment/{} is scaled to zero",
+                object.metadata.name.unwrap_or_default()
+            )));
         }
     }
     let stateful_sets: Api<StatefulSet> = Api::namespaced(context.client.clone(), namespace);
     for object in stateful_sets.list(&list).await? {
         let spec = object.spec.filter(|spec| spec.replicas == Some(0));
         if spec.is_some_and(|spec| selects(spec.template)) {
-            return Ok(Some(format!("statefulset/{}", object.metadata.name.unwrap_or_default())));
+            return Ok(Some(format!(
+                "statefulset/{} is scaled to zero",
+                object.metadata.name.unwrap_or_default()
+            )));
         }
     }
     Ok(None)

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use kube::core::Selector;
 use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
+use sluice_crds::policy::{PodSelection, TargetRef};
 use tokio::time::Instant;
 
 use crate::capture::CaptureError;
@@ -15,16 +15,19 @@ use crate::cluster::endpoint_slices::EndpointSlice;
 use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
-use crate::distribution::publication::Publication;
+use crate::distribution::publication::PublishedForms;
 use crate::distribution::session::Confirmation;
+use crate::reconcile::select_pods::SelectedPods;
 use crate::store::resolve::Resolved;
 
 /// A policy that was compiled successfully.
 pub struct Compiled {
     /// The compiled policy.
     pub policy: CompiledPolicy,
-    /// The form in which the policy is distributed.
-    pub publication: Publication,
+    /// The pods that the policy applies to.
+    pub pods: PodSelection,
+    /// The policy in JSON, and its hash.
+    pub forms: PublishedForms,
 }
 
 /// The result of publishing an edit of a policy.
@@ -35,13 +38,15 @@ pub enum Outcome {
         policy: Box<CompiledPolicy>,
         /// Hash of the form that sidecars receive.
         hash: PolicyHash,
-        /// Selector of the pods that receive the policy.
-        selector: Selector,
+        /// The pods that receive the policy.
+        selected: SelectedPods,
         /// Time at which the edit was first published.
         published_at: Instant,
         /// Mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode.
         installation: Mode,
     },
+    /// The edit is valid, but this target has not been read yet. Sidecars keep the last edit that was published.
+    Unread(TargetRef),
     /// The edit is invalid. Sidecars keep the last valid one.
     Invalid(Vec<Violation>),
 }
@@ -52,7 +57,7 @@ impl Outcome {
     pub fn is_shadowed_by_installation(&self) -> bool {
         match self {
             Self::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
-            Self::Published { installation: Mode::Enforce, .. } | Self::Invalid(_) => false,
+            Self::Published { installation: Mode::Enforce, .. } | Self::Unread(_) | Self::Invalid(_) => false,
         }
     }
 }
@@ -113,8 +118,9 @@ pub struct Facts {
     pub endpoint_slices: Vec<Arc<EndpointSlice>>,
     /// The NetworkPolicies of the namespace that restrict the clients of pods.
     pub network_policies: Vec<Arc<NetworkPolicy>>,
-    /// A selected workload that is scaled to zero. Only looked up if there are no pods.
-    pub scaled_to_zero: Option<String>,
+    /// A selected workload that is not meant to have pods now, and why, as a sentence without its full stop. Only looked
+    /// up if there are no pods.
+    pub idle: Option<String>,
     /// Whether every new pod of the namespace gets a sidecar.
     pub namespace_is_labelled: bool,
     /// The store that the policy counts in.

@@ -3,6 +3,7 @@
 //!
 //! - [`controller`]: takes keys from the queue and runs the steps in their order.
 //! - [`mod@compile`]: validates, compiles and hashes the policy. Pure.
+//! - [`mod@select_pods`]: finds out which pods the policy selects.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
 //!   requests to the API server.
@@ -24,4 +25,5 @@ pub mod facts;
 pub mod label_sets;
 pub mod publish;
 pub mod report;
+pub mod select_pods;
 pub mod status;

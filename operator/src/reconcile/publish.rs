@@ -4,9 +4,11 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::Violation;
 
+use crate::distribution::publication::Publication;
 use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
 use crate::reconcile::facts::{Compiled, Outcome};
+use crate::reconcile::select_pods::select_pods;
 
 /// Publishes the result of compiling `object`. Returns `None`, and publishes nothing, if the policy has been
 /// edited or deleted meanwhile.
@@ -18,14 +20,20 @@ pub fn publish(
 ) -> Option<Outcome> {
     let uid = object.uid().unwrap_or_default();
     context.policies.publish_if_current(key, object, || match compiled {
-        Ok(Compiled { policy, publication }) => {
-            let (forms, selector) = (publication.forms.clone(), publication.selector.clone());
-            let (published_at, installation) = context.hub.publish(&uid, key, publication);
-            let hash = forms.under(installation).hash.clone();
-            Outcome::Published { policy: Box::new(policy), hash, selector, published_at, installation }
-        }
+        Ok(Compiled { policy, pods, forms }) => match select_pods(context, key, &pods) {
+            Ok(selected) => {
+                let publication = Publication::new(selected.selector.clone(), &policy, forms.clone());
+                let (published_at, installation) = context.hub.publish(&uid, key, publication);
+                let hash = forms.under(installation).hash.clone();
+                Outcome::Published { policy: Box::new(policy), hash, selected, published_at, installation }
+            }
+            Err(unread) => {
+                context.hub.keep_published(&uid, key);
+                Outcome::Unread(unread)
+            }
+        },
         Err(violations) => {
-            context.hub.publish_invalid(&uid, key);
+            context.hub.keep_published(&uid, key);
             Outcome::Invalid(violations)
         }
     })

@@ -45,7 +45,7 @@ mod text;
 /// Returns the status, and the delay after which it must be computed again even if nothing changes.
 #[must_use]
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
-    let accepted = accepted(observed.outcome);
+    let accepted = accepted(observed);
     let resolved_refs = resolved_refs(observed);
     let programmed = programmed(observed);
     let captured = captured(observed);
@@ -71,7 +71,9 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
             };
             Some(summary::short(policy) + suffix)
         }
-        Outcome::Invalid(_) => observed.previous.and_then(|previous| previous.limits.clone()),
+        Outcome::Unread(_) | Outcome::Invalid(_) => {
+            observed.previous.and_then(|previous| previous.limits.clone())
+        }
     };
     let conditions = [
         (types::ACCEPTED, Some(accepted)),

@@ -83,7 +83,7 @@ apiVersion: sluice.dev/v1alpha1
 kind: RateLimitPolicy
 metadata: {{name: {name}, namespace: {ns}}}
 spec:
-  selector: {{matchLabels: {{app: {app}}}}}
+  targetRefs: [{{kind: Deployment, name: {app}}}]
   limits:
   - name: per-client
     key: {{parts: [{{header: {{name: x-client}}}}]}}

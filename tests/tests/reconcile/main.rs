@@ -4,6 +4,7 @@
 //! - [`status`]: conditions while sidecars confirm, nack, hang, or confirm another hash.
 //! - [`bypasses`]: routes that bypass the sidecars, and the commands that mend them.
 //! - [`quotas`]: quotas of policies, as the API server enforces them through the webhook.
+//! - [`targets`]: policies for the pods of workloads and Services.
 //! - [`sessions`]: who gets a session, and which events it sends.
 
 mod bypasses;
@@ -11,3 +12,4 @@ mod fixture;
 mod quotas;
 mod sessions;
 mod status;
+mod targets;

@@ -1,6 +1,5 @@
 //! Policies in the hub.
 
-use kube::core::Selector;
 use sluice_config::policy::Mode;
 use tokio::time::Instant;
 
@@ -8,6 +7,7 @@ use super::{DistributedPolicy, Hub, State};
 use crate::distribution::publication::Publication;
 use crate::distribution::replicas::Replicas;
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 
 impl Hub {
     /// Publishes a valid edit of a policy. Returns the time since which it is published, and the mode of the
@@ -20,7 +20,7 @@ impl Hub {
             published.is_some_and(|forms| forms.as_written.hash == edit.forms.as_written.hash)
         };
         let same = old.filter(is_same);
-        let same_selector = old.is_some_and(|old| old.has_selector(&edit.selector));
+        let same_selector = old.is_some_and(|old| old.selector == edit.selector);
         let published_at = same.map_or_else(Instant::now, |same| same.published_at);
         if same.is_some() && same_selector {
             return (published_at, state.mode);
@@ -41,8 +41,8 @@ impl Hub {
         (published_at, mode)
     }
 
-    /// Records that the newest edit of a policy is invalid. Sidecars keep the last valid edit.
-    pub fn publish_invalid(&self, uid: &str, key: &PolicyKey) {
+    /// Records that the newest edit of a policy cannot be published. Sidecars keep the last one that was.
+    pub fn keep_published(&self, uid: &str, key: &PolicyKey) {
         let mut state = self.lock();
         if state.policies.contains_key(uid) {
             return;
@@ -51,7 +51,7 @@ impl Hub {
         // leader.
         let policy = DistributedPolicy {
             key: key.clone(),
-            selector: Selector::default(),
+            selector: PodSelector::all(),
             store: String::new(),
             published: None,
             published_at: Instant::now(),
@@ -71,7 +71,7 @@ impl Hub {
 
     /// Returns the selector of the last valid edit of a policy.
     #[must_use]
-    pub fn selector(&self, uid: &str) -> Option<Selector> {
+    pub fn selector(&self, uid: &str) -> Option<PodSelector> {
         let state = self.lock();
         let policy = state.policies.get(uid).filter(|policy| policy.published.is_some())?;
         Some(policy.selector.clone())
@@ -79,10 +79,10 @@ impl Hub {
 
     /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they
     /// were counted. If the replicas have changed, wakes the sessions of all selected pods.
-    pub fn set_replicas(&self, uid: &str, selector: &Selector, pods: Vec<String>) {
+    pub fn set_replicas(&self, uid: &str, selector: &PodSelector, pods: Vec<String>) {
         let mut state = self.lock();
         let State { policies, sessions, .. } = &mut *state;
-        let Some(policy) = policies.get_mut(uid).filter(|policy| policy.has_selector(selector)) else {
+        let Some(policy) = policies.get_mut(uid).filter(|policy| policy.selector == *selector) else {
             return;
         };
         if !policy.replicas.set(pods) {

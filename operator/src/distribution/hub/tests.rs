@@ -5,9 +5,8 @@ use sluice_config::{CompiledPolicy, PolicyHash};
 
 use super::*;
 use crate::distribution::fixtures::{
-    POD_UID, hub, identity, key, policies, publish, selector, shared, strict,
+    POD_UID, hub, identity, key, policies, publication, publish, selector, shared, strict,
 };
-use crate::distribution::publication::Publication;
 use crate::distribution::session::{Confirmation, EXPIRY};
 use sluice_config::policy::DEFAULT_STORE;
 
@@ -35,7 +34,7 @@ async fn a_pod_receives_only_the_policies_that_select_it() {
     let hub = hub();
     publish(&hub, "1", selector("a"), &strict());
     publish(&hub, "2", selector("b"), &strict());
-    hub.publish("3", &key("other"), Publication::new(selector("a"), &strict()).unwrap());
+    hub.publish("3", &key("other"), publication(selector("a"), &strict()));
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
     let uids = || policies(&hub).map(|all| all.policies.into_keys().collect::<Vec<_>>());
     assert_eq!(uids(), Some(vec!["1".to_owned()]));
@@ -50,14 +49,14 @@ async fn a_pod_receives_only_the_policies_that_select_it() {
 #[tokio::test(start_paused = true)]
 async fn publishing_the_same_edit_again_changes_nothing() {
     let hub = hub();
-    let edit = || Publication::new(selector("a"), &strict()).unwrap();
+    let edit = || publication(selector("a"), &strict());
     let published_at = hub.publish("1", &key("n"), edit());
     let mut version = hub.version();
     version.mark_unchanged();
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(hub.publish("1", &key("n"), edit()), published_at);
-    hub.publish_invalid("1", &key("n"));
-    hub.publish_invalid("1", &key("n"));
+    hub.keep_published("1", &key("n"));
+    hub.keep_published("1", &key("n"));
     assert!(!version.has_changed().unwrap());
     assert_eq!(hub.publish("1", &key("n"), edit()), published_at, "the edit before the invalid one is back");
 }
@@ -101,9 +100,9 @@ async fn an_invalid_edit_keeps_the_last_valid_one() {
     let hub = hub();
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
     publish_one(&hub);
-    hub.publish_invalid("1", &key("n"));
+    hub.keep_published("1", &key("n"));
     assert!(policies(&hub).unwrap().policies.contains_key("1"));
-    hub.publish_invalid("2", &key("n"));
+    hub.keep_published("2", &key("n"));
     assert_eq!(policies(&hub).unwrap().keep, ["2"]);
 }
 
@@ -127,7 +126,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     let hash = publish_one(&hub);
     // Its last edit is invalid, and sidecars keep the one before.
     publish(&hub, "2", selector("a"), &shared());
-    hub.publish_invalid("2", &key("n"));
+    hub.keep_published("2", &key("n"));
     let modes = |hub: &Arc<Hub>| {
         let all = policies(hub).unwrap().policies.into_values();
         let policy = |published: PublishedPolicy| {
@@ -148,7 +147,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     assert_eq!(modes(&hub), [Mode::Shadow; 2]);
     assert!(version.has_changed().unwrap(), "sessions are woken");
     assert_eq!(hub.queue.next().await.key(), &key("n"), "and the status is written again");
-    let edit = || Publication::new(selector("a"), &strict()).unwrap();
+    let edit = || publication(selector("a"), &strict());
     let in_shadow = edit().forms.in_shadow.hash;
     assert_eq!(hub.confirmation(POD_UID, "1", &in_shadow), Confirmation::Unconfirmed);
     // The sidecars have time to confirm the new form.

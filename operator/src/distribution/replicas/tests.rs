@@ -1,4 +1,4 @@
-use kube::core::Selector;
+use crate::pod_selector::PodSelector;
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::Consistency;
 
@@ -8,7 +8,7 @@ use crate::distribution::fixtures::{
 };
 use crate::distribution::hub::Hub;
 
-fn set(hub: &Hub, uid: &str, selector: &Selector, pods: &[&str]) {
+fn set(hub: &Hub, uid: &str, selector: &PodSelector, pods: &[&str]) {
     hub.set_replicas(uid, selector, pods.iter().map(|&pod| pod.to_owned()).collect());
 }
 
@@ -29,9 +29,9 @@ async fn a_pod_receives_its_index_and_the_count_for_each_of_its_policies() {
     set(&hub, "1", &selector("a"), &["z", "a", "b"]);
     assert_eq!(replicas(), [replica("1", 2, 4)]);
     // An edit, valid or not, keeps the replicas until they are counted again.
-    hub.publish_invalid("1", &key("n"));
+    hub.keep_published("1", &key("n"));
     assert_eq!((replicas(), hub.selector("1").is_some()), (vec![replica("1", 2, 4)], true));
-    publish(&hub, "1", Selector::default(), &strict());
+    publish(&hub, "1", PodSelector::all(), &strict());
     assert_eq!(replicas(), [replica("1", 2, 4)]);
     assert_eq!((hub.desired("other", true).is_some(), hub.selector("other").is_some()), (false, false));
 }
@@ -87,7 +87,7 @@ async fn a_policy_that_needs_its_replicas_is_held_back_until_they_are_known() {
     // An edit of a counted policy is not held back, and edits do not extend the hold of the others.
     publish(&hub, "1", selector("a"), &share);
     publish(&hub, "2", selector("a"), &share);
-    hub.publish_invalid("3", &key("n"));
+    hub.keep_published("3", &key("n"));
     assert_eq!(held(), "23");
     tokio::time::advance(MAX_HOLD / 2).await;
     assert_eq!(held(), "");

@@ -1,6 +1,8 @@
 use crate::distribution::stores::{HubStores, ManagedSource, StoreSource};
 use crate::object_key::StoreKey;
 use kube::core::{Expression, Selector};
+
+use crate::pod_selector::PodSelector;
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
 use sluice_config::KeySecret;
@@ -43,11 +45,11 @@ fn begin(hub: &Arc<Hub>) -> Reader {
 }
 
 fn publish_to_all(hub: &Hub, uid: &str, policy: &CompiledPolicy) {
-    publish(hub, uid, Selector::default(), policy);
+    publish(hub, uid, PodSelector::all(), policy);
 }
 
 /// Sets the replicas of a policy: the pod itself and others, `count` in all.
-fn set_replicas(hub: &Hub, uid: &str, selector: &Selector, count: usize) {
+fn set_replicas(hub: &Hub, uid: &str, selector: &PodSelector, count: usize) {
     let others = (1..count).map(|n| format!("zz-{n:04}"));
     hub.set_replicas(uid, selector, others.chain([POD_UID.to_owned()]).collect());
 }
@@ -60,7 +62,7 @@ fn uids(message: &Value) -> String {
 async fn replicas_are_sent_before_policies_and_once_for_many_changes() {
     let hub = hub();
     publish_to_all(&hub, "1", &shared());
-    let set = |count| set_replicas(&hub, "1", &Selector::default(), count);
+    let set = |count| set_replicas(&hub, "1", &PodSelector::all(), count);
     set(2);
     let mut reader = begin(&hub);
     let live = |index: u32, count: u32| {
@@ -78,7 +80,7 @@ async fn replicas_are_sent_before_policies_and_once_for_many_changes() {
     // The policies are not sent again for that, and an edit does not send the replicas again.
     publish_to_all(&hub, "1", &CompiledPolicy { mode: Mode::Shadow, ..shared() });
     assert_eq!(reader.next().await.0, "policies");
-    hub.set_replicas("1", &Selector::default(), vec!["another".into()]);
+    hub.set_replicas("1", &PodSelector::all(), vec!["another".into()]);
     assert_eq!(reader.next().await, live(1, 2), "the pod has a session and is counted in addition");
 }
 
@@ -91,7 +93,7 @@ async fn a_policy_is_sent_when_its_replicas_are_known() {
     let mut reader = begin(&hub);
     assert_eq!(reader.next().await.0, "credentials");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    set_replicas(&hub, "1", &Selector::default(), 2);
+    set_replicas(&hub, "1", &PodSelector::all(), 2);
     assert_eq!(reader.next().await.0, "live");
     let (kind, all) = reader.next().await;
     assert_eq!((kind.as_str(), &all["full"], uids(&all)), ("policies", &true.into(), "12".into()));
@@ -100,7 +102,7 @@ async fn a_policy_is_sent_when_its_replicas_are_known() {
     publish_to_all(&hub, "2", &CompiledPolicy { mode: Mode::Shadow, ..strict() });
     let (kind, delta) = reader.next().await;
     assert_eq!((kind.as_str(), &delta["full"], uids(&delta)), ("policies", &false.into(), "2".into()));
-    set_replicas(&hub, "3", &Selector::default(), 2);
+    set_replicas(&hub, "3", &PodSelector::all(), 2);
     assert_eq!(reader.next().await.0, "live");
     let (kind, delta) = reader.next().await;
     assert_eq!((kind.as_str(), uids(&delta)), ("policies", "3".into()));
@@ -137,10 +139,11 @@ async fn a_hold_ends_without_replicas_and_a_held_edit_removes_nothing() {
     // The replicas were never counted. The hold ended before a sidecar would forward requests without limits.
     let held = start.elapsed();
     assert!(held >= Duration::from_secs(2) && held < Duration::from_secs(10), "{held:?}");
-    set_replicas(&hub, "1", &Selector::default(), 2);
+    set_replicas(&hub, "1", &PodSelector::all(), 2);
     assert_eq!(reader.next().await.0, "live");
     // With another selector, the replicas are unknown. The sidecar keeps its version until they are counted.
-    let other: Selector = [Expression::DoesNotExist("app".into())].into_iter().collect();
+    let other: PodSelector =
+        [Expression::DoesNotExist("app".into())].into_iter().collect::<Selector>().into();
     publish(&hub, "1", other.clone(), &CompiledPolicy { mode: Mode::Shadow, ..shared() });
     // Time is paused, so the session has processed the edit when this ends.
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -4,12 +4,24 @@ use sluice_crds::Violation;
 use sluice_crds::conditions::reasons;
 
 use super::finding::Finding;
-use super::text::list;
+use super::observed::Observed;
+use super::text::{list, part_of};
 use crate::reconcile::facts::Outcome;
+use crate::reconcile::select_pods::SelectedPods;
 
-pub(super) fn accepted(outcome: &Outcome) -> Finding {
-    match outcome {
+pub(super) fn accepted(observed: &Observed<'_>) -> Finding {
+    match observed.outcome {
+        Outcome::Published { selected, .. } if !selected.missing.is_empty() => {
+            Finding::new("False", reasons::TARGET_NOT_FOUND, missing(selected, &observed.key.namespace))
+        }
         Outcome::Published { .. } => Finding::new("True", reasons::ACCEPTED, "The policy is valid."),
+        Outcome::Unread(target) => Finding::new(
+            "Unknown",
+            reasons::WAITING,
+            format!(
+                "{target} is being read. Until then, sidecars keep the last version of the policy, if there is one."
+            ),
+        ),
         Outcome::Invalid(violations) => {
             let text = list(violations.iter().map(Violation::to_string));
             let message = format!(
@@ -18,4 +30,18 @@ pub(super) fn accepted(outcome: &Outcome) -> Finding {
             Finding::new("False", reasons::INVALID, message)
         }
     }
+}
+
+/// Returns which targets do not exist, and what to do.
+fn missing(selected: &SelectedPods, namespace: &str) -> String {
+    let (missing, all) = (selected.missing.len(), selected.targets.len());
+    let names = list(selected.missing.iter().map(ToString::to_string));
+    let others = match missing == all {
+        true => "Until then, the policy applies to no pod.",
+        false => "Until then, the policy applies to the pods of the others.",
+    };
+    let subject = part_of(missing, all, "target", "does", "do");
+    format!(
+        "{subject} not exist in namespace {namespace}: {names}. Create what is missing, or correct spec.targetRefs. {others}"
+    )
 }

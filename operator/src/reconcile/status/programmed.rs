@@ -11,6 +11,7 @@ use super::text::{list, part_of, plural};
 use crate::cluster::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{CountedPod, Outcome};
+use crate::reconcile::select_pods::SelectedPods;
 
 #[cfg(test)]
 mod tests;
@@ -42,13 +43,19 @@ impl Programmed {
 }
 
 pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
-    let Outcome::Published { published_at, .. } = observed.outcome else {
-        let message = "The policy is invalid: see the condition Accepted.";
-        return Programmed::new("False", reasons::INVALID, message);
+    let (published_at, selected) = match observed.outcome {
+        Outcome::Published { published_at, selected, .. } => (published_at, selected),
+        Outcome::Unread(target) => {
+            return Programmed::new("Unknown", reasons::WAITING, format!("{target} is being read."));
+        }
+        Outcome::Invalid(_) => {
+            let message = "The policy is invalid: see the condition Accepted.";
+            return Programmed::new("False", reasons::INVALID, message);
+        }
     };
     let pods = &observed.facts.pods;
     if pods.is_empty() {
-        return without_pods(observed).check_again_after(SEARCH_EVERY);
+        return without_pods(observed, selected).check_again_after(SEARCH_EVERY);
     }
     let missing: Vec<_> = pods.iter().filter(|pod| pod.confirmation != Confirmation::Applied).collect();
     if missing.is_empty() {
@@ -75,14 +82,19 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     Programmed { check_again_after, ..unconfirmed }
 }
 
-fn without_pods(observed: &Observed<'_>) -> Programmed {
+fn without_pods(observed: &Observed<'_>, selected: &SelectedPods) -> Programmed {
     let namespace = &observed.key.namespace;
-    match &observed.facts.scaled_to_zero {
-        Some(workload) => Programmed::new(
+    match &observed.facts.idle {
+        Some(idle) => Programmed::new(
             "True",
             reasons::SCALED_TO_ZERO,
-            format!("{workload} is scaled to zero. Its pods will receive this policy when they start."),
+            format!("{idle}. Its pods will receive this policy when they start."),
         ),
+        None if !selected.targets.is_empty() => {
+            let targets = list(selected.targets.iter().map(ToString::to_string));
+            let message = format!("No running pod in namespace {namespace} belongs to {targets}.");
+            Programmed::new("False", reasons::NO_PODS, message)
+        }
         None => Programmed::new(
             "False",
             reasons::NO_PODS,

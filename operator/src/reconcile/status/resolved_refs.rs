@@ -8,8 +8,12 @@ use crate::reconcile::facts::{Outcome, StoreFact};
 use crate::store::resolve::Resolved;
 
 pub(super) fn resolved_refs(observed: &Observed<'_>) -> Finding {
-    let Outcome::Published { policy, .. } = observed.outcome else {
-        return Finding::new("Unknown", reasons::INVALID, "The policy is not valid.");
+    let policy = match observed.outcome {
+        Outcome::Published { policy, .. } => policy,
+        Outcome::Unread(target) => {
+            return Finding::new("Unknown", reasons::WAITING, format!("{target} is being read."));
+        }
+        Outcome::Invalid(_) => return Finding::new("Unknown", reasons::INVALID, "The policy is not valid."),
     };
     let (namespace, name) = (&observed.key.namespace, &policy.store);
     let instead = "Until then, onStoreFailure decides the requests.";

@@ -56,7 +56,7 @@ impl Shop {
             endpoint_slices: read::<EndpointSlice>(&self.endpoint_slices),
             network_policies: read::<NetworkPolicy>(&self.network_policies),
             namespace_is_labelled: !self.is_unlabelled,
-            scaled_to_zero: None,
+            idle: None,
             store: StoreFact::Default,
         };
         let finding = super::captured(&Observed {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 use crate::reconcile::facts::{CountedPod, Facts};
 
 fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
@@ -62,7 +63,7 @@ fn condition(
     let outcome = Outcome::Published {
         hash: PolicyHash::of(&compiled.policy.to_json()),
         policy: Box::new(compiled.policy),
-        selector: compiled.selector,
+        selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
     };

@@ -11,6 +11,7 @@ use super::*;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::distribution::session::Confirmation;
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 use crate::reconcile::facts::{CountedPod, Facts};
 
 fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
@@ -53,7 +54,7 @@ fn message(pods: Vec<CountedPod>) -> String {
     let outcome = Outcome::Published {
         hash: PolicyHash::of(&compiled.policy.to_json()),
         policy: Box::new(compiled.policy),
-        selector: compiled.selector,
+        selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
     };

@@ -10,6 +10,7 @@ use super::*;
 use crate::capture::CaptureError;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::object_key::PolicyKey;
+use crate::pod_selector::PodSelector;
 use crate::reconcile::facts::Facts;
 
 const LONG_AGO: Duration = Duration::from_secs(3_600);
@@ -63,7 +64,7 @@ fn compute(
             hints: Default::default(),
         }),
         hash: PolicyHash::of("p"),
-        selector: Default::default(),
+        selected: PodSelector::all().into(),
         published_at: Instant::now() - Duration::from_secs(60),
         installation: Mode::Enforce,
     };

@@ -3,6 +3,7 @@ use sluice_config::PolicyHash;
 use tokio::time::Instant;
 
 use super::*;
+use crate::pod_selector::PodSelector;
 
 fn finding(status: &'static str, message: &str) -> Finding {
     Finding::new(status, "Reason", message)
@@ -24,7 +25,7 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
             sluice_crds::compile(&policy, &sluice_crds::Installation::default()).unwrap().policy,
         ),
         hash: PolicyHash::of("p"),
-        selector: Default::default(),
+        selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
     };

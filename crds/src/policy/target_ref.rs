@@ -1,0 +1,100 @@
+//! Reference to a workload or Service, whose pods a policy applies to.
+
+use std::fmt;
+
+use kube::core::Selector;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::compile::field::Field;
+
+/// Reference to a workload or Service of the policy's namespace.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetRef {
+    /// API group of the kind. Default: the group of the kind, which is the only one allowed: apps or batch, and the
+    /// empty group for Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub group: Option<String>,
+    /// Kind of the object. The policy applies to these pods:
+    /// - Deployment, StatefulSet, DaemonSet, ReplicaSet, Job: those that the workload's own selector selects.
+    /// - CronJob: those of the Jobs that the CronJob lists as active.
+    /// - Service: those that the Service's selector selects.
+    pub kind: TargetKind,
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
+}
+
+/// The kinds that a policy can refer to for its pods.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetKind {
+    /// A Deployment of the group apps.
+    Deployment,
+    /// A StatefulSet of the group apps.
+    StatefulSet,
+    /// A DaemonSet of the group apps.
+    DaemonSet,
+    /// A ReplicaSet of the group apps.
+    ReplicaSet,
+    /// A Job of the group batch.
+    Job,
+    /// A CronJob of the group batch.
+    CronJob,
+    /// A Service.
+    Service,
+}
+
+impl TargetKind {
+    /// Returns the API group.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::ReplicaSet => "apps",
+            Self::Job | Self::CronJob => "batch",
+            Self::Service => "",
+        }
+    }
+}
+
+impl fmt::Display for TargetRef {
+    /// Writes the object as kubectl names it, such as `deployment/checkout`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = format!("{:?}", self.kind).to_lowercase();
+        write!(f, "{kind}/{}", self.name)
+    }
+}
+
+/// The pods of a namespace that a policy applies to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodSelection {
+    /// Those whose labels match.
+    Labels(Selector),
+    /// Those of these workloads and Services.
+    Targets(Vec<TargetRef>),
+}
+
+/// Checks references to targets, and returns them sorted.
+pub(crate) fn compile(at: &Field<'_>, refs: &[TargetRef]) -> Vec<TargetRef> {
+    let mut targets: Vec<TargetRef> = Vec::new();
+    for (n, target) in refs.iter().enumerate() {
+        let at = at.entry(n);
+        let expected = target.kind.group();
+        if let Some(group) = target.group.as_deref().filter(|group| *group != expected) {
+            let instead = if expected.is_empty() { "the empty string" } else { expected };
+            at.at("group").violation(format_args!(
+                "{group:?} has no kind {:?}: write {instead}, or leave the group out",
+                target.kind
+            ));
+        }
+        let target = TargetRef { group: None, ..target.clone() };
+        if targets.contains(&target) {
+            at.violation(format_args!("{target} is listed twice"));
+        } else {
+            targets.push(target);
+        }
+    }
+    targets.sort_unstable();
+    targets
+}

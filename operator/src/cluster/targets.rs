@@ -1,0 +1,186 @@
+//! Workloads that policies refer to. A workload says by its selector which pods are its own. Its kind is watched in a
+//! namespace while a policy of the namespace refers to the kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::runtime::watcher;
+use sluice_crds::policy::TargetKind;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use self::target::Target;
+use crate::cluster::watch::{Change, follow};
+use crate::object_key::PolicyKey;
+
+pub mod target;
+
+/// A workload that a policy refers to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// The workloads of its kind have not been listed yet.
+    Pending,
+    /// It does not exist.
+    Missing,
+    /// It exists.
+    Target(Arc<Target>),
+}
+
+/// The workloads that policies refer to.
+pub struct Targets {
+    client: kube::Client,
+    shared: Arc<Shared>,
+}
+
+/// The part that the watches change.
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when a first list is complete.
+    listed: Notify,
+    /// Receives the policies that a change may affect.
+    on_change: Box<dyn Fn(Vec<PolicyKey>) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The kinds that each policy refers to.
+    wanted: BTreeMap<PolicyKey, BTreeSet<TargetKind>>,
+    tables: BTreeMap<Kind, Table>,
+}
+
+/// A kind in a namespace.
+type Kind = (String, TargetKind);
+
+/// The workloads of one kind in one namespace.
+struct Table {
+    listed: bool,
+    targets: BTreeMap<String, Arc<Target>>,
+    watch: AbortHandle,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl Targets {
+    /// Watches nothing yet. Passes the policies that a change may affect to `on_change`.
+    pub fn new(client: kube::Client, on_change: impl Fn(Vec<PolicyKey>) + Send + Sync + 'static) -> Self {
+        let shared =
+            Shared { state: Mutex::default(), listed: Notify::new(), on_change: Box::new(on_change) };
+        Self { client, shared: Arc::new(shared) }
+    }
+
+    /// Watches these kinds for a policy, and no others. Must be called within a tokio runtime.
+    pub fn want(&self, policy: &PolicyKey, kinds: BTreeSet<TargetKind>) {
+        let mut state = self.shared.lock();
+        if kinds.is_empty() {
+            if state.wanted.remove(policy).is_none() {
+                return;
+            }
+        } else if state.wanted.get(policy) == Some(&kinds) {
+            return;
+        } else {
+            state.wanted.insert(policy.clone(), kinds);
+        }
+        let State { wanted, tables } = &mut *state;
+        let of_policy = |(policy, kinds): (&PolicyKey, &BTreeSet<TargetKind>)| {
+            kinds.iter().map(|kind| (policy.namespace.clone(), *kind)).collect::<Vec<_>>()
+        };
+        let kinds: BTreeSet<Kind> = wanted.iter().flat_map(of_policy).collect();
+        tables.retain(|kind, _| kinds.contains(kind));
+        for kind in kinds {
+            tables.entry(kind).or_insert_with_key(|kind| self.start(kind));
+        }
+    }
+
+    /// Waits until all workloads of the kinds that a policy refers to have been listed.
+    pub async fn listed(&self, policy: &PolicyKey) {
+        loop {
+            let notified = self.shared.listed.notified();
+            if self.shared.lock().is_listed(policy) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Returns what is known of a workload.
+    #[must_use]
+    pub fn find(&self, namespace: &str, kind: TargetKind, name: &str) -> Found {
+        let state = self.shared.lock();
+        match state.tables.get(&(namespace.to_owned(), kind)).filter(|table| table.listed) {
+            None => Found::Pending,
+            Some(table) => table.targets.get(name).cloned().map_or(Found::Missing, Found::Target),
+        }
+    }
+
+    fn start(&self, kind: &Kind) -> Table {
+        let objects = api(self.client.clone(), &kind.0, kind.1);
+        let (shared, kind) = (Arc::downgrade(&self.shared), kind.clone());
+        let watch = tokio::spawn(async move {
+            let stream = watcher::watcher(objects, watcher::Config::default());
+            follow(stream, |change| Shared::apply(&shared, &kind, change)).await;
+        });
+        Table { listed: false, targets: BTreeMap::new(), watch: watch.abort_handle() }
+    }
+}
+
+impl Shared {
+    fn apply(shared: &Weak<Self>, kind: &Kind, change: Change<DynamicObject>) {
+        let Some(shared) = shared.upgrade() else { return };
+        let mut state = shared.lock();
+        let Some(table) = state.tables.get_mut(kind) else { return };
+        let is_change = match change {
+            Change::Applied(object) => {
+                let target = Arc::new(Target::read(kind.1, &object));
+                table.targets.insert(object.name_any(), target.clone()) != Some(target)
+            }
+            Change::Deleted { name, .. } => table.targets.remove(&name).is_some(),
+            Change::Listed => !std::mem::replace(&mut table.listed, true),
+        };
+        if !is_change || !table.listed {
+            return;
+        }
+        let of_kind = state
+            .wanted
+            .iter()
+            .filter(|(policy, kinds)| policy.namespace == kind.0 && kinds.contains(&kind.1));
+        let policies = of_kind.map(|(policy, _)| policy.clone()).collect();
+        drop(state);
+        shared.listed.notify_waiters();
+        (shared.on_change)(policies);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No statement that changes the state can panic halfway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_listed(&self, policy: &PolicyKey) -> bool {
+        let is_listed = |kind: &TargetKind| {
+            self.tables.get(&(policy.namespace.clone(), *kind)).is_some_and(|table| table.listed)
+        };
+        self.wanted.get(policy).is_none_or(|kinds| kinds.iter().all(is_listed))
+    }
+}
+
+/// Reads all workloads of a kind once, by their names.
+pub async fn read_all(
+    client: kube::Client,
+    namespace: &str,
+    kind: TargetKind,
+) -> kube::Result<BTreeMap<String, Target>> {
+    let objects = api(client, namespace, kind).list(&ListParams::default()).await?;
+    Ok(objects.iter().map(|object| (object.name_any(), Target::read(kind, object))).collect())
+}
+
+fn api(client: kube::Client, namespace: &str, kind: TargetKind) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(kind.group(), "v1", &format!("{kind:?}"));
+    Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
+}

@@ -1,0 +1,135 @@
+//! A workload or Service: which pods are its own, and whether it has any.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::DynamicObject;
+use kube::core::{Expression, Selector};
+use serde::de::DeserializeOwned;
+use sluice_crds::policy::TargetKind;
+
+use crate::pod_selector::PodSelector;
+
+/// Label of the pods of a Job with the UID of the Job.
+const JOB_UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
+
+/// A workload or Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Selects the pods that are its own.
+    pub pods: PodSelector,
+    /// The reason why it has no pods now, as the end of a sentence, if it is not meant to have any.
+    pub idle: Option<&'static str>,
+}
+
+impl Target {
+    /// Reads the fields of an object.
+    #[must_use]
+    pub fn read(kind: TargetKind, object: &DynamicObject) -> Self {
+        match kind {
+            TargetKind::Deployment | TargetKind::StatefulSet | TargetKind::ReplicaSet => Self {
+                pods: own_selector(object),
+                idle: (number(object, "/spec/replicas") == Some(0)).then_some("is scaled to zero"),
+            },
+            TargetKind::DaemonSet => Self {
+                pods: own_selector(object),
+                idle: (number(object, "/status/desiredNumberScheduled") == Some(0)).then_some("fits no node"),
+            },
+            TargetKind::Job => Self {
+                pods: own_selector(object),
+                idle: (number(object, "/status/active").unwrap_or(0) == 0).then_some("runs no pod"),
+            },
+            TargetKind::CronJob => {
+                let jobs = object.data.pointer("/status/active").and_then(|active| active.as_array());
+                let uids = jobs.into_iter().flatten().filter_map(|job| Some(job["uid"].as_str()?.to_owned()));
+                let uids: std::collections::BTreeSet<_> = uids.collect();
+                if uids.is_empty() {
+                    return Self { pods: PodSelector::NONE, idle: Some("runs no Job") };
+                }
+                let pods = Selector::from(Expression::In(JOB_UID_LABEL.to_owned(), uids)).into();
+                Self { pods, idle: None }
+            }
+            TargetKind::Service => Self::service(field(object, "/spec/selector").unwrap_or_default()),
+        }
+    }
+
+    /// A Service with this selector. Without one it selects no pods.
+    #[must_use]
+    pub fn service(labels: std::collections::BTreeMap<String, String>) -> Self {
+        let pods = match labels.is_empty() {
+            true => PodSelector::NONE,
+            false => labels.into_iter().collect::<Selector>().into(),
+        };
+        Self { pods, idle: None }
+    }
+}
+
+/// Returns the selector of a workload.
+fn own_selector(object: &DynamicObject) -> PodSelector {
+    let selector = field::<LabelSelector>(object, "/spec/selector").map(Selector::try_from);
+    selector.and_then(Result::ok).map_or(PodSelector::NONE, PodSelector::from)
+}
+
+fn number(object: &DynamicObject, path: &str) -> Option<i64> {
+    object.data.pointer(path)?.as_i64()
+}
+
+fn field<T: DeserializeOwned>(object: &DynamicObject, path: &str) -> Option<T> {
+    T::deserialize(object.data.pointer(path)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn target(kind: TargetKind, data: Value) -> Target {
+        let object = DynamicObject { types: None, metadata: Default::default(), data };
+        Target::read(kind, &object)
+    }
+
+    fn selects(target: &Target, key: &str, value: &str) -> bool {
+        target.pods.matches(&[(key.to_owned(), value.to_owned())].into())
+    }
+
+    #[test]
+    fn a_workload_selects_its_own_pods() {
+        let selector = json!({"matchLabels": {"app": "a"}});
+        for kind in [TargetKind::Deployment, TargetKind::StatefulSet, TargetKind::ReplicaSet] {
+            let at =
+                |replicas: i64| target(kind, json!({"spec": {"replicas": replicas, "selector": selector}}));
+            assert!(selects(&at(1), "app", "a") && !selects(&at(1), "app", "b"));
+            assert_eq!((at(1).idle, at(0).idle), (None, Some("is scaled to zero")));
+        }
+        let set = |nodes: i64| {
+            target(
+                TargetKind::DaemonSet,
+                json!({"spec": {"selector": selector}, "status": {"desiredNumberScheduled": nodes}}),
+            )
+        };
+        assert!(selects(&set(1), "app", "a"));
+        assert_eq!((set(1).idle, set(0).idle), (None, Some("fits no node")));
+        let job = |status: Value| {
+            target(TargetKind::Job, json!({"spec": {"selector": selector}, "status": status}))
+        };
+        assert!(selects(&job(json!({"active": 1})), "app", "a"));
+        assert_eq!((job(json!({"active": 1})).idle, job(json!({})).idle), (None, Some("runs no pod")));
+    }
+
+    #[test]
+    fn a_cron_job_selects_the_pods_of_its_active_jobs() {
+        let cron = |active: Value| target(TargetKind::CronJob, json!({"status": {"active": active}}));
+        let two = cron(json!([{"uid": "1"}, {"uid": "2"}]));
+        assert!(selects(&two, JOB_UID_LABEL, "2") && !selects(&two, JOB_UID_LABEL, "3"));
+        let none = cron(json!([]));
+        assert_eq!(none, Target { pods: PodSelector::NONE, idle: Some("runs no Job") });
+    }
+
+    #[test]
+    fn what_has_no_selector_selects_nothing() {
+        for kind in [TargetKind::Deployment, TargetKind::Job, TargetKind::Service] {
+            assert!(!selects(&target(kind, json!({"spec": {}})), "app", "a"), "{kind:?}");
+        }
+        let service = target(TargetKind::Service, json!({"spec": {"selector": {"app": "a"}}}));
+        assert!(selects(&service, "app", "a") && !selects(&service, "app", "b"));
+    }
+}
