@@ -3,11 +3,12 @@
 //! onStoreFailure Deny`.
 
 use sluice_config::policy::{
-    AdaptiveKind, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE, LimitKind,
-    Mode, OnStoreFailure, Rates,
+    AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE,
+    LimitKind, Mode, OnStoreFailure, Rates, Tier,
 };
 
 use sluice_config::store_access::Topology;
+use sluice_limiter::Rate;
 
 use crate::store::{CompiledStore, servers};
 
@@ -91,22 +92,37 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
 }
 
 /// Describes how much the rates admit, with notes on their algorithm and enforcement.
-fn rates_of(Rates { base, boosted }: &Rates) -> (String, Vec<String>) {
-    let (mut quantities, mut notes) = (Vec::new(), Vec::new());
-    for rate in base {
-        let quantity = format!("{}/{}", rate.requests.get(), rate.period);
-        quantities.push(match rate.tag().previous_windows() {
-            0 | 1 => quantity,
-            count => format!("{quantity} ({count} sub-windows)"),
-        });
+fn rates_of(Rates { base, boosted, tiers }: &Rates) -> (String, Vec<String>) {
+    let mut notes = Vec::new();
+    let quantities = quantities(base, &mut notes);
+    for Tier { name, matches: _, allowance } in tiers {
+        let mut of_tier = Vec::new();
+        let allowance = match allowance {
+            Allowance::Rates(rates) => self::quantities(rates, &mut of_tier),
+            Allowance::Unlimited => "unlimited".to_owned(),
+            Allowance::Deny => "denied".to_owned(),
+        };
+        notes.push(format!("{name} {allowance}"));
+    }
+    if let Some(Boosted { requests, below_percent, capacity: Capacity::InFlight(capacity) }) = boosted {
+        notes.push(format!("elastic {} below {below_percent}% of {capacity} in flight", requests.get()));
+    }
+    (quantities, notes)
+}
+
+/// Describes the numbers of some rates, and adds the notes on them that are new.
+fn quantities(rates: &[Rate], notes: &mut Vec<String>) -> String {
+    let quantities = rates.iter().map(|rate| {
         for note in rate.notes() {
             if !notes.contains(&note) {
                 notes.push(note);
             }
         }
-    }
-    if let Some(Boosted { requests, below_percent, capacity: Capacity::InFlight(capacity) }) = boosted {
-        notes.push(format!("elastic {} below {below_percent}% of {capacity} in flight", requests.get()));
-    }
-    (quantities.join(" "), notes)
+        let quantity = format!("{}/{}", rate.requests.get(), rate.period);
+        match rate.tag().previous_windows() {
+            0 | 1 => quantity,
+            count => format!("{quantity} ({count} sub-windows)"),
+        }
+    });
+    quantities.collect::<Vec<_>>().join(" ")
 }

@@ -88,7 +88,7 @@ fn every_algorithm_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
         assert_eq!(summary::full(&loaded.compiled), expected);
         let json = loaded.compiled.to_json();
         let prepared = PreparedPolicy::from_json(&json).unwrap_or_else(|nack| panic!("{nack}\n{json}"));
-        assert_eq!(prepared.limits[0].boosted().is_some(), more.contains("elastic"), "{more}");
+        assert_eq!(prepared.limits[0].boosted_below().is_some(), more.contains("elastic"), "{more}");
     }
 }
 

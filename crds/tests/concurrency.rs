@@ -49,7 +49,7 @@ fn every_concurrency_limit_compiles_is_applied_by_a_sidecar_and_has_a_summary() 
         assert!(json.contains(part), "{part} in {json}");
     }
     let prepared = PreparedPolicy::from_json(&json).expect("sidecars apply it");
-    assert_eq!(prepared.limits.iter().filter(|limit| limit.rates().is_empty()).count(), 4);
+    assert_eq!(prepared.limits.iter().filter(|limit| limit.rate_sets().is_empty()).count(), 4);
 }
 
 #[test]

@@ -231,6 +231,30 @@ fn an_invalid_field_is_reported_with_its_path() {
             "cannot be combined with spec.selector",
         ),
         (limit("  limts: 1\n"), "spec.limts", "unknown field"),
+        (
+            limit("    tiers: [{name: t, matches: [{methods: [GET]}]}]\n"),
+            "spec.limits[0].tiers[0]",
+            "exactly one of rates, unlimited, deny must be set, but none is set",
+        ),
+        (
+            limit("    tiers: [{name: t, matches: [{methods: [GET]}], rates: [{requests: 1, per: 1d}]}]\n"),
+            "spec.limits[0].tiers[0].rates[0].per",
+            "is not a duration",
+        ),
+        (
+            limit(
+                "    tiers: [{name: t, deny: {}, matches: [{methods: [GET]}]}, {name: t, deny: {}, matches: [{methods: [PUT]}]}]\n",
+            ),
+            "spec.limits[0].tiers[1].name",
+            "is already used by",
+        ),
+        (
+            limit(
+                "    algorithm: {gcra: {burst: 5}}\n    tiers: [{name: t, matches: [{methods: [GET]}], rates: [{requests: 1, per: 1h}]}]\n",
+            ),
+            "spec.limits[0].tiers",
+            "must have the periods",
+        ),
     ] {
         let errors = errors(&text);
         assert!(

@@ -271,3 +271,30 @@ fn the_installation_trusts_proxies_for_policies_that_name_none() {
     let policy = load_one("clientAddress: {trustedProxies: [], header: Forwarded}");
     assert_eq!((policy.compiled.client_address, policy.warnings.len()), (Some(trusted(&[])), 0));
 }
+
+#[test]
+fn a_tier_that_the_client_chooses_is_warned_about() {
+    let tier = |matches: &str, allowance: &str| {
+        format!(
+            "limits: [{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{{requests: 5, per: 1m}}], \
+             tiers: [{{name: t, matches: [{matches}], {allowance}}}]}}]"
+        )
+    };
+    let warnings = |limits: &str| {
+        let loaded = load_one("clientAddress: {trustedProxies: [10.0.0.1/32]}", limits);
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let header = "{headers: [{name: x-plan, exact: gold}]}";
+    let found = warnings(&tier(header, "unlimited: {}"));
+    assert!(
+        found.len() == 1 && found[0].contains("limits[0].tiers[0]: a client can choose this tier"),
+        "{found:?}"
+    );
+    assert_eq!(warnings(&tier(header, "deny: {}")), Vec::<String>::new());
+    assert_eq!(warnings(&tier("{path: {prefix: /a}}", "unlimited: {}")), Vec::<String>::new());
+    let beside = tier(header, "unlimited: {}").replace(
+        "limits: [",
+        "limits: [{name: b, key: {parts: [{clientIP: {}}]}, rates: [{requests: 50, per: 1m}]}, ",
+    );
+    assert_eq!(warnings(&beside), Vec::<String>::new(), "another limit counts every request");
+}

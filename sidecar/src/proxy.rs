@@ -124,8 +124,8 @@ impl Proxy {
                 reject(client, request, format.queue_full(snapshot.limit(limit), wait))
             }
             Admission::Denied(status) => reject(client, request, format.denied(&status, self.reveal)),
-            Admission::KeyMissing(limit) => {
-                reject(client, request, format.key_missing(snapshot.limit(limit)))
+            Admission::Refused(limit, refusal) => {
+                reject(client, request, format.refused(snapshot.limit(limit), refusal))
             }
             Admission::Shed(limit) => reject(client, request, format.shed(snapshot.limit(limit))),
             Admission::SlotsExpired { limit, fault } => {

@@ -45,6 +45,11 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
             "key": {"parts": [{"header": {"name": "X-Api-Key"}}, {"clientIP": {"ipv4Prefix": 24, "ipv6Prefix": 56}}], "onMissing": "Deny"},
             "rates": [{"requests": 0, "per": "1ms"}, {"requests": 1_099_511_627_776_i64, "per": "8784h"}],
             "algorithm": {"fixedWindow": {}},
+            "tiers": [
+                {"name": "gold", "matches": [{"headers": [{"name": "x-plan", "exact": "gold"}]}], "rates": [{"requests": 9, "per": "1m"}]},
+                {"name": "partner", "matches": [{"path": {"prefix": "/p"}}], "unlimited": {}},
+                {"name": "banned", "matches": [{"clientCIDRs": ["192.0.2.0/24"]}], "deny": {}},
+            ],
         }],
     });
     namespace.apply("all", spec).await.unwrap();

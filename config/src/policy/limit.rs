@@ -5,7 +5,7 @@ use sluice_limiter::{Period, Rate, RateError, Requests};
 
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
-use crate::policy::{CompiledAdaptive, Mode};
+use crate::policy::{Allowance, CompiledAdaptive, Mode, Tier};
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
 /// its slots three times within it, so a shorter outage of the store loses no slot.
@@ -57,12 +57,15 @@ pub enum LimitKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rates {
-    /// Rates, all of which must admit the request.
+    /// Rates, all of which must admit a request that no tier matches.
     pub base: Vec<Rate>,
     /// A higher number of requests while the pod has spare capacity. The limit then has exactly one rate: with
     /// several it would be ambiguous which of them is boosted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boosted: Option<Boosted>,
+    /// Exceptions for some requests. The first tier that matches decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<Tier>,
 }
 
 /// A higher number of requests while the pod has spare capacity.
@@ -107,6 +110,17 @@ impl CompiledLimit {
             LimitKind::Rates(_) if !self.key.is_empty() => self.max_keys.unwrap_or(DEFAULT_MAX_KEYS),
             LimitKind::Rates(_) | LimitKind::Slots(_) | LimitKind::Adaptive(_) => 0,
         }
+    }
+}
+
+impl Rates {
+    /// Iterates over the base rates and those of all tiers.
+    pub fn all(&self) -> impl Iterator<Item = &Rate> {
+        let of_tiers = self.tiers.iter().flat_map(|tier| match &tier.allowance {
+            Allowance::Rates(rates) => rates.as_slice(),
+            Allowance::Unlimited | Allowance::Deny => &[],
+        });
+        self.base.iter().chain(of_tiers)
     }
 }
 

@@ -8,7 +8,7 @@
 //! - [`compiled_policy`]: the whole policy; its [`mode`] and its use of the store apply to all its limits.
 //! - [`ids`]: UIDs and hashes, which identify a policy and its version.
 //! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, [`key`](crate::key) identifies
-//!   clients, and its [`LimitKind`] says how many requests it admits.
+//!   clients, and its [`LimitKind`] says how many requests it admits, in general and in each [`tier`].
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
 pub mod adaptive;
@@ -16,6 +16,7 @@ pub mod compiled_policy;
 pub mod ids;
 pub mod limit;
 pub mod mode;
+pub mod tier;
 
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
@@ -25,3 +26,4 @@ pub use limit::{
 };
 pub use mode::Mode;
 pub use sluice_store::{Consistency, OnStoreFailure};
+pub use tier::{Allowance, Tier};

@@ -33,7 +33,7 @@ struct State {
 impl KeyUsageMeter {
     pub(super) fn new(kind: &LimitKind) -> Self {
         let longest = match kind {
-            LimitKind::Rates(rates) => rates.base.iter().map(|rate| rate.period.millis()).max(),
+            LimitKind::Rates(rates) => rates.all().map(|rate| rate.period.millis()).max(),
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,
         };
         let kept_for = Duration::from_millis(2 * longest.unwrap_or(0)).max(SHORTEST);
@@ -88,7 +88,7 @@ mod tests {
     fn meter() -> KeyUsageMeter {
         let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(3_600_000).unwrap());
         let base = vec![Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap()];
-        KeyUsageMeter::new(&LimitKind::Rates(Rates { base, boosted: None }))
+        KeyUsageMeter::new(&LimitKind::Rates(Rates { base, boosted: None, tiers: Vec::new() }))
     }
 
     #[test]

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_limiter::adaptive::Adaptive;
-use sluice_limiter::{MAX_CONCURRENT, OutOfRange, Rate};
+use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
 use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::policy::{CompiledLimit, LimitKind, Mode, Rates, Slots};
+use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Slots};
 use crate::prepared::key_usage::KeyUsageMeter;
+use crate::prepared::rate_set::{Choice, RateSet, RateSets};
 use crate::request::RequestAttributes;
-
-/// Largest number of rates of one limit.
-const MAX_RATES: usize = 8;
 
 /// A limit, ready to be applied to requests.
 #[derive(Debug)]
@@ -38,7 +36,32 @@ pub struct PreparedLimit {
     pub key_usage: Arc<KeyUsageMeter>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
+    /// The tiers in their order, each with what the limit admits.
+    tiers: PreparedTiers,
     key: KeyBuilder,
+}
+
+/// A limit applies to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identified {
+    /// The limit counts the request.
+    Counted {
+        /// Hash of the client's key. It selects the counter.
+        key: u128,
+        /// Index of the rates that decide, in [`PreparedLimit::rate_sets`].
+        rates: u16,
+    },
+    /// The limit denies the request without counting it.
+    Refused(Refusal),
+}
+
+/// The reason why a limit denies a request without counting it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A part of the key is missing.
+    KeyMissing,
+    /// Its tier admits nothing.
+    Tier,
 }
 
 /// A [`LimitKind`] that was checked.
@@ -46,10 +69,11 @@ pub struct PreparedLimit {
 pub enum PreparedKind {
     /// Requests per period.
     Rates {
-        /// Rates, all of which must admit the request.
-        base: Vec<Rate>,
-        /// Rates that replace them while the pod has spare capacity.
-        boosted: Option<BoostedRates>,
+        /// The base rates, then the boosted ones if there are some, then those of tiers.
+        sets: Vec<RateSet>,
+        /// Mean number of requests in flight below which the boosted rates apply, in hundredths of a request; `None`
+        /// without boosted rates.
+        boosted_below: Option<u64>,
     },
     /// Concurrent requests in all pods together.
     Slots(Slots),
@@ -57,23 +81,15 @@ pub enum PreparedKind {
     Adaptive(Box<Adaptive>),
 }
 
-/// The rates that replace a limit's own while the pod has spare capacity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BoostedRates {
-    /// Boosted rates. Each has the tag of the base rate that it replaces, so that both count in the same
-    /// record.
-    pub rates: Vec<Rate>,
-    /// Mean number of requests in flight below which the boosted rates apply, in hundredths of a request.
-    pub below_hundredths: u64,
-}
-
 impl PreparedLimit {
     pub(super) fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Nack> {
+        let (kind, tiers) = prepare_kind(&limit.kind)?;
         Ok(Self {
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
-            kind: PreparedKind::new(&limit.kind)?,
+            kind,
+            tiers,
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
@@ -83,20 +99,21 @@ impl PreparedLimit {
         })
     }
 
-    /// Returns the base rates. A limit on concurrent requests has none.
+    /// Returns the sets of rates, of which the first are the base rates. A limit on concurrent requests has none.
     #[must_use]
-    pub fn rates(&self) -> &[Rate] {
+    pub fn rate_sets(&self) -> &[RateSet] {
         match &self.kind {
-            PreparedKind::Rates { base, .. } => base,
+            PreparedKind::Rates { sets, .. } => sets,
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => &[],
         }
     }
 
-    /// Returns the rates that apply while the pod has spare capacity, if the limit has such rates.
+    /// Returns the mean number of requests in flight below which the boosted rates apply, in hundredths of a request, if
+    /// the limit has such rates. They are the second set.
     #[must_use]
-    pub fn boosted(&self) -> Option<&BoostedRates> {
-        match &self.kind {
-            PreparedKind::Rates { boosted, .. } => boosted.as_ref(),
+    pub fn boosted_below(&self) -> Option<u64> {
+        match self.kind {
+            PreparedKind::Rates { boosted_below, .. } => boosted_below,
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => None,
         }
     }
@@ -119,6 +136,20 @@ impl PreparedLimit {
         self.key.needs_address()
     }
 
+    /// Returns what the limit admits of a request to which it applies.
+    pub(super) fn choose(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+    ) -> Choice {
+        let matching = self
+            .tiers
+            .iter()
+            .find(|(matches, _)| matches.iter().any(|matcher| matcher.matches(request, path, &mut address)));
+        matching.map_or(Choice::Rates(0), |(_, choice)| *choice)
+    }
+
     /// Returns the client of a request, as this limit identifies it.
     pub(super) fn identify(
         &self,
@@ -134,32 +165,31 @@ fn matchers(from: &[Match], purpose: Purpose) -> Result<Vec<Matcher>, Nack> {
     from.iter().map(|entry| Matcher::new(entry, purpose)).collect()
 }
 
-impl PreparedKind {
-    fn new(kind: &LimitKind) -> Result<Self, Nack> {
-        match kind {
-            LimitKind::Rates(rates) => prepare_rates(rates),
-            LimitKind::Slots(slots) => match slots.max.get() {
-                1..=MAX_CONCURRENT => Ok(Self::Slots(*slots)),
-                value => Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
-            },
-            LimitKind::Adaptive(adaptive) => {
-                Ok(Self::Adaptive(Box::new(adaptive.adaptive().map_err(Nack::new)?)))
-            }
-        }
-    }
-}
+/// The tiers of a limit in their order, each with what the limit admits.
+type PreparedTiers = Vec<(Vec<Matcher>, Choice)>;
 
-fn prepare_rates(Rates { base, boosted }: &Rates) -> Result<PreparedKind, Nack> {
-    let repeated = base.iter().enumerate().any(|(n, rate)| base[..n].iter().any(|r| r.tag() == rate.tag()));
-    if base.is_empty() || base.len() > MAX_RATES || repeated {
-        return Err(Nack(format!("a limit needs 1 to {MAX_RATES} rates with different periods")));
-    }
-    let boosted = boosted.as_ref().map(|boosted| match base[..] {
-        [rate] => Ok(BoostedRates {
-            rates: vec![boosted.apply(rate).map_err(Nack::new)?],
-            below_hundredths: boosted.below_hundredths(),
-        }),
-        _ => Err(Nack("an elastic limit must have exactly one rate".into())),
-    });
-    Ok(PreparedKind::Rates { base: base.clone(), boosted: boosted.transpose()? })
+fn prepare_kind(kind: &LimitKind) -> Result<(PreparedKind, PreparedTiers), Nack> {
+    let kind = match kind {
+        LimitKind::Rates(rates) => {
+            let RateSets { sets, tiers } = RateSets::new(rates)?;
+            let boosted_below = rates.boosted.as_ref().map(Boosted::below_hundredths);
+            let tiers = rates.tiers.iter().zip(tiers).map(|(tier, choice)| {
+                // What denies applies if any reading matches; what admits more, only if all do.
+                let purpose = match choice {
+                    Choice::Deny => Purpose::Limit,
+                    Choice::Rates(_) | Choice::Unlimited => Purpose::Exemption,
+                };
+                Ok((matchers(&tier.matches, purpose)?, choice))
+            });
+            return Ok((PreparedKind::Rates { sets, boosted_below }, tiers.collect::<Result<_, Nack>>()?));
+        }
+        LimitKind::Slots(slots) => match slots.max.get() {
+            1..=MAX_CONCURRENT => PreparedKind::Slots(*slots),
+            value => return Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
+        },
+        LimitKind::Adaptive(adaptive) => {
+            PreparedKind::Adaptive(Box::new(adaptive.adaptive().map_err(Nack::new)?))
+        }
+    };
+    Ok((kind, Vec::new()))
 }

@@ -1,14 +1,16 @@
 //! Compiled policies, prepared once per snapshot so that nothing is parsed per request.
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
-//! - [`limit`]: one limit.
+//! - [`limit`]: one limit; [`rate_set`]: its sets of rates.
 //! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
 pub mod key_usage;
 pub mod limit;
 pub mod policy;
+pub mod rate_set;
 mod untrusted_proxy;
 
-pub use limit::{BoostedRates, PreparedKind, PreparedLimit};
+pub use limit::{Identified, PreparedKind, PreparedLimit, Refusal};
 pub use policy::PreparedPolicy;
+pub use rate_set::RateSet;

@@ -10,8 +10,9 @@ use crate::message::UntrustedProxy;
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash};
-use crate::prepared::PreparedLimit;
+use crate::prepared::rate_set::Choice;
 use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
+use crate::prepared::{Identified, PreparedLimit, Refusal};
 use crate::request::RequestAttributes;
 
 #[cfg(test)]
@@ -100,26 +101,33 @@ impl PreparedPolicy {
         client_address::resolve(config, peer, request.headers)
     }
 
-    /// Returns the limits that apply to a request, by their index, each with the identity of the client.
-    /// Leaves out limits that skip the request because it lacks a part of the key. `path` has the readings of
-    /// the request's path.
+    /// Returns the limits that apply to a request, by their index, each with the client and the rates that decide.
+    /// Leaves out limits that skip the request because it lacks a part of the key or its tier is unlimited. `path` has
+    /// the readings of the request's path.
     pub fn identify<'a>(
         &'a self,
         request: &'a RequestAttributes<'a>,
         path: &'a Readings<'a>,
         secret: &'a KeySecret,
-    ) -> impl Iterator<Item = (usize, Identity)> + 'a {
+    ) -> impl Iterator<Item = (usize, Identified)> + 'a {
         let mut address = None;
         self.limits.iter().enumerate().filter_map(move |(index, limit)| {
             let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
             if !limit.matches(request, path, &mut resolve) {
                 return None;
             }
+            let rates = match limit.choose(request, path, &mut resolve) {
+                Choice::Rates(rates) => rates,
+                Choice::Unlimited => return None,
+                Choice::Deny => return Some((index, Identified::Refused(Refusal::Tier))),
+            };
             let address = if limit.needs_address() { resolve() } else { request.peer };
-            match limit.identify(secret, request, address) {
-                Identity::Skip => None,
-                identity => Some((index, identity)),
-            }
+            let identified = match limit.identify(secret, request, address) {
+                Identity::Skip => return None,
+                Identity::Key(key) => Identified::Counted { key, rates },
+                Identity::Deny => Identified::Refused(Refusal::KeyMissing),
+            };
+            Some((index, identified))
         })
     }
 }

@@ -3,7 +3,7 @@
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
 use sluice_config::matches::{Match, PathPattern};
-use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
+use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode};
 
 use super::field::Field;
 
@@ -40,12 +40,11 @@ fn exempts_all(exempt: &Match) -> bool {
     every_path && every_client && lists == [true; 5]
 }
 
-/// Warns of keys that a client can choose, unless another limit counts the same requests in any case.
+/// Warns of keys and tiers that a client can choose, unless another limit counts the same requests in any case.
 fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
-    let is_chosen =
-        |limit: &CompiledLimit| !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client);
     let counts_too = |other: &CompiledLimit, limit: &CompiledLimit| {
-        !is_chosen(other)
+        !has_chosen_key(other)
+            && chosen_tier(other).is_none()
             && !matches!(other.kind, LimitKind::Adaptive(_))
             && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
             && (other.matches.is_empty() || other.matches == limit.matches)
@@ -56,14 +55,38 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
     } else {
         ", and list the proxies in front of the pods in clientAddress.trustedProxies"
     };
+    let instead = format!(
+        "unless a proxy in front of the pods verifies it, add a limit by clientIP for the same requests{peers}"
+    );
     for (n, limit) in policy.limits.iter().enumerate() {
-        if is_chosen(limit) && !policy.limits.iter().any(|other| counts_too(other, limit)) {
-            limit_at(n).at("key").warning(format_args!(
-                "a client can get a new counter by sending another value: unless a proxy in front of the pods \
-                 verifies it, add a limit by clientIP for the same requests{peers}"
-            ));
+        if policy.limits.iter().any(|other| counts_too(other, limit)) {
+            continue;
+        }
+        if has_chosen_key(limit) {
+            let at = limit_at(n).at("key");
+            at.warning(format_args!("a client can get a new counter by sending another value: {instead}"));
+        }
+        if let Some(tier) = chosen_tier(limit) {
+            let at = limit_at(n).at("tiers").entry(tier);
+            at.warning(format_args!("a client can choose this tier by what it sends: {instead}"));
         }
     }
+}
+
+fn has_chosen_key(limit: &CompiledLimit) -> bool {
+    !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client)
+}
+
+/// Returns the first tier that admits something and that a client can choose.
+fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
+    let LimitKind::Rates(rates) = &limit.kind else { return None };
+    rates.tiers.iter().position(|tier| match tier.allowance {
+        Allowance::Deny => false,
+        Allowance::Rates(_) | Allowance::Unlimited => tier
+            .matches
+            .iter()
+            .any(|entry| !entry.headers.is_empty() || !entry.query.is_empty() || !entry.cookies.is_empty()),
+    })
 }
 
 /// Warns of the first limit by address if no proxy is trusted.

@@ -16,11 +16,11 @@ pub(crate) enum Relation {
     Other,
 }
 
-/// Reports a warning for each rate of a limit that has no effect.
+/// Reports a warning for each rate of a list that has no effect.
 pub(crate) fn warn(at: &Field<'_>, rates: &[Rate], relation: Relation) {
     for n in 0..rates.len() {
         if let Some(reason) = redundant(rates, relation, n) {
-            at.at("rates").entry(n).warning(format_args!("has no effect: {reason}"));
+            at.entry(n).warning(format_args!("has no effect: {reason}"));
         }
     }
 }

@@ -1,8 +1,14 @@
 //! A limit on the rate of requests.
+//!
+//! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead.
+//! - [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::policy::{CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Rates};
+use sluice_config::policy::{
+    self, Boosted, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Rates, Tier as CompiledTier,
+};
+use sluice_config::prepared::rate_set::check_tiers;
 use sluice_limiter::{self as limiter, RateError, Requests};
 
 use crate::compile::field::{Field, number};
@@ -10,7 +16,18 @@ use crate::compile::installation::Installation;
 use crate::compile::redundant_rates;
 use crate::compile::redundant_rates::Relation;
 use crate::duration;
-use crate::policy::{Algorithm, Enforcement, Rate, Selection};
+use crate::policy::Selection;
+
+pub mod algorithm;
+pub mod enforcement;
+pub mod rate;
+pub mod tier;
+
+pub use algorithm::Algorithm;
+pub use enforcement::Enforcement;
+pub use rate::Rate;
+pub use tier::{Allowance, Tier};
+use tier::{Deny, Unlimited};
 
 /// A limit on the rate of requests: the requests that it applies to, how it identifies clients, and the
 /// number of requests that it admits.
@@ -19,13 +36,21 @@ use crate::policy::{Algorithm, Enforcement, Rate, Selection};
 #[x_kube(validation = Rule::new("!has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || self.rates.all(r, !has(r.subWindows))").message("subWindows is only allowed with slidingWindowCounter"))]
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.soft) || !has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || has(self.algorithm.fixedWindow)").message("soft is only allowed with slidingWindowCounter and fixedWindow"))]
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || self.rates.size() == 1").message("elastic is only allowed with exactly one rate"))]
+#[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || !has(self.tiers)").message("elastic is not allowed with tiers"))]
 pub struct Limit {
     /// Name, mode, requests and clients.
     #[serde(flatten)]
     pub selection: Selection,
-    /// Numbers of requests that the limit admits. A request must pass all rates. Their periods must differ.
+    /// Numbers of requests that the limit admits, unless a tier decides. A request must pass all rates. Their periods must
+    /// differ.
     #[schemars(length(min = 1, max = 8))]
     pub rates: Vec<Rate>,
+    /// Requests of which the limit admits something else than `rates`, such as those of customers with a plan. The first
+    /// tier that matches decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub tiers: Vec<Tier>,
     /// Algorithm that counts requests. Default: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
@@ -47,7 +72,7 @@ impl Limit {
         policy_mode: Mode,
         installation: &Installation,
     ) -> CompiledLimit {
-        let rates = LimitKind::Rates(self.compile_rates(at));
+        let rates = LimitKind::Rates(self.compile_all_rates(at));
         let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
         CompiledLimit { max_keys, ..self.selection.compile(at, policy_mode, rates) }
     }
@@ -69,23 +94,62 @@ impl Limit {
         Some(max_keys)
     }
 
-    /// Compiles the rates. Leaves out those that are not valid.
-    fn compile_rates(&self, at: &Field<'_>) -> Rates {
-        let algorithm = self.algorithm.clone().unwrap_or_default();
+    /// Compiles the rates of the limit and of its tiers.
+    fn compile_all_rates(&self, at: &Field<'_>) -> Rates {
         let enforcement = self.enforcement.clone().unwrap_or_default();
-        let soft = enforcement.soft(&at.at("enforcement"));
         let boosted = enforcement.boosted(&at.at("enforcement"), &self.rates);
-        if self.rates.is_empty() {
+        if boosted.is_some() && !self.tiers.is_empty() {
+            at.at("tiers").violation("is not allowed with elastic: make a limit for each tier");
+        }
+        let base = self.compile_rates(at, &at.at("rates"), &self.rates, boosted);
+        let tiers = self.tiers.iter().enumerate().map(|(n, tier)| self.compile_tier(at, n, tier));
+        let rates = Rates { base, boosted, tiers: tiers.collect() };
+        if let Err(nack) = check_tiers(&rates) {
+            at.at("tiers").violation(nack);
+        }
+        self.algorithm.clone().unwrap_or_default().warn(&at.at("algorithm"));
+        rates
+    }
+
+    fn compile_tier(&self, at: &Field<'_>, n: usize, tier: &Tier) -> CompiledTier {
+        let at_tier = at.at("tiers").entry(n);
+        let matches = tier.matches.iter().enumerate();
+        let matches = matches.map(|(n, entry)| entry.compile(&at_tier.at("matches").entry(n)));
+        CompiledTier {
+            name: tier.name.clone(),
+            matches: matches.collect(),
+            allowance: match &tier.allowance {
+                Allowance::Rates(rates) => {
+                    let rates = self.compile_rates(at, &at_tier.at("rates"), rates, None);
+                    policy::Allowance::Rates(rates)
+                }
+                Allowance::Unlimited(Unlimited {}) => policy::Allowance::Unlimited,
+                Allowance::Deny(Deny {}) => policy::Allowance::Deny,
+            },
+        }
+    }
+
+    /// Compiles a list of rates. Leaves out those that are not valid.
+    fn compile_rates(
+        &self,
+        at: &Field<'_>,
+        at_rates: &Field<'_>,
+        rates: &[Rate],
+        boosted: Option<Boosted>,
+    ) -> Vec<limiter::Rate> {
+        let algorithm = self.algorithm.clone().unwrap_or_default();
+        let soft = self.enforcement.clone().unwrap_or_default().soft(&at.at("enforcement"));
+        if rates.is_empty() {
             // The schema has reported the rates. The algorithm is checked all the same.
             let any = Rate { requests: 1, per: "1s".to_owned(), sub_windows: None };
-            algorithm.compile(&at.at("algorithm"), &any, &at.at("rates"));
+            algorithm.compile(&at.at("algorithm"), &any, at_rates);
         }
-        let mut base = Vec::<limiter::Rate>::new();
-        for (n, rate) in self.rates.iter().enumerate() {
-            let at_rate = at.at("rates").entry(n);
+        let mut compiled = Vec::<limiter::Rate>::new();
+        for (n, rate) in rates.iter().enumerate() {
+            let at_rate = at_rates.entry(n);
             let compiled_algorithm = algorithm.compile(&at.at("algorithm"), rate, &at_rate);
             let Some(period) = at_rate.at("per").accept(duration::period(&rate.per)) else { continue };
-            if let Some(first) = base.iter().position(|other| other.period == period) {
+            if let Some(first) = compiled.iter().position(|other| other.period == period) {
                 at_rate.at("per").violation(format_args!(
                     "is the same period as that of rates[{first}]: keep only the rate with fewer requests"
                 ));
@@ -97,7 +161,7 @@ impl Limit {
             let checked =
                 hard.validated().and_then(|hard| soft.map_or(Ok(hard), |soft| hard.with_soft(soft)));
             match checked {
-                Ok(rate) => base.push(rate),
+                Ok(rate) => compiled.push(rate),
                 Err(error) => {
                     algorithm.culprit(error, at, &at_rate).violation(describe(error, n));
                     continue;
@@ -110,10 +174,9 @@ impl Limit {
                 field.violation(describe(error, n));
             }
         }
-        algorithm.warn(&at.at("algorithm"));
         let relation = if soft.is_some() { Relation::Other } else { algorithm.relation() };
-        redundant_rates::warn(at, &base, relation);
-        Rates { base, boosted }
+        redundant_rates::warn(at_rates, &compiled, relation);
+        compiled
     }
 }
 

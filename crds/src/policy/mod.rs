@@ -5,19 +5,16 @@
 //!
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
 //! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
-//! - [`limit`]: a limit on the rate of requests: [`rate`], [`algorithm`], [`enforcement`].
+//! - [`limit`]: a limit on the rate of requests: its rates, tiers, algorithm and enforcement.
 //! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
 //! - [`status`]: the observed state.
 
 pub mod adaptive;
-pub mod algorithm;
 pub mod client_address;
 pub mod concurrency;
-pub mod enforcement;
 pub mod key;
 pub mod limit;
 pub mod matches;
-pub mod rate;
 pub mod selection;
 pub mod spec;
 pub mod status;
@@ -25,14 +22,11 @@ pub mod store_ref;
 pub mod target_ref;
 
 pub use adaptive::Adaptive;
-pub use algorithm::Algorithm;
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
-pub use enforcement::Enforcement;
 pub use key::Key;
-pub use limit::Limit;
+pub use limit::{Algorithm, Allowance, Enforcement, Limit, Rate, Tier};
 pub use matches::Match;
-pub use rate::Rate;
 pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};
 pub use status::{PodCounts, RateLimitPolicyStatus};

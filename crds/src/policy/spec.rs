@@ -219,8 +219,8 @@ impl RateLimitPolicySpec {
 /// Returns the rates of a limit that can be leased.
 fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
     match &limit.kind {
-        LimitKind::Rates(Rates { base, boosted }) => {
-            let can_be_leased = boosted.is_none() && base.iter().all(|rate| rate.longest_lease().is_some());
+        LimitKind::Rates(rates @ Rates { base, boosted, .. }) => {
+            let can_be_leased = boosted.is_none() && rates.all().all(|rate| rate.longest_lease().is_some());
             can_be_leased.then_some(base)
         }
         LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,

@@ -98,7 +98,7 @@ impl Publisher {
                 let before = match limit.kind {
                     PreparedKind::Rates { .. } => None,
                     PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => {
-                        current.limits().find(|before| before.base.plan.spec.scope == limit.scope)
+                        current.limits().find(|before| before.base().plan.spec.scope == limit.scope)
                     }
                 };
                 ActiveLimit::new(LimitSource {

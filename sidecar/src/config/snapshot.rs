@@ -69,11 +69,7 @@ impl Snapshot {
 
     /// Returns the rates of a limit that apply to the request.
     pub(crate) fn rates(&self, index: LimitIndex) -> &EffectiveRates {
-        let limit = self.limit(index);
-        match &limit.boosted {
-            Some(boosted) if index.boosted => &boosted.rates,
-            _ => &limit.base,
-        }
+        self.limit(index).rates(index.rates)
     }
 
     /// Iterates over the limits of all policies.
@@ -83,14 +79,14 @@ impl Snapshot {
 
     /// Reports whether any limit depends on the load of the application.
     pub(crate) fn is_elastic(&self) -> bool {
-        self.limits().any(|limit| limit.boosted.is_some())
+        self.limits().any(|limit| limit.boost.is_some())
     }
 
     /// Sets the metric of each elastic limit: whether its boosted rates apply.
     pub(crate) fn report_boosted(&self) {
         for limit in self.limits() {
-            if let (Some(boosted), Some(gauge)) = (&limit.boosted, &limit.metrics.boosted) {
-                gauge.set(i64::from(boosted.apply()));
+            if let (Some(boost), Some(gauge)) = (&limit.boost, &limit.metrics.boosted) {
+                gauge.set(i64::from(boost.applies()));
             }
         }
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::policy::Mode;
-use sluice_config::prepared::PreparedKind;
+use sluice_config::prepared::{PreparedKind, RateSet};
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
+use smallvec::SmallVec;
 
 use crate::limit::adaptive::AdaptiveLimit;
-use crate::limit::rates::{BoostedRates, EffectiveRates};
+use crate::limit::rates::{Boost, EffectiveRates};
 use crate::limit::slots::ConcurrencyLimit;
 use crate::metrics::limit::LimitMetrics;
 use crate::respond::names::RateNames;
@@ -22,8 +23,8 @@ use crate::upstream::in_flight::Load;
 pub(crate) struct LimitIndex {
     pub(crate) policy: u16,
     pub(crate) limit: u16,
-    /// Whether the boosted rates of an elastic limit apply to the request.
-    pub(crate) boosted: bool,
+    /// Index of the rates that apply to the request.
+    pub(crate) rates: u16,
 }
 
 /// A policy of a snapshot.
@@ -41,8 +42,10 @@ pub(crate) struct ActivePolicy {
 /// A limit of a snapshot.
 #[derive(Debug)]
 pub(crate) struct ActiveLimit {
-    pub(crate) base: EffectiveRates,
-    pub(crate) boosted: Option<BoostedRates>,
+    /// The sets of rates: the base rates, then the boosted ones of an elastic limit or those of tiers.
+    rate_sets: SmallVec<[EffectiveRates; 1]>,
+    /// When the second set of an elastic limit applies.
+    pub(crate) boost: Option<Boost>,
     pub(crate) mode: Mode,
     /// The number of concurrent requests over all pods, for a shared concurrency limit. It has no rates.
     pub(crate) concurrency: Option<Arc<ConcurrencyLimit>>,
@@ -99,22 +102,27 @@ impl ActiveLimit {
         // refunds the request's other limits, but too rarely to give up leases and remembered denials for
         // them.
         let corrected = match &limit.kind {
-            PreparedKind::Rates { base, boosted } => boosted.is_some() || base.iter().any(Rate::delays),
+            PreparedKind::Rates { sets, boosted_below } => {
+                boosted_below.is_some() || sets.iter().flat_map(RateSet::deciding).any(Rate::delays)
+            }
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => true,
         };
-        let effective = |rates: &[Rate]| {
+        let effective = |names: RateNames, rates: &[Rate]| {
             let spec = LimitSpec::new(limit.scope.clone(), rates.to_vec()).with_max_keys(limit.max_keys);
             let spec = Arc::new(spec);
             let plan = LimitPlan::new(spec, consistency, on_failure, corrected, replicas.clone());
-            EffectiveRates { plan: Arc::new(plan), names: RateNames::new(name, rates) }
+            EffectiveRates { plan: Arc::new(plan), names }
         };
+        let of_set =
+            |set: &RateSet| effective(RateNames::new(name, set.tier.as_deref(), set.deciding()), &set.rates);
+        let mut rate_sets: SmallVec<[EffectiveRates; 1]> = limit.rate_sets().iter().map(of_set).collect();
+        if rate_sets.is_empty() {
+            let rates = slot_rate.as_slice();
+            rate_sets.push(effective(RateNames::new(name, None, rates), rates));
+        }
         Self {
-            base: effective(slot_rate.as_ref().map_or(limit.rates(), std::slice::from_ref)),
-            boosted: limit.boosted().map(|boosted| BoostedRates {
-                rates: effective(&boosted.rates),
-                below: boosted.below_hundredths,
-                load: load.clone(),
-            }),
+            rate_sets,
+            boost: limit.boosted_below().map(|below| Boost { below, load: load.clone() }),
             mode: limit.mode,
             concurrency,
             adaptive,
@@ -123,9 +131,19 @@ impl ActiveLimit {
         }
     }
 
+    /// Returns the base rates.
+    pub(crate) fn base(&self) -> &EffectiveRates {
+        &self.rate_sets[0]
+    }
+
+    /// Returns the rates with this index.
+    pub(crate) fn rates(&self, index: u16) -> &EffectiveRates {
+        &self.rate_sets[usize::from(index)]
+    }
+
     /// Reports whether the boosted rates apply now.
     pub(crate) fn is_boosted(&self) -> bool {
-        self.boosted.as_ref().is_some_and(BoostedRates::apply)
+        self.boost.as_ref().is_some_and(Boost::applies)
     }
 
     /// Reports whether slots of this limit could not be renewed in time, so that other processes may hold

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use sluice_config::policy::{Mode, OnStoreFailure};
+use sluice_config::prepared::Refusal;
 use sluice_store::PlannedCounter;
 use smallvec::{SmallVec, smallvec};
 
@@ -29,8 +30,8 @@ pub(crate) enum Admission {
     QueueFull(QueueFull),
     /// At least one limit had no room. Nothing was charged.
     Denied(RateLimitStatus),
-    /// The request lacks a part of the key of this limit.
-    KeyMissing(LimitIndex),
+    /// This limit denies the request without counting it.
+    Refused(LimitIndex, Refusal),
     /// An adaptive limit is reached. Nothing was charged.
     Shed(LimitIndex),
     /// The store did not answer, and slots of this process may have been given to other processes.
@@ -56,7 +57,7 @@ pub(crate) async fn decide(
     slots: &Slots,
 ) -> (Admission, Held) {
     let mut held = Held { abandoned_for: matched.abandoned_for, ..Held::default() };
-    if matched.missing.is_none()
+    if matched.refused.is_none()
         && let Err(limit) = acquire_permits(&snapshot, &matched, &mut held)
     {
         return (Admission::Shed(limit), held);
@@ -97,11 +98,11 @@ async fn decide_by_counters(
     slots: &Slots,
     held: &mut Held,
 ) -> Admission {
-    if let Some(index) = matched.missing {
+    if let Some((index, refusal)) = matched.refused {
         snapshot.limit(index).metrics.denied.inc();
-        return Admission::KeyMissing(index);
+        return Admission::Refused(index, refusal);
     }
-    for &index in &matched.shadow_missing {
+    for &index in &matched.shadow_refused {
         snapshot.limit(index).metrics.shadow_denied.inc();
     }
     let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, .. } = matched;

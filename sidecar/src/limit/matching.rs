@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::Request;
 use sluice_config::RequestAttributes;
-use sluice_config::key::Identity;
 use sluice_config::policy::Mode;
+use sluice_config::prepared::{Identified, Refusal};
 use sluice_store::{KeyHash, PlannedCounter};
 use smallvec::SmallVec;
 
@@ -15,6 +15,8 @@ use crate::limit::active::LimitIndex;
 
 /// Cost of a request under every limit.
 const COST: u64 = 1;
+/// Index of the boosted rates of an elastic limit, which has no tiers.
+const BOOSTED: u16 = 1;
 
 /// The limits that match a request.
 #[derive(Debug, Default)]
@@ -32,10 +34,10 @@ pub(crate) struct MatchedLimits {
     /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from
     /// counting.
     pub(crate) shadow: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
-    /// Limits in shadow mode that would deny the request because it lacks a part of the key.
-    pub(crate) shadow_missing: SmallVec<[LimitIndex; 1]>,
-    /// The first enforced limit that denies the request because it lacks a part of the key.
-    pub(crate) missing: Option<LimitIndex>,
+    /// Limits in shadow mode that would deny the request without counting it.
+    pub(crate) shadow_refused: SmallVec<[LimitIndex; 1]>,
+    /// The first enforced limit that denies the request without counting it, and why.
+    pub(crate) refused: Option<(LimitIndex, Refusal)>,
 }
 
 impl MatchedLimits {
@@ -53,14 +55,16 @@ impl MatchedLimits {
         };
         let path = attributes.path_readings();
         for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (l, identity) in policy.prepared.identify(&attributes, &path, snapshot.secret(policy)) {
+            for (l, identified) in policy.prepared.identify(&attributes, &path, snapshot.secret(policy)) {
                 let limit = &policy.limits[l];
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
-                let index = LimitIndex { policy: p as u16, limit: l as u16, boosted: limit.is_boosted() };
-                match (identity, limit.mode) {
-                    (Identity::Skip, _) => {}
-                    (Identity::Key(_), _) if limit.adaptive.is_some() => matched.adaptive.push(index),
-                    (Identity::Key(key), mode) => {
+                let mut index = LimitIndex { policy: p as u16, limit: l as u16, rates: 0 };
+                match (identified, limit.mode) {
+                    (Identified::Counted { .. }, _) if limit.adaptive.is_some() => {
+                        matched.adaptive.push(index);
+                    }
+                    (Identified::Counted { key, rates }, mode) => {
+                        index.rates = if limit.is_boosted() { BOOSTED } else { rates };
                         let plan = snapshot.rates(index).plan.clone();
                         let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost: COST };
                         match mode {
@@ -72,8 +76,10 @@ impl MatchedLimits {
                             Mode::Shadow => matched.shadow.push((index, counter)),
                         }
                     }
-                    (Identity::Deny, Mode::Enforce) => matched.missing = matched.missing.or(Some(index)),
-                    (Identity::Deny, Mode::Shadow) => matched.shadow_missing.push(index),
+                    (Identified::Refused(refusal), Mode::Enforce) => {
+                        matched.refused = matched.refused.or(Some((index, refusal)));
+                    }
+                    (Identified::Refused(_), Mode::Shadow) => matched.shadow_refused.push(index),
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The rates of a limit, as the store and the response headers need them. An elastic limit has two sets of
-//! rates that count in the same records.
+//! The rates of a limit, as the store and the response headers need them. A limit with tiers, and an elastic one, has
+//! several sets of rates that count in the same records.
 
 use std::sync::Arc;
 
@@ -17,18 +17,17 @@ pub(crate) struct EffectiveRates {
     pub(crate) names: RateNames,
 }
 
-/// The rates that replace those of an elastic limit while the application has capacity to spare.
+/// When the boosted rates of an elastic limit apply: while the application has capacity to spare.
 #[derive(Debug)]
-pub(crate) struct BoostedRates {
-    pub(crate) rates: EffectiveRates,
+pub(crate) struct Boost {
     /// The rates apply below this many requests in flight, in hundredths of a request.
     pub(crate) below: u64,
     pub(crate) load: Load,
 }
 
-impl BoostedRates {
-    /// Reports whether these rates apply now.
-    pub(crate) fn apply(&self) -> bool {
+impl Boost {
+    /// Reports whether the boosted rates apply now.
+    pub(crate) fn applies(&self) -> bool {
         self.load.is_below(self.below)
     }
 }

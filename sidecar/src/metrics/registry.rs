@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_config::policy::Mode;
-use sluice_config::prepared::PreparedKind;
+use sluice_config::prepared::{PreparedKind, RateSet};
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
 
@@ -205,7 +205,7 @@ impl Metrics {
             KeyMetrics { overflowed, usage: limit.key_usage.clone() }
         });
         self.key_usages.set(&policy, &limit.name, keys.is_some().then_some(&limit.key_usage));
-        let waits = limit.rates().iter().any(Rate::delays);
+        let waits = limit.rate_sets().iter().flat_map(RateSet::deciding).any(Rate::delays);
         let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
         let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
@@ -220,7 +220,7 @@ impl Metrics {
             fallback_denied: of(&self.fallbacks, "denied"),
             local_quota: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),
             waiting: gauge(&self.waiting, waits && limit.mode == Mode::Enforce),
-            boosted: gauge(&self.boosted, limit.boosted().is_some()),
+            boosted: gauge(&self.boosted, limit.boosted_below().is_some()),
             held: gauge(&self.held, is_shared),
             keys,
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {

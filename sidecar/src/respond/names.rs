@@ -21,7 +21,8 @@ pub(crate) struct RateNames {
 }
 
 impl RateNames {
-    pub(crate) fn new(limit: &str, rates: &[Rate]) -> Self {
+    /// Names the rates of a limit, or of one of its tiers.
+    pub(crate) fn new(limit: &str, tier: Option<&str>, rates: &[Rate]) -> Self {
         let limit: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
         let quoted = limit.replace('\\', "\\\\").replace('"', "\\\"");
         let suffix = |rate: &Rate| match rates {
@@ -39,7 +40,8 @@ impl RateNames {
             let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={}{window}", rate.requests.get())
         });
-        let rules = rates.iter().map(|rate| format!("Limit {limit} {}. ", rate.description()));
+        let of_tier = tier.map(|tier| format!(" (tier {tier})")).unwrap_or_default();
+        let rules = rates.iter().map(|rate| format!("Limit {limit}{of_tier} {}. ", rate.description()));
         let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
         Self { policy_items: policies.collect(), rules: rules.collect(), items, unquoted, limit, has_reset }
     }
@@ -61,10 +63,11 @@ mod tests {
 
     #[test]
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
-        let one = RateNames::new("per-client", &[rate(5, 60_000)]);
+        let one = RateNames::new("per-client", None, &[rate(5, 60_000)]);
         assert_eq!(one.policy_items, ["\"per-client\";q=5;w=60"]);
         assert_eq!(one.rules, ["Limit per-client admits 5 requests per 1m. "]);
-        let two = RateNames::new("a\"b\u{e9}", &[rate(1, 1_500), rate(9, 7_200_000)]);
+        let two = RateNames::new("a\"b\u{e9}", Some("gold"), &[rate(1, 1_500), rate(9, 7_200_000)]);
+        assert_eq!(two.rules[0], "Limit a\"b_ (tier gold) admits 1 requests per 1s500ms. ");
         assert_eq!(two.policy_items, ["\"a\\\"b_/1s500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use sluice_config::prepared::Refusal;
 use smallvec::SmallVec;
 
 use super::format::{GrpcStatus, ResponseFormat};
@@ -28,9 +29,10 @@ impl ResponseFormat {
         let mut detail = String::with_capacity(160);
         for (limit, decisions) in denying {
             let names = &status.snapshot.rates(limit).names;
-            for (n, _) in decisions.iter().enumerate().filter(|(_, decision)| !decision.admitted) {
-                violated.push(&names.unquoted[n]);
-                detail += &names.rules[n];
+            let named = decisions.iter().zip(names.unquoted.iter().zip(&names.rules));
+            for (_, (unquoted, rule)) in named.filter(|(decision, _)| !decision.admitted) {
+                violated.push(unquoted);
+                detail += rule;
             }
         }
         let wait = retry_after(status);
@@ -50,13 +52,16 @@ impl ResponseFormat {
         response
     }
 
-    /// Rejects a request that lacks a part of a limit's key.
-    pub(crate) fn key_missing(self, limit: &ActiveLimit) -> Response<ResponseBody> {
+    /// Rejects a request that a limit denies without counting it.
+    pub(crate) fn refused(self, limit: &ActiveLimit, refusal: Refusal) -> Response<ResponseBody> {
         let name = name(limit);
-        let detail = format!(
-            "Limit {name} denies requests that do not identify their client: a header that it needs is missing, empty or \
-             repeated."
-        );
+        let detail = match refusal {
+            Refusal::KeyMissing => format!(
+                "Limit {name} denies requests that do not identify their client: a header that it needs is missing, \
+                 empty or repeated."
+            ),
+            Refusal::Tier => format!("Limit {name} admits no such requests. Waiting does not help."),
+        };
         self.too_many_requests(QUOTA_EXCEEDED, &detail, &[name])
     }
 
@@ -155,7 +160,7 @@ impl ResponseFormat {
 }
 
 fn name(limit: &ActiveLimit) -> &str {
-    &limit.base.names.limit
+    &limit.base().names.limit
 }
 
 fn set_retry_after(headers: &mut HeaderMap, seconds: u64) {

@@ -75,8 +75,8 @@ fn a_nack_names_the_limit_and_the_reason() {
 fn the_base_and_boosted_rates_of_an_elastic_limit_share_a_counter() {
     let policy = PreparedPolicy::from_json(&rates(RATE, BOOSTED)).unwrap();
     let limit = &policy.limits[0];
-    let boosted = limit.boosted().unwrap();
-    assert_eq!(boosted.below_hundredths, 2800, "28 requests in hundredths");
-    assert_eq!((limit.rates()[0].requests.get(), boosted.rates[0].requests.get()), (2, 20));
-    assert_eq!(limit.rates()[0].tag(), boosted.rates[0].tag());
+    assert_eq!(limit.boosted_below(), Some(2800), "28 requests in hundredths");
+    let [base, boosted] = [0, 1].map(|set| limit.rate_sets()[set].rates[0]);
+    assert_eq!((base.requests.get(), boosted.requests.get()), (2, 20));
+    assert_eq!(base.tag(), boosted.tag());
 }

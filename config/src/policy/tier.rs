@@ -1,0 +1,30 @@
+//! Tiers: requests of which a limit admits something else than its base rates.
+
+use serde::{Deserialize, Serialize};
+use sluice_limiter::Rate;
+
+use crate::matches::Match;
+
+/// A tier: some requests of a limit, and what it admits of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tier {
+    /// Name of the tier, unique in the limit.
+    pub name: String,
+    /// Requests of the tier: those that match at least one entry. The first tier that matches decides.
+    pub matches: Vec<Match>,
+    /// The quantity that the limit admits.
+    pub allowance: Allowance,
+}
+
+/// A quantity of requests that a limit admits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Allowance {
+    /// The requests that these rates admit. They count in the same records as the base rates.
+    Rates(Vec<Rate>),
+    /// Every request. None is counted.
+    Unlimited,
+    /// No request. None is counted.
+    Deny,
+}

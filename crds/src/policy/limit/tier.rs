@@ -1,0 +1,45 @@
+//! Tiers: requests of which a limit admits something else, such as those of a plan that a customer pays for.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{Match, Rate};
+
+/// Some requests of a limit, and what it admits of them: exactly one of rates, unlimited and deny.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Tier {
+    /// Name of the tier, unique in the limit.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Requests of the tier: those that match at least one entry. Where applications understand a path in different ways,
+    /// a tier with `deny` applies if any of them matches, and other tiers only if all do.
+    #[schemars(length(min = 1, max = 8))]
+    pub matches: Vec<Match>,
+    /// The quantity that the limit admits.
+    #[serde(flatten)]
+    pub allowance: Allowance,
+}
+
+/// A quantity of requests that a limit admits.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub enum Allowance {
+    /// Numbers of requests that the limit admits. A request must pass all rates. Their periods must differ. All tiers of
+    /// a limit count in the same records, so a client that changes its tier neither gains nor loses what it has used.
+    /// Unless the algorithm counts in windows, the periods must be those of the limit's own rates.
+    Rates(#[schemars(length(min = 1, max = 8))] Vec<Rate>),
+    /// Admits every request, and counts none.
+    Unlimited(Unlimited),
+    /// Denies every request, and counts none.
+    Deny(Deny),
+}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Unlimited {}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Deny {}
