@@ -46,7 +46,7 @@ async fn each_plan_has_its_own_rate_and_others_have_the_base_rate() {
                     \"per-address\";q=6000;w=86400";
     assert!(response.to_lowercase().contains(expected), "{response}");
     let denied = send(&run, "customer-of-gold", "gold").await;
-    assert!(denied.contains("Limit per-customer (tier gold) admits 20 requests per 24h. "), "{denied}");
+    assert!(denied.contains("Limit per-customer (tier gold) admits 20 requests per day. "), "{denied}");
     let denied = send(&run, "customer-of-banned", "banned").await;
     assert!(
         denied.contains("Limit per-customer admits no such requests. Waiting does not help."),

@@ -55,6 +55,12 @@ enum HostMatcher {
 }
 
 impl Matcher {
+    /// Reports whether the conditions name a method.
+    #[must_use]
+    pub fn names_method(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
     /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match, purpose: Purpose) -> Result<Self, Nack> {
         let path = from.path.as_ref().map(|path| PathMatcher::new(path, purpose)).transpose()?;

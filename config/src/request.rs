@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use http::header::{COOKIE, HOST};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use crate::path::Readings;
@@ -26,6 +26,14 @@ impl<'a> RequestAttributes<'a> {
     #[must_use]
     pub fn path_readings(&self) -> Readings<'a> {
         Readings::of(self.uri.path())
+    }
+
+    /// Reports whether the request is a preflight: a browser asks whether a script of another site may send a request.
+    #[must_use]
+    pub fn is_preflight(&self) -> bool {
+        *self.method == Method::OPTIONS
+            && self.headers.contains_key(ORIGIN)
+            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
     /// Returns the host, without a port and a last dot, in the case in which the client wrote it. In HTTP/2 it is in

@@ -232,6 +232,26 @@ fn an_invalid_field_is_reported_with_its_path() {
         ),
         (limit("  limts: 1\n"), "spec.limts", "unknown field"),
         (
+            limit("    onLimit: {reject: {statusCode: 200}}\n"),
+            "spec.limits[0].onLimit.reject.statusCode",
+            "out of range: 400 to 599",
+        ),
+        (
+            limit("    onLimit: {reject: {headers: [{name: Content-Length, value: x}]}}\n"),
+            "spec.limits[0].onLimit.reject.headers",
+            "Content-Length is set by Sluice",
+        ),
+        (
+            limit("    onLimit: {reject: {body: {template: {text: 'a ${b}'}}}}\n"),
+            "spec.limits[0].onLimit.reject.body.template.text",
+            "has no placeholder \"b\"",
+        ),
+        (
+            limit("    onLimit: {drop: {}}\n"),
+            "spec.limits[0].onLimit.drop",
+            "unknown field: known fields are reject",
+        ),
+        (
             limit("    tiers: [{name: t, matches: [{methods: [GET]}]}]\n"),
             "spec.limits[0].tiers[0]",
             "exactly one of rates, unlimited, deny must be set, but none is set",

@@ -33,7 +33,7 @@ mod testing;
 
 pub use algorithm::*;
 pub use decision::Decision;
-pub use duration::Millis;
+pub use duration::{Millis, Words};
 pub use error::RateError;
 pub use key_registry::{KeyRegistry, partition_share};
 pub use number::{MAX_COUNT, MAX_PERIOD_MS, OutOfRange, Period, Requests};

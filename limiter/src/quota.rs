@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Formatter};
 
-use crate::duration::Millis;
+use crate::duration::Words;
 use crate::number::{MAX_COUNT, Period, Requests};
 use crate::record::Record;
 use crate::soft::Soft;
@@ -95,12 +95,14 @@ impl Quota {
     }
 }
 
-/// Writes `5 requests per 1m`, and the extra: `, or 6 for 30s`.
+/// Writes `5 requests per minute`, and the extra: `, or 6 for 30 seconds`.
 impl Display for Quota {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} requests per {}", self.requests.get(), self.period)?;
+        let requests = self.requests.get();
+        let noun = if requests == 1 { "request" } else { "requests" };
+        write!(f, "{requests} {noun} per {}", Words(self.period.millis()).per())?;
         match self.soft {
-            Some(soft) => write!(f, ", or {} for {}", self.ceiling(), Millis(soft.millis())),
+            Some(soft) => write!(f, ", or {} for {}", self.ceiling(), Words(soft.millis())),
             None => Ok(()),
         }
     }

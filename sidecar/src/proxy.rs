@@ -121,11 +121,11 @@ impl Proxy {
                 reject(client, request, format.store_failed(fault, self.reveal))
             }
             Admission::QueueFull(QueueFull { limit, wait }) => {
-                reject(client, request, format.queue_full(snapshot.limit(limit), wait))
+                reject(client, request, format.queue_full(&snapshot, limit, wait))
             }
             Admission::Denied(status) => reject(client, request, format.denied(&status, self.reveal)),
             Admission::Refused(limit, refusal) => {
-                reject(client, request, format.refused(snapshot.limit(limit), refusal))
+                reject(client, request, format.refused(&snapshot, limit, refusal))
             }
             Admission::Shed(limit) => reject(client, request, format.shed(snapshot.limit(limit))),
             Admission::SlotsExpired { limit, fault } => {

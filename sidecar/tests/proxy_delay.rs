@@ -68,7 +68,7 @@ async fn requests_are_delayed_one_after_another_up_to_the_maximum_wait() {
         let detail = &denied.json()["detail"];
         assert_eq!(
             detail,
-            "Limit l forwards 1 requests per 100ms, with a delay of at most 300ms. Try again in 1 s."
+            "Limit l forwards 1 request per 100 milliseconds, with a delay of at most 300 milliseconds. Try again in 1 second."
         );
     }
     assert_eq!((application.count(), waiting(&sidecar)), (4, 0));

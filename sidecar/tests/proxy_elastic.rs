@@ -80,7 +80,7 @@ async fn the_boosted_rate_applies_while_the_application_has_spare_capacity() {
     until(&sidecar, BOOSTED, 0).await;
     let denied = request("first").await;
     assert_eq!((denied.status, policy(&denied).as_str()), (429, "\"l\";q=3;w=3600"), "{}", denied.body);
-    assert!(denied.body.contains("Limit l admits 3 requests per 1h"), "{}", denied.body);
+    assert!(denied.body.contains("Limit l admits 3 requests per hour"), "{}", denied.body);
 
     respond.send(true).unwrap();
     for client in &mut clients {
@@ -90,7 +90,7 @@ async fn the_boosted_rate_applies_while_the_application_has_spare_capacity() {
     until(&sidecar, BOOSTED, 1).await;
     assert_eq!(request("first").await.status, 200, "the fifth");
     let denied = request("first").await;
-    assert!(denied.status == 429 && denied.body.contains("admits 5 requests per 1h"), "{}", denied.body);
+    assert!(denied.status == 429 && denied.body.contains("admits 5 requests per hour"), "{}", denied.body);
 }
 
 #[tokio::test]

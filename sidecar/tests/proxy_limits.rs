@@ -32,7 +32,7 @@ async fn a_request_beyond_the_limit_is_denied_with_the_reason_and_the_time_to_wa
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": 429,
-            "detail": "Limit per-client admits 2 requests per 1m. Try again in 60 s.",
+            "detail": "Limit per-client admits 2 requests per minute. Try again in 1 minute.",
             "violated-policies": ["per-client"],
         })
     );
@@ -261,7 +261,7 @@ async fn a_denied_grpc_call_gets_its_status_in_the_headers() {
         let response = grpc_call(address, content_type).await;
         let header = |name| response.headers()[name].to_str().unwrap();
         assert_eq!((response.status().as_u16(), header("grpc-status")), (200, "8"), "{content_type}");
-        assert!(header("grpc-message").starts_with("Limit l admits 0 requests per 1m."));
+        assert!(header("grpc-message").starts_with("Limit l admits 0 requests per minute."));
         assert_eq!(header("content-type"), "application/grpc");
         assert!(http_body::Body::is_end_stream(response.body()));
     }

@@ -28,7 +28,7 @@ async fn a_strict_sidecar_rejects_all_requests_until_it_has_policies() {
     for _ in 0..2 {
         let denied = client.get("").await;
         assert_eq!((denied.status, denied.header("retry-after")), (503, "1"), "{denied:?}");
-        assert_eq!(denied.json()["detail"], "The service is not ready. Try again in 1 s.");
+        assert_eq!(denied.json()["detail"], "The service is not ready. Try again in 1 second.");
     }
     let grpc = grpc_call(address, "application/grpc").await;
     assert_eq!(grpc.headers()["grpc-status"], "14");

@@ -29,6 +29,7 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
         "mode": "Shadow",
         "consistency": "Leased",
         "onStoreFailure": "Deny",
+        "responseHeaders": ["XRateLimit"],
         "clientAddress": {"trustedProxies": ["10.0.0.0/8"], "header": "Forwarded"},
         "limits": [{
             "name": "per-customer",
@@ -45,6 +46,10 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
             "key": {"parts": [{"header": {"name": "X-Api-Key"}}, {"clientIP": {"ipv4Prefix": 24, "ipv6Prefix": 56}}], "onMissing": "Deny"},
             "rates": [{"requests": 0, "per": "1ms"}, {"requests": 1_099_511_627_776_i64, "per": "8784h"}],
             "algorithm": {"fixedWindow": {}},
+            "onLimit": {"reject": {
+                "statusCode": 503, "headers": [{"name": "a", "value": "b c"}], "resetFormat": "EpochMillis",
+                "jitterPercent": 20, "body": {"template": {"text": "${limit}", "contentType": "text/plain"}},
+            }},
             "tiers": [
                 {"name": "gold", "matches": [{"headers": [{"name": "x-plan", "exact": "gold"}]}], "rates": [{"requests": 9, "per": "1m"}]},
                 {"name": "partner", "matches": [{"path": {"prefix": "/p"}}], "unlimited": {}},

@@ -96,7 +96,7 @@ async fn windows(stage: &Stage) {
         let (admitted, denied) = stage.flood(path).await;
         assert_eq!(admitted, 3, "{path}");
         assert!(denied.head.contains(&format!("ratelimit-policy: \"{path}\";q=3;w=3600")), "{}", denied.head);
-        assert!(denied.body.contains(&format!("Limit {path} admits 3 requests per 1h")), "{}", denied.body);
+        assert!(denied.body.contains(&format!("Limit {path} admits 3 requests per hour")), "{}", denied.body);
         let wait = number(&denied, "retry-after");
         let passed = begin.elapsed().as_secs() + 2;
         let (least, most) = match path {
@@ -138,12 +138,12 @@ async fn logs(stage: &Stage) {
 
 async fn buckets(stage: &Stage) {
     for (path, expected, least, most, detail) in [
-        ("tokens", 5, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 5"),
+        ("tokens", 5, 1700, 1800, "admits 2 requests per hour, in bursts of up to 5"),
         // A cold request costs up to three times as much as a warm one.
-        ("warm", 1, 3600, 5400, "admits 2 requests per 1h, and fewer after an idle time"),
-        ("gcra", 1, 1700, 1800, "admits 2 requests per 1h, in bursts of up to 1"),
+        ("warm", 1, 3600, 5400, "admits 2 requests per hour, and fewer after an idle time"),
+        ("gcra", 1, 1700, 1800, "admits 2 requests per hour, in bursts of up to 1"),
         // The second request would have to wait for an hour, but may wait for a minute only.
-        ("queue", 1, 3440, 3540, "forwards 1 requests per 1h, with a delay of at most 1m"),
+        ("queue", 1, 3440, 3540, "forwards 1 request per hour, with a delay of at most 1 minute"),
     ] {
         let (admitted, denied) = stage.flood(path).await;
         assert_eq!(admitted, expected, "{path}");
@@ -164,7 +164,7 @@ async fn buckets(stage: &Stage) {
 async fn enforcement(stage: &Stage) {
     let (admitted, denied) = stage.flood("soft").await;
     assert_eq!(admitted, 6, "3, and 100 % more");
-    assert!(denied.body.contains("admits 3 requests per 1h, or 6 for 1h"), "{}", denied.body);
+    assert!(denied.body.contains("admits 3 requests per hour, or 6 for 1 hour"), "{}", denied.body);
     let mut clients = 0..;
     until("the sidecar has measured that the pod is idle", async || {
         let client = clients.next()?.to_string();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluice_store::{Consistency, OnStoreFailure};
 
 use crate::client_address::ClientAddress;
-use crate::policy::{CompiledLimit, Mode};
+use crate::policy::{CompiledLimit, Mode, StatusHeaders};
 
 /// Name of the installation's store. Other names are those of stores in the policy's namespace.
 pub const DEFAULT_STORE: &str = "default";
@@ -31,6 +31,9 @@ pub struct CompiledPolicy {
     /// Source of client addresses; if absent, the peer's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
+    /// Headers that report the state of the limits; if absent, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_headers: Option<Vec<StatusHeaders>>,
     /// Limits of the policy. A request must pass all that match it.
     pub limits: Vec<CompiledLimit>,
     /// Parts that a sidecar may ignore.

@@ -5,7 +5,7 @@ use sluice_limiter::{Period, Rate, RateError, Requests};
 
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
-use crate::policy::{Allowance, CompiledAdaptive, Mode, Tier};
+use crate::policy::{Allowance, CompiledAdaptive, Mode, Reject, Tier};
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
 /// its slots three times within it, so a shorter outage of the store loses no slot.
@@ -37,6 +37,9 @@ pub struct CompiledLimit {
     /// [`DEFAULT_MAX_KEYS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u64>,
+    /// The response to a request that the limit denies, if it differs from that of other limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reject: Option<Reject>,
     /// Kind of the limit, and how much it admits.
     pub kind: LimitKind,
 }

@@ -9,6 +9,7 @@
 //! - [`ids`]: UIDs and hashes, which identify a policy and its version.
 //! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, [`key`](crate::key) identifies
 //!   clients, and its [`LimitKind`] says how many requests it admits, in general and in each [`tier`].
+//! - [`reject`]: the response to a request that a limit denies.
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
 pub mod adaptive;
@@ -16,6 +17,7 @@ pub mod compiled_policy;
 pub mod ids;
 pub mod limit;
 pub mod mode;
+pub mod reject;
 pub mod tier;
 
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
@@ -25,5 +27,6 @@ pub use limit::{
     Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
 };
 pub use mode::Mode;
+pub use reject::{Reject, RejectBody, ResetFormat, StatusHeaders};
 pub use sluice_store::{Consistency, OnStoreFailure};
 pub use tier::{Allowance, Tier};

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
@@ -15,6 +16,7 @@ use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Slots};
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
+use crate::prepared::rejection::Rejection;
 use crate::request::RequestAttributes;
 
 /// A limit, ready to be applied to requests.
@@ -34,6 +36,8 @@ pub struct PreparedLimit {
     pub max_keys: u64,
     /// How much of `max_keys` is in use.
     pub key_usage: Arc<KeyUsageMeter>,
+    /// The response to a request that the limit denies.
+    pub rejection: Arc<Rejection>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
     /// The tiers in their order, each with what the limit admits.
@@ -90,6 +94,7 @@ impl PreparedLimit {
             mode: limit.mode,
             kind,
             tiers,
+            rejection: Arc::new(Rejection::new(&limit.reject.clone().unwrap_or_default())?),
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
@@ -129,6 +134,11 @@ impl PreparedLimit {
         let mut any =
             |all: &[Matcher]| all.iter().any(|matcher| matcher.matches(request, path, &mut address));
         (self.matches.is_empty() || any(&self.matches)) && !any(&self.except)
+    }
+
+    /// Reports whether the limit counts preflight requests of browsers: only if it names their method.
+    pub(super) fn counts_preflights(&self) -> bool {
+        self.matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS))
     }
 
     /// Reports whether the client's address is a part of the key.

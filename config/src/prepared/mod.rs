@@ -2,6 +2,7 @@
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit; [`rate_set`]: its sets of rates.
+//! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
 //! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
@@ -9,6 +10,8 @@ pub mod key_usage;
 pub mod limit;
 pub mod policy;
 pub mod rate_set;
+pub mod rejection;
+pub mod template;
 mod untrusted_proxy;
 
 pub use limit::{Identified, PreparedKind, PreparedLimit, Refusal};

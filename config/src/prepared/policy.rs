@@ -9,7 +9,9 @@ use crate::key_secret::KeySecret;
 use crate::message::UntrustedProxy;
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::policy::{AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash};
+use crate::policy::{
+    AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash, StatusHeaders,
+};
 use crate::prepared::rate_set::Choice;
 use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
 use crate::prepared::{Identified, PreparedLimit, Refusal};
@@ -35,6 +37,8 @@ pub struct PreparedPolicy {
     pub store: String,
     /// Treatment of requests whose path can be read in several ways.
     pub ambiguous_paths: AmbiguousPaths,
+    /// Headers that report the state of the limits.
+    pub status_headers: Vec<StatusHeaders>,
     /// Limits of the policy.
     pub limits: Vec<PreparedLimit>,
     client_address: Option<ClientAddress>,
@@ -74,6 +78,7 @@ impl PreparedPolicy {
                 Mode::Enforce => policy.ambiguous_paths,
                 Mode::Shadow => AmbiguousPaths::Match,
             },
+            status_headers: policy.status_headers.unwrap_or_else(|| StatusHeaders::ALL.to_vec()),
             client_address: policy.client_address,
             untrusted_proxy: UntrustedProxyDetector::default(),
         })
@@ -110,10 +115,11 @@ impl PreparedPolicy {
         path: &'a Readings<'a>,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identified)> + 'a {
+        let is_preflight = request.is_preflight();
         let mut address = None;
         self.limits.iter().enumerate().filter_map(move |(index, limit)| {
             let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
-            if !limit.matches(request, path, &mut resolve) {
+            if !limit.matches(request, path, &mut resolve) || is_preflight && !limit.counts_preflights() {
                 return None;
             }
             let rates = match limit.choose(request, path, &mut resolve) {

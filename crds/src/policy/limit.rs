@@ -1,7 +1,8 @@
 //! A limit on the rate of requests.
 //!
 //! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead.
-//! - [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced.
+//! - [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced;
+//!   [`on_limit`]: what happens to a request that is denied.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -20,11 +21,13 @@ use crate::policy::Selection;
 
 pub mod algorithm;
 pub mod enforcement;
+pub mod on_limit;
 pub mod rate;
 pub mod tier;
 
 pub use algorithm::Algorithm;
 pub use enforcement::Enforcement;
+pub use on_limit::OnLimit;
 pub use rate::Rate;
 pub use tier::{Allowance, Tier};
 use tier::{Deny, Unlimited};
@@ -63,6 +66,9 @@ pub struct Limit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10_000))]
     pub max_keys: Option<i64>,
+    /// Treatment of a request that the limit denies. Default: reject, with status 429 and problem details.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_limit: Option<OnLimit>,
 }
 
 impl Limit {
@@ -74,7 +80,8 @@ impl Limit {
     ) -> CompiledLimit {
         let rates = LimitKind::Rates(self.compile_all_rates(at));
         let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
-        CompiledLimit { max_keys, ..self.selection.compile(at, policy_mode, rates) }
+        let reject = self.on_limit.as_ref().and_then(|on_limit| on_limit.compile(&at.at("onLimit")));
+        CompiledLimit { max_keys, reject, ..self.selection.compile(at, policy_mode, rates) }
     }
 
     /// Compiles the maximum number of keys. The default is reduced to what the installation allows.

@@ -58,6 +58,7 @@ impl Selection {
             key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             max_keys: None,
+            reject: None,
             kind,
         }
     }

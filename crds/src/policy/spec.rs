@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::{
     AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
+    StatusHeaders,
 };
 use sluice_limiter::Rate;
 
@@ -94,6 +95,13 @@ pub struct RateLimitPolicySpec {
     /// that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
+    /// Headers that report the state of the limits in each response. Retry-After is always sent. Default: all.
+    /// - RateLimit: RateLimit and RateLimit-Policy of the IETF draft.
+    /// - XRateLimit: X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<StatusHeaders>", length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub response_headers: Option<Vec<StatusHeaders>>,
     /// Limits on the rate of requests. A request must pass all limits that match it. If one denies it, it is
     /// not charged to the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -153,6 +161,7 @@ impl RateLimitPolicySpec {
             store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
             ambiguous_paths: self.ambiguous_paths,
             client_address,
+            status_headers: self.compile_response_headers(),
             limits,
             hints: Hints::default(),
         };
@@ -173,6 +182,14 @@ impl RateLimitPolicySpec {
             at.at("targetRefs").violation("cannot be combined with spec.selector: remove one of them");
         }
         PodSelection::Targets(targets)
+    }
+
+    /// Returns the headers that report the state of limits; `None` for all.
+    fn compile_response_headers(&self) -> Option<Vec<StatusHeaders>> {
+        let mut headers = self.response_headers.clone()?;
+        headers.sort_unstable();
+        headers.dedup();
+        (headers != StatusHeaders::ALL).then_some(headers)
     }
 
     /// Returns the field of a compiled limit.

@@ -4,7 +4,7 @@
 use super::arrival::{self, Span};
 use super::definition::{Checked, Definition};
 use crate::decision::Decision;
-use crate::duration::Millis;
+use crate::duration::{Millis, Words};
 use crate::error::RateError;
 use crate::number::{MAX_PERIOD_MS, ranged};
 use crate::quota::Quota;
@@ -108,7 +108,7 @@ impl Definition for LeakyBucket {
     }
 
     fn description(self, quota: Quota) -> String {
-        format!("forwards {quota}, with a delay of at most {}", Millis(self.max_wait.millis()))
+        format!("forwards {quota}, with a delay of at most {}", Words(self.max_wait.millis()))
     }
 
     fn notes(self, _quota: Quota) -> Vec<String> {

@@ -13,7 +13,7 @@
 use super::definition::{Checked, Definition};
 use super::shape::RecordView;
 use crate::decision::Decision;
-use crate::duration::Millis;
+use crate::duration::{Millis, Words};
 use crate::error::RateError;
 use crate::quota::Quota;
 use crate::record::{Kind, MAX_INSTANTS, Record, Tag};
@@ -153,7 +153,7 @@ impl Definition for SlidingWindowLog {
     fn description(self, quota: Quota) -> String {
         let interval = match self.min_interval {
             0 => String::new(),
-            millis => format!(", at least {} apart", Millis(millis)),
+            millis => format!(", at least {} apart", Words(millis)),
         };
         let denied = if self.count_denied { "; denied requests count too" } else { "" };
         format!("admits {quota}{interval}{denied}")

@@ -141,7 +141,7 @@ impl Rate {
     }
 
     /// Describes the rate for clients, as the end of a sentence that begins with the limit: `admits 5 requests
-    /// per 1m, in bursts of up to 9`.
+    /// per minute, in bursts of up to 9`.
     #[must_use]
     pub fn description(&self) -> String {
         dispatch!(self.algorithm, definition => definition.description(self.quota()))

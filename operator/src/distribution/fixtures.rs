@@ -31,6 +31,7 @@ pub(super) fn strict() -> CompiledPolicy {
         store: DEFAULT_STORE.into(),
         ambiguous_paths: Default::default(),
         client_address: None,
+        status_headers: None,
         limits: Vec::new(),
         hints: Default::default(),
     }

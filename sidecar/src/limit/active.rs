@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_config::policy::Mode;
+use sluice_config::policy::{Mode, StatusHeaders};
+use sluice_config::prepared::rejection::Rejection;
 use sluice_config::prepared::{PreparedKind, RateSet};
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
@@ -53,6 +54,10 @@ pub(crate) struct ActiveLimit {
     pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
     /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
     pub(crate) abandoned_for: Duration,
+    /// The response to a request that the limit denies.
+    pub(crate) rejection: Arc<Rejection>,
+    /// Headers that report the state of the limit: those of the IETF draft, and the older ones.
+    pub(crate) status_headers: [bool; 2],
     pub(crate) metrics: LimitMetrics,
 }
 
@@ -127,6 +132,8 @@ impl ActiveLimit {
             concurrency,
             adaptive,
             abandoned_for: limit.abandoned_for,
+            rejection: limit.rejection.clone(),
+            status_headers: StatusHeaders::ALL.map(|family| policy.status_headers.contains(&family)),
             metrics,
         }
     }

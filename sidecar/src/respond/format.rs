@@ -1,11 +1,14 @@
 //! The format of an error response: a problem over HTTP, or a gRPC status in the headers.
 
-use http::header::CONTENT_TYPE;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::problem::{self, ProblemType};
 use crate::inbound::protocol::Protocol;
 use crate::upstream::response_body::ResponseBody;
+
+/// The value of `Cache-Control` in responses that the sidecar writes itself.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The gRPC status of an error response.
 #[derive(Clone, Copy)]
@@ -45,24 +48,31 @@ impl ResponseFormat {
         detail: &str,
         violated: &[&str],
     ) -> Response<ResponseBody> {
-        let mut response = Response::new(ResponseBody::empty());
         if self == Self::Grpc {
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-            headers.insert("grpc-status", HeaderValue::from(grpc as u16));
-            // Visible ASCII without a percent sign needs no encoding.
-            let message: String =
-                detail.chars().filter(|&c| (c.is_ascii_graphic() || c == ' ') && c != '%').collect();
-            if let Ok(message) = HeaderValue::from_str(&message) {
-                headers.insert("grpc-message", message);
-            }
-            return response;
+            return self.grpc_status(grpc, detail);
         }
+        let mut response = Response::new(ResponseBody::empty());
         *response.status_mut() = status;
         let content = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, content);
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         if self == Self::Http {
             *response.body_mut() = ResponseBody::own(problem::write(problem, status, detail, violated));
+        }
+        response
+    }
+
+    /// Builds a response that has only a gRPC status.
+    pub(super) fn grpc_status(self, status: GrpcStatus, message: &str) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::empty());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", HeaderValue::from(status as u16));
+        // Visible ASCII without a percent sign needs no encoding.
+        let message: String =
+            message.chars().filter(|&c| (c.is_ascii_graphic() || c == ' ') && c != '%').collect();
+        if let Ok(message) = HeaderValue::from_str(&message) {
+            headers.insert("grpc-message", message);
         }
         response
     }

@@ -7,7 +7,9 @@ use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::Decision;
 
+use crate::limit::active::LimitIndex;
 use crate::limit::status::RateLimitStatus;
+use crate::respond::rejection::time;
 use crate::respond::reveal::Reveal;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -26,21 +28,27 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
     }
     let mut text = BytesMut::with_capacity(192);
     // The X-RateLimit headers have room for one rate: the one that will deny first.
-    let mut tightest: Option<(Decision, bool)> = None;
+    let mut tightest: Option<(Decision, LimitIndex)> = None;
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
+        let [rate_limit, x_rate_limit] = status.snapshot.limit(limit).status_headers;
         for (policy, decision) in names.policy_items.iter().zip(decisions) {
-            separate(&mut text);
-            text.extend_from_slice(policy.as_bytes());
+            if rate_limit {
+                separate(&mut text);
+                text.extend_from_slice(policy.as_bytes());
+            }
             let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
-            if tightest.is_none_or(|(other, _)| tightness(decision) < tightness(&other)) {
-                tightest = Some((*decision, names.has_reset));
+            if x_rate_limit && tightest.is_none_or(|(other, _)| tightness(decision) < tightness(&other)) {
+                tightest = Some((*decision, limit));
             }
         }
     }
     insert(headers, RATE_LIMIT_POLICY, &mut text);
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
+        if !status.snapshot.limit(limit).status_headers[0] {
+            continue;
+        }
         for (item, decision) in names.items.iter().zip(decisions) {
             separate(&mut text);
             text.extend_from_slice(item.as_bytes());
@@ -53,12 +61,14 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
         }
     }
     insert(headers, RATE_LIMIT, &mut text);
-    if let Some((tightest, has_reset)) = tightest {
-        for (name, value) in [
-            (X_LIMIT, Some(tightest.limit)),
-            (X_REMAINING, Some(tightest.remaining)),
-            (X_RESET, has_reset.then_some(tightest.reset.div_ceil(1_000_000))),
-        ] {
+    if let Some((tightest, limit)) = tightest {
+        let snapshot = &status.snapshot;
+        let format = snapshot.limit(limit).rejection.reset_format;
+        let reset = snapshot.rates(limit).names.has_reset;
+        let reset = reset.then(|| time(format, status.response.at, tightest.reset));
+        for (name, value) in
+            [(X_LIMIT, Some(tightest.limit)), (X_REMAINING, Some(tightest.remaining)), (X_RESET, reset)]
+        {
             let Some(value) = value else { continue };
             write_number(&mut text, value);
             insert(headers, name, &mut text);
@@ -76,9 +86,12 @@ fn write_number(text: &mut BytesMut, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Moves the text into a header. Names are visible ASCII and everything else is digits, so every text is a
+/// Moves the text into a header, if there is a text. Names are visible ASCII and everything else is digits, so every text is a
 /// valid value.
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
+    if text.is_empty() {
+        return;
+    }
     if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
         headers.insert(name, value);
     }

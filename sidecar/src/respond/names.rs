@@ -13,7 +13,7 @@ pub(crate) struct RateNames {
     pub(super) unquoted: Vec<String>,
     /// The name of the limit: `per-client`.
     pub(super) limit: String,
-    /// A sentence about each rate: `Limit per-client admits 5 requests per 1m. `
+    /// A sentence about each rate: `Limit per-client admits 5 requests per minute. `
     pub(super) rules: Vec<String>,
     /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
     /// take.
@@ -65,9 +65,9 @@ mod tests {
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
         let one = RateNames::new("per-client", None, &[rate(5, 60_000)]);
         assert_eq!(one.policy_items, ["\"per-client\";q=5;w=60"]);
-        assert_eq!(one.rules, ["Limit per-client admits 5 requests per 1m. "]);
+        assert_eq!(one.rules, ["Limit per-client admits 5 requests per minute. "]);
         let two = RateNames::new("a\"b\u{e9}", Some("gold"), &[rate(1, 1_500), rate(9, 7_200_000)]);
-        assert_eq!(two.rules[0], "Limit a\"b_ (tier gold) admits 1 requests per 1s500ms. ");
+        assert_eq!(two.rules[0], "Limit a\"b_ (tier gold) admits 1 request per 1 second 500 milliseconds. ");
         assert_eq!(two.policy_items, ["\"a\\\"b_/1s500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn write(problem: ProblemType, status: StatusCode, detail: &str, viol
     body
 }
 
-fn write_string(body: &mut Vec<u8>, text: &str) {
+pub(super) fn write_string(body: &mut Vec<u8>, text: &str) {
     if text.bytes().all(|b| b >= b' ' && b != b'"' && b != b'\\') {
         body.push(b'"');
         body.extend_from_slice(text.as_bytes());

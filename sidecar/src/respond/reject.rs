@@ -1,18 +1,23 @@
 //! One response for each reason to reject a request.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::header::{CONNECTION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use sluice_config::prepared::Refusal;
-use smallvec::SmallVec;
+use sluice_limiter::{Decision, Words};
+use smallvec::{SmallVec, smallvec};
 
 use super::format::{GrpcStatus, ResponseFormat};
+use super::grpc_details::Violated;
 use super::headers::{retry_after, write_status};
 use super::problem::{ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
+use super::rejection::{Denial, time, with_jitter};
 use super::reveal::Reveal;
+use crate::config::snapshot::Snapshot;
 use crate::inbound::validate::InvalidRequest;
-use crate::limit::active::ActiveLimit;
+use crate::limit::active::{ActiveLimit, LimitIndex};
 use crate::limit::delay_queue::MAX_WAITING;
 use crate::limit::status::RateLimitStatus;
 use crate::upstream::response_body::ResponseBody;
@@ -22,29 +27,51 @@ const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-aft
 const RETRY_SOON: u64 = 1;
 
 impl ResponseFormat {
-    /// Rejects a request that its limits deny.
+    /// Rejects a request that its limits deny. If several do, the one with the longest wait describes the response.
     pub(crate) fn denied(self, status: &RateLimitStatus, reveal: Reveal) -> Response<ResponseBody> {
-        let denying = status.counted().filter(|(_, decisions)| decisions.iter().any(|d| !d.admitted));
-        let mut violated = SmallVec::<[&str; 2]>::new();
-        let mut detail = String::with_capacity(160);
-        for (limit, decisions) in denying {
-            let names = &status.snapshot.rates(limit).names;
+        let snapshot = &*status.snapshot;
+        let mut violated = SmallVec::<[Violated<'_>; 2]>::new();
+        let mut message = String::with_capacity(160);
+        // The longest wait, in microseconds, with the limit and the rate that cause it. No wait is longer than none.
+        let mut longest: Option<(u64, LimitIndex, &Decision)> = None;
+        for (limit, decisions) in status.counted() {
+            let names = &snapshot.rates(limit).names;
             let named = decisions.iter().zip(names.unquoted.iter().zip(&names.rules));
-            for (_, (unquoted, rule)) in named.filter(|(decision, _)| !decision.admitted) {
-                violated.push(unquoted);
-                detail += rule;
+            for (decision, (unquoted, rule)) in named.filter(|(decision, _)| !decision.admitted) {
+                violated.push(Violated { limit: unquoted, rule });
+                message += rule;
+                let wait = decision.retry_after.unwrap_or(u64::MAX);
+                if longest.is_none_or(|(other, ..)| wait > other) {
+                    longest = Some((wait, limit, decision));
+                }
             }
         }
-        let wait = retry_after(status);
+        let Some((_, index, decision)) = longest else {
+            return self.store_failed("no limit denies", Reveal::Nothing);
+        };
+        let rejection = &*snapshot.limit(index).rejection;
+        let wait = retry_after(status).map(|seconds| with_jitter(seconds, rejection.jitter_percent));
         match wait {
             Some(seconds) => {
-                detail += "Try again in ";
-                detail += itoa::Buffer::new().format(seconds);
-                detail += " s.";
+                let _ = write!(message, "Try again in {}.", Words(seconds * 1000));
             }
-            None => detail += "Waiting does not help.",
+            None => message += "Waiting does not help.",
         }
-        let mut response = self.too_many_requests(QUOTA_EXCEEDED, &detail, &violated);
+        let (at, format) = (status.response.at, rejection.reset_format);
+        let (policy, names) = (snapshot.policy(index), &snapshot.rates(index).names);
+        let denial = Denial {
+            problem: QUOTA_EXCEEDED,
+            message,
+            violated,
+            namespace: &policy.namespace,
+            policy: &policy.name,
+            limit: &names.limit,
+            requests: decision.limit,
+            period: decision.period,
+            wait,
+            renewal: wait.map(|seconds| time(format, at, seconds * 1_000_000)),
+        };
+        let mut response = self.rejection(rejection, &denial);
         write_status(status, reveal, response.headers_mut());
         if let Some(seconds) = wait {
             set_retry_after(response.headers_mut(), seconds);
@@ -53,16 +80,49 @@ impl ResponseFormat {
     }
 
     /// Rejects a request that a limit denies without counting it.
-    pub(crate) fn refused(self, limit: &ActiveLimit, refusal: Refusal) -> Response<ResponseBody> {
-        let name = name(limit);
-        let detail = match refusal {
+    pub(crate) fn refused(
+        self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        refusal: Refusal,
+    ) -> Response<ResponseBody> {
+        let name = name(snapshot.limit(index));
+        let message = match refusal {
             Refusal::KeyMissing => format!(
                 "Limit {name} denies requests that do not identify their client: a header that it needs is missing, \
                  empty or repeated."
             ),
             Refusal::Tier => format!("Limit {name} admits no such requests. Waiting does not help."),
         };
-        self.too_many_requests(QUOTA_EXCEEDED, &detail, &[name])
+        self.uncounted(snapshot, index, QUOTA_EXCEEDED, message, None)
+    }
+
+    /// Rejects a request that is not counted, for another reason than a rate.
+    fn uncounted(
+        self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        problem: ProblemType,
+        message: String,
+        wait: Option<u64>,
+    ) -> Response<ResponseBody> {
+        let (limit, policy) = (snapshot.limit(index), snapshot.policy(index));
+        let rejection = &*limit.rejection;
+        let name = name(limit);
+        let rule = message.clone();
+        let denial = Denial {
+            problem,
+            message,
+            violated: smallvec![Violated { limit: name, rule: &rule }],
+            namespace: &policy.namespace,
+            policy: &policy.name,
+            limit: name,
+            requests: 0,
+            period: 0,
+            wait,
+            renewal: None,
+        };
+        self.rejection(rejection, &denial)
     }
 
     /// Rejects a request because an adaptive limit is reached. The application has too many requests, not
@@ -71,7 +131,7 @@ impl ResponseFormat {
     pub(crate) fn shed(self, limit: &ActiveLimit) -> Response<ResponseBody> {
         let name = name(limit);
         let detail = format!(
-            "Limit {name}: the application is handling as many concurrent requests as it can. Try again in 1 s."
+            "Limit {name}: the application is handling as many concurrent requests as it can. Try again in 1 second."
         );
         let status = StatusCode::SERVICE_UNAVAILABLE;
         let mut response = self.error(status, GrpcStatus::Unavailable, REDUCED_CAPACITY, &detail, &[name]);
@@ -87,7 +147,7 @@ impl ResponseFormat {
         reveal: Reveal,
     ) -> Response<ResponseBody> {
         let name = name(limit);
-        let public = format!("Limit {name}: no new request can be admitted now. Try again in 1 s.");
+        let public = format!("Limit {name}: no new request can be admitted now. Try again in 1 second.");
         let detail = reveal.detail(&public, || {
             format!(
                 "Limit {name}: the store has not answered ({fault}) for so long that the slots of requests in flight \
@@ -102,18 +162,23 @@ impl ResponseFormat {
 
     /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request
     /// would have had.
-    pub(crate) fn queue_full(self, limit: &ActiveLimit, wait: Duration) -> Response<ResponseBody> {
+    pub(crate) fn queue_full(
+        self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        wait: Duration,
+    ) -> Response<ResponseBody> {
         let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);
-        let name = name(limit);
-        let detail = format!("Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue.");
-        let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[name]);
+        let name = name(snapshot.limit(index));
+        let message = format!("Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue.");
+        let mut response = self.uncounted(snapshot, index, REDUCED_CAPACITY, message, Some(seconds));
         set_retry_after(response.headers_mut(), seconds);
         response
     }
 
     /// Rejects a request that the store could not check, under a policy that denies in that case.
     pub(crate) fn store_failed(self, fault: &'static str, reveal: Reveal) -> Response<ResponseBody> {
-        let detail = reveal.detail("The request cannot be admitted now. Try again in 1 s.", || {
+        let detail = reveal.detail("The request cannot be admitted now. Try again in 1 second.", || {
             format!(
                 "The rate limits cannot be checked now ({fault}), and a policy rejects requests in that case."
             )
@@ -128,7 +193,7 @@ impl ResponseFormat {
     pub(crate) fn no_policies(self) -> Response<ResponseBody> {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         let problem = ProblemType::blank(status);
-        let detail = "The service is not ready. Try again in 1 s.";
+        let detail = "The service is not ready. Try again in 1 second.";
         let mut response = self.error(status, GrpcStatus::Unavailable, problem, detail, &[]);
         set_retry_after(response.headers_mut(), RETRY_SOON);
         response

@@ -147,33 +147,33 @@ fn only_hard_rates_without_further_parameters_have_a_shape() {
 #[test]
 fn a_rate_is_described_without_the_names_of_algorithms_and_noted_with_them() {
     for (algorithm, description, notes) in [
-        (Algorithm::SLIDING_WINDOW, "admits 5 requests per 1m", ""),
-        (sliding(2, Bound::Guaranteed), "admits 5 requests per 1m", "Guaranteed"),
-        (Algorithm::FIXED_WINDOW, "admits 5 requests per 1m", "fixedWindow"),
-        (Algorithm::FixedWindow(Alignment::Spread), "admits 5 requests per 1m", "fixedWindow Spread"),
+        (Algorithm::SLIDING_WINDOW, "admits 5 requests per minute", ""),
+        (sliding(2, Bound::Guaranteed), "admits 5 requests per minute", "Guaranteed"),
+        (Algorithm::FIXED_WINDOW, "admits 5 requests per minute", "fixedWindow"),
+        (Algorithm::FixedWindow(Alignment::Spread), "admits 5 requests per minute", "fixedWindow Spread"),
         (
             Algorithm::FixedWindow(Alignment::FirstRequest),
-            "admits 5 requests per 1m",
+            "admits 5 requests per minute",
             "fixedWindow FirstRequest",
         ),
-        (log(0, false), "admits 5 requests per 1m", "slidingWindowLog"),
+        (log(0, false), "admits 5 requests per minute", "slidingWindowLog"),
         (
             log(2_000, true),
-            "admits 5 requests per 1m, at least 2s apart; denied requests count too",
+            "admits 5 requests per minute, at least 2 seconds apart; denied requests count too",
             "slidingWindowLog, minInterval 2s, countDenied",
         ),
-        (token_bucket(5), "admits 5 requests per 1m", "tokenBucket"),
-        (token_bucket(9), "admits 5 requests per 1m, in bursts of up to 9", "tokenBucket burst 9"),
-        (gcra(1), "admits 5 requests per 1m, in bursts of up to 1", "gcra"),
-        (gcra(5), "admits 5 requests per 1m", "gcra burst 5"),
+        (token_bucket(5), "admits 5 requests per minute", "tokenBucket"),
+        (token_bucket(9), "admits 5 requests per minute, in bursts of up to 9", "tokenBucket burst 9"),
+        (gcra(1), "admits 5 requests per minute, in bursts of up to 1", "gcra"),
+        (gcra(5), "admits 5 requests per minute", "gcra burst 5"),
         (
             leaky_bucket(1_500),
-            "forwards 5 requests per 1m, with a delay of at most 1s500ms",
+            "forwards 5 requests per minute, with a delay of at most 1 second 500 milliseconds",
             "leakyBucket maxWait 1s500ms",
         ),
         (
             warm_up(),
-            "admits 5 requests per 1m, and fewer after an idle time",
+            "admits 5 requests per minute, and fewer after an idle time",
             "tokenBucket warmUp 1s from 1/3",
         ),
         (concurrency(), "admits 5 concurrent requests", ""),
@@ -184,7 +184,7 @@ fn a_rate_is_described_without_the_names_of_algorithms_and_noted_with_them() {
         assert_eq!(rate.unit() == Unit::Slots, description.ends_with("concurrent requests"));
     }
     let soft = soft(rate(5, MINUTE, Algorithm::FIXED_WINDOW));
-    assert_eq!(soft.description(), "admits 5 requests per 1m, or 7 for 30s");
+    assert_eq!(soft.description(), "admits 5 requests per minute, or 7 for 30 seconds");
     assert_eq!(soft.notes(), ["fixedWindow", "soft +50% for 30s"]);
     assert_eq!(rate(0, MINUTE, token_bucket(1)).notes(), ["tokenBucket"]);
 }

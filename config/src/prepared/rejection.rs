@@ -1,0 +1,189 @@
+//! The response to a request that a limit denies, ready to be written.
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::nack::Nack;
+use crate::policy::{Reject, RejectBody, ResetFormat};
+use crate::prepared::template::{self, Piece};
+
+/// Largest prolongation of `Retry-After`, in percent.
+const MAX_JITTER: u8 = 100;
+
+/// Headers that Sluice, or the protocol, sets.
+const RESERVED: [&str; 16] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "date",
+    "grpc-message",
+    "grpc-status",
+    "grpc-status-details-bin",
+    "host",
+    "keep-alive",
+    "retry-after",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-sluice-store-failure",
+];
+/// Beginnings of the names of headers that Sluice sets.
+const RESERVED_PREFIXES: [&str; 2] = ["ratelimit", "x-ratelimit"];
+
+/// The response to a request that a limit denies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Further headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body.
+    pub body: RejectionBody,
+    /// The format of `X-RateLimit-Reset` and of times in the body.
+    pub reset_format: ResetFormat,
+    /// Percentage by which `Retry-After` is prolonged at most.
+    pub jitter_percent: u8,
+}
+
+/// The body of a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RejectionBody {
+    /// Problem details.
+    Problem,
+    /// An object with code, message and time.
+    Envelope {
+        /// The code.
+        code: String,
+    },
+    /// A text with placeholders.
+    Template {
+        /// The content type.
+        content_type: HeaderValue,
+        /// The text.
+        pieces: Vec<Piece>,
+        /// How values are written.
+        escape: Escape,
+    },
+}
+
+/// The way in which values are written into a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Escape {
+    /// As they are.
+    Plain,
+    /// As a part of a JSON string.
+    Json,
+    /// As text of HTML or XML.
+    Markup,
+}
+
+impl Rejection {
+    /// Prepares the response of a limit. An error names the field.
+    pub fn new(reject: &Reject) -> Result<Self, Nack> {
+        let Reject { status, headers, body, reset_format, jitter_percent } = reject;
+        let status = status.unwrap_or(429);
+        if !(400..600).contains(&status) {
+            return Err(Nack(format!("statusCode: {status} is not an error: use 400 to 599")));
+        }
+        let status = StatusCode::from_u16(status).map_err(Nack::new)?;
+        let headers = headers.iter().map(|(name, value)| header(name, value));
+        let jitter_percent = jitter_percent.unwrap_or(0);
+        if jitter_percent > MAX_JITTER {
+            return Err(Nack(format!("jitterPercent: {jitter_percent} is more than {MAX_JITTER}")));
+        }
+        Ok(Self {
+            status,
+            headers: headers.collect::<Result<_, _>>()?,
+            body: RejectionBody::new(body)?,
+            reset_format: *reset_format,
+            jitter_percent,
+        })
+    }
+}
+
+impl RejectionBody {
+    fn new(body: &RejectBody) -> Result<Self, Nack> {
+        Ok(match body {
+            RejectBody::Problem => Self::Problem,
+            RejectBody::Envelope { code } => Self::Envelope { code: code.clone() },
+            RejectBody::Template { content_type, text } => Self::Template {
+                escape: Escape::of(content_type),
+                content_type: HeaderValue::from_str(content_type)
+                    .map_err(|_| Nack(format!("body.template.contentType: {content_type:?} is not valid")))?,
+                pieces: template::parse(text).map_err(|nack| Nack(format!("body.template.text: {nack}")))?,
+            },
+        })
+    }
+}
+
+impl Escape {
+    fn of(content_type: &str) -> Self {
+        let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if essence == "application/json" || essence.ends_with("+json") {
+            Self::Json
+        } else if essence == "text/html" || essence.ends_with("/xml") || essence.ends_with("+xml") {
+            Self::Markup
+        } else {
+            Self::Plain
+        }
+    }
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Nack> {
+    let header = HeaderName::from_bytes(name.as_bytes());
+    let header = header.map_err(|_| Nack(format!("headers: {name:?} is not the name of a header")))?;
+    let is_reserved = RESERVED.contains(&header.as_str())
+        || RESERVED_PREFIXES.iter().any(|prefix| header.as_str().starts_with(prefix));
+    if is_reserved {
+        return Err(Nack(format!("headers: {name} is set by Sluice")));
+    }
+    let value = HeaderValue::from_str(value);
+    let value = value.map_err(|_| Nack(format!("headers: the value of {name} is not valid")))?;
+    Ok((header, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_response_cannot_have_is_refused_with_its_field() {
+        let header = |name: &str, value: &str| Reject {
+            headers: vec![(name.into(), value.into())],
+            ..Reject::default()
+        };
+        let template = |content_type: &str, text: &str| Reject {
+            body: RejectBody::Template { content_type: content_type.into(), text: text.into() },
+            ..Reject::default()
+        };
+        for (reject, expected) in [
+            (Reject { status: Some(200), ..Reject::default() }, "statusCode: 200 is not an error"),
+            (Reject { status: Some(600), ..Reject::default() }, "statusCode: 600"),
+            (header("content-length", "5"), "headers: content-length is set by Sluice"),
+            (header("X-RateLimit-Reset", "5"), "headers: X-RateLimit-Reset is set by Sluice"),
+            (header("a b", "5"), "\"a b\" is not the name of a header"),
+            (header("a", "x\r\nb: c"), "the value of a is not valid"),
+            (template("text/plain\r\n", ""), "contentType"),
+            (template("text/plain", "${x}"), "body.template.text: has no placeholder"),
+            (Reject { jitter_percent: Some(101), ..Reject::default() }, "jitterPercent: 101"),
+        ] {
+            let nack = Rejection::new(&reject).unwrap_err();
+            assert!(nack.0.contains(expected), "{nack}");
+        }
+    }
+
+    #[test]
+    fn values_are_escaped_as_the_content_type_needs() {
+        for (content_type, expected) in [
+            ("application/json", Escape::Json),
+            ("Application/Problem+JSON; charset=utf-8", Escape::Json),
+            ("text/html; charset=utf-8", Escape::Markup),
+            ("application/xml", Escape::Markup),
+            ("image/svg+xml", Escape::Markup),
+            ("text/plain", Escape::Plain),
+        ] {
+            assert_eq!(Escape::of(content_type), expected, "{content_type}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Responses to denied requests, as `onLimit` describes them.
+
+mod support;
+
+use std::net::SocketAddr;
+
+use http::uri::PathAndQuery;
+use serde_json::json;
+use support::*;
+use tonic_types::StatusExt as _;
+
+/// Time of the sidecars' clock, which does not move, in seconds since the Unix epoch.
+const NOW: u64 = 1_700_000_000 / 60 * 60;
+
+/// Starts a sidecar with a limit of one request per minute and client.
+async fn start(reject: &str) -> (Application, sluice_sidecar::Sidecar) {
+    let application = Application::start().await;
+    let limits = [limit("per-client", 1, &format!(",\"reject\":{reject}"))];
+    let sidecar = sidecar_with(application.address, &[policy(&limits)]);
+    (application, sidecar)
+}
+
+/// Returns the response to the second request of a client, which is denied.
+async fn denied(sidecar: &sluice_sidecar::Sidecar) -> HttpResponse {
+    let address = sidecar.addresses()[0];
+    assert_eq!(get(address, "x-api-key: alice\r\n").await.status, 200);
+    get(address, "x-api-key: alice\r\n").await
+}
+
+#[tokio::test]
+async fn status_and_headers_are_those_of_the_limit() {
+    let reject = r#"{"status":503,"headers":[["access-control-allow-origin","*"],["x-docs","/limits"]]}"#;
+    let (_application, sidecar) = start(reject).await;
+    let denied = denied(&sidecar).await;
+    assert_eq!(denied.status, 503);
+    assert_eq!(denied.header("access-control-allow-origin"), "*");
+    assert_eq!((denied.header("x-docs"), denied.header("cache-control")), ("/limits", "no-store"));
+    assert_eq!((denied.json()["status"].as_u64(), denied.header("retry-after")), (Some(503), "60"));
+}
+
+#[tokio::test]
+async fn an_envelope_has_code_message_and_time_of_renewal() {
+    for (format, renewal) in
+        [("DeltaSeconds", 60), ("EpochSeconds", NOW + 60), ("EpochMillis", (NOW + 60) * 1000)]
+    {
+        let reject = format!(r#"{{"body":{{"envelope":{{"code":"slow_down"}}}},"resetFormat":"{format}"}}"#);
+        let (_application, sidecar) = start(&reject).await;
+        let address = sidecar.addresses()[0];
+        let admitted = get(address, "x-api-key: bob\r\n").await;
+        assert_eq!(admitted.header("x-ratelimit-reset"), renewal.to_string());
+        assert_eq!(admitted.header("ratelimit"), "\"per-client\";r=0;t=60", "always in seconds until then");
+        let denied = denied(&sidecar).await;
+        assert_eq!(denied.header("content-type"), "application/json");
+        assert_eq!(denied.header("x-ratelimit-reset"), renewal.to_string());
+        let message = "Limit per-client admits 1 request per minute. Try again in 1 minute.";
+        let context = json!({"renewal": renewal});
+        let expected = json!({"error": {"code": "slow_down", "message": message, "context": context}});
+        assert_eq!(denied.json(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_template_is_filled_in_and_its_values_are_escaped() {
+    let text = "{\"m\":\"${message}\",\"l\":\"${limit}\",\"p\":\"${namespace}/${policy}\",\"n\":${requests},\
+                \"s\":${period},\"w\":${retryAfter},\"at\":${renewal}}";
+    let body = json!({"template": {"contentType": "application/json", "text": text}});
+    let reject = json!({"body": body, "resetFormat": "EpochSeconds"}).to_string();
+    let application = Application::start().await;
+    let named = limit("a\\\"<b", 1, &format!(",\"reject\":{reject}"));
+    let sidecar = sidecar_with(application.address, &[policy(&[named])]);
+    let denied = denied(&sidecar).await;
+    let expected = json!({
+        "m": "Limit a\"<b admits 1 request per minute. Try again in 1 minute.", "l": "a\"<b", "p": "shop/checkout",
+        "n": 1, "s": 60, "w": 60, "at": NOW + 60,
+    });
+    assert_eq!((denied.header("content-type"), denied.json()), ("application/json", expected));
+
+    let body = json!({"template": {"contentType": "text/html", "text": "<b>${limit}</b>"}});
+    let named = limit("a\\\"<b", 0, &format!(",\"reject\":{}", json!({"body": body})));
+    let sidecar = sidecar_with(application.address, &[policy(&[named])]);
+    assert_eq!(get(sidecar.addresses()[0], "").await.body, "<b>a&quot;&lt;b</b>");
+}
+
+#[tokio::test]
+async fn jitter_only_prolongs_the_wait() {
+    let (_application, sidecar) = start(r#"{"jitterPercent":50}"#).await;
+    let mut waits = std::collections::BTreeSet::new();
+    assert_eq!(get(sidecar.addresses()[0], "x-api-key: alice\r\n").await.status, 200);
+    for _ in 0..60 {
+        let denied = get(sidecar.addresses()[0], "x-api-key: alice\r\n").await;
+        waits.insert(denied.header("retry-after").parse::<u64>().unwrap());
+    }
+    assert!(*waits.first().unwrap() >= 60 && *waits.last().unwrap() <= 90 && waits.len() > 3, "{waits:?}");
+}
+
+#[tokio::test]
+async fn of_several_limits_that_deny_the_one_with_the_longest_wait_describes_the_response() {
+    let application = Application::start().await;
+    let short = limit("short", 0, r#","reject":{"status":503}"#).replace("\"requests\":0", "\"requests\":1");
+    let long = limit("long", 1, r#","reject":{"status":403}"#).replace("60000", "3600000");
+    let sidecar = sidecar_with(application.address, &[policy(&[short, long])]);
+    let denied = denied(&sidecar).await;
+    assert_eq!((denied.status, &denied.json()["violated-policies"]), (403, &json!(["short", "long"])));
+}
+
+#[tokio::test]
+async fn a_policy_chooses_the_headers_that_report_its_limits() {
+    let application = Application::start().await;
+    for (chosen, rate_limit, x_rate_limit) in [
+        ("", true, true),
+        ("\"RateLimit\"", true, false),
+        ("\"XRateLimit\"", false, true),
+        ("", false, false),
+    ] {
+        let mut json = policy_json("checkout", "Allow", &[limit("l", 1, "")]);
+        if !(rate_limit && x_rate_limit) {
+            json = json.replace("\"limits\"", &format!("\"statusHeaders\":[{chosen}],\"limits\""));
+        }
+        let sidecar = sidecar_with(application.address, &[prepare(&json)]);
+        let denied = denied(&sidecar).await;
+        let has = |name: &str| !denied.header(name).is_empty();
+        assert_eq!((has("ratelimit"), has("ratelimit-policy")), (rate_limit, rate_limit));
+        assert_eq!((has("x-ratelimit-limit"), has("x-ratelimit-reset")), (x_rate_limit, x_rate_limit));
+        assert_eq!(denied.header("retry-after"), "60", "in any case");
+    }
+}
+
+async fn options(address: SocketAddr, headers: &str) -> u16 {
+    let mut client = Client::connect(address).await;
+    client.send(format!("OPTIONS / HTTP/1.1\r\nhost: a\r\n{headers}\r\n")).await;
+    client.response().await.status
+}
+
+#[tokio::test]
+async fn a_preflight_counts_only_for_limits_that_name_its_method() {
+    let application = Application::start().await;
+    let preflight = "origin: https://a.example\r\naccess-control-request-method: POST\r\n";
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
+    let address = sidecar.addresses()[0];
+    assert_eq!(options(address, preflight).await, 200);
+    for other in ["", "origin: https://a.example\r\n", "access-control-request-method: POST\r\n"] {
+        assert_eq!(options(address, other).await, 429, "{other}");
+    }
+    let named = limit("l", 0, r#","matches":[{"methods":["OPTIONS"]}]"#);
+    let sidecar = sidecar_with(application.address, &[policy(&[named])]);
+    assert_eq!(options(sidecar.addresses()[0], preflight).await, 429);
+}
+
+/// Sends a call with the client of tonic, and returns its status.
+async fn call(address: SocketAddr) -> tonic::Status {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    let mut client = tonic::client::Grpc::new(endpoint.connect().await.expect("the sidecar listens"));
+    client.ready().await.expect("the connection is ready");
+    let path = PathAndQuery::from_static("/shop.Checkout/Pay");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    client.unary(tonic::Request::new(()), path, codec).await.expect_err("the call is denied")
+}
+
+#[tokio::test]
+async fn a_grpc_client_reads_when_to_try_again_and_which_limit_denied_the_call() {
+    let application = Application::start().await;
+    let without_key =
+        |requests| limit("payments", requests, "").replace("\"key\":[{\"header\":\"x-api-key\"}],", "");
+    let sidecar = sidecar_with(application.address, &[policy(&[without_key(1)])]);
+    let address = sidecar.addresses()[0];
+    assert_eq!(get(address, "").await.status, 200, "uses up the limit");
+    let status = call(address).await;
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    let message = "Limit payments admits 1 request per minute. Try again in 1 minute.";
+    assert_eq!(status.message(), message);
+    let details = status.get_error_details();
+    let retry = details.retry_info().and_then(|info| info.retry_delay);
+    assert_eq!(retry, Some(std::time::Duration::from_secs(60)));
+    let violations = &details.quota_failure().unwrap().violations;
+    assert_eq!(violations.len(), 1);
+    assert_eq!(violations[0].subject, "payments");
+    assert_eq!(violations[0].description, "Limit payments admits 1 request per minute.");
+
+    let sidecar = sidecar_with(application.address, &[policy(&[without_key(0)])]);
+    let details = call(sidecar.addresses()[0]).await.get_error_details();
+    assert!(details.retry_info().is_none(), "waiting does not help");
+    assert_eq!(details.quota_failure().unwrap().violations.len(), 1);
+}
