@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# apt.sh test|node: install the Debian packages that are missing, and nothing else.
-#   test   what the tests against a bare API server need
-#   node   the same, and what a real node needs (node.sh)
+# apt.sh test|node|release: install the Debian packages that are missing, and nothing else.
+#   test      what the tests against a bare API server need
+#   node      the same, and what a real node needs (node.sh)
+#   release   what hack/release.sh needs for both architectures
+# Their versions are those of the distribution's release, whose signed index has their checksums. They are not pinned, because a
+# mirror offers only the newest version of a package.
 set -euo pipefail
 
 # PACKAGE or PACKAGE=COMMAND. The second form counts as installed when the command exists, since another package may
@@ -15,6 +18,9 @@ readonly NODE_PACKAGES=(
   containerd=containerd runc=runc containernetworking-plugins
   iptables=iptables nftables=nft iproute2=ip conntrack=conntrack socat=socat
   kmod=modprobe procps=sysctl util-linux=nsenter mount=mount bc=bc python3=python3 buildah=buildah
+)
+readonly RELEASE_PACKAGES=(
+  gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc libc6-dev-arm64-cross buildah=buildah skopeo=skopeo python3=python3
 )
 readonly POLICY=/usr/sbin/policy-rc.d
 
@@ -60,7 +66,8 @@ main() {
   case "${1:-}" in
     test) wanted=("${TEST_PACKAGES[@]}") ;;
     node) wanted=("${TEST_PACKAGES[@]}" "${NODE_PACKAGES[@]}") ;;
-    *) echo "usage: $0 test|node" >&2; exit 2 ;;
+    release) wanted=("${RELEASE_PACKAGES[@]}") ;;
+    *) echo "usage: $0 test|node|release" >&2; exit 2 ;;
   esac
   if ! command -v apt-get >/dev/null; then
     die "this is not Debian or Ubuntu; install the equivalents of: ${wanted[*]%%=*}"
