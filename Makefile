@@ -82,6 +82,7 @@ fmt: ## Format the code
 
 .PHONY: lint
 lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences and sources of dependencies
+	tests/node/apt.sh lint
 	python3 -B -m unittest discover --quiet --start-directory hack/lint
 	python3 -B -m unittest discover --quiet --start-directory hack/release
 	hack/lint/import-circles.py

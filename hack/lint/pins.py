@@ -58,6 +58,13 @@ def requirement_problems(text):
     return found
 
 
+def image_problems(text):
+    """Numbers of lines with a base image without a digest, in a Dockerfile."""
+    bases = ((number, line.split()) for number, line in enumerate(text.splitlines(), 1) if re.match(r"(?i)from\s", line))
+    fixed = lambda base: base == "scratch" or re.search(r"@sha256:[0-9a-f]{64}$", base)
+    return [(number, f"needs a digest: {words[1]}") for number, words in bases if not fixed(words[1])]
+
+
 def problems(files):
     """What is wrong in the files, which is a dict from path to text."""
     for path, text in files.items():
@@ -67,6 +74,8 @@ def problems(files):
             found = script_problems(text)
         elif path.startswith(".github/workflows/"):
             found = workflow_problems(text) + script_problems(text)
+        elif name == "Dockerfile":
+            found = image_problems(text)
         elif re.fullmatch(r"requirements.*\.txt", name):
             found = requirement_problems(text)
         elif name == "go.mod" and re.search(r"^require\b", text, re.MULTILINE) and f"{folder}go.sum" not in files:

@@ -267,6 +267,11 @@ class Others(unittest.TestCase):
         self.assertEqual(pins.requirement_problems("# x\na==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n    # via b\n"), [])
         self.assertEqual([n for n, _ in pins.requirement_problems("a==1\nb>=1 --hash=sha256:00\n")], [1, 2])
 
+    def test_base_images_have_a_digest(self):
+        digest = f"sha256:{'0' * 64}"
+        self.assertEqual(pins.image_problems(f"FROM scratch AS a\nFROM a/b:1@{digest} AS b\nCOPY x /\n"), [])
+        self.assertEqual([n for n, _ in pins.image_problems("FROM scratch\nFROM debian:12\nfrom a@sha256:00\n")], [2, 3])
+
     def test_what_is_locked_has_its_lock_file(self):
         files = {"a/go.mod": "module a\n", "b/go.mod": "module b\nrequire c v1\n", "Cargo.toml": "[workspace]\n", "x/package.json": ""}
         self.assertEqual(len(list(pins.problems(files))), 3)

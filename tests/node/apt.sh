@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# apt.sh test|node|release: install the Debian packages that are missing, and nothing else.
+# apt.sh lint|test|node|release: install the Debian packages that are missing, and nothing else.
+#   lint      what `make lint` needs besides Rust and Go
 #   test      what the tests against a bare API server need
 #   node      the same, and what a real node needs (node.sh)
 #   release   what hack/release.sh needs for both architectures
@@ -9,6 +10,7 @@ set -euo pipefail
 
 # PACKAGE or PACKAGE=COMMAND. The second form counts as installed when the command exists, since another package may
 # provide it: containerd.io provides containerd, and installing Debian's package would remove it.
+readonly LINT_PACKAGES=(python3=python3 python3-pip=pip3)
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
@@ -64,10 +66,11 @@ quietly() { # quietly COMMAND...: show its output only when it fails
 main() {
   local wanted=() packages=()
   case "${1:-}" in
+    lint) wanted=("${LINT_PACKAGES[@]}") ;;
     test) wanted=("${TEST_PACKAGES[@]}") ;;
     node) wanted=("${TEST_PACKAGES[@]}" "${NODE_PACKAGES[@]}") ;;
     release) wanted=("${RELEASE_PACKAGES[@]}") ;;
-    *) echo "usage: $0 test|node|release" >&2; exit 2 ;;
+    *) echo "usage: $0 lint|test|node|release" >&2; exit 2 ;;
   esac
   if ! command -v apt-get >/dev/null; then
     die "this is not Debian or Ubuntu; install the equivalents of: ${wanted[*]%%=*}"
