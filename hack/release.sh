@@ -68,12 +68,13 @@ push_chart() { # push_chart URL [OPTION of helm...]
   echo "$digest"
 }
 
-finish() { # finish [OPTION of notes.py]
+finish() ( # finish [OPTION of notes.py]
   hack/release/notes.py "$@" "$version" >"$files/notes.md"
   hack/release/krew.py "$version" "$files" >"$files/sluice-krew.yaml"
   # The notes become the text of the release, and are no file of it.
-  (cd "$files" && find . -type f ! -name SHA256SUMS\* ! -name notes.md -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
-}
+  cd "$files"
+  find . -type f ! -name 'SHA256SUMS*' ! -name notes.md -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS
+)
 
 compiler_for() { # compiler_for TRIPLE: whether cargo can build and link for it here
   [ -d "$(rustc --print sysroot)/lib/rustlib/$1/lib" ] || return 1

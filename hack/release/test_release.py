@@ -68,7 +68,8 @@ class Releases(unittest.TestCase):
         self.root = Path(folder.name)
 
     def test_notes_are_the_section_of_the_version(self):
-        changelog = "# Changelog\n\n## Unreleased\n\nNew.\n\n## 0.10.0 (2026-02-01)\n\nTen.\n\n### Fixed\n\nAll.\n\n## 0.1.0\n\nOne.\n"
+        ten = "## 0.10.0 (2026-02-01)\n\nTen.\n\n### Fixed\n\nAll.\n\n"
+        changelog = f"# Changelog\n\n## Unreleased\n\nNew.\n\n{ten}## 0.1.0\n\nOne.\n"
         self.assertEqual(notes.section(changelog, "0.10.0"), "Ten.\n\n### Fixed\n\nAll.")
         self.assertEqual(notes.section(changelog, "0.1.0"), "One.")
         self.assertIsNone(notes.section(changelog, "0.1"))
