@@ -3,7 +3,7 @@
 # for all architectures. Prints the digests: `operator=sha256:...` of the reference, `operator-amd64=sha256:...` of an image.
 # Needs buildah, skopeo, and a login at the registry (REGISTRY_AUTH_FILE, or that of docker or buildah).
 #   SLUICE_IMAGE_PREFIX   prefix of the references (ghcr.io/sluice-dev/)
-#   SLUICE_PUSH_OPTIONS   options of `buildah manifest push`, such as --tls-verify=false for a registry on this machine
+#   SLUICE_PUSH_OPTIONS   options of buildah and skopeo, such as --tls-verify=false for a registry on this machine
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly prefix=${SLUICE_IMAGE_PREFIX-ghcr.io/sluice-dev/}
@@ -14,7 +14,10 @@ die() { echo "push.sh: $*" >&2; exit 1; }
 tag=${1:?usage: push.sh TAG}
 read -ra options <<<"${SLUICE_PUSH_OPTIONS:-}"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+temporary=("$work")
+# As root, buildah and skopeo also write to this directory, which no option changes.
+[ -e /var/lib/containers ] || temporary+=(/var/lib/containers)
+trap 'rm -rf "${temporary[@]}"' EXIT
 with_buildah() {
   TMPDIR=$work buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"
 }
@@ -29,11 +32,11 @@ for image in operator sidecar; do
   done
   with_buildah manifest push --quiet --all --format oci --digestfile "$work/digest" "${options[@]}" \
     "$image" "docker://$reference" >&2
-  echo "$image=$(cat "$work/digest")"
+  digest=$(cat "$work/digest")
+  echo "$image=$digest"
   # From the registry, since pushing may compress layers and so change the digests of the images.
-  with_buildah manifest inspect "${options[@]}" "docker://$reference" |
-    python3 -c '
+  skopeo inspect --raw "${options[@]}" "docker://${reference%:*}@$digest" | python3 -c '
 import json, sys
 for image in json.load(sys.stdin)["manifests"]:
-    print(f"{sys.argv[1]}-{image[\"platform\"][\"architecture\"]}={image[\"digest\"]}")' "$image"
+    print(sys.argv[1], "-", image["platform"]["architecture"], "=", image["digest"], sep="")' "$image"
 done
