@@ -1,4 +1,5 @@
-# Each image holds one static binary and nothing else. `make images` builds the binaries outside, because cargo knows
+# Each image holds one static binary and its SBOM, and nothing else. There is no base image, so none must be pinned or
+# updated; the libraries in a binary are in its SBOM. `make images` builds the binaries outside, because cargo knows
 # what must be compiled again and the image builder does not, and passes a directory with them as the context. To build
 # an image by hand from the binaries in target/images/bin (`hack/images.sh --no-images`):
 #
@@ -14,12 +15,13 @@ ARG BIN_DIR
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sluice" \
+      dev.sluice.sbom="/sluice.cdx.json" \
       org.opencontainers.image.description="The Sluice command line: checks policies and runs the proxy without Kubernetes" \
       org.opencontainers.image.source="https://github.com/sluice-dev/sluice" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY ${BIN_DIR}/sluice /sluice
+COPY ${BIN_DIR}/sluice ${BIN_DIR}/sluice.cdx.json /
 USER 65532:65532
 ENTRYPOINT ["/sluice"]
 
@@ -28,12 +30,13 @@ ARG BIN_DIR
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sluice-sidecar" \
+      dev.sluice.sbom="/sluice-sidecar.cdx.json" \
       org.opencontainers.image.description="The data plane of Sluice" \
       org.opencontainers.image.source="https://github.com/sluice-dev/sluice" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY ${BIN_DIR}/sluice-sidecar /sluice-sidecar
+COPY ${BIN_DIR}/sluice-sidecar ${BIN_DIR}/sluice-sidecar.cdx.json /
 USER 65532:65532
 ENTRYPOINT ["/sluice-sidecar"]
 
@@ -42,11 +45,12 @@ ARG BIN_DIR
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sluice-operator" \
+      dev.sluice.sbom="/sluice-operator.cdx.json" \
       org.opencontainers.image.description="The operator of Sluice" \
       org.opencontainers.image.source="https://github.com/sluice-dev/sluice" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY ${BIN_DIR}/sluice-operator /sluice-operator
+COPY ${BIN_DIR}/sluice-operator ${BIN_DIR}/sluice-operator.cdx.json /
 USER 65532:65532
 ENTRYPOINT ["/sluice-operator"]

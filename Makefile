@@ -31,7 +31,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 interop: ## Run the tests with applications that CI does not have (Java and Maven)
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
 
-# Needs `cargo install cargo-fuzz` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
+# Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
 .PHONY: fuzz
 fuzz: ## Run all checks of hostile input with libFuzzer, an hour together (FUZZ_SECONDS sets the time of each)
 	@set -e; for target in $$(cargo fuzz list --fuzz-dir fuzz/libfuzzer); do \
@@ -81,15 +81,32 @@ fmt: ## Format the code
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
 .PHONY: lint
-lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and sources of dependencies
+lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences and sources of dependencies
+	tests/node/apt.sh lint
 	python3 -B -m unittest discover --quiet --start-directory hack/lint
+	python3 -B -m unittest discover --quiet --start-directory hack/release
 	hack/lint/import-circles.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
 	hack/lint/bench-versions.py
+	hack/lint/pins.py
+	hack/version.py --check
+	hack/actionlint.sh
+	@for manifest in Cargo.toml bench/Cargo.toml bench/limitador/Cargo.toml fuzz/libfuzzer/Cargo.toml; do \
+	  $(CARGO) metadata --locked --format-version 1 --manifest-path $$manifest >/dev/null || exit 1; \
+	done
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
 	hack/deny.sh
+	hack/sbom-check.sh
+
+.PHONY: advisories
+advisories: ## Look for known vulnerabilities in the dependencies (fetches RustSec's database from GitHub)
+	hack/deny.sh advisories
+
+.PHONY: release
+release: ## Build the files of a release in target/release-files, as far as this machine can, and push nothing
+	hack/release.sh --dry-run

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# images.sh [--no-build | --no-images] [TAG]: build the container images, and print the reference and file of each.
+# images.sh [--arch ARCH] [--no-build | --no-images] [TAG]: build the container images, and print the reference and file
+# of each.
 #   images/sluice-operator.tar, images/sluice-sidecar.tar    docker archives, for `docker load` or `ctr images import`
+#   images/sluice-operator.cdx.json, ...                     their SBOMs, which are also in the images
 # cargo builds static binaries. buildah builds the images, or docker if buildah is not installed. Only cargo uses the
 # network.
 #   TAG                   tag of the images. Default: the version in Cargo.toml and the commit, such as 0.1.0-1a2b3c4,
 #                         with -dirty appended if the working tree has changes
+#   --arch ARCH           amd64 or arm64, which is appended to the names of the files: images/sluice-operator-arm64.tar.
+#                         Default: this machine's, with nothing appended. See hack/binaries.sh for what another one needs
 #   --no-build            use the binaries in target/images/bin
 #   --no-images           build only these binaries
 #   SLUICE_IMAGE_PREFIX   prefix of the references (ghcr.io/sluice-dev/)
@@ -20,8 +24,19 @@ readonly images=(operator sidecar)
 
 die() { echo "images.sh: $*" >&2; exit 1; }
 
-version() { # print the workspace's version
-  sed -n '/^\[workspace\.package\]/,/^\[/ s/^version *= *"\(.*\)"/\1/p' Cargo.toml
+machine_arch() {
+  case $(uname -sm) in
+    'Linux x86_64') echo amd64 ;;
+    'Linux aarch64') echo arm64 ;;
+    *) die "$(uname -sm) cannot build for Linux containers: run this on Linux" ;;
+  esac
+}
+
+triple() { # triple ARCH: print the compiler's name of it
+  local triple
+  triple=$(awk -v platform="linux-$1" '$1 == platform { print $2 }' hack/release/platforms.txt)
+  [ -n "$triple" ] || die "there are no images for $1"
+  echo "$triple"
 }
 
 revision() { # print the commit; nothing outside a checkout
@@ -30,33 +45,11 @@ revision() { # print the commit; nothing outside a checkout
 
 default_tag() {
   local tag revision
-  tag=$(version)
+  tag=$(hack/version.py)
   revision=$(revision)
   [ -n "$revision" ] && tag+=-$revision
   if [ -n "$revision" ] && ! git diff --quiet HEAD --; then tag+=-dirty; fi
   echo "$tag"
-}
-
-build() { # build the binaries into $work/bin
-  local triple binary
-  triple=$(rustc -vV | sed -n 's/^host: //p')
-  case $triple in
-    *-linux-*) ;;
-    *) die "$triple cannot build for Linux containers: run this on Linux" ;;
-  esac
-  # With an explicit target, cargo does not apply the flags to build scripts and procedural macros, which cannot be
-  # static.
-  RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static" CARGO_TARGET_DIR=$target \
-    cargo build --release --locked --target "$triple" -p sluice-operator -p sluice-sidecar -p sluice >&2
-  mkdir -p "$work/bin"
-  for binary in sluice-operator sluice-sidecar sluice; do
-    install -m 755 "$target/$triple/release/$binary" "$work/bin/$binary"
-  done
-}
-
-require_static() { # require_static FILE: an image FROM scratch has no loader for other binaries
-  [ -x "$1" ] || die "$1 does not exist: run this without --no-build"
-  if LC_ALL=C ldd "$1" 2>&1 | grep -q '=>'; then die "$1 is not static"; fi
 }
 
 # buildah keeps its storage below $work. The vfs driver is fast enough for a few MB.
@@ -66,7 +59,7 @@ with_buildah() {
 
 make_image() { # make_image NAME REFERENCE FILE
   local options=(
-    --file Dockerfile --target "$1" --tag "$2"
+    --file Dockerfile --target "$1" --tag "$2" --platform "linux/$arch"
     --build-arg BIN_DIR=bin --build-arg "VERSION=$tag" --build-arg "REVISION=$(revision)"
   )
   if [ "$builder" = buildah ]; then
@@ -81,9 +74,11 @@ make_image() { # make_image NAME REFERENCE FILE
 }
 
 main() {
-  local build=1 make=1 tag='' image reference
+  local build=1 make=1 tag='' suffix='' image file reference
+  arch=$(machine_arch)
   while [ $# -gt 0 ]; do
     case $1 in
+      --arch) arch=${2:-} suffix=-$arch; shift ;;
       --no-build) build=0 ;;
       --no-images) make=0 ;;
       -h | --help) sed -n '2,/^set/ s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; return ;;
@@ -97,7 +92,10 @@ main() {
   # Nodes cache images by name, so they would keep running an old image under a name that never changes.
   [ "$tag" != latest ] || die "latest is not allowed: give the images a tag of their own"
 
-  if [ $build = 1 ]; then build; fi
+  bin=$work/bin$suffix
+  if [ $build = 1 ]; then
+    hack/binaries.sh --target "$(triple "$arch")" "$bin" sluice-operator sluice-sidecar sluice
+  fi
   if [ $make = 0 ]; then return; fi
   builder=$(command -v buildah || command -v docker) || die "neither buildah nor docker is installed"
   builder=${builder##*/}
@@ -110,14 +108,17 @@ main() {
   trap 'rm -rf "${temporary[@]}"' EXIT
   mkdir -p images "$work/context/bin" "$work/tmp"
   for image in "${images[@]}"; do
-    require_static "$work/bin/sluice-$image"
-    ln "$work/bin/sluice-$image" "$work/context/bin/"
+    file=$bin/sluice-$image
+    [ -x "$file" ] || die "$file does not exist: run this without --no-build"
+    ln "$file" "$file.cdx.json" "$work/context/bin/"
   done
   for image in "${images[@]}"; do
     reference=${prefix}sluice-$image:$tag
     make_image "$image" "$reference" "$work/tmp/$image.tar"
-    mv -f "$work/tmp/$image.tar" "images/sluice-$image.tar"
-    printf '%s\t%s\n' "$reference" "images/sluice-$image.tar"
+    file=images/sluice-$image$suffix
+    mv -f "$work/tmp/$image.tar" "$file.tar"
+    cp "$bin/sluice-$image.cdx.json" "$file.cdx.json"
+    printf '%s\t%s\n' "$reference" "$file.tar"
   done
 }
 

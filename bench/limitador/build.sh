@@ -26,6 +26,11 @@ if [ ! -e "$folder/limitador-$version" ]; then
   sed -i '/"\(tokio-\)\?\(tls-native-tls\|native-tls-comp\)",/d' "$folder/limitador-$version/Cargo.toml"
 fi
 cd "$folder/peer"
-cargo build --release --quiet --target-dir "$folder/target" \
-  --config "patch.crates-io.limitador.path=\"$folder/limitador-$version\""
+options=(--config "patch.crates-io.limitador.path=\"$folder/limitador-$version\"")
+# The patch changes the lock file, so it cannot be used with --locked at once. It may only remove packages.
+versions() { awk '$1 == "name" { name = $3 } $1 == "version" { print name, $3 }' "$1" | sort; }
+cargo metadata --format-version 1 "${options[@]}" >/dev/null
+new=$(comm -13 <(versions "$here/Cargo.lock") <(versions Cargo.lock))
+[ -z "$new" ] || { echo "build.sh: not locked: $new" >&2; exit 1; }
+cargo build --release --quiet --locked --target-dir "$folder/target" "${options[@]}"
 echo "$folder/target/release/sluice-bench-limitador"

@@ -23,6 +23,7 @@ def load(name):
 
 import_circles, sizes, doc_comments = load("import-circles"), load("sizes"), load("doc-comments")
 bench_versions = load("bench-versions")
+pins = load("pins")
 
 
 class Trees(unittest.TestCase):
@@ -231,6 +232,51 @@ class Others(unittest.TestCase):
         bench |= {"dependencies": {"a": "1.1"}, "profile": {}}
         found = bench_versions.problems(root, ours, bench, lock(a="1.1.0", z="0.3.2"))
         self.assertEqual([line.split(" ")[1] for line in found], ["dependencies.a", "profile", "a", "z"])
+
+    def test_scripts_may_fetch_exact_versions_only(self):
+        good = (
+            "cargo install --quiet --locked tool --version 1.2.3\n"
+            "cargo install --path cli\n"
+            "python3 -m pip install --require-hashes \\\n  --requirement requirements.txt\n"
+            "CGO_ENABLED=0 \\\n  go build -mod=readonly -o x ./cmd\n"
+            "go run example.com/tool@v1.2.3\n"
+            "npm ci\n"
+            "# npm install\n"
+            "curl http://127.0.0.1:1/ https://$address/\n"
+        )
+        self.assertEqual(pins.script_problems(good), [])
+        for line in (
+            "cargo install --locked tool",
+            "cargo install tool --version 1.2.3",
+            "pip install tool==1",
+            "go build ./cmd",
+            "go install example.com/tool@latest",
+            "go get example.com/tool@v1.2.3",
+            "npm install tool@1.2.3",
+            "mvn dependency:copy",
+            "curl -fsSL https://example.com/tool -o tool",
+        ):
+            self.assertEqual([number for number, _ in pins.script_problems(f"true \\\n  x\n{line}\n")], [3], line)
+
+    def test_actions_are_pinned_by_commit_and_packages_by_hash(self):
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        good = f"- uses: a/b@{commit} # v1.2.3\n  uses: ./.github/workflows/ci.yml\n"
+        self.assertEqual(pins.workflow_problems(good), [])
+        for reference in ("a/b@v1", f"a/b@{commit}", f"a/b@{commit} # v1", f"a/b@{commit[1:]} # v1.2.3"):
+            self.assertEqual(len(pins.workflow_problems(f"- uses: {reference}\n")), 1, reference)
+        self.assertEqual(pins.requirement_problems("# x\na==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n    # via b\n"), [])
+        self.assertEqual([n for n, _ in pins.requirement_problems("a==1\nb>=1 --hash=sha256:00\n")], [1, 2])
+
+    def test_base_images_have_a_digest(self):
+        digest = f"sha256:{'0' * 64}"
+        self.assertEqual(pins.image_problems(f"FROM scratch AS a\nFROM a/b:1@{digest} AS b\nCOPY x /\n"), [])
+        self.assertEqual([n for n, _ in pins.image_problems("FROM scratch\nFROM debian:12\nfrom a@sha256:00\n")], [2, 3])
+
+    def test_what_is_locked_has_its_lock_file(self):
+        files = {"a/go.mod": "module a\n", "b/go.mod": "module b\nrequire c v1\n", "Cargo.toml": "[workspace]\n", "x/package.json": ""}
+        self.assertEqual(len(list(pins.problems(files))), 3)
+        locks = {"b/go.sum": "", "Cargo.lock": "", "x/package-lock.json": ""}
+        self.assertEqual(list(pins.problems(files | locks)), [])
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ cp -r "$source" "$work/new"
 cd "$work/new"
 case "$application" in
   express) command=(npm ci --no-audit --no-fund) ;;
-  asgi) command=(python3 -m pip install --quiet --target . --requirement requirements.txt) ;;
-  go) command=(env CGO_ENABLED=0 go build -o application .) ;;
+  asgi) command=(python3 -m pip install --quiet --require-hashes --target . --requirement requirements.txt) ;;
+  go) command=(env CGO_ENABLED=0 go build -mod=readonly -o application .) ;;
   tomcat)
-    command=(mvn --quiet --batch-mode dependency:copy-dependencies -DoutputDirectory=lib)
+    plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
+    command=(mvn --quiet --batch-mode --strict-checksums "$plugin:copy-dependencies" -DoutputDirectory=lib)
     ;;
 esac
 if ! "${command[@]}" >"$work/log" 2>&1; then

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# apt.sh test|node: install the Debian packages that are missing, and nothing else.
-#   test   what the tests against a bare API server need
-#   node   the same, and what a real node needs (node.sh)
+# apt.sh lint|test|node|release: install the Debian packages that are missing, and nothing else.
+#   lint      what `make lint` needs besides Rust and Go
+#   test      what the tests against a bare API server need
+#   node      the same, and what a real node needs (node.sh)
+#   release   what hack/release.sh needs for both architectures
+# Their versions are those of the distribution's release, whose signed index has their checksums. They are not pinned, because a
+# mirror offers only the newest version of a package.
 set -euo pipefail
 
 # PACKAGE or PACKAGE=COMMAND. The second form counts as installed when the command exists, since another package may
 # provide it: containerd.io provides containerd, and installing Debian's package would remove it.
+readonly LINT_PACKAGES=(python3=python3 python3-pip=pip3)
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
@@ -15,6 +20,9 @@ readonly NODE_PACKAGES=(
   containerd=containerd runc=runc containernetworking-plugins
   iptables=iptables nftables=nft iproute2=ip conntrack=conntrack socat=socat
   kmod=modprobe procps=sysctl util-linux=nsenter mount=mount bc=bc python3=python3 buildah=buildah
+)
+readonly RELEASE_PACKAGES=(
+  gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc libc6-dev-arm64-cross buildah=buildah skopeo=skopeo python3=python3
 )
 readonly POLICY=/usr/sbin/policy-rc.d
 
@@ -58,9 +66,11 @@ quietly() { # quietly COMMAND...: show its output only when it fails
 main() {
   local wanted=() packages=()
   case "${1:-}" in
+    lint) wanted=("${LINT_PACKAGES[@]}") ;;
     test) wanted=("${TEST_PACKAGES[@]}") ;;
     node) wanted=("${TEST_PACKAGES[@]}" "${NODE_PACKAGES[@]}") ;;
-    *) echo "usage: $0 test|node" >&2; exit 2 ;;
+    release) wanted=("${RELEASE_PACKAGES[@]}") ;;
+    *) echo "usage: $0 lint|test|node|release" >&2; exit 2 ;;
   esac
   if ! command -v apt-get >/dev/null; then
     die "this is not Debian or Ubuntu; install the equivalents of: ${wanted[*]%%=*}"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# assets.sh apiserver|node: build the Kubernetes programs that the tests run, and print their directory.
+# assets.sh apiserver|node|helm: build the Kubernetes programs that the tests run, and print their directory.
 #   apiserver   kube-apiserver, kubectl and etcd: a valid KUBEBUILDER_ASSETS
 #   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
+#   helm        Helm alone, for releases
 # The Go modules in tools/ pin the versions. Results are cached in ${SLUICE_CACHE:-~/.cache/sluice}. A part is built
 # again only when its sources change. Standard output carries nothing but the directory.
 set -euo pipefail
@@ -31,11 +32,14 @@ k8s=k8s.io/kubernetes/cmd
 apiserver_parts() { # apiserver_parts DO: call DO with each part
   "$1" apiserver tools/kubernetes "$k8s_ldflags" $k8s/kube-apiserver $k8s/kubectl
 }
+helm_parts() {
+  "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+}
 node_parts() {
   apiserver_parts "$1"
   "$1" node tools/kubernetes "$k8s_ldflags" $k8s/kube-controller-manager $k8s/kube-scheduler $k8s/kubelet $k8s/kube-proxy
   "$1" coredns tools/coredns "" sluice.dev/tests/node/tools/coredns
-  "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+  helm_parts "$1"
   "$1" pause pause "" sluice.dev/tests/node/pause
   "$1" toolbox toolbox "" sluice.dev/tests/node/toolbox
 }
@@ -89,9 +93,10 @@ main() {
   case "${1:-}" in
     apiserver) parts=apiserver_parts ;;
     node) parts=node_parts ;;
-    *) echo "usage: $0 apiserver|node" >&2; exit 2 ;;
+    helm) parts=helm_parts ;;
+    *) echo "usage: $0 apiserver|node|helm" >&2; exit 2 ;;
   esac
-  link_etcd
+  [ $parts = helm_parts ] || link_etcd
   check() { fresh "$@" || stale=1; }
   $parts check
   if [ $stale = 1 ]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # valkey.sh: print the path of a valkey-server for the tests, or nothing if this system offers none.
 # A valkey-server on the PATH is used. Otherwise the script unpacks Debian's package, without installing it, into
-# ${SLUICE_CACHE:-~/.cache/sluice}. The package comes from apt's mirror: from this release, its updates or backports.
+# ${SLUICE_CACHE:-~/.cache/sluice}. The package comes from apt's mirror: from this release, its updates or backports. Its
+# version is theirs, as in apt.sh, and apt checks it against their signed index.
 set -euo pipefail
 
 log() { echo "valkey.sh: $*" >&2; }
