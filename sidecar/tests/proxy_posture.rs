@@ -85,7 +85,7 @@ async fn responses_do_not_tell_that_limits_are_off_nor_where_the_application_is(
     let statuses: Vec<_> = responses.iter().map(|response| response.status).collect();
     assert_eq!(statuses, [200, 200, 429, 429, 200, 429, 502]);
     for response in responses {
-        let text = format!("{response:?}").to_lowercase();
+        let text = format!("{response:?}").to_lowercase().replace("\"cache-control\": \"no-store\"", "");
         for word in ["sluice", "redis", "store", "unreachable", "127.0.0.1", "refused", "os error"] {
             assert!(!text.contains(word), "{word}: {text}");
         }
