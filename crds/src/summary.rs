@@ -54,6 +54,7 @@ pub fn full(policy: &CompiledPolicy) -> String {
             Consistency::Strict => None,
             Consistency::Leased => Some("Leased"),
             Consistency::Local => Some("Local"),
+            Consistency::PerPod => Some("PerPod"),
         },
         match policy.store.as_str() {
             DEFAULT_STORE => None,

@@ -232,6 +232,12 @@ fn an_invalid_field_is_reported_with_its_path() {
         ),
         (limit("  limts: 1\n"), "spec.limts", "unknown field"),
         (
+            limit("  consistency: PerPod\n  storeRef: {name: a}\n"),
+            "spec.storeRef",
+            "no effect with consistency PerPod",
+        ),
+        (limit("  consistency: PerPod\n  onStoreFailure: Deny\n"), "spec.onStoreFailure", "no effect with"),
+        (
             limit("    onLimit: {reject: {statusCode: 200}}\n"),
             "spec.limits[0].onLimit.reject.statusCode",
             "out of range: 400 to 599",

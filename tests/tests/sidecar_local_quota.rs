@@ -48,9 +48,17 @@ async fn replicas_with_local_quota_admit_exactly_the_number_together() {
     assert_eq!((tally.count(200), tally.count(429)), (N, 2 * N), "{tally:?}");
     assert_eq!(redis.as_ref().unwrap().keys().await, Vec::<String>::new());
 
-    // The same holds when the store dies under a policy that counts in it.
+    // With `PerPod`, each admits the whole number.
     let api = namespace.api::<sluice_crds::RateLimitPolicy>();
     api.delete("local", &Default::default()).await.unwrap();
+    namespace.apply("per-pod", policy("PerPod")).await.unwrap();
+    namespace.wait_for("per-pod", "Ready", "True Ready").await;
+    let tally = flood(&sidecars, N + 10, 20, &[("x-client", "alice")]).await;
+    assert_eq!((tally.count(200), tally.count(429)), (3 * N, 30), "{tally:?}");
+    assert_eq!(redis.as_ref().unwrap().keys().await, Vec::<String>::new());
+    api.delete("per-pod", &Default::default()).await.unwrap();
+
+    // Shares hold as well when the store dies under a policy that counts in it.
     namespace.apply("strict", policy("Strict")).await.unwrap();
     namespace.wait_for("strict", "Ready", "True Ready").await;
     wait_for_three_replicas("strict").await;

@@ -70,6 +70,8 @@ pub struct RateLimitPolicySpec {
     ///   exactly in windows aligned to the clock, and to a few percent in any other period.
     /// - Local: in each pod, without the store. Each pod admits the limit divided by the number of pods that
     ///   the policy selects.
+    /// - PerPod: in each pod, without the store. Each pod admits the whole limit. Not with storeRef or onStoreFailure,
+    ///   unless the policy has `concurrency`.
     #[serde(default)]
     pub consistency: Consistency,
     /// Store that the policy counts in: a RateLimitStore of this namespace. Default: the store of the installation,
@@ -166,7 +168,7 @@ impl RateLimitPolicySpec {
             hints: Hints::default(),
         };
         client_warnings::warn(at, &policy, |index| self.field(at, index));
-        self.warn_of_store(at, &policy.limits);
+        self.check_store(at, &policy.limits);
         (Some(policy), pods)
     }
 
@@ -200,8 +202,8 @@ impl RateLimitPolicySpec {
         }
     }
 
-    /// Warns of settings of the store that have no effect or an unexpected one.
-    fn warn_of_store(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
+    /// Checks settings of the store, and warns of those that have no effect or an unexpected one.
+    fn check_store(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
         let at_consistency = at.at("consistency");
         match self.consistency {
             Consistency::Strict => {}
@@ -221,10 +223,18 @@ impl RateLimitPolicySpec {
                     }
                 }
             }
-            Consistency::Local if self.limits.is_empty() => at_consistency.warning(
+            Consistency::Local | Consistency::PerPod if self.limits.is_empty() => at_consistency.warning(
                 "has no effect, because the policy has no `limits`: `concurrency` is always counted in the \
                  store",
             ),
+            Consistency::PerPod => {
+                if self.store_ref.is_some() && self.concurrency.is_empty() {
+                    at.at("storeRef").violation("has no effect with consistency PerPod: remove it");
+                }
+                if self.on_store_failure != OnStoreFailure::Share && self.concurrency.is_empty() {
+                    at.at("onStoreFailure").violation("has no effect with consistency PerPod: remove it");
+                }
+            }
             Consistency::Local => at_consistency.warning(
                 "each pod admits the limit divided by the number of pods that the policy selects: a client \
                  whose requests are not spread evenly over these pods gets less than the limit",

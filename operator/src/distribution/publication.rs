@@ -49,8 +49,11 @@ impl Publication {
     /// Returns the publication of a policy to the selected pods.
     #[must_use]
     pub fn new(selector: PodSelector, policy: &CompiledPolicy, forms: PublishedForms) -> Self {
-        let needs_replicas =
-            policy.consistency != Consistency::Strict || policy.on_store_failure == OnStoreFailure::Share;
+        let needs_replicas = match policy.consistency {
+            Consistency::Strict => policy.on_store_failure == OnStoreFailure::Share,
+            Consistency::Leased | Consistency::Local => true,
+            Consistency::PerPod => false,
+        };
         Self { selector, store: policy.store.clone(), forms, needs_replicas }
     }
 }

@@ -24,6 +24,19 @@ pub enum Consistency {
     Leased,
     /// Only in this process, by its share of the limit.
     Local,
+    /// Only in this process, by the whole limit.
+    PerPod,
+}
+
+impl Consistency {
+    /// Reports whether only this process counts the requests.
+    #[must_use]
+    pub fn is_local(self) -> bool {
+        match self {
+            Self::Strict | Self::Leased => false,
+            Self::Local | Self::PerPod => true,
+        }
+    }
 }
 
 /// The decision of a limit while the store does not answer.
@@ -107,11 +120,14 @@ impl LimitPlan {
                 && !is_soft
                 && !spec.counts_denied(),
             limit_hash: HASHES.hash_one(&*spec),
-            scope_hash: HASHES.hash_one((&spec.scope, consistency == Consistency::Local)),
+            scope_hash: HASHES.hash_one((&spec.scope, consistency.is_local())),
             single_rate_specs,
             consistency,
             on_failure,
-            replicas,
+            replicas: match consistency {
+                Consistency::PerPod => Replicas::alone(),
+                Consistency::Strict | Consistency::Leased | Consistency::Local => replicas,
+            },
             spec,
         }
     }

@@ -10,7 +10,7 @@ use super::last_known_usage::LastKnownUsage;
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
 use crate::check::{CheckResponse, Counter, KeyHash, Records, decide};
-use crate::limiter::plan::{Consistency, LimitPlan, PlannedCounter};
+use crate::limiter::plan::{LimitPlan, PlannedCounter};
 use crate::pending_call::PendingCall;
 
 /// Key of the counter that new keys of a limit share when the table is full.
@@ -226,7 +226,7 @@ impl LocalQuota {
     ) -> (u128, &'a mut TrackedCounter) {
         let plan = &planned.limit;
         let replicas = plan.replicas.largest(&plan.spec.rates);
-        let is_local_only = plan.consistency == Consistency::Local;
+        let is_local_only = plan.consistency.is_local();
         let (mut id, mut key, mut is_overflow) = (planned.counter_id(), planned.key, false);
         if table.get_mut(id).is_none() {
             let is_idle =

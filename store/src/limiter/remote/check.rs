@@ -15,7 +15,7 @@ use crate::failure::{StoreError, StoreHealth};
 use crate::key_usage::KeyUsages;
 use crate::lease::{LeaseOutcome, LeaseTerms};
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
-use crate::limiter::plan::{Consistency, OnStoreFailure, PlannedCounter, check_id};
+use crate::limiter::plan::{OnStoreFailure, PlannedCounter, check_id};
 
 /// Number of times that a request tries to reserve leased quota before it is checked in the store.
 const MAX_ATTEMPTS: usize = 4;
@@ -65,7 +65,7 @@ impl<S: Backend> RemoteCore<S> {
             within(deadline, self.flush_before_check(counters)).await?;
         }
         for (n, counter) in counters.iter().enumerate() {
-            if counter.limit.consistency == Consistency::Local {
+            if counter.limit.consistency.is_local() {
                 let at = self.time.store_now();
                 let CheckResponse { admitted, decisions, .. } = self.local_quota.check(&[counter], at);
                 if !admitted {
