@@ -10,10 +10,16 @@ use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
+use smallvec::SmallVec;
 
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
 use crate::nack::Nack;
+use crate::path::{Readings, fold};
+use crate::request::{RequestAttributes, Text};
+
+#[cfg(test)]
+mod tests;
 
 /// One part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +29,16 @@ pub enum KeyPart {
     Header(String),
     /// Value of the cookie with this name.
     Cookie(String),
+    /// Value of the query parameter with this name.
+    Query(String),
+    /// The method.
+    Method,
+    /// The path in its normal form, without the query.
+    Path,
+    /// The host that the client names.
+    Host,
+    /// Service and method of a gRPC call.
+    GrpcMethod,
     /// Network of the client's address.
     ClientIp {
         /// Prefix length of the network of an IPv4 address.
@@ -37,7 +53,13 @@ impl KeyPart {
     #[must_use]
     pub fn is_chosen_by_client(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Cookie(_) => true,
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Method
+            | Self::Path
+            | Self::Host
+            | Self::GrpcMethod => true,
             Self::ClientIp { .. } => false,
         }
     }
@@ -79,6 +101,11 @@ pub struct KeyBuilder {
 enum KeySource {
     Header(HeaderName),
     Cookie(String),
+    Query(String),
+    Method,
+    Path,
+    Host,
+    GrpcMethod,
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
 
@@ -87,6 +114,11 @@ const HEADER: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 3;
 const COOKIE: u8 = 4;
+const QUERY: u8 = 5;
+const METHOD: u8 = 6;
+const PATH: u8 = 7;
+const HOST: u8 = 8;
+const GRPC_METHOD: u8 = 9;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
@@ -96,6 +128,11 @@ impl KeyBuilder {
             Ok(match part {
                 KeyPart::Header(name) => KeySource::Header(header_name(name)?),
                 KeyPart::Cookie(name) => KeySource::Cookie(name.clone()),
+                KeyPart::Query(name) => KeySource::Query(name.clone()),
+                KeyPart::Method => KeySource::Method,
+                KeyPart::Path => KeySource::Path,
+                KeyPart::Host => KeySource::Host,
+                KeyPart::GrpcMethod => KeySource::GrpcMethod,
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
                         let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
@@ -114,10 +151,17 @@ impl KeyBuilder {
         self.parts.iter().any(|part| matches!(part, KeySource::ClientIp { .. }))
     }
 
-    /// Returns the key of a request. A header or a cookie that is empty or repeated counts as missing: a client
+    /// Returns the key of a request. A header, cookie or parameter that is empty or repeated counts as missing: a client
     /// who could choose which of two values counts could choose its counter.
     #[must_use]
-    pub fn identify(&self, secret: &KeySecret, headers: &HeaderMap, address: IpAddr) -> Identity {
+    pub fn identify(
+        &self,
+        secret: &KeySecret,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: IpAddr,
+    ) -> Identity {
+        let headers = request.headers;
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
         for part in &self.parts {
             match part {
@@ -132,6 +176,20 @@ impl KeyBuilder {
                 }
                 KeySource::Cookie(name) => match cookie(headers, name) {
                     Some(value) => write_part(&mut hasher, COOKIE, value),
+                    None => return self.missing(secret),
+                },
+                KeySource::Query(name) => match parameter(request, name) {
+                    Some(value) => write_part(&mut hasher, QUERY, value.as_ref()),
+                    None => return self.missing(secret),
+                },
+                KeySource::Method => write_part(&mut hasher, METHOD, request.method.as_str().as_bytes()),
+                KeySource::Path => write_folded(&mut hasher, PATH, &path.normal()),
+                KeySource::Host => match request.host().filter(|host| !host.is_empty()) {
+                    Some(host) => write_folded(&mut hasher, HOST, host),
+                    None => return self.missing(secret),
+                },
+                KeySource::GrpcMethod => match grpc_method(request.uri.path()) {
+                    Some(method) => write_part(&mut hasher, GRPC_METHOD, method.as_bytes()),
                     None => return self.missing(secret),
                 },
                 &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
@@ -175,122 +233,31 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
+/// Returns the value of a query parameter that occurs once, whether or not applications tell its spellings apart.
+fn parameter<'a>(request: &RequestAttributes<'a>, name: &str) -> Option<Text<'a>> {
+    let mut values = request.parameters(name);
+    let (value, is_exact) = values.next()?;
+    (is_exact && !value.as_ref().is_empty() && values.next().is_none()).then_some(value)
+}
+
+/// Returns service and method of a gRPC call: `shop.Checkout/Pay`.
+fn grpc_method(path: &str) -> Option<&str> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    (!service.is_empty() && !method.is_empty() && !method.contains('/')).then(|| &path[1..])
+}
+
+/// Writes a text without the difference of upper and lower case.
+fn write_folded(hasher: &mut SipHasher24, kind: u8, text: &str) {
+    let folded: SmallVec<[u8; 128]> = if text.is_ascii() {
+        text.bytes().map(|byte| byte.to_ascii_lowercase()).collect()
+    } else {
+        SmallVec::from_vec(fold(text).into_bytes())
+    };
+    write_part(hasher, kind, &folded);
+}
+
 fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {
     hasher.write(&[kind]);
     hasher.write(&(bytes.len() as u64).to_le_bytes());
     hasher.write(bytes);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http::HeaderValue;
-    use proptest::prelude::*;
-
-    const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-
-    fn two_headers(on_missing: OnMissing) -> KeyBuilder {
-        KeyBuilder::new(&[KeyPart::Header("a".into()), KeyPart::Header("b".into())], on_missing).unwrap()
-    }
-
-    fn headers(pairs: &[(&'static str, &[u8])]) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in pairs {
-            map.append(HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
-        }
-        map
-    }
-
-    proptest! {
-        #[test]
-        fn two_clients_have_the_same_key_only_if_all_parts_are_equal(
-            a in "[ab:\u{ff}]{1,6}", b in "[ab:\u{ff}]{1,6}", c in "[ab:\u{ff}]{1,6}", d in "[ab:\u{ff}]{1,6}",
-        ) {
-            let key = two_headers(OnMissing::Shared);
-            let secret = KeySecret::new([7; 16]);
-            let one = key.identify(&secret, &headers(&[("a", a.as_bytes()), ("b", b.as_bytes())]), IP);
-            let two = key.identify(&secret, &headers(&[("a", c.as_bytes()), ("b", d.as_bytes())]), IP);
-            prop_assert_eq!(one == two, (a, b) == (c, d));
-        }
-    }
-
-    #[test]
-    fn an_empty_or_repeated_header_counts_as_missing() {
-        let secret = KeySecret::new([7; 16]);
-        let incomplete = [
-            headers(&[("a", b"x")]),
-            headers(&[("a", b"x"), ("b", b"")]),
-            headers(&[("a", b"x"), ("b", b"y"), ("b", b"z")]),
-        ];
-        let complete =
-            two_headers(OnMissing::Shared).identify(&secret, &headers(&[("a", b"x"), ("b", b"y")]), IP);
-        let mut shared = Vec::new();
-        for headers in &incomplete {
-            assert_eq!(two_headers(OnMissing::Skip).identify(&secret, headers, IP), Identity::Skip);
-            assert_eq!(two_headers(OnMissing::Deny).identify(&secret, headers, IP), Identity::Deny);
-            shared.push(two_headers(OnMissing::Shared).identify(&secret, headers, IP));
-        }
-        shared.dedup();
-        assert!(shared.len() == 1 && shared[0] != complete);
-    }
-
-    #[test]
-    fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
-        let key = KeyBuilder::new(&[KeyPart::Cookie("session".into())], OnMissing::Skip).unwrap();
-        let identify = |lines: &[&'static str]| {
-            let pairs: Vec<_> = lines.iter().map(|line| ("cookie", line.as_bytes())).collect();
-            key.identify(&KeySecret::new([7; 16]), &headers(&pairs), IP)
-        };
-        let one = identify(&["session=a"]);
-        for same in [
-            &["theme=dark; session=a"][..],
-            &["session=a;theme=dark"],
-            &["theme=dark", " session = a "],
-            &["session=\"a\""],
-            &["mysession=x; session=a; session2=y"],
-        ] {
-            assert_eq!(identify(same), one, "{same:?}");
-        }
-        assert!(matches!(identify(&["session=a=b"]), Identity::Key(_)));
-        for other in ["session=b", "session=a=b", "session=A"] {
-            assert_ne!(identify(&[other]), one, "{other}");
-        }
-        // A name is case-sensitive. A repeated or empty cookie counts as missing.
-        for missing in [
-            &[][..],
-            &["Session=a"],
-            &["session"],
-            &["session="],
-            &["session=\"\""],
-            &["session=a; session=b"],
-            &["session=a; session=a"],
-            &["session=a", "session=b"],
-        ] {
-            assert_eq!(identify(missing), Identity::Skip, "{missing:?}");
-        }
-        // A header with the same value is another key.
-        let header = KeyBuilder::new(&[KeyPart::Header("session".into())], OnMissing::Skip).unwrap();
-        assert_ne!(header.identify(&KeySecret::new([7; 16]), &headers(&[("session", b"a")]), IP), one);
-    }
-
-    #[test]
-    fn addresses_of_the_same_network_share_a_key() {
-        let key =
-            KeyBuilder::new(&[KeyPart::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 }], OnMissing::Shared)
-                .unwrap();
-        let identify =
-            |ip: &str| key.identify(&KeySecret::new([7; 16]), &HeaderMap::new(), ip.parse().unwrap());
-        assert_eq!(identify("192.0.2.1"), identify("192.0.2.200"));
-        assert_ne!(identify("192.0.2.1"), identify("192.0.3.1"));
-        assert_eq!(identify("2001:db8::1"), identify("2001:db8::2"));
-        assert_ne!(identify("2001:db8::1"), identify("2001:db8:0:1::1"));
-    }
-
-    #[test]
-    fn a_different_secret_gives_a_different_key() {
-        let key = two_headers(OnMissing::Shared);
-        let request = headers(&[("a", b"x"), ("b", b"y")]);
-        let (one, two) = (KeySecret::new([1; 16]), KeySecret::new([2; 16]));
-        assert_ne!(key.identify(&one, &request, IP), key.identify(&two, &request, IP));
-    }
 }

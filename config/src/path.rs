@@ -120,6 +120,20 @@ impl<'a> Readings<'a> {
         test(&self.written) && self.others.iter().all(test)
     }
 
+    /// Returns the path in its normal form: the reading of an application that forgives every spelling but upper and lower
+    /// case.
+    #[must_use]
+    pub fn normal(&self) -> Cow<'_, str> {
+        let path = self.written.text();
+        if is_plain(path) {
+            return Cow::Borrowed(path);
+        }
+        let dots = Dots::Resolved;
+        let forgiving =
+            Answers { decodes_slashes: true, turns_backslashes: true, drops_parameters: true, dots };
+        Cow::Owned(read(path, forgiving).0)
+    }
+
     /// Iterates over the texts of all readings.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.written).chain(&self.others).chain(&self.slashed).map(Reading::text)
@@ -208,7 +222,7 @@ fn after_authority(path: &str) -> Option<&str> {
 
 /// Returns a text without the difference of upper and lower case. Letters whose upper case is the same are the
 /// same, as regular expressions of applications have it.
-fn fold(text: &str) -> String {
+pub(crate) fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_uppercase().to_lowercase() }
 }
 

@@ -43,7 +43,7 @@ async fn admit_accepts_every_field_and_fills_in_defaults() {
                 },
             ],
             "except": [{"clientCIDRs": ["192.0.2.0/24", "2001:db8::/32"]}],
-            "key": {"parts": [{"header": {"name": "X-Api-Key"}}, {"clientIP": {"ipv4Prefix": 24, "ipv6Prefix": 56}}], "onMissing": "Deny"},
+            "key": {"parts": [{"header": {"name": "X-Api-Key"}}, {"query": {"name": "q"}}, {"host": {}}, {"method": {}}, {"path": {}}, {"grpcMethod": {}}, {"clientIP": {"ipv4Prefix": 24, "ipv6Prefix": 56}}], "onMissing": "Deny"},
             "rates": [{"requests": 0, "per": "1ms"}, {"requests": 1_099_511_627_776_i64, "per": "8784h"}],
             "algorithm": {"fixedWindow": {}},
             "onLimit": {"reject": {

@@ -165,9 +165,10 @@ impl PreparedLimit {
         &self,
         secret: &KeySecret,
         request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
         address: IpAddr,
     ) -> Identity {
-        self.key.identify(secret, request.headers, address)
+        self.key.identify(secret, request, path, address)
     }
 }
 

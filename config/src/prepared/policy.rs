@@ -128,7 +128,7 @@ impl PreparedPolicy {
                 Choice::Deny => return Some((index, Identified::Refused(Refusal::Tier))),
             };
             let address = if limit.needs_address() { resolve() } else { request.peer };
-            let identified = match limit.identify(secret, request, address) {
+            let identified = match limit.identify(secret, request, path, address) {
                 Identity::Skip => return None,
                 Identity::Key(key) => Identified::Counted { key, rates },
                 Identity::Deny => Identified::Refused(Refusal::KeyMissing),

@@ -14,7 +14,7 @@ pub struct Key {
     /// Parts of the key. Requests that differ in any part belong to different clients.
     #[schemars(length(min = 1, max = 8))]
     pub parts: Vec<KeyPart>,
-    /// Treatment of a request that lacks a part of the key. A header or a cookie that is empty or repeated
+    /// Treatment of a request that lacks a part of the key. A header, cookie or query parameter that is empty or repeated
     /// counts as missing.
     /// - Shared (default): all such requests share one counter.
     /// - Skip: the limit does not apply to the request.
@@ -31,6 +31,17 @@ pub enum KeyPart {
     Header(HeaderKey),
     /// The value of a cookie.
     Cookie(CookieKey),
+    /// The value of a query parameter, decoded.
+    Query(QueryKey),
+    /// The method. HEAD is another method than GET.
+    Method(MethodKey),
+    /// The path in its normal form, without the query: all spellings that applications may take for the same path are one.
+    Path(PathKey),
+    /// The host that the client names, without port and in lower case.
+    Host(HostKey),
+    /// Service and method of a gRPC call, such as shop.Checkout/Pay. Other paths than those of two segments count as
+    /// missing.
+    GrpcMethod(GrpcMethodKey),
     /// The client's address, or the network that it belongs to.
     #[serde(rename = "clientIP")]
     ClientIp(ClientIpKey),
@@ -53,6 +64,31 @@ pub struct CookieKey {
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
+
+/// A query parameter as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueryKey {
+    /// Name of the parameter. Upper and lower case differ.
+    #[schemars(length(min = 1, max = 128))]
+    pub name: String,
+}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct MethodKey {}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct PathKey {}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct HostKey {}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct GrpcMethodKey {}
 
 /// The client's address as a part of a key.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -90,6 +126,11 @@ impl KeyPart {
                 key::KeyPart::Header(name)
             }
             Self::Cookie(cookie) => key::KeyPart::Cookie(cookie.name.clone()),
+            Self::Query(query) => key::KeyPart::Query(query.name.clone()),
+            Self::Method(MethodKey {}) => key::KeyPart::Method,
+            Self::Path(PathKey {}) => key::KeyPart::Path,
+            Self::Host(HostKey {}) => key::KeyPart::Host,
+            Self::GrpcMethod(GrpcMethodKey {}) => key::KeyPart::GrpcMethod,
             Self::ClientIp(ip) => key::KeyPart::ClientIp {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),
                 ipv6_prefix: bits(ip.ipv6_prefix, 64),

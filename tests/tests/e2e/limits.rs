@@ -9,8 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use redis::io::AsyncDNSResolver;
 use redis::{AsyncConnectionConfig, RedisFuture, TlsCertificates};
-use sluice_config::KeySecret;
 use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
+use sluice_config::{KeySecret, RequestAttributes};
 use sluice_limiter::Record;
 use sluice_store::{KeyHash, RedisOptions};
 use sluice_tests::client::{KeepAlive, get, get_many};
@@ -65,7 +65,9 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
     let builder = KeyBuilder::new(&[KeyPart::Header("x-client".into())], OnMissing::Shared).unwrap();
     let headers =
         [(http::HeaderName::from_static("x-client"), client.parse().unwrap())].into_iter().collect();
-    let Identity::Key(hash) = builder.identify(&key_secret, &headers, "127.0.0.1".parse().unwrap()) else {
+    let (uri, peer) = (http::Uri::from_static("/"), "127.0.0.1".parse().unwrap());
+    let request = RequestAttributes { method: &http::Method::GET, uri: &uri, headers: &headers, peer };
+    let Identity::Key(hash) = builder.identify(&key_secret, &request, &request.path_readings(), peer) else {
         unreachable!()
     };
     let mut connection = connect_to_redis().await;

@@ -24,7 +24,13 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     let Outcome::Published { policy, .. } = observed.outcome else { return None };
     let uses_address = |part: &KeyPart| match part {
         KeyPart::ClientIp { .. } => true,
-        KeyPart::Header(_) | KeyPart::Cookie(_) => false,
+        KeyPart::Header(_)
+        | KeyPart::Cookie(_)
+        | KeyPart::Query(_)
+        | KeyPart::Method
+        | KeyPart::Path
+        | KeyPart::Host
+        | KeyPart::GrpcMethod => false,
     };
     let depends = |limit: &CompiledLimit| {
         limit.key.iter().any(uses_address)
