@@ -1,7 +1,8 @@
-//! The rights that the store needs, and what a user of a managed store cannot do.
+//! The rights that the store needs, what a user of a managed store cannot do, and managed stores that fail.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod bounds;
 #[path = "../support/checks.rs"]
 mod checks;
 #[path = "../support/cluster.rs"]
