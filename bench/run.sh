@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print one page.
-#   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, processes, leases, redis-size,
-#            block, outage, proxy, resident; without any: all
+#   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
+#            redis-size, block, outage, proxy, resident; without any: all
 #   --write  also write docs/performance.md and docs/plots/
 # The page is in target/bench/report.md; beside it are each part's result and log, and in plots/ the data of the plots
 # and the plots. Exits with 1 when a part failed or did not limit as it should. Missed aims are marked in the page.
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
-readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys processes leases redis-size block outage proxy resident)
+readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy resident)
 # Time limit of a part in seconds, several times what it takes.
 readonly limit=180
 

@@ -430,8 +430,8 @@ fn each_problem_of_a_store_is_named_with_its_field() {
             "spec.servers.standalone.endpoint: \"a:b\" has a port",
         ),
         (
-            "  servers: {standalone: {endpoint: \"redis://a\"}}\n",
-            "spec.servers.standalone.endpoint: \"redis://a\" has",
+            "  servers: {standalone: {endpoint: \"redis://user:password@a\"}}\n",
+            "endpoint: begins with the scheme `redis://`: write HOST or HOST:PORT, without a scheme",
         ),
         (
             "  servers: {cluster: {endpoints: [a, \"0.0.0.0\"]}}\n",

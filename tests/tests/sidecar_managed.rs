@@ -2,7 +2,7 @@
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
@@ -136,6 +136,24 @@ async fn the_operator_keeps_a_managed_store_as_it_should_be() {
     shop.wait_for("p", "Programmed", "True Programmed").await;
     shop.wait_for("p", "StoreHealthy", "True Healthy").await;
     assert_eq!(admitted(&in_shop, "alice", 2).await, 0, "the counts stay");
+
+    // The leader after the next one knows from the status when the passwords were changed: here, an hour ago.
+    let recorded = async || store.get_status("default").await.expect("a store").status?.passwords;
+    let passwords = until("the status has the epoch", recorded).await;
+    assert_eq!(passwords.epoch, 1);
+    drop(operator);
+    let long_ago = json!({"status": {"passwords": {"epoch": 1, "since": "2026-01-01T00:00:00Z"}}});
+    let patch = Patch::Merge(&long_ago);
+    store.patch_status("default", &PatchParams::default(), &patch).await.expect("a changed status");
+    let operator = start_operator(plane, &redis, &control, "1").await;
+    until("the old password is not accepted any more", async || {
+        let rule = user_of(&users(&mut connection.clone()).await, &shop)?;
+        (rule.matches(" #").count() == 1 && !rule.contains(hash)).then_some(())
+    })
+    .await;
+    let passwords = until("the status has the epoch", recorded).await;
+    assert_eq!(passwords.since.0.to_string(), "2026-01-01T00:00:00Z");
+    shop.wait_for("p", "StoreHealthy", "True Healthy").await;
 
     // A restart without data: within the local quota until the users and the library are back, then exact.
     redis.restart().await;

@@ -56,6 +56,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "callers" => (Vec::new(), redis::callers::measure(cores).await?).into(),
             "new-keys" => redis::new_keys::measure(cores).await?.into(),
             "few-callers" => redis::few_callers::measure(cores).await?.into(),
+            "fcall" => redis::fcall::measure(cores).await?.into(),
             "processes" => redis::processes::measure(cores).await?.into(),
             "leases" => redis::leases::measure(cores).await?.into(),
             "redis-size" => redis::size::measure(cores).await?.into(),

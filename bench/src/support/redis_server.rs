@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
+use sluice_store::redis::Calls;
+use sluice_store::redis::library::Library;
 use sluice_store::{RedisOptions, RedisStore, StoreHealth};
 use sluice_tests::process::{Process, free_port};
 use sluice_tests::wait::until;
@@ -60,6 +62,12 @@ impl RedisServer {
         Ok(Arc::new(patient_store(&self.url).await?))
     }
 
+    /// Loads the function library, and starts a store that calls it.
+    pub(crate) async fn store_of_functions(&self) -> anyhow::Result<Arc<RedisStore>> {
+        self.command(&["FUNCTION", "LOAD", "REPLACE", Library::current().source()]).await?;
+        Ok(Arc::new(patient_store_of(&self.url, Calls::Functions).await?))
+    }
+
     /// Runs a command.
     pub(crate) async fn command(&self, words: &[&str]) -> anyhow::Result<Value> {
         let mut command = redis::cmd(words.first().context("the command is empty")?);
@@ -77,7 +85,12 @@ impl RedisServer {
 
     /// Returns the number of script calls since CONFIG RESETSTAT.
     pub(crate) async fn script_calls(&self) -> anyhow::Result<u64> {
-        let line = self.info("commandstats", "cmdstat_evalsha").await?;
+        self.calls("evalsha").await
+    }
+
+    /// Returns the number of calls of a command since CONFIG RESETSTAT. Fails if there was none.
+    pub(crate) async fn calls(&self, command: &str) -> anyhow::Result<u64> {
+        let line = self.info("commandstats", &format!("cmdstat_{command}")).await?;
         let calls = line.split(',').find_map(|field| field.strip_prefix("calls="));
         Ok(calls.context("commandstats has no calls")?.parse()?)
     }
@@ -86,8 +99,13 @@ impl RedisServer {
 /// Starts a store with the longest latency budget there is, 10 s, because the parts measure work and not
 /// waiting. Waits until the store is healthy.
 pub(crate) async fn patient_store(url: &str) -> anyhow::Result<RedisStore> {
+    patient_store_of(url, Calls::Scripts).await
+}
+
+async fn patient_store_of(url: &str, calls: Calls) -> anyhow::Result<RedisStore> {
     let mut options = RedisOptions::from_url(url)?;
     options.latency_budget = Duration::from_secs(10);
+    options.calls = calls;
     let store = RedisStore::start(options)?;
     wait_until_healthy(&store).await;
     Ok(store)

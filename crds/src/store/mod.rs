@@ -10,4 +10,4 @@ pub mod status;
 
 pub use servers::Servers;
 pub use spec::{Access, CompiledStore, RateLimitStore, RateLimitStoreSpec, SecretRef, TlsConnection};
-pub use status::{RateLimitStoreStatus, SidecarCounts};
+pub use status::{PasswordEpoch, RateLimitStoreStatus, SidecarCounts};

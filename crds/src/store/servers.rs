@@ -99,7 +99,15 @@ fn parse_all(at: &Field<'_>, texts: &[String], port: u16) -> Vec<Endpoint> {
 }
 
 fn parse(at: &Field<'_>, text: &str, port: u16) -> Option<Endpoint> {
-    at.accept(Endpoint::parse(text, port).map_err(|what| format!("{text:?} {what}: write HOST or HOST:PORT")))
+    at.accept(match text.split_once("://") {
+        // What follows may contain a password.
+        Some((scheme, _)) => {
+            Err(format!("begins with the scheme `{scheme}://`: write HOST or HOST:PORT, without a scheme"))
+        }
+        None => {
+            Endpoint::parse(text, port).map_err(|what| format!("{text:?} {what}: write HOST or HOST:PORT"))
+        }
+    })
 }
 
 /// Writes `HOST:PORT`, with an IPv6 address in brackets.

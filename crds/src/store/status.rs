@@ -1,6 +1,6 @@
 //! The observed state of a store.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,19 @@ pub struct RateLimitStoreStatus {
     /// Numbers of sidecars that use the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecars: Option<SidecarCounts>,
+    /// Passwords of the users of the namespaces. Only with access Managed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passwords: Option<PasswordEpoch>,
+}
+
+/// Passwords of the users of a managed store.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PasswordEpoch {
+    /// The passwordEpoch of the store to which they belong.
+    pub epoch: i64,
+    /// Time since which they are used. Those of the number before are accepted for five minutes more.
+    pub since: Time,
 }
 
 /// Numbers of sidecars. A sidecar reports on a store when a policy of its pod counts there.

@@ -202,6 +202,7 @@ impl StoreController {
             is_default: *key == self.rules.default,
             access: &usable.access,
             password_epoch: usable.password_epoch,
+            recorded: objects.get(key).and_then(|object| status_of(object)?.passwords),
         });
         // Before, users of namespaces whose policies have not been read yet would be removed.
         if self.hub.has_policies() {
@@ -376,9 +377,14 @@ impl StoreController {
         for (key, resolved) in &resolving.resolved {
             let Some(object) = resolving.objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
-            let previous: Option<RateLimitStoreStatus> =
-                object.data.get("status").and_then(|status| serde_json::from_value(status.clone()).ok());
+            let previous = status_of(object);
             let provisioned = state.managed.provisioned(key);
+            let recorded = || previous.as_ref().and_then(|previous| previous.passwords.clone());
+            let passwords = match state.usable.get(key).map(|usable| usable.kind) {
+                Some(Access::Shared) => None,
+                // A new leader does not manage the store from its first reconcile on.
+                Some(Access::Managed) | None => state.managed.passwords(key).or_else(recorded),
+            };
             let observed = Observed {
                 key,
                 generation: object.metadata.generation.unwrap_or_default(),
@@ -387,6 +393,7 @@ impl StoreController {
                 reports: &self.hub.store_reports((!is_default).then_some(key)),
                 own: state.own.health().filter(|_| is_default),
                 provisioned: provisioned.as_ref(),
+                passwords,
                 previous: previous.as_ref(),
             };
             let status = status(&observed, Timestamp::now());
@@ -414,8 +421,10 @@ impl StoreController {
             let conditions = status.conditions.iter();
             conditions.map(|condition| (condition.status.clone(), condition.reason.clone())).collect()
         };
-        let is_new = previous.map(|previous| (previous.observed_generation, reasons(previous)))
-            != Some((status.observed_generation, reasons(status)));
+        let parts = |status: &RateLimitStoreStatus| {
+            (status.observed_generation, reasons(status), status.passwords.clone())
+        };
+        let is_new = previous.map(parts) != Some(parts(status));
         let now = Instant::now();
         let waited = written.get(key).is_none_or(|at| now.duration_since(*at) >= NUMBERS_EVERY);
         if is_new || waited {
@@ -456,4 +465,9 @@ impl StoreController {
             }
         }
     }
+}
+
+/// Returns the status of a store.
+fn status_of(object: &DynamicObject) -> Option<RateLimitStoreStatus> {
+    object.data.get("status").and_then(|status| serde_json::from_value(status.clone()).ok())
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_config::message::StoreReport;
 use sluice_crds::conditions::{reasons, types};
-use sluice_crds::store::SidecarCounts;
+use sluice_crds::store::{PasswordEpoch, SidecarCounts};
 use sluice_crds::{RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::Problem;
 use sluice_store::{FaultCause, StoreHealth};
@@ -38,6 +38,8 @@ pub struct Observed<'a> {
     pub own: Option<(StoreHealth, Option<FaultCause>)>,
     /// Work of the operator at the servers. Only for managed stores.
     pub provisioned: Option<&'a Provisioned>,
+    /// Passwords of the users. Only for managed stores.
+    pub passwords: Option<PasswordEpoch>,
     /// Status that the store has.
     pub previous: Option<&'a RateLimitStoreStatus>,
 }
@@ -80,6 +82,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
             healthy: count(healthy),
             summary: format!("{healthy}/{}", observed.reports.len()),
         }),
+        passwords: observed.passwords.clone(),
     }
 }
 

@@ -4,19 +4,26 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use sluice_limiter::{MAX_COUNT, MAX_PERIOD_MS};
+
+use super::batch::MAX_WAITING;
 use super::scripts::Script;
+use crate::check::{MAX_COUNTERS, MAX_RATES};
 
 /// Beginning of the names of all releases' libraries.
 pub(crate) const PREFIX: &str = "sluice_";
 
-/// Bounds of a call, so that nobody blocks the server for long. The largest calls of this crate stay far below.
-const MAX_KEYS: usize = 1_024;
-const MAX_ARGUMENT: usize = 128 << 10;
+/// Maximum number of records that one call touches. A batch has fewer, but a check is never split.
+const MAX_RECORDS: usize = MAX_COUNTERS * MAX_RATES;
+/// Bounds of a call, so that nobody blocks the server for long. The largest calls of this crate stay below.
+const MAX_KEYS: usize = MAX_RECORDS;
+const MAX_ARGUMENT: usize = 64 << 10;
 
-/// Refuses plain checks whose number is not that of the keys. Each takes memory for its reply.
-const PLAIN_GUARD: &str = "local checks = 0\n\
-                           for at = 21, #ARGV[1], 26 do checks = checks + struct.unpack('<I2', ARGV[1], at) end\n\
-                           if checks ~= #KEYS then return redis.error_reply('ERR not one key for each check') end\n";
+/// The functions that refuse arguments out of range.
+const BOUNDS: &str = include_str!("script/lua/bounds.lua");
+
+/// Lets the general script read the numbers that were checked, instead of decoding its argument again.
+const CHECKED: &str = "local numbers\nlocal checked = {unpack = function() return numbers end}\n";
 
 /// The library.
 #[derive(Debug)]
@@ -35,21 +42,16 @@ impl Library {
     }
 
     fn new() -> Self {
-        let sources = Script::ALL.map(Script::source).concat();
-        let hash = redis::Script::new(&sources).get_hash().chars().take(16).collect::<String>();
+        let preamble = preamble();
+        let content = preamble.clone() + &Script::ALL.map(body).concat();
+        let hash = redis::Script::new(&content).get_hash().chars().take(16).collect::<String>();
         let name = format!("{PREFIX}{hash}");
         let functions = Script::ALL.map(|script| format!("{name}_{script:?}").to_lowercase());
-        let mut source = format!("#!lua name={name}\n");
+        let mut source = format!("#!lua name={name}\n{preamble}");
         for (script, function) in Script::ALL.into_iter().zip(&functions) {
-            let body = script.source();
-            let guard = if script == Script::Plain { PLAIN_GUARD } else { "" };
-            let _ = writeln!(
-                source,
-                "redis.register_function('{function}', function(KEYS, ARGV)\n\
-                 if #KEYS > {MAX_KEYS} or #ARGV ~= 1 or #ARGV[1] > {MAX_ARGUMENT} then\n\
-                 return redis.error_reply('ERR more than {MAX_KEYS} keys or {MAX_ARGUMENT} bytes of arguments')\nend\n\
-                 {guard}{body}\nend)"
-            );
+            let body = body(script);
+            let _ =
+                writeln!(source, "redis.register_function('{function}', function(KEYS, ARGV)\n{body}\nend)");
         }
         Self { name, functions, source }
     }
@@ -76,4 +78,31 @@ impl Library {
     pub(crate) fn function(&self, script: Script) -> &str {
         &self.functions[script as usize]
     }
+}
+
+/// Returns what all functions use.
+fn preamble() -> String {
+    format!(
+        "local MAX_CALLERS, MAX_COUNT, MAX_COUNTERS = {MAX_WAITING}, {MAX_COUNT}, {MAX_COUNTERS}\n\
+         local MAX_PERIOD, MAX_RATES, MAX_RECORDS = {MAX_PERIOD_MS}, {MAX_RATES}, {MAX_RECORDS}\n{BOUNDS}{CHECKED}"
+    )
+}
+
+/// Returns the body of the function that runs a script.
+fn body(script: Script) -> String {
+    let refuse = match script {
+        Script::Single | Script::Plain => "refuse_plain(KEYS, ARGV[1])",
+        Script::Runs => "refuse_runs(KEYS, ARGV[1])",
+        Script::General => "refuse_general(KEYS, numbers)",
+    };
+    let (decode, checked) = match script {
+        Script::General => ("numbers = cmsgpack.unpack(ARGV[1])\n", "local cmsgpack = checked\n"),
+        _ => Default::default(),
+    };
+    format!(
+        "if #KEYS > {MAX_KEYS} or #ARGV ~= 1 or #ARGV[1] > {MAX_ARGUMENT} then\n\
+         return redis.error_reply('ERR more than {MAX_KEYS} keys or {MAX_ARGUMENT} bytes of arguments')\nend\n\
+         {decode}local refusal = {refuse}\nif refusal then return redis.error_reply(refusal) end\n{checked}{}",
+        script.source()
+    )
 }

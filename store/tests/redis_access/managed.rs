@@ -5,27 +5,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checks::{admitted, check, counter, healthy, patient, rate};
+use crate::checks::{admitted, check, counter, failing, healthy, patient, rate};
 use crate::cluster::Cluster;
 use crate::sentinel::Watched;
 use crate::support::{Redis, eventually};
 use redis::{Connection, RedisResult, Value};
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
-use sluice_store::redis::Secret;
+use sluice_store::failure::StoreFault;
 use sluice_store::redis::admin::{Administrator, ManagedUser, Role};
 use sluice_store::redis::library::Library;
+use sluice_store::redis::{Secret, StoreCredentials};
 use sluice_store::{Counter, FaultCause, KeyHash, LimitSpec, RedisStore};
 
-fn user(namespace: &str) -> ManagedUser {
+pub(crate) fn user(namespace: &str) -> ManagedUser {
     ManagedUser { namespace: namespace.into(), passwords: vec![Secret::new(format!("{namespace}-password"))] }
 }
 
-fn administrator(url: &str) -> Administrator {
+pub(crate) fn administrator(url: &str) -> Administrator {
     Administrator::new(patient(url)).unwrap()
 }
 
 /// Brings all servers up to date, and asserts that all of them are.
-async fn provision(administrator: &Administrator, namespaces: &[&str]) -> Vec<Role> {
+pub(crate) async fn provision(administrator: &Administrator, namespaces: &[&str]) -> Vec<Role> {
     let users: Vec<_> = namespaces.iter().map(|namespace| user(namespace)).collect();
     let reports = administrator.provision(&users).await.unwrap();
     for report in &reports {
@@ -34,8 +35,14 @@ async fn provision(administrator: &Administrator, namespaces: &[&str]) -> Vec<Ro
     reports.into_iter().map(|report| report.role).collect()
 }
 
-fn store(url: &str, namespace: &str) -> RedisStore {
+pub(crate) fn store(url: &str, namespace: &str) -> RedisStore {
     RedisStore::start(user(namespace).options(&patient(url))).unwrap()
+}
+
+/// Connects with the credentials of a namespace.
+pub(crate) fn user_connection(redis: &Redis, namespace: &str) -> Connection {
+    let url = format!("redis://sluice%3a%40{namespace}:{namespace}-password@127.0.0.1:{}", redis.port);
+    redis::Client::open(url).unwrap().get_connection().unwrap()
 }
 
 /// Returns a counter of a namespace with 10 requests per year.
@@ -166,11 +173,9 @@ async fn a_tenant_reaches_nothing_of_another_namespace_nor_of_the_server() {
         redis::cmd("CONFIG").arg(&["GET", "*max*"]).query(admin).unwrap()
     };
     let config_before = config(&mut admin);
-    let url = format!("redis://sluice%3a%40shop:shop-password@127.0.0.1:{}", redis.port);
     let (own, other) = (shop.key(&of("shop", 1)), mall.key(&of("mall", 1)));
     for line in ATTACKS.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let client = redis::Client::open(url.as_str()).unwrap();
-        let mut connection = client.get_connection().unwrap();
+        let mut connection = user_connection(&redis, "shop");
         connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let function = &Library::current().functions()[3];
         let mut words = line.split(' ').map(|word| match word {
@@ -208,8 +213,7 @@ async fn arguments_of_any_kind_end_soon_and_change_only_own_keys() {
     provision(&administrator, &["shop", "mall"]).await;
     let mall = store(&redis.url(), "mall");
     assert_eq!(admitted(&mall, &[of("mall", 1)], 4).await, 4);
-    let url = format!("redis://sluice%3a%40shop:shop-password@127.0.0.1:{}", redis.port);
-    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let mut connection = user_connection(&redis, "shop");
     let mut random = 1u64;
     let mut next = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -371,15 +375,91 @@ async fn every_server_of_a_cluster_has_the_users_and_every_master_the_library() 
     }
 }
 
+/// The rights of an administrator that the documentation names, at the servers and at sentinels.
+const ADMINISTRATOR: [&str; 6] =
+    ["+acl|setuser", "+acl|deluser", "+acl|list", "+function|load", "+function|list", "+info"];
+const WATCHER: [&str; 5] =
+    ["+acl|setuser", "+acl|deluser", "+acl|list", "+sentinel|master", "+sentinel|replicas"];
+
 #[tokio::test]
-async fn sentinels_and_replicas_have_the_users_before_a_failover() {
-    let watched = Watched::start();
-    let administrator = administrator(&watched.url());
-    eventually("the replica is known", || async {
-        provision(&administrator, &["shop"]).await.contains(&Role::Replica)
+async fn sentinels_and_replicas_have_the_users_and_their_new_passwords_before_a_failover() {
+    let mut watched = Watched::start();
+    watched.set_users(("watcher", &WATCHER), ("administrator", &ADMINISTRATOR));
+    let credentials = StoreCredentials {
+        username: Some("administrator".into()),
+        password: Some(Secret::new("secret")),
+        sentinel_username: Some("watcher".into()),
+        sentinel_password: Some(Secret::new("secret")),
+        ..StoreCredentials::default()
+    };
+    let options = patient(&watched.url()).with_credentials(credentials).unwrap();
+    let administrator = Administrator::new(options.clone()).unwrap();
+    let with = |passwords: &[&str]| ManagedUser {
+        namespace: "shop".into(),
+        passwords: passwords.iter().map(|&password| Secret::new(password)).collect(),
+    };
+    let set = async |user: ManagedUser| {
+        let reports = administrator.provision(&[user]).await.unwrap();
+        assert!(reports.iter().all(|report| report.problem.is_none()), "{reports:?}");
+        let mut roles: Vec<_> = reports.iter().map(|report| report.role as u8).collect();
+        roles.sort_unstable();
+        roles
+            == [Role::Master, Role::Replica, Role::Sentinel, Role::Sentinel, Role::Sentinel]
+                .map(|role| role as u8)
+    };
+    eventually("all servers are administered", || set(with(&["old"]))).await;
+    let old = RedisStore::start(with(&["old"]).options(&options)).unwrap();
+    assert_eq!(admitted(&old, &[of("shop", 1)], 2).await, 2);
+    assert!(set(with(&["new", "old"])).await);
+    let new = RedisStore::start(with(&["new"]).options(&options)).unwrap();
+    assert_eq!(admitted(&new, &[of("shop", 1)], 2).await, 2);
+    assert_eq!(admitted(&old, &[of("shop", 1)], 2).await, 2);
+    assert!(set(with(&["new"])).await);
+
+    // A tenant can look up the master, and nothing else.
+    for sentinel in &watched.sentinels {
+        let login = |password: &str| {
+            let url = format!("redis://sluice%3a%40shop:{password}@127.0.0.1:{}", sentinel.port);
+            redis::Client::open(url).unwrap().get_connection()
+        };
+        assert!(login("old").is_err(), "the old password");
+        let mut tenant = login("new").unwrap();
+        let mut run = |line: &str| -> RedisResult<Value> {
+            let words: Vec<&str> = line.split(' ').collect();
+            match redis::cmd(words[0]).arg(&words[1..]).query(&mut tenant)? {
+                Value::ServerError(error) => Err(error.into()),
+                value => Ok(value),
+            }
+        };
+        assert!(run("SENTINEL GET-MASTER-ADDR-BY-NAME main").is_ok());
+        for line in [
+            "SENTINEL FAILOVER main",
+            "SENTINEL RESET *",
+            "SENTINEL REMOVE main",
+            "SENTINEL SET main quorum 1",
+            "SENTINEL MONITOR other 127.0.0.1 1 1",
+            "SENTINEL MASTERS",
+            "SENTINEL CONFIG GET *",
+            "ACL LIST",
+            "ACL SETUSER sluice:@shop +@all",
+            "INFO",
+            "SHUTDOWN",
+            "SUBSCRIBE __sentinel__:hello",
+            "PUBLISH __sentinel__:hello x",
+        ] {
+            assert!(run(line).is_err(), "{line}");
+        }
+    }
+
+    // The replica that takes over has the user with the new password only.
+    watched.master.kill();
+    failing(&new, StoreFault::Unreachable).await;
+    healthy(&new).await;
+    let late = RedisStore::start(with(&["old"]).options(&options)).unwrap();
+    eventually("the old password is refused", || async {
+        late.fault_cause() == Some(FaultCause::AuthenticationFailed)
     })
     .await;
-    let shop = store(&watched.url(), "shop");
-    healthy(&shop).await;
-    assert_eq!(admitted(&shop, &[of("shop", 1)], 11).await, 10);
+    assert!(admitted(&new, &[of("shop", 1)], 11).await >= 4);
+    assert_eq!(admitted(&new, &[of("shop", 2)], 11).await, 10);
 }

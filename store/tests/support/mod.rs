@@ -1,14 +1,18 @@
-//! A Redis server for a test.
+//! A Redis or Valkey server for a test.
 
 #![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A `redis-server` on a free port, without persistence. Dropping it kills the server.
+/// Names the program that is started instead of `redis-server`, by which tests run with Valkey.
+pub const PROGRAM: &str = "SLUICE_TEST_SERVER";
+
+/// A server on a free port, without persistence. Dropping it kills the server.
 pub struct Redis {
+    program: String,
     child: Option<Child>,
     /// Port on 127.0.0.1.
     pub port: u16,
@@ -18,41 +22,46 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with additional arguments and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_on(free_port, arguments)
+        Self::start_on(&program(), free_port, arguments)
     }
 
     /// Starts a server like [`Redis::start`], on a port that stays free while the server is down, because the
     /// system does not assign it to connections.
     pub fn start_restartable(arguments: &[&str]) -> Self {
-        Self::start_on(quiet_port, arguments)
+        Self::start_on(&program(), quiet_port, arguments)
+    }
+
+    /// Starts a server like [`Redis::start_restartable`], with this program.
+    pub fn start_program(program: &str) -> Self {
+        Self::start_on(program, quiet_port, &[])
     }
 
     /// Starts a server on this port.
     pub fn start_at(port: u16, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut redis = Self { child: None, port, arguments };
-        assert!(redis.try_start(), "redis-server did not start on port {port}");
+        let mut redis = Self { program: program(), child: None, port, arguments };
+        assert!(redis.try_start(), "{} did not start on port {port}", redis.program);
         redis
     }
 
-    fn start_on(any_port: fn() -> u16, arguments: &[&str]) -> Self {
+    fn start_on(program: &str, any_port: fn() -> u16, arguments: &[&str]) -> Self {
         let mut arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another test may have taken the port since it was free.
         for _ in 0..10 {
             let port = any_port();
-            let mut redis = Self { child: None, port, arguments };
+            let mut redis = Self { program: program.to_owned(), child: None, port, arguments };
             if redis.try_start() {
                 return redis;
             }
             arguments = std::mem::take(&mut redis.arguments);
         }
-        panic!("redis-server did not start on any of 10 ports");
+        panic!("{program} did not start on any of 10 ports");
     }
 
     /// Restarts the server on the same port. It keeps no data, unless its arguments enable persistence.
     pub fn restart(&mut self) {
         self.kill();
-        assert!(self.try_start(), "redis-server did not start again on port {}", self.port);
+        assert!(self.try_start(), "{} did not start again on port {}", self.program, self.port);
     }
 
     /// Restarts the server with further arguments, and returns while it still reads its data.
@@ -96,13 +105,22 @@ impl Redis {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
+    /// Returns the most memory that the process ever had resident, in bytes. It includes what Lua allocates, which
+    /// INFO does not.
+    pub fn peak_memory(&self) -> u64 {
+        let pid = self.child.as_ref().expect("the server runs").id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        1024 * line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap()
+    }
+
     fn signal(&self, name: &str) {
         let pid = self.child.as_ref().expect("the server runs").id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     fn spawn(&self) -> Child {
-        Command::new("redis-server")
+        Command::new(&self.program)
             .args([
                 "--port",
                 &self.port.to_string(),
@@ -119,7 +137,10 @@ impl Redis {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("cannot run redis-server, which these tests need and `make test` installs: {error}")
+                panic!(
+                    "cannot run {}, which these tests need and `make test` installs: {error}",
+                    self.program
+                )
             })
     }
 
@@ -144,6 +165,29 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Returns the program of the servers.
+pub fn program() -> String {
+    std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".into())
+}
+
+/// Returns the program that `SLUICE_VALKEY` names, or `valkey-server` on the path. Prints a message and returns `None` if
+/// Valkey is not installed.
+pub fn valkey() -> Option<String> {
+    let named = std::env::var("SLUICE_VALKEY").ok().filter(|program| !program.is_empty());
+    let is_named = named.is_some();
+    let program = named.unwrap_or_else(|| "valkey-server".into());
+    match Command::new(&program).arg("--version").stdout(Stdio::null()).status() {
+        Ok(_) => Some(program),
+        Err(error) if is_named => panic!("SLUICE_VALKEY={program} cannot be run: {error}"),
+        Err(_) => {
+            // The test harness captures the output of macros like `eprintln`.
+            let text = b"SKIPPED: no valkey-server on the path; name one with SLUICE_VALKEY\n";
+            std::io::stderr().write_all(text).unwrap();
+            None
+        }
     }
 }
 

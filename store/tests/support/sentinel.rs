@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tempfile::TempDir;
 
-use crate::support::{Redis, quiet_port, until};
+use crate::support::{Redis, program, quiet_port, until};
 
 /// A sentinel. Dropping it kills the process.
 pub struct Sentinel {
@@ -28,7 +28,7 @@ impl Sentinel {
                 dir.path().display()
             );
             std::fs::write(&file, text).unwrap();
-            let child = Command::new("redis-server")
+            let child = Command::new(program())
                 .arg(file)
                 .arg("--sentinel")
                 .stdout(Stdio::null())
@@ -47,7 +47,7 @@ impl Sentinel {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        panic!("redis-server --sentinel did not start on any of 10 ports");
+        panic!("{} --sentinel did not start on any of 10 ports", program());
     }
 
     pub fn url(&self) -> String {

@@ -5,7 +5,6 @@ use crate::report::plot_data::PlotData;
 use crate::report::sample::Sample;
 use crate::support::cores::Cores;
 use crate::support::keys::{UNREACHABLE, limit};
-use crate::support::rounds::interleave;
 
 const ROUNDS: u64 = 3;
 const CLIENTS: u64 = 100_000;
@@ -33,18 +32,9 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<PlotData> {
     let doubling = std::iter::successors(Some(1), |callers| Some(callers * 2));
     for callers in doubling.take_while(|&callers| callers <= MOST_CALLERS) {
         let checks = (callers * 500).clamp(4_000, 48_000);
-        let load = Load {
-            limit: limit.clone(),
-            global: None,
-            clients: CLIENTS,
-            new_clients: false,
-            callers,
-            checks,
-        };
-        let rounds = interleave(ROUNDS, async |side, round| {
-            testbed.run(side.of([Target::Store, Target::MultiIncrby]), &load, round).await
-        })
-        .await?;
+        let load = Load::of_callers(limit.clone(), CLIENTS, callers, checks);
+        let targets = [Target::Store, Target::MultiIncrby];
+        let rounds = testbed.compare(ROUNDS, targets, [&load, &load]).await?;
         let (ours, peers): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
         let values = [ours, peers].into_iter().flat_map(|rounds| {
             VALUES.into_iter().flat_map(move |(_, value)| {

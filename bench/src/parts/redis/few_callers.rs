@@ -1,13 +1,12 @@
 //! A few callers on one connection, as most sidecars have: little or nothing to batch. 100k keys, against
 //! MULTI/INCRBY.
 
-use super::load::{Load, Round, Target, Testbed, expect_all_admitted};
+use super::load::{Load, Round, Target, Testbed, expect_all_admitted, values};
 use crate::peers::multi_incrby;
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
 use crate::support::cores::Cores;
 use crate::support::keys::{UNREACHABLE, limit};
-use crate::support::rounds::interleave;
 
 const ROUNDS: u64 = 7;
 const CALLERS: [u64; 5] = [1, 2, 4, 8, 16];
@@ -21,22 +20,12 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let limit = limit("bench/policy/few-callers", UNREACHABLE)?;
     let mut rows = Vec::new();
     for callers in CALLERS {
-        let load = Load {
-            limit: limit.clone(),
-            global: None,
-            clients: CLIENTS,
-            new_clients: false,
-            callers,
-            checks: CHECKS,
-        };
-        let rounds = interleave(ROUNDS, async |side, round| {
-            testbed.run(side.of([Target::Store, Target::MultiIncrby]), &load, round).await
-        })
-        .await?;
+        let load = Load::of_callers(limit.clone(), CLIENTS, callers, CHECKS);
+        let targets = [Target::Store, Target::MultiIncrby];
+        let rounds = testbed.compare(ROUNDS, targets, [&load, &load]).await?;
         let mut verification = Verification::default();
         expect_all_admitted(&mut verification, &rounds);
-        let micros = |round: &Round| round.redis_micros();
-        let values: Vec<_> = rounds.iter().map(|(ours, peers)| (micros(ours), micros(peers))).collect();
+        let values = values(&rounds, Round::redis_micros);
         let what = format!("Redis store: {callers} callers of one connection, CPU of Redis");
         rows.push(
             Row::compared(what, "us/check", &values, multi_incrby::NAME, &verification)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::load::{CALLERS, CHECKS, Load, Round, Target, Testbed, expect_all_admitted};
+use super::load::{CALLERS, CHECKS, Load, Round, Target, Testbed, expect_all_admitted, values};
 use crate::peers::limitador::start_in_redis;
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
@@ -75,8 +75,8 @@ async fn compare(
         _ => ("limitador, AsyncRedisStorage", Some(Aim::RatioAtLeast(3.0))),
     };
     let row = |title: &str, unit: &str, value: fn(&Round) -> f64| {
-        let values: Vec<_> = rounds.iter().map(|(ours, peers)| (value(ours), value(peers))).collect();
-        let row = Row::compared(format!("Redis store: {what}, {title}"), unit, &values, name, &verification);
+        let what = format!("Redis store: {what}, {title}");
+        let row = Row::compared(what, unit, &values(&rounds, value), name, &verification);
         Row { aim, ..row }
     };
     Ok(vec![

@@ -13,22 +13,27 @@ use crate::support::keys::{check, counter, key};
 use crate::support::procfs::Processes;
 use crate::support::random::Random;
 use crate::support::redis_server::RedisServer;
+use crate::support::rounds::interleave;
 
 /// The usual number of callers and of checks.
 pub(super) const CALLERS: u64 = 256;
 pub(super) const CHECKS: u64 = 102_400;
 
-/// A Redis, and the two implementations that can be loaded.
+/// A Redis, and the implementations that can be loaded.
 pub(super) struct Testbed {
     pub(super) redis: RedisServer,
     store: Arc<RedisStore>,
+    functions: Arc<RedisStore>,
     multi_incrby: MultiIncrby,
 }
 
 /// The implementation that callers use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
+    /// The store, which calls its scripts by EVALSHA.
     Store,
+    /// The store, which calls its scripts as functions, by FCALL.
+    Functions,
     MultiIncrby,
 }
 
@@ -52,6 +57,11 @@ impl Load {
     /// The usual number of callers and checks, with one limit.
     pub(super) fn new(limit: Arc<LimitSpec>, clients: u64) -> Self {
         Self { limit, global: None, clients, new_clients: false, callers: CALLERS, checks: CHECKS }
+    }
+
+    /// The load of so many callers, which send this number of checks together.
+    pub(super) fn of_callers(limit: Arc<LimitSpec>, clients: u64, callers: u64, checks: u64) -> Self {
+        Self { callers, checks, ..Self::new(limit, clients) }
     }
 
     fn check(&self, client: u64) -> CheckRequest {
@@ -87,6 +97,11 @@ impl Round {
         self.client_cpu.as_secs_f64() * 1e6 / self.checks as f64
     }
 
+    /// Time from a check to its response, in microseconds, if each caller waits for it.
+    pub(super) fn latency_micros(&self, callers: u64) -> f64 {
+        self.wall.as_secs_f64() * 1e6 * callers as f64 / self.checks as f64
+    }
+
     /// CPU time of Redis a check, in microseconds.
     pub(super) fn redis_micros(&self) -> f64 {
         self.redis_cpu.as_secs_f64() * 1e6 / self.checks as f64
@@ -94,11 +109,22 @@ impl Round {
 }
 
 impl Testbed {
-    /// Starts a Redis and connects both implementations.
+    /// Starts a Redis and connects all implementations.
     pub(super) async fn start(cores: Cores) -> anyhow::Result<Self> {
         let redis = RedisServer::start(cores).await?;
-        let (store, multi_incrby) = (redis.store().await?, MultiIncrby::new(redis.connection().await?));
-        Ok(Self { redis, store, multi_incrby })
+        let (store, functions) = (redis.store().await?, redis.store_of_functions().await?);
+        let multi_incrby = MultiIncrby::new(redis.connection().await?);
+        Ok(Self { redis, store, functions, multi_incrby })
+    }
+
+    /// Runs rounds of two targets in turn, each with its load.
+    pub(super) async fn compare(
+        &self,
+        rounds: u64,
+        targets: [Target; 2],
+        loads: [&Load; 2],
+    ) -> anyhow::Result<Vec<(Round, Round)>> {
+        interleave(rounds, async |side, round| self.run(side.of(targets), side.of(loads), round).await).await
     }
 
     /// Runs one round of a load.
@@ -108,7 +134,8 @@ impl Testbed {
         let callers: Vec<_> = (0..load.callers)
             .map(|caller| {
                 let random = Clients { caller, seed, random: Random::new(seed * load.callers + caller + 1) };
-                let (store, multi_incrby) = (self.store.clone(), self.multi_incrby.clone());
+                let store = if target == Target::Functions { &self.functions } else { &self.store };
+                let (store, multi_incrby) = (store.clone(), self.multi_incrby.clone());
                 tokio::spawn(call(target, store, multi_incrby, load.clone(), random))
             })
             .collect();
@@ -155,13 +182,18 @@ async fn call(
     for n in 0..load.checks / load.callers {
         let client = clients.next(&load, n);
         admitted += u64::from(match target {
-            Target::Store => store.check(load.check(client)).await?.admitted,
+            Target::Store | Target::Functions => store.check(load.check(client)).await?.admitted,
             Target::MultiIncrby => {
                 multi_incrby.check(&limit.scope, key(client), requests, limit.rates.len()).await?
             }
         });
     }
     Ok(admitted)
+}
+
+/// Returns a value of both sides in each round.
+pub(super) fn values(rounds: &[(Round, Round)], value: impl Fn(&Round) -> f64) -> Vec<(f64, f64)> {
+    rounds.iter().map(|(ours, peers)| (value(ours), value(peers))).collect()
 }
 
 /// Verifies that both sides admitted every check.

@@ -3,7 +3,7 @@
 //! - [`load`]: many callers on one connection, of the store or of MULTI/INCRBY.
 //! - [`throughput`]: 256 callers against MULTI/INCRBY; [`limitador`]: against limitador; [`callers`]: plotted
 //!   over the number of callers; [`few_callers`]: 1 to 16 against MULTI/INCRBY;
-//!   [`new_keys`]: a flood of new keys.
+//!   [`new_keys`]: a flood of new keys; [`fcall`]: as functions against scripts.
 //! - [`processes`]: many processes with one caller each; [`caller`]: that child process.
 //! - [`leases`]: calls to Redis for a leased limit.
 //! - [`size`]: bytes a user in Redis; [`longest_call`]: how long a call blocks Redis; [`outage`]: Redis is
@@ -11,6 +11,7 @@
 
 pub(super) mod caller;
 pub(super) mod callers;
+pub(super) mod fcall;
 pub(super) mod few_callers;
 pub(super) mod leases;
 pub(super) mod limitador;

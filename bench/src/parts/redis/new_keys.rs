@@ -2,13 +2,12 @@
 //! maximum, where the overflow counter decides, against MULTI/INCRBY. And known keys of a limit with a maximum, against
 //! the same limit without one.
 
-use super::load::{Load, Round, Target, Testbed, expect_all_admitted};
+use super::load::{Load, Round, Target, Testbed, expect_all_admitted, values};
 use crate::peers::multi_incrby;
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
 use crate::support::cores::Cores;
 use crate::support::keys::{UNREACHABLE, limit, limit_of_keys};
-use crate::support::rounds::interleave;
 
 const ROUNDS: u64 = 7;
 /// More keys than a part sends.
@@ -24,9 +23,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let uncounted = limit("bench/policy/uncounted", UNREACHABLE)?;
     let new = |limit: &std::sync::Arc<_>, callers, checks| Load {
         new_clients: true,
-        callers,
-        checks,
-        ..Load::new(std::sync::Arc::clone(limit), 1)
+        ..Load::of_callers(std::sync::Arc::clone(limit), 1, callers, checks)
     };
     for (what, callers, checks) in [("256 callers", 256, 51_200), ("1 caller", 1, 8_000)] {
         for (title, ours, peers, target, peer_name, aim) in [
@@ -56,13 +53,9 @@ async fn compare(
     peer_name: &str,
     aim: f64,
 ) -> anyhow::Result<Row> {
-    let rounds = interleave(ROUNDS, async |side, round| {
-        testbed.run(side.of(targets), side.of([&loads[0], &loads[1]]), round).await
-    })
-    .await?;
+    let rounds = testbed.compare(ROUNDS, targets, [&loads[0], &loads[1]]).await?;
     let mut verification = Verification::default();
     expect_all_admitted(&mut verification, &rounds);
-    let micros = |round: &Round| round.redis_micros();
-    let values: Vec<_> = rounds.iter().map(|(ours, peers)| (micros(ours), micros(peers))).collect();
+    let values = values(&rounds, Round::redis_micros);
     Ok(Row::compared(title, "us/check", &values, peer_name, &verification).with_aim(Aim::RatioAtMost(aim)))
 }

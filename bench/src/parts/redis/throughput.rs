@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use super::load::{CHECKS, Load, Round, Target, Testbed, expect_all_admitted};
+use super::load::{CHECKS, Load, Round, Target, Testbed, expect_all_admitted, values};
 use crate::peers::multi_incrby;
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
 use crate::support::cores::Cores;
 use crate::support::keys::{PERIOD, UNREACHABLE, limit, limit_of_periods};
-use crate::support::rounds::interleave;
 
 const ROUNDS: u64 = 5;
 /// A limit that denies most checks, to verify that both sides enforce it.
@@ -63,15 +62,11 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
 
 impl Comparison<'_> {
     async fn measure(&self, testbed: &Testbed, mut verification: Verification) -> anyhow::Result<Vec<Row>> {
-        let rounds = interleave(ROUNDS, async |side, round| {
-            testbed.run(side.of(self.targets), side.of(self.loads), round).await
-        })
-        .await?;
+        let rounds = testbed.compare(ROUNDS, self.targets, self.loads).await?;
         expect_all_admitted(&mut verification, &rounds);
         let row = |title: &str, unit: &str, value: fn(&Round) -> f64| {
-            let values: Vec<_> = rounds.iter().map(|(ours, peers)| (value(ours), value(peers))).collect();
             let what = format!("Redis store: {}, {title}", self.what);
-            Row::compared(what, unit, &values, self.peer_name, &verification)
+            Row::compared(what, unit, &values(&rounds, value), self.peer_name, &verification)
         };
         Ok(vec![
             row("CPU of Redis", "us/check", Round::redis_micros).with_aim(Aim::RatioAtMost(self.aim)),

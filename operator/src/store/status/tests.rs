@@ -44,6 +44,7 @@ fn conditions(
         reports,
         own,
         provisioned: None,
+        passwords: None,
         previous: None,
     };
     let status = status(&observed, Timestamp::UNIX_EPOCH);

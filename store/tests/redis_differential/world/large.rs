@@ -9,19 +9,27 @@ use super::state::encode;
 
 /// The greatest size of a value that the scripts read.
 pub(super) const MAX_BYTES: usize = 1 << 20;
+/// The greatest number of records in a value that the scripts read.
+pub(super) const MAX_RECORDS: usize = 64;
 /// The greatest number of instants of a log.
 const MAX_INSTANTS: usize = 10_000;
 
 const LOG: Algorithm = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
 
 impl World {
-    /// Returns a value with a log of about the greatest number of instants, or one of about the greatest size.
+    /// Returns a value with a log of about the greatest number of instants, or one of about the greatest size or number of
+    /// records.
     pub(super) fn large_value(&mut self, limit: &LimitSpec) -> Vec<u8> {
         let own = limit.rates[0];
         let instants = MAX_INSTANTS - 1 + self.rng.random_range(0..3);
         if self.rng.random_bool(0.7) {
             let log = if own.tag().is_log() { own } else { another(LOG) };
             return encode(&[self.log(&log, instants)]);
+        }
+        if self.rng.random_bool(0.5) {
+            let records = MAX_RECORDS - 1 + self.rng.random_range(0..3);
+            let window = another(Algorithm::SLIDING_WINDOW);
+            return encode(&vec![Record::empty(window.tag(), self.now); records]);
         }
         // Logs take 14 bytes and 6 for each instant, windows 13 or 14.
         let log = another(LOG);

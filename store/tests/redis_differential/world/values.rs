@@ -6,7 +6,7 @@ use sluice_limiter::{MAX_COUNT, Rate, Record, Tag};
 use sluice_store::LimitSpec;
 
 use super::keys::overflow_name;
-use super::large::MAX_BYTES;
+use super::large::{MAX_BYTES, MAX_RECORDS};
 use super::state::{CROWD, Focus, Stored, World, encode, ended, key_of, name};
 
 impl World {
@@ -218,6 +218,7 @@ fn stored(bytes: Vec<u8>) -> Option<Stored> {
         // No value is empty, and Redis does not keep a value that expired long ago. The script clamps counts that
         // no release writes when it writes them again, which is not compared.
         Ok(records) if records.is_empty() || records.iter().any(is_absurd) || ended(&records) => None,
+        Ok(records) if records.len() > MAX_RECORDS => Some(Stored::Garbage(bytes)),
         Ok(records) => Some(Stored::Records(records)),
         Err(_) => Some(Stored::Garbage(bytes)),
     }

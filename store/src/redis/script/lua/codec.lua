@@ -13,7 +13,8 @@ local first_record, last_record, size_of, expiry_of, changed = {}, {}, {}, {}, {
 -- By the index of a key: the length of the slots in which it is counted, if it is. What the reply says about new keys.
 local grid_of_key, notes = {}, {}
 
-local MAX_BYTES, MAX_INSTANTS, MAX_HOLDERS = 1048576, 10000, 1000
+-- A release writes at most 16 records into a value. Decisions look through all of them.
+local MAX_BYTES, MAX_INSTANTS, MAX_HOLDERS, MAX_RECORDS = 1048576, 10000, 1000, 64
 
 local values = #keys > 0 and call('MGET', spread(keys))
 
@@ -133,7 +134,7 @@ local function load(key)
   end
   local at, size = 1, value and #value or 0
   while at and at <= size do
-    at = size <= MAX_BYTES and read(value, at, first) or nil
+    at = size <= MAX_BYTES and (records - first + 1) / 4 < MAX_RECORDS and read(value, at, first) or nil
     if at then
       local ends = ends_of(records - 3, record[records - 3], record[records - 2])
       if ends > expiry then expiry = ends end

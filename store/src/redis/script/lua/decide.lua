@@ -60,7 +60,7 @@ end
 -- slot, and the user who may use the one may use the other.
 local overflows = {}
 local function overflow_of(key)
-  local name = string.match(keys[key], '.*:') .. 'overflow'
+  local name = string.match(keys[key], '^.*:') .. 'overflow'
   if not overflows[name] then
     keys[#keys + 1] = name
     overflows[name] = #keys

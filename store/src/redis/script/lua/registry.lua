@@ -9,7 +9,7 @@ local function make_registries(now)
 
   -- Returns the registry of a counter's key as it is now, with slots of this length.
   local function open(key, grid)
-    local name = string.match(key, '.*:') .. 'keys'
+    local name = string.match(key, '^.*:') .. 'keys'
     local found = all[name]
     if found and found.grid == grid then return found end
     local old, first, counts, size, new, changed = grid, 0, {}, 0, 0, false

@@ -99,6 +99,12 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "codec.lua",
+        before: "(records - first + 1)",
+        after: &["(records - first + 2)"],
+        reason: "A record takes four indexes.",
+    },
+    Equivalent {
+        file: "codec.lua",
         before: "kind < BUCKET and 6",
         after: &["kind <= BUCKET and 6"],
         reason: "No bucket comes here.",
