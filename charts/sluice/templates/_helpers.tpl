@@ -1,4 +1,11 @@
 {{/*
+Prefix of the names of objects that nothing finds by name.
+*/}}
+{{- define "sluice.fullname" -}}
+{{- .Values.fullnameOverride | default "sluice" }}
+{{- end }}
+
+{{/*
 Labels of one component that never change: (dict "root" $ "component" "operator")
 */}}
 {{- define "sluice.selectorLabels" -}}
@@ -7,14 +14,15 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{/*
-All labels of one component's objects.
+All labels of one component's objects: the user's and ours.
 */}}
 {{- define "sluice.labels" -}}
-{{ include "sluice.selectorLabels" . }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- $ours := include "sluice.selectorLabels" . | fromYaml }}
+{{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
+{{- $_ := set $ours "app.kubernetes.io/version" .root.Chart.AppVersion }}
+{{- $_ := set $ours "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") }}
+{{- mergeOverwrite (dict) .root.Values.commonLabels $ours | toYaml }}
 {{- end }}
 
 {{/*
@@ -24,7 +32,7 @@ must not restart Redis and lose its counters. (dict "root" $ "component" "redis"
 {{- define "sluice.podLabels" -}}
 {{- $ours := include "sluice.selectorLabels" . | fromYaml }}
 {{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
-{{- mergeOverwrite (dict) .more $ours | toYaml }}
+{{- mergeOverwrite (dict) .root.Values.commonLabels .more $ours | toYaml }}
 {{- end }}
 
 {{/*
