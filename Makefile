@@ -81,6 +81,10 @@ fmt: ## Format the code
 	$(CARGO) fmt $(BENCH)
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
+.PHONY: chart
+chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs)
+	hack/chart/check.sh
+
 .PHONY: lint
 lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and sources of dependencies
 	python3 -B -m unittest discover --quiet --start-directory hack/lint

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# assets.sh apiserver|node: build the Kubernetes programs that the tests run, and print their directory.
+# assets.sh helm|apiserver|node: build the Kubernetes programs that the tests run, and print their directory.
+#   helm        Helm alone
 #   apiserver   kube-apiserver, kubectl and etcd: a valid KUBEBUILDER_ASSETS
 #   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
@@ -28,14 +29,17 @@ k8s_ldflags+=" -X $k8s_stamp.gitTreeState=clean"
 readonly k8s_version helm_version k8s_major k8s_minor k8s_stamp k8s_ldflags
 k8s=k8s.io/kubernetes/cmd
 
-apiserver_parts() { # apiserver_parts DO: call DO with each part
+helm_parts() { # helm_parts DO: call DO with each part
+  "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+}
+apiserver_parts() {
   "$1" apiserver tools/kubernetes "$k8s_ldflags" $k8s/kube-apiserver $k8s/kubectl
 }
 node_parts() {
   apiserver_parts "$1"
   "$1" node tools/kubernetes "$k8s_ldflags" $k8s/kube-controller-manager $k8s/kube-scheduler $k8s/kubelet $k8s/kube-proxy
   "$1" coredns tools/coredns "" sluice.dev/tests/node/tools/coredns
-  "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+  helm_parts "$1"
   "$1" pause pause "" sluice.dev/tests/node/pause
   "$1" toolbox toolbox "" sluice.dev/tests/node/toolbox
 }
@@ -87,11 +91,12 @@ link_etcd() {
 main() {
   local stale=0 parts
   case "${1:-}" in
+    helm) parts=helm_parts ;;
     apiserver) parts=apiserver_parts ;;
     node) parts=node_parts ;;
-    *) echo "usage: $0 apiserver|node" >&2; exit 2 ;;
+    *) echo "usage: $0 helm|apiserver|node" >&2; exit 2 ;;
   esac
-  link_etcd
+  [ $parts = helm_parts ] || link_etcd
   check() { fresh "$@" || stale=1; }
   $parts check
   if [ $stale = 1 ]; then
