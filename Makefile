@@ -71,9 +71,10 @@ bench: ## Measure against peers (5 minutes) and write docs/performance.md
 	bench/run.sh --write
 
 .PHONY: generate
-generate: ## Generate the CRDs from the types, and the chart's README from its values
+generate: ## Generate the CRDs from the types, and the chart's README and dashboards
 	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds
 	hack/chart/readme.py
+	hack/chart/dashboards.py
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -93,6 +94,7 @@ lint: ## Formatting, clippy, import circles, sizes, doc comments, licences and s
 	hack/lint/doc-comments.py
 	hack/lint/bench-versions.py
 	hack/chart/readme.py --check
+	hack/chart/dashboards.py --check
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check

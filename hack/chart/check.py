@@ -10,8 +10,8 @@ that it supports, and reads what comes out.
 """
 import functools
 import json
-import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -130,6 +130,33 @@ def check_refusals():
             problems.append(f"{refused['values']} should be refused with {refused['reason']!r}: {text[-300:]}")
 
 
+def check_alerts():
+    """Tests the alerts. Each has a test and a section of docs/alerts.md, and there are no others."""
+    rules = ROOT / "charts/sluice/files/alerts.yaml"
+    groups = yaml.safe_load(rules.read_text())
+    alerts = [rule for group in groups["groups"] for rule in group["rules"]]
+    for alert in alerts:
+        # The tests leave out the descriptions, which would only repeat the text.
+        del alert["annotations"]["description"]
+    tests = (HERE / "alerts_test.yaml").read_text()
+    with tempfile.TemporaryDirectory() as directory:
+        (pathlib.Path(directory) / "alerts.yaml").write_text(yaml.safe_dump(groups))
+        (pathlib.Path(directory) / "test.yaml").write_text(tests.replace("RULES", f"{directory}/alerts.yaml"))
+        for command in [("check", "rules", str(rules)), ("test", "rules", f"{directory}/test.yaml")]:
+            ok, text = run("promtool", *command)
+            if not ok:
+                problems.append(f"promtool {' '.join(command)}: {text}")
+    names = {alert["alert"] for alert in alerts}
+    expected = [case for test in yaml.safe_load(tests)["tests"] for case in test["alert_rule_test"]]
+    for what, found in [
+        ("hack/chart/alerts_test.yaml lets fire", {case["alertname"] for case in expected if case["exp_alerts"]}),
+        ("hack/chart/alerts_test.yaml keeps silent", {case["alertname"] for case in expected if not case["exp_alerts"]}),
+        ("docs/alerts.md describes", set(re.findall(r"^## (Sluice\w+)$", (ROOT / "docs/alerts.md").read_text(), re.M))),
+    ]:
+        if found != names:
+            problems.append(f"{what} other alerts than there are: {sorted(found ^ names)}")
+
+
 def check_itself():
     """A check that finds nothing in a wrong object would be worth nothing."""
     document = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"port": []}}
@@ -150,6 +177,7 @@ def main():
             problems.append(f"{name}: {text}")
         check_objects(case, name)
     check_score()
+    check_alerts()
     check_refusals()
     if problems:
         sys.exit("\n".join(problems))

@@ -12,7 +12,7 @@ import sys
 CHART = pathlib.Path(__file__).resolve().parents[2] / "charts/sluice"
 BEGIN, END = "<!-- values: begin (make generate) -->", "<!-- values: end -->"
 # Maps that are one value for users.
-WHOLE = {"resources", "nodeSelector"}
+WHOLE = {"labels", "nodeSelector", "resources"}
 
 LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w-]*):(?: (?P<value>.*))?$")
 ITEM = re.compile(r"^  (?P<name>\S.*?) {2,}(?P<text>\S.*)$")
