@@ -22,7 +22,7 @@ All labels of one component's objects: the user's and ours.
 {{- $_ := set $ours "app.kubernetes.io/version" .root.Chart.AppVersion }}
 {{- $_ := set $ours "app.kubernetes.io/managed-by" .root.Release.Service }}
 {{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") }}
-{{- mergeOverwrite (dict) .root.Values.commonLabels $ours | toYaml }}
+{{- mergeOverwrite (dict) (.root.Values.commonLabels | default dict) $ours | toYaml }}
 {{- end }}
 
 {{/*
@@ -32,7 +32,7 @@ must not restart Redis and lose its counters. (dict "root" $ "component" "redis"
 {{- define "sluice.podLabels" -}}
 {{- $ours := include "sluice.selectorLabels" . | fromYaml }}
 {{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
-{{- mergeOverwrite (dict) .root.Values.commonLabels .more $ours | toYaml }}
+{{- mergeOverwrite (dict) (.root.Values.commonLabels | default dict) .more $ours | toYaml }}
 {{- end }}
 
 {{/*
