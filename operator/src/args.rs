@@ -7,6 +7,8 @@ use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
+use crate::admission::log_filter::LogFilter;
+
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "sluice-operator", version)]
@@ -62,6 +64,16 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
+    /// Log filter of sidecars, such as `info` or `info,sluice_store=debug`. The annotation `sluice.dev/log-level` of a pod
+    /// replaces it.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG", default_value = "info")]
+    pub sidecar_log: LogFilter,
+    /// Format of the logs of sidecars. The annotation `sluice.dev/log-format` of a pod replaces it.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG_FORMAT", default_value = "text")]
+    pub sidecar_log_format: LogFormat,
+    /// Let the platform assign the user of sidecars, as OpenShift does. Otherwise it is 65532.
+    #[arg(long, env = "SLUICE_SIDECAR_PLATFORM_USER")]
+    pub sidecar_platform_user: bool,
     /// Treatment of requests before a sidecar has policies: `Forward` them without limits, or `Deny` them.
     #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
     pub sidecar_startup_policy: StartupPolicy,

@@ -100,6 +100,15 @@ The sidecar's resources in the JSON that the operator reads: all quantities are 
 {{- end }}
 
 {{/*
+"true" if the platform assigns the users of pods.
+*/}}
+{{- define "sluice.openshift" -}}
+{{- $set := (.Values.compatibility).openshift }}
+{{- $value := ternary "auto" (toString $set) (kindIs "invalid" $set) }}
+{{- if eq $value "auto" }}{{ .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+
+{{/*
 Security context of every container of the chart. It complies with the Pod Security Standard "restricted".
 */}}
 {{- define "sluice.containerSecurityContext" -}}
@@ -112,9 +121,11 @@ readOnlyRootFilesystem: true
 
 {{- define "sluice.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if ne (include "sluice.openshift" .) "true" }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
