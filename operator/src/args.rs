@@ -50,6 +50,11 @@ pub struct Args {
     #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
     pub certificate_name: Vec<String>,
 
+    /// Secret in the operator's namespace with the serving certificate of the webhook and of the control port, which
+    /// cert-manager maintains: `tls.crt`, `tls.key` and `ca.crt`. By default the operator has an authority of its own.
+    #[arg(long, env = "SLUICE_SERVING_SECRET")]
+    pub serving_secret: Option<String>,
+
     /// Image of the sidecar.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE", default_value = "sluice-sidecar:0.1.0")]
     pub sidecar_image: String,

@@ -61,7 +61,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "connected to the API server"
     );
 
-    let certificates = Certificates::load(client.clone(), &args.namespace, args.dns_names()).await?;
+    let certificates =
+        Certificates::load(client.clone(), &args.namespace, args.dns_names(), args.serving_secret.clone())
+            .await?;
     secrets::create_missing(client.clone(), &args, &certificates).await?;
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(Queue::default());
@@ -135,7 +137,7 @@ async fn serve_admission(
 }
 
 async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certificates) -> bool {
-    let trusted = certificates.trusted().borrow().clone();
+    let trusted = certificates.serving_authorities().borrow().clone();
     let published = trust::is_published_to_api_server(client, &args.webhook_configuration, &trusted).await;
     published.unwrap_or_else(|error| {
         tracing::warn!("the webhook configurations could not be read: {error:#}");
