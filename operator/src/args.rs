@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
@@ -13,6 +13,10 @@ use crate::admission::log_filter::LogFilter;
 #[derive(Parser, Debug, Clone)]
 #[command(name = "sluice-operator", version)]
 pub struct Args {
+    /// Command to run in place of the operator.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Namespace of the operator.
     #[arg(long, env = "POD_NAMESPACE", default_value = "sluice-system")]
     pub namespace: String,
@@ -150,6 +154,17 @@ pub struct Args {
     /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// A command of the binary other than to run the operator.
+#[derive(Subcommand, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Verify an installation from inside the cluster, and change nothing.
+    Verify {
+        /// Time in which the installation must become ready, in seconds.
+        #[arg(long, default_value_t = 120)]
+        timeout_seconds: u64,
+    },
 }
 
 /// Quotas of policies.
