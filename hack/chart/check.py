@@ -157,6 +157,52 @@ def check_alerts():
             problems.append(f"{what} other alerts than there are: {sorted(found ^ names)}")
 
 
+def check_users():
+    """On OpenShift no pod may ask for a user. Elsewhere all have the same one."""
+    openshift = HERE / "values/openshift.yaml"
+    for case, more, users in [
+        (None, "", {65532}),
+        (openshift, "", {None}),
+        (openshift, "--set=compatibility.openshift=false", {65532}),
+        (None, "--set=compatibility.openshift=true", {None}),
+    ]:
+        _, text = render(case, VERSIONS[-1], *filter(None, [more]))
+        specs = [d["spec"] for d in yaml.safe_load_all(text) if d and d["kind"] in ("Deployment", "Pod")]
+        pods = [spec.get("template", {"spec": spec})["spec"] for spec in specs]
+        found = {pod["securityContext"].get(key) for pod in pods for key in ("runAsUser", "runAsGroup", "fsGroup")}
+        environment = {e["name"] for pod in pods for c in pod["containers"] for e in c.get("env", [])}
+        if found != users or ("SLUICE_SIDECAR_PLATFORM_USER" in environment) != (users == {None}):
+            problems.append(f"{case} {more}: pods have the users {found}, sidecars have others")
+
+
+def check_metadata():
+    """The texts for Artifact Hub must be YAML, and name the CustomResourceDefinitions that there are."""
+    chart = yaml.safe_load((ROOT / "charts/sluice/Chart.yaml").read_text())
+    for missing in {"icon", "maintainers", "sources", "keywords"} - chart.keys():
+        problems.append(f"Chart.yaml has no {missing}")
+    read = lambda name: yaml.safe_load(chart["annotations"][f"artifacthub.io/{name}"])
+    files = [yaml.safe_load(file.read_text()) for file in (ROOT / "charts/sluice/files/crds").glob("*.yaml")]
+    listed = {(crd["name"], crd["kind"], crd["version"]) for crd in read("crds")}
+    present = {(f["metadata"]["name"], f["spec"]["names"]["kind"], v["name"]) for f in files for v in f["spec"]["versions"]}
+    if listed != present:
+        problems.append(f"Chart.yaml lists other CustomResourceDefinitions than there are: {sorted(listed ^ present)}")
+    if not all(link["url"].startswith("https://") for link in read("links")):
+        problems.append("Chart.yaml has a link without https")
+    schemas = {f["spec"]["names"]["kind"]: f["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for f in files}
+    for example in read("crdsExamples"):
+        for error in jsonschema.Draft202012Validator(schemas[example["kind"]]).iter_errors(example):
+            problems.append(f"Chart.yaml: the example is not valid: {error.json_path}: {error.message}")
+
+
+def check_health():
+    """The reasons that the health check for Argo CD knows must be reasons of the operator."""
+    conditions = (ROOT / "crds/src/conditions.rs").read_text()
+    used = set(re.findall(r'reason == "(\w+)"', (ROOT / "hack/argocd/health.lua").read_text()))
+    unknown = [reason for reason in sorted(used) if f'"{reason}"' not in conditions]
+    if unknown or not used:
+        problems.append(f"hack/argocd/health.lua has reasons that no condition has: {unknown}")
+
+
 def check_itself():
     """A check that finds nothing in a wrong object would be worth nothing."""
     document = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"port": []}}
@@ -177,6 +223,9 @@ def main():
             problems.append(f"{name}: {text}")
         check_objects(case, name)
     check_score()
+    check_users()
+    check_metadata()
+    check_health()
     check_alerts()
     check_refusals()
     if problems:

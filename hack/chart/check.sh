@@ -33,3 +33,4 @@ score=$(tool score hack/chart/score/go.mod hack/chart/score/go.sum)
 types=$(tool types hack/chart/types/*)
 export PATH="$helm:$score:$types:$PATH" PYTHONPATH="$schemas"
 python3 -B hack/chart/check.py
+lua5.4 hack/argocd/health_test.lua
