@@ -28,7 +28,7 @@ tool_types() { (cd hack/chart/types && nice go build -o "$1/" .); }
 
 tests/node/apt.sh test
 helm=$(tests/node/assets.sh helm)
-schemas=$(tool schemas hack/chart/requirements.txt)
+schemas=$(tool schemas hack/chart/requirements.txt <(python3 --version))
 score=$(tool score hack/chart/score/go.mod hack/chart/score/go.sum)
 types=$(tool types hack/chart/types/*)
 export PATH="$helm:$score:$types:$PATH" PYTHONPATH="$schemas"
