@@ -31,7 +31,7 @@ fn run(command: &mut Command, input: &str) -> (bool, String) {
 /// Renders the chart for the API server of the tests.
 fn render(plane: &ControlPlane) -> String {
     let mut helm = Command::new(plane.helm());
-    helm.args(["template", "sluice", "charts/sluice", "--namespace", SYSTEM, "--no-hooks"]);
+    helm.args(["template", "sluice", "charts/sluice", "--namespace", SYSTEM]);
     helm.args(["--kube-version", "1.34.0"]);
     helm.args(["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]);
     helm.args(["--set", "operator.networkPolicy.enabled=true", "--set", "redis.networkPolicy.enabled=true"]);
@@ -107,6 +107,22 @@ async fn nobody_changes_a_field_that_the_chart_sets() {
         differences(&name, chart, cluster, &mut found);
     }
     assert_eq!(found, Vec::<String>::new());
+
+    // The pod of `helm test` may do what it does, and nothing else.
+    let can = |request: &str| {
+        let account = format!("--as=system:serviceaccount:{SYSTEM}:sluice-verify");
+        let words = ["auth", "can-i", "--namespace", SYSTEM, &account];
+        kubectl(&words.into_iter().chain(request.split(' ')).collect::<Vec<_>>(), "").0
+    };
+    assert!(can("create ratelimitpolicies.sluice.dev") && can("get ratelimitstores.sluice.dev/default"));
+    for request in [
+        "get secrets",
+        "create pods",
+        "patch ratelimitpolicies.sluice.dev",
+        "list ratelimitstores.sluice.dev",
+    ] {
+        assert!(!can(request), "{request}");
+    }
 
     // What the tools find themselves: by a patch of the client, and by server-side apply.
     let (same, text) = kubectl(&["diff", "-f", "-"], &rendered);

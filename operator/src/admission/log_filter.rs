@@ -6,6 +6,8 @@ use std::str::FromStr;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Maximum length of a filter, in bytes.
 const MAX_LENGTH: usize = 200;
+/// Maximum length of a filter in an error, in characters.
+const MAX_SHOWN: usize = 40;
 /// Part that is added to a level alone: these warnings are about what clients send, and any client can cause them.
 const QUIET: &str = "h2=error";
 
@@ -35,7 +37,7 @@ impl FromStr for LogFilter {
             None => LEVELS.contains(&item),
         };
         if text.len() > MAX_LENGTH || !text.split(',').all(is_directive) {
-            return Err(InvalidLogFilter(text.chars().take(MAX_LENGTH).collect()));
+            return Err(InvalidLogFilter(text.chars().take(MAX_SHOWN).collect()));
         }
         let quiet = ["warn", "info"].contains(&text);
         Ok(Self(if quiet { format!("{text},{QUIET}") } else { text.to_owned() }))

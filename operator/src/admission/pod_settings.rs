@@ -26,6 +26,10 @@ const RESOURCES: [(&str, &str, &str, f64); 2] = [
 ];
 /// Maximum number of workers that a sidecar accepts.
 const MAX_WORKERS: u16 = 256;
+/// Maximum number of warnings about one pod, which are logged too.
+const MAX_WARNINGS: usize = 8;
+/// Maximum length of a value in a warning, in characters. The API server cuts long warnings off.
+const MAX_SHOWN: usize = 40;
 
 /// The settings of one sidecar.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,11 +62,13 @@ impl PodSettings {
                 LOG_FORMAT => match value.as_str() {
                     "text" => set(&mut settings.log_format, LogFormat::Text),
                     "json" => set(&mut settings.log_format, LogFormat::Json),
-                    _ => Some(format!("{value:?} is not a log format: write text or json")),
+                    _ => Some(format!("{:?} is not a log format: write text or json", shown(value))),
                 },
                 WORKERS => match value.parse() {
                     Ok(workers @ 1..=MAX_WORKERS) => set(&mut settings.workers, Some(workers)),
-                    _ => Some(format!("{value:?} is not a number of workers from 1 to {MAX_WORKERS}")),
+                    _ => {
+                        Some(format!("{:?} is not a number of workers from 1 to {MAX_WORKERS}", shown(value)))
+                    }
                 },
                 _ => unknown(name),
             };
@@ -78,8 +84,14 @@ impl PodSettings {
                 least,
             );
         }
+        warnings.truncate(MAX_WARNINGS);
         (settings, warnings)
     }
+}
+
+/// Returns a value, cut off if it is long.
+fn shown(value: &str) -> String {
+    value.chars().take(MAX_SHOWN).collect()
 }
 
 fn set<T>(field: &mut T, value: T) -> Option<String> {
@@ -111,7 +123,8 @@ fn set_resource(
         if found.is_none() {
             let example = if resource == "cpu" { "500m or 2, at least 1m" } else { "256Mi, at least 16Mi" };
             warnings.push(format!(
-                "the annotation {name} has no effect: {value:?} is not an amount of {resource}: write for example {example}"
+                "the annotation {name} has no effect: {:?} is not an amount of {resource}: write for example {example}",
+                shown(value)
             ));
         }
         Some((value.clone(), found?))

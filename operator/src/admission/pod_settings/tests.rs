@@ -69,6 +69,25 @@ fn a_request_is_never_above_its_limit_because_the_api_server_would_refuse_the_po
 }
 
 #[test]
+fn warnings_are_few_and_short() {
+    let long = "x".repeat(10_000);
+    let names: Vec<String> = (0..100).map(|number| format!("sluice.dev/unknown-{number}")).collect();
+    let mut annotations: Vec<(&str, &str)> =
+        names.iter().map(|name| (name.as_str(), long.as_str())).collect();
+    for name in
+        ["sluice.dev/log-level", "sluice.dev/log-format", "sluice.dev/workers", "sluice.dev/cpu-limit"]
+    {
+        annotations.push((name, &long));
+    }
+    let (_, warnings) = settings(&annotations);
+    assert_eq!(warnings.len(), MAX_WARNINGS);
+    for annotation in annotations {
+        let (_, warnings) = settings(&[annotation]);
+        assert!(warnings.len() == 1 && warnings[0].len() < 300, "{warnings:?}");
+    }
+}
+
+#[test]
 fn a_resource_without_a_limit_keeps_none() {
     let none = InjectConfig { resources: ResourceRequirements::default(), ..config(true) };
     let annotations = [("sluice.dev/cpu-request".to_owned(), "2".to_owned())].into();
