@@ -71,14 +71,20 @@ bench: ## Measure against peers (5 minutes) and write docs/performance.md
 	bench/run.sh --write
 
 .PHONY: generate
-generate: ## Generate the CRDs from the types
+generate: ## Generate the CRDs from the types, and the chart's README and dashboards
 	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds
+	hack/chart/readme.py
+	hack/chart/dashboards.py
 
 .PHONY: fmt
 fmt: ## Format the code
 	$(CARGO) fmt --all
 	$(CARGO) fmt $(BENCH)
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
+
+.PHONY: chart
+chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs)
+	hack/chart/check.sh
 
 .PHONY: lint
 lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences and sources of dependencies
@@ -95,6 +101,8 @@ lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, lic
 	@for manifest in Cargo.toml bench/Cargo.toml bench/limitador/Cargo.toml fuzz/libfuzzer/Cargo.toml; do \
 	  $(CARGO) metadata --locked --format-version 1 --manifest-path $$manifest >/dev/null || exit 1; \
 	done
+	hack/chart/readme.py --check
+	hack/chart/dashboards.py --check
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check

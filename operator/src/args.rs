@@ -2,15 +2,21 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
+
+use crate::admission::log_filter::LogFilter;
 
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "sluice-operator", version)]
 pub struct Args {
+    /// Command to run in place of the operator.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Namespace of the operator.
     #[arg(long, env = "POD_NAMESPACE", default_value = "sluice-system")]
     pub namespace: String,
@@ -48,6 +54,11 @@ pub struct Args {
     #[arg(long, env = "SLUICE_CERTIFICATE_NAMES", value_delimiter = ',')]
     pub certificate_name: Vec<String>,
 
+    /// Secret in the operator's namespace with the serving certificate of the webhook and of the control port, which
+    /// cert-manager maintains: `tls.crt`, `tls.key` and `ca.crt`. By default the operator has an authority of its own.
+    #[arg(long, env = "SLUICE_SERVING_SECRET")]
+    pub serving_secret: Option<String>,
+
     /// Image of the sidecar.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE", default_value = "sluice-sidecar:0.1.0")]
     pub sidecar_image: String,
@@ -62,6 +73,16 @@ pub struct Args {
     )]
     pub sidecar_resources: String,
 
+    /// Log filter of sidecars, such as `info` or `info,sluice_store=debug`. The annotation `sluice.dev/log-level` of a pod
+    /// replaces it.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG", default_value = "info")]
+    pub sidecar_log: LogFilter,
+    /// Format of the logs of sidecars. The annotation `sluice.dev/log-format` of a pod replaces it.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG_FORMAT", default_value = "text")]
+    pub sidecar_log_format: LogFormat,
+    /// Let the platform assign the user of sidecars, as OpenShift does. Otherwise it is 65532.
+    #[arg(long, env = "SLUICE_SIDECAR_PLATFORM_USER")]
+    pub sidecar_platform_user: bool,
     /// Treatment of requests before a sidecar has policies: `Forward` them without limits, or `Deny` them.
     #[arg(long, env = "SLUICE_SIDECAR_STARTUP_POLICY", ignore_case = true, default_value = "Forward")]
     pub sidecar_startup_policy: StartupPolicy,
@@ -133,6 +154,17 @@ pub struct Args {
     /// Log filter, such as `info` or `warn,sluice_operator=debug`.
     #[arg(long, env = "SLUICE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// A command of the binary other than to run the operator.
+#[derive(Subcommand, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Verify an installation from inside the cluster, and change nothing.
+    Verify {
+        /// Time in which the installation must become ready, in seconds.
+        #[arg(long, default_value_t = 120)]
+        timeout_seconds: u64,
+    },
 }
 
 /// Quotas of policies.

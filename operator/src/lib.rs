@@ -33,3 +33,4 @@ pub mod store;
 
 pub use args::Args;
 pub use process::run::run;
+pub use process::verify::verify;

@@ -9,7 +9,7 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use sluice_operator::admission::config::{InjectConfig, resources};
 use sluice_operator::admission::serve::router;
-use sluice_operator::args::StartupPolicy;
+use sluice_operator::args::{LogFormat, StartupPolicy};
 use tower::ServiceExt as _;
 
 async fn call(path: &str, body: String) -> (StatusCode, Value) {
@@ -17,6 +17,9 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources("{}").unwrap(),
+        log: "info".parse().unwrap(),
+        log_format: LogFormat::Text,
+        platform_user: false,
         startup_policy: StartupPolicy::Forward,
         debug_headers: false,
         control_url: "https://control:8443".into(),
@@ -101,6 +104,22 @@ async fn admit_never_blocks_a_pod() {
         response["response"]["warnings"][0].as_str().unwrap().contains("does not indicate HTTP"),
         "{response}"
     );
+}
+
+#[tokio::test]
+async fn admit_warns_about_annotations_that_have_no_effect_and_injects_nevertheless() {
+    let pod = json!({
+        "metadata": {"name": "p", "annotations": {"sluice.dev/cpu-limit": "much", "sluice.dev/workers": "2"}},
+        "spec": {"containers": [{"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]},
+    });
+    let (_, response) = call("/inject", review(&pod)).await;
+    let warnings = response["response"]["warnings"].as_array().unwrap();
+    assert!(
+        warnings.len() == 1 && warnings[0].as_str().unwrap().contains("sluice.dev/cpu-limit has no effect"),
+        "{response}"
+    );
+    let sidecar = &patched(&pod, &response)["spec"]["initContainers"][0];
+    assert!(sidecar["args"].as_array().unwrap().contains(&json!("--workers=2")), "{sidecar}");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
   nginx=nginx nodejs=node npm=npm python3=python3 python3-pip=pip3
+  prometheus=prometheus lua5.4=lua5.4
 )
 readonly NODE_PACKAGES=(
   containerd=containerd runc=runc containernetworking-plugins

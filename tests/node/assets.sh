@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# assets.sh apiserver|node|helm: build the Kubernetes programs that the tests run, and print their directory.
+# assets.sh helm|apiserver|node: build the Kubernetes programs that the tests run, and print their directory.
+#   helm        Helm alone
 #   apiserver   kube-apiserver, kubectl and etcd: a valid KUBEBUILDER_ASSETS
 #   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
-#   helm        Helm alone, for releases
 # The Go modules in tools/ pin the versions. Results are cached in ${SLUICE_CACHE:-~/.cache/sluice}. A part is built
 # again only when its sources change. Standard output carries nothing but the directory.
 set -euo pipefail
@@ -29,11 +29,11 @@ k8s_ldflags+=" -X $k8s_stamp.gitTreeState=clean"
 readonly k8s_version helm_version k8s_major k8s_minor k8s_stamp k8s_ldflags
 k8s=k8s.io/kubernetes/cmd
 
-apiserver_parts() { # apiserver_parts DO: call DO with each part
-  "$1" apiserver tools/kubernetes "$k8s_ldflags" $k8s/kube-apiserver $k8s/kubectl
-}
-helm_parts() {
+helm_parts() { # helm_parts DO: call DO with each part
   "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+}
+apiserver_parts() {
+  "$1" apiserver tools/kubernetes "$k8s_ldflags" $k8s/kube-apiserver $k8s/kubectl
 }
 node_parts() {
   apiserver_parts "$1"
@@ -91,10 +91,10 @@ link_etcd() {
 main() {
   local stale=0 parts
   case "${1:-}" in
+    helm) parts=helm_parts ;;
     apiserver) parts=apiserver_parts ;;
     node) parts=node_parts ;;
-    helm) parts=helm_parts ;;
-    *) echo "usage: $0 apiserver|node|helm" >&2; exit 2 ;;
+    *) echo "usage: $0 helm|apiserver|node" >&2; exit 2 ;;
   esac
   [ $parts = helm_parts ] || link_etcd
   check() { fresh "$@" || stale=1; }

@@ -1,4 +1,11 @@
 {{/*
+Prefix of the names of objects that nothing finds by name.
+*/}}
+{{- define "sluice.fullname" -}}
+{{- .Values.fullnameOverride | default "sluice" }}
+{{- end }}
+
+{{/*
 Labels of one component that never change: (dict "root" $ "component" "operator")
 */}}
 {{- define "sluice.selectorLabels" -}}
@@ -7,14 +14,15 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{/*
-All labels of one component's objects.
+All labels of one component's objects: the user's and ours.
 */}}
 {{- define "sluice.labels" -}}
-{{ include "sluice.selectorLabels" . }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- $ours := include "sluice.selectorLabels" . | fromYaml }}
+{{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
+{{- $_ := set $ours "app.kubernetes.io/version" .root.Chart.AppVersion }}
+{{- $_ := set $ours "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") }}
+{{- mergeOverwrite (dict) (.root.Values.commonLabels | default dict) $ours | toYaml }}
 {{- end }}
 
 {{/*
@@ -24,7 +32,7 @@ must not restart Redis and lose its counters. (dict "root" $ "component" "redis"
 {{- define "sluice.podLabels" -}}
 {{- $ours := include "sluice.selectorLabels" . | fromYaml }}
 {{- $_ := set $ours "app.kubernetes.io/instance" .root.Release.Name }}
-{{- mergeOverwrite (dict) .more $ours | toYaml }}
+{{- mergeOverwrite (dict) (.root.Values.commonLabels | default dict) .more $ours | toYaml }}
 {{- end }}
 
 {{/*
@@ -92,6 +100,15 @@ The sidecar's resources in the JSON that the operator reads: all quantities are 
 {{- end }}
 
 {{/*
+"true" if the platform assigns the users of pods.
+*/}}
+{{- define "sluice.openshift" -}}
+{{- $set := (.Values.compatibility).openshift }}
+{{- $value := ternary "auto" (toString $set) (kindIs "invalid" $set) }}
+{{- if eq $value "auto" }}{{ .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+
+{{/*
 Security context of every container of the chart. It complies with the Pod Security Standard "restricted".
 */}}
 {{- define "sluice.containerSecurityContext" -}}
@@ -104,9 +121,11 @@ readOnlyRootFilesystem: true
 
 {{- define "sluice.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if ne (include "sluice.openshift" .) "true" }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::args::StartupPolicy;
+use crate::admission::log_filter::LogFilter;
+use crate::args::{LogFormat, StartupPolicy};
 
 /// The configuration that all sidecars share.
 #[derive(Debug, Clone)]
@@ -16,6 +17,12 @@ pub struct InjectConfig {
     pub pull_policy: String,
     /// Resource requests and limits of the sidecar.
     pub resources: ResourceRequirements,
+    /// Log filter of the sidecar.
+    pub log: LogFilter,
+    /// Log format of the sidecar.
+    pub log_format: LogFormat,
+    /// Whether the platform assigns the sidecar's user, as OpenShift does. Otherwise it is a fixed one.
+    pub platform_user: bool,
     /// Treatment of requests before a sidecar has policies.
     pub startup_policy: StartupPolicy,
     /// Whether the sidecar's responses tell why the store or the application did not answer.

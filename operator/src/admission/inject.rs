@@ -1,15 +1,18 @@
 //! Adds the sidecar to a pod. Pure and idempotent: a pod that has a sidecar is left unchanged.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec, SleepAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use sluice_crds::INJECT_LABEL;
 
 use crate::admission::config::InjectConfig;
+use crate::admission::pod_settings::PodSettings;
 use crate::admission::sidecar::{self, PRE_STOP_SECONDS};
 use crate::capture::{self, CaptureError, CapturedPort};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Grace period of a pod that sets none, in seconds.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -46,8 +49,17 @@ impl Skip {
     }
 }
 
+/// A pod with its sidecar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Injected {
+    /// The pod.
+    pub pod: Pod,
+    /// Warnings about annotations that have no effect.
+    pub warnings: Vec<String>,
+}
+
 /// Returns the pod with its sidecar, or the reason why it gets none.
-pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
+pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Injected, Skip> {
     let spec = pod.spec.clone().unwrap_or_default();
     let label =
         |name: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
@@ -67,12 +79,19 @@ pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
         return Err(Skip::Job);
     }
     let captured = capture::plan(pod).map_err(Skip::Capture)?;
+    let none = BTreeMap::new();
+    let (settings, warnings) = PodSettings::new(config, pod.metadata.annotations.as_ref().unwrap_or(&none));
     let mut pod = pod.clone();
-    pod.spec = Some(add_sidecar(spec, &captured, config));
-    Ok(pod)
+    pod.spec = Some(add_sidecar(spec, &captured, config, &settings));
+    Ok(Injected { pod, warnings })
 }
 
-fn add_sidecar(mut spec: PodSpec, captured: &[CapturedPort], config: &InjectConfig) -> PodSpec {
+fn add_sidecar(
+    mut spec: PodSpec,
+    captured: &[CapturedPort],
+    config: &InjectConfig,
+    settings: &PodSettings,
+) -> PodSpec {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     // At most half of the grace period, so that the application has time to stop.
     let pre_stop_seconds = if config.pre_stop_sleep { PRE_STOP_SECONDS.min(grace / 2) } else { 0 };
@@ -81,7 +100,7 @@ fn add_sidecar(mut spec: PodSpec, captured: &[CapturedPort], config: &InjectConf
             delay_stop(container, pre_stop_seconds);
         }
     }
-    let sidecar = sidecar::container(captured, config);
+    let sidecar = sidecar::container(captured, config, settings);
     if config.native {
         // After the other init containers, so that these run as before. The sidecar is ready before the
         // application.

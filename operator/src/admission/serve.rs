@@ -67,7 +67,14 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
         Err(invalid) => return *invalid,
     };
     let outcome = match patch(&object, &admission.config) {
-        Ok(patch) => {
+        Ok((patch, warnings)) => {
+            for warning in &warnings {
+                log_pod(&object, warning);
+            }
+            if !warnings.is_empty() {
+                response.warnings =
+                    Some(warnings.iter().map(|warning| format!("sluice: {warning}")).collect());
+            }
             response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
             "injected"
         }
@@ -77,19 +84,21 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
         }
         Err(NoPatch::Skip(skip)) => {
             if let Skip::Capture(error) = &skip {
-                let named = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-                tracing::info!(
-                    namespace = named("namespace"),
-                    pod = named("name") + &named("generateName"),
-                    "the pod gets no sidecar: {error}"
-                );
-                response.warnings = Some(vec![format!("sluice: the pod gets no sidecar: {error}")]);
+                let warning = format!("the pod gets no sidecar: {error}");
+                log_pod(&object, &warning);
+                response.warnings = Some(vec![format!("sluice: {warning}")]);
             }
             skip.as_str()
         }
     };
     admission.metrics.admission("inject", outcome);
     Json(response.into_review())
+}
+
+/// Logs what is wrong with a new pod, which may not have a name yet.
+fn log_pod(pod: &Value, problem: &str) {
+    let named = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
+    tracing::info!(namespace = named("namespace"), pod = named("name") + &named("generateName"), "{problem}");
 }
 
 /// The reason why a pod is left unchanged.
@@ -105,11 +114,12 @@ impl From<serde_json::Error> for NoPatch {
 }
 
 /// Returns the patch that adds the sidecar to a pod. Both versions of the pod pass through the same types, so
-/// fields that these types do not have are not in the patch and stay as they are.
-fn patch(object: &Value, config: &InjectConfig) -> Result<json_patch::Patch, NoPatch> {
+/// fields that these types do not have are not in the patch and stay as they are. Also returns warnings.
+fn patch(object: &Value, config: &InjectConfig) -> Result<(json_patch::Patch, Vec<String>), NoPatch> {
     let before: Pod = serde_json::from_value(object.clone())?;
     let after = inject(&before, config).map_err(NoPatch::Skip)?;
-    Ok(json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after)?))
+    let patch = json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after.pod)?);
+    Ok((patch, after.warnings))
 }
 
 async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -> ReviewBody {

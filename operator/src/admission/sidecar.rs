@@ -11,7 +11,8 @@ use sluice_config::{ADMIN_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 
 use crate::admission::config::InjectConfig;
-use crate::args::StartupPolicy;
+use crate::admission::pod_settings::PodSettings;
+use crate::args::{LogFormat, StartupPolicy};
 use crate::capture::CapturedPort;
 use crate::certificates::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
 
@@ -35,15 +36,19 @@ pub(super) fn is_sidecar_volume(volume: &Volume) -> bool {
 }
 
 /// Returns the sidecar's container.
-pub(super) fn container(captured: &[CapturedPort], config: &InjectConfig) -> Container {
+pub(super) fn container(
+    captured: &[CapturedPort],
+    config: &InjectConfig,
+    settings: &PodSettings,
+) -> Container {
     Container {
         name: SIDECAR_CONTAINER.into(),
         image: Some(config.image.clone()),
         image_pull_policy: Some(config.pull_policy.clone()),
         restart_policy: config.native.then(|| "Always".into()),
-        args: Some(args(captured, config)),
+        args: Some(args(captured, config, settings)),
         ports: Some(ports(captured)),
-        resources: Some(config.resources.clone()),
+        resources: Some(settings.resources.clone()),
         // Runs when the deletion of the pod begins: connections are closed while the application still
         // listens.
         lifecycle: config.native.then(|| Lifecycle {
@@ -59,7 +64,7 @@ pub(super) fn container(captured: &[CapturedPort], config: &InjectConfig) -> Con
         startup_probe: Some(probe("/startupz", 1, 120)),
         readiness_probe: Some(probe("/readyz", 2, 1)),
         liveness_probe: Some(probe("/livez", 10, 3)),
-        security_context: Some(security_context()),
+        security_context: Some(security_context(config.platform_user)),
         volume_mounts: Some(vec![
             mount(IDENTITY_VOLUME, IDENTITY_PATH, true),
             mount(STATE_VOLUME, STATE_PATH, false),
@@ -70,7 +75,7 @@ pub(super) fn container(captured: &[CapturedPort], config: &InjectConfig) -> Con
     }
 }
 
-fn args(captured: &[CapturedPort], config: &InjectConfig) -> Vec<String> {
+fn args(captured: &[CapturedPort], config: &InjectConfig, settings: &PodSettings) -> Vec<String> {
     let mut args: Vec<String> =
         captured.iter().map(|c| format!("--proxy=[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
     args.extend([
@@ -83,7 +88,13 @@ fn args(captured: &[CapturedPort], config: &InjectConfig) -> Vec<String> {
         // ordinary container is stopped together with the application.
         format!("--drain-delay={}s", if config.native { 0 } else { 2 * PRE_STOP_SECONDS }),
         "--drain-timeout=15s".to_owned(),
+        format!("--log={}", settings.log),
     ]);
+    match settings.log_format {
+        LogFormat::Text => {}
+        LogFormat::Json => args.push("--log-format=json".to_owned()),
+    }
+    args.extend(settings.workers.map(|workers| format!("--workers={workers}")));
     match config.startup_policy {
         StartupPolicy::Forward => {}
         StartupPolicy::Deny => args.push("--startup-policy=deny".to_owned()),
@@ -119,15 +130,16 @@ fn probe(path: &str, period_seconds: i32, failure_threshold: i32) -> Probe {
     }
 }
 
-fn security_context() -> SecurityContext {
+fn security_context(platform_user: bool) -> SecurityContext {
+    let user = (!platform_user).then_some(NON_ROOT_USER);
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
         privileged: Some(false),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
-        run_as_user: Some(NON_ROOT_USER),
-        run_as_group: Some(NON_ROOT_USER),
+        run_as_user: user,
+        run_as_group: user,
         seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
         ..SecurityContext::default()
     }

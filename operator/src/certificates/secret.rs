@@ -1,7 +1,9 @@
-//! The Secret of the certificates: read and written here, and its serving certificate given to the servers.
+//! The Secret of the certificates: read and written here. Its serving certificate, or the one of another Secret that
+//! cert-manager maintains, is given to the servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum_server::tls_rustls::RustlsConfig;
@@ -9,30 +11,38 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
-use rustls::ServerConfig;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 
 use crate::certificates::bundle::Bundle;
+use crate::certificates::serving::Serving;
 
 /// Name of the Secret.
 pub const SECRET: &str = "sluice-certificates";
+/// Interval between reads of a serving certificate that cert-manager has not issued yet.
+const AWAIT_EVERY: Duration = Duration::from_secs(2);
 
 /// The certificates of this replica, as the Secret has them.
 #[derive(Clone)]
 pub struct Certificates {
     api: Api<Secret>,
     names: Arc<[String]>,
+    /// Secret with a serving certificate that cert-manager maintains.
+    external: Option<String>,
     /// TLS configuration of the servers. [`Certificates::refresh`] updates it.
     pub tls: RustlsConfig,
     trusted: watch::Sender<String>,
+    serving_authorities: watch::Sender<String>,
 }
 
 impl Certificates {
     /// Reads the Secret, or creates it. If several replicas create it at the same time, all use the first
-    /// one's.
-    pub async fn load(client: kube::Client, namespace: &str, names: Vec<String>) -> anyhow::Result<Self> {
+    /// one's. If `external` names a Secret that cert-manager maintains, waits until it has a serving certificate.
+    pub async fn load(
+        client: kube::Client,
+        namespace: &str,
+        names: Vec<String>,
+        external: Option<String>,
+    ) -> anyhow::Result<Self> {
         let api = Api::namespaced(client, namespace);
         let bundle = match read(&api).await? {
             Some((bundle, _)) => bundle,
@@ -52,11 +62,27 @@ impl Certificates {
                 }
             }
         };
-        let tls = RustlsConfig::from_config(server_config(&bundle)?);
-        Ok(Self { api, names: names.into(), tls, trusted: watch::Sender::new(bundle.trusted) })
+        let serving = match &external {
+            None => Serving::from(&bundle),
+            Some(secret) => await_external(&api, secret).await,
+        };
+        Ok(Self {
+            api,
+            names: names.into(),
+            external,
+            tls: RustlsConfig::from_config(serving.tls()?),
+            trusted: watch::Sender::new(bundle.trusted),
+            serving_authorities: watch::Sender::new(serving.authorities),
+        })
     }
 
-    /// Returns the trusted authorities in PEM, and every change of them.
+    /// Returns the authorities of the serving certificate in PEM, and every change of them.
+    #[must_use]
+    pub fn serving_authorities(&self) -> watch::Receiver<String> {
+        self.serving_authorities.subscribe()
+    }
+
+    /// Returns the operator's own authorities in PEM, and every change of them.
     #[must_use]
     pub fn trusted(&self) -> watch::Receiver<String> {
         self.trusted.subscribe()
@@ -89,16 +115,51 @@ impl Certificates {
             tracing::info!("renewed the certificates");
             bundle = next;
         }
-        self.tls.reload_from_config(server_config(&bundle)?);
-        self.trusted.send_if_modified(|old| {
-            let changed = *old != bundle.trusted;
-            if changed {
-                old.clone_from(&bundle.trusted);
-            }
-            changed
-        });
+        send_change(&self.trusted, &bundle.trusted);
+        let serving = match &self.external {
+            None => Serving::from(&bundle),
+            Some(secret) => read_external(&self.api, secret).await?,
+        };
+        self.tls.reload_from_config(serving.tls()?);
+        send_change(&self.serving_authorities, &serving.authorities);
         Ok(())
     }
+}
+
+fn send_change(sender: &watch::Sender<String>, new: &str) {
+    sender.send_if_modified(|old| {
+        let changed = old != new;
+        if changed {
+            new.clone_into(old);
+        }
+        changed
+    });
+}
+
+/// Reads a Secret that cert-manager maintains until its certificate can be used.
+async fn await_external(api: &Api<Secret>, name: &str) -> Serving {
+    loop {
+        match read_external(api, name).await {
+            Ok(serving) => return serving,
+            Err(error) => tracing::warn!("waiting for the serving certificate: {error:#}"),
+        }
+        tokio::time::sleep(AWAIT_EVERY).await;
+    }
+}
+
+async fn read_external(api: &Api<Secret>, name: &str) -> anyhow::Result<Serving> {
+    let secret = api.get_opt(name).await.with_context(|| format!("the Secret {name} could not be read"))?;
+    let secret = secret.with_context(|| {
+        format!("the Secret {name} does not exist: see the Certificate that should create it")
+    })?;
+    let serving = Serving::from_data(&texts(secret)).with_context(|| format!("the Secret {name}"))?;
+    serving.tls().with_context(|| format!("the Secret {name} cannot be used"))?;
+    Ok(serving)
+}
+
+fn texts(secret: Secret) -> BTreeMap<String, String> {
+    let data = secret.data.unwrap_or_default().into_iter();
+    data.map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes.0).into_owned())).collect()
 }
 
 /// Reads the Secret and returns its contents with its resource version.
@@ -106,16 +167,11 @@ async fn read(api: &Api<Secret>) -> anyhow::Result<Option<(Bundle, Option<String
     let secret =
         api.get_opt(SECRET).await.with_context(|| format!("the Secret {SECRET} could not be read"))?;
     let Some(secret) = secret else { return Ok(None) };
-    let data: BTreeMap<String, String> = secret
-        .data
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes.0).into_owned()))
-        .collect();
-    let bundle = Bundle::from_data(&data).with_context(|| {
+    let version = secret.metadata.resource_version.clone();
+    let bundle = Bundle::from_data(&texts(secret)).with_context(|| {
         format!("the Secret {SECRET} is damaged: delete it and restart the operator to create it again")
     })?;
-    Ok(Some((bundle, secret.metadata.resource_version)))
+    Ok(Some((bundle, version)))
 }
 
 fn secret(bundle: &Bundle, version: Option<String>) -> Secret {
@@ -131,13 +187,4 @@ fn secret(bundle: &Bundle, version: Option<String>) -> Secret {
         ),
         ..Secret::default()
     }
-}
-
-fn server_config(bundle: &Bundle) -> anyhow::Result<Arc<ServerConfig>> {
-    let chain =
-        CertificateDer::pem_slice_iter(bundle.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(bundle.key.as_bytes())?;
-    let mut config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
 }

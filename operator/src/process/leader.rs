@@ -138,7 +138,7 @@ impl Leader {
     /// Publishes the operator's authority to the API server and to the namespaces of sidecars, whenever one
     /// of them changes.
     async fn publish_authority(&self, context: &Context) {
-        let mut trusted = self.certificates.trusted();
+        let mut trusted = self.certificates.serving_authorities();
         loop {
             let current = trusted.borrow_and_update().clone();
             let configuration = &self.args.webhook_configuration;

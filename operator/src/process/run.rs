@@ -46,6 +46,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         image: args.sidecar_image.clone(),
         pull_policy: args.sidecar_image_pull_policy.clone(),
         resources: resources(&args.sidecar_resources)?,
+        log: args.sidecar_log.clone(),
+        log_format: args.sidecar_log_format,
+        platform_user: args.sidecar_platform_user,
         startup_policy: args.sidecar_startup_policy,
         debug_headers: args.sidecar_debug_headers,
         control_url: args.control_url(),
@@ -58,7 +61,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "connected to the API server"
     );
 
-    let certificates = Certificates::load(client.clone(), &args.namespace, args.dns_names()).await?;
+    let certificates =
+        Certificates::load(client.clone(), &args.namespace, args.dns_names(), args.serving_secret.clone())
+            .await?;
     secrets::create_missing(client.clone(), &args, &certificates).await?;
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(Queue::default());
@@ -132,7 +137,7 @@ async fn serve_admission(
 }
 
 async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certificates) -> bool {
-    let trusted = certificates.trusted().borrow().clone();
+    let trusted = certificates.serving_authorities().borrow().clone();
     let published = trust::is_published_to_api_server(client, &args.webhook_configuration, &trusted).await;
     published.unwrap_or_else(|error| {
         tracing::warn!("the webhook configurations could not be read: {error:#}");

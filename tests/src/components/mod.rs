@@ -1,16 +1,18 @@
 //! Components of Sluice as processes, and their counterparts.
 //!
-//! - [`redis`]: a Redis server.
+//! - [`redis`]: a Redis server. [`prometheus`]: a Prometheus server.
 //! - [`operator`]: the operator.
 //! - [`sidecar`]: a sidecar with the token of a pod.
 //! - [`session`]: a session with the operator, scripted by the test.
 
 pub mod operator;
+pub mod prometheus;
 pub mod redis;
 pub mod session;
 pub mod sidecar;
 
 pub use operator::Operator;
+pub use prometheus::Prometheus;
 pub use redis::Redis;
 pub use session::{ControlClient, Session};
 pub use sidecar::Sidecar;

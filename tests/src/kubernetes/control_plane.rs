@@ -53,6 +53,16 @@ impl ControlPlane {
         command
     }
 
+    /// Returns the path of Helm, and builds it if necessary.
+    ///
+    /// # Panics
+    /// When it cannot be built.
+    #[must_use]
+    pub fn helm(&self) -> PathBuf {
+        let helm = assets().join("helm");
+        if helm.exists() { helm } else { build("helm").join("helm") }
+    }
+
     /// Runs a command of a status message as it stands in a shell, with cluster-admin rights.
     ///
     /// # Panics
@@ -146,11 +156,13 @@ impl ControlPlane {
 
 /// Returns the directory of the Kubernetes binaries, and builds them if necessary.
 fn assets() -> PathBuf {
-    if let Some(directory) = std::env::var_os("KUBEBUILDER_ASSETS") {
-        return directory.into();
-    }
+    std::env::var_os("KUBEBUILDER_ASSETS").map_or_else(|| build("apiserver"), PathBuf::from)
+}
+
+/// Builds a part of `tests/node/assets.sh` unless it is there, and returns the directory.
+fn build(part: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("node/assets.sh");
-    let output = Command::new(&script).arg("apiserver").stderr(Stdio::inherit()).output();
+    let output = Command::new(&script).arg(part).stderr(Stdio::inherit()).output();
     let output = output.unwrap_or_else(|error| panic!("{} cannot be run: {error}", script.display()));
     assert!(
         output.status.success(),

@@ -23,6 +23,13 @@ fn e2e_helm_install_becomes_ready() {
 }
 
 #[test]
+fn e2e_helm_test_succeeds() {
+    install();
+    let (ok, text) = run("helm", &["test", "sluice", "--namespace", SYSTEM, "--timeout", "3m"], "");
+    assert!(ok, "{text}");
+}
+
+#[test]
 fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
     install();
     let can = |request: &str| {

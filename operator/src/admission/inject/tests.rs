@@ -2,13 +2,16 @@ use serde_json::json;
 
 use super::*;
 use crate::admission::config::resources;
-use crate::args::StartupPolicy;
+use crate::args::{LogFormat, StartupPolicy};
 
-fn config(native: bool) -> InjectConfig {
+pub(in crate::admission) fn config(native: bool) -> InjectConfig {
     InjectConfig {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
+        log: "info".parse().unwrap(),
+        log_format: LogFormat::Text,
+        platform_user: false,
         startup_policy: StartupPolicy::Forward,
         debug_headers: false,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
@@ -35,7 +38,7 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
     let spec = before.spec.as_mut().unwrap();
     spec.containers[0].readiness_probe =
         serde_json::from_value(json!({"httpGet": {"path": "/", "port": "http"}})).unwrap();
-    let after = inject(&before, &config(true)).unwrap();
+    let after = inject(&before, &config(true)).unwrap().pod;
     let spec = after.spec.clone().unwrap();
     let app = &spec.containers[0];
     assert_eq!(app.ports.as_ref().unwrap()[0].name, None);
@@ -51,7 +54,7 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
 
 #[test]
 fn an_older_kubernetes_gets_an_ordinary_container() {
-    let spec = inject(&pod(http(), json!({})), &config(false)).unwrap().spec.unwrap();
+    let spec = inject(&pod(http(), json!({})), &config(false)).unwrap().pod.spec.unwrap();
     assert_eq!(spec.containers.len(), 2);
     assert!(spec.init_containers.is_none() && spec.containers[1].restart_policy.is_none());
 }
@@ -71,10 +74,41 @@ fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
 fn the_posture_is_passed_to_the_sidecar() {
     let args = |startup_policy, debug_headers| {
         let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
-        let after = inject(&pod(http(), json!({})), &config).unwrap();
+        let after = inject(&pod(http(), json!({})), &config).unwrap().pod;
         let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
         args.into_iter().filter(|arg| arg.contains("policy") || arg.contains("debug")).collect::<Vec<_>>()
     };
     assert_eq!(args(StartupPolicy::Deny, true), ["--startup-policy=deny", "--debug-headers"]);
     assert_eq!(args(StartupPolicy::Forward, false), Vec::<String>::new());
+}
+
+#[test]
+fn settings_of_the_pod_are_passed_to_the_sidecar() {
+    let annotations =
+        json!({"sluice.dev/log-level": "debug", "sluice.dev/log-format": "json", "sluice.dev/workers": "2"});
+    let annotations = json!({"metadata": {"annotations": annotations}});
+    let args = |pod: &Pod| {
+        let spec = inject(pod, &config(true)).unwrap().pod.spec.unwrap();
+        spec.init_containers.unwrap().remove(0).args.unwrap()
+    };
+    let changed = args(&pod(http(), annotations));
+    for arg in ["--log=debug", "--log-format=json", "--workers=2"] {
+        assert!(changed.iter().any(|found| found == arg), "{changed:?}");
+    }
+    let unchanged = args(&pod(http(), json!({})));
+    assert!(unchanged.contains(&"--log=info,h2=error".to_owned()), "{unchanged:?}");
+    assert!(!unchanged.iter().any(|arg| arg.starts_with("--workers")), "{unchanged:?}");
+}
+
+#[test]
+fn the_platform_may_assign_the_user() {
+    let user = |platform_user| {
+        let config = InjectConfig { platform_user, ..config(true) };
+        let spec = inject(&pod(http(), json!({})), &config).unwrap().pod.spec.unwrap();
+        let context = spec.init_containers.unwrap().remove(0).security_context.unwrap();
+        assert_eq!(context.run_as_non_root, Some(true));
+        (context.run_as_user, context.run_as_group)
+    };
+    assert_eq!(user(false), (Some(65532), Some(65532)));
+    assert_eq!(user(true), (None, None));
 }

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Checks the chart: renders it with the defaults and with every file of hack/chart/values, for every Kubernetes version
+that it supports, and reads what comes out.
+
+- `helm lint --strict`
+- the schemas of Kubernetes, and the Go types of the Prometheus operator and of cert-manager
+- kube-score, whose findings must be the listed ones
+- promtool, for the rules and their tests
+- the values that must be refused
+"""
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import importlib_resources
+import jsonschema
+import referencing
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+VERSIONS = [f"1.{minor}.0" for minor in range(29, 35)]
+# Groups whose objects the Go types check.
+OTHER_GROUPS = ("monitoring.coreos.com", "cert-manager.io")
+# First line of a values file: kinds that the API server has, beside those of Kubernetes.
+APIS = "# apis: "
+
+problems = []
+
+
+def run(*command, text=""):
+    """Runs a command, and returns whether it succeeded and its output."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, check=False)
+    return done.returncode == 0, done.stdout if done.returncode == 0 else done.stdout + done.stderr
+
+
+def render(case, version, *more):
+    """Renders the chart with a values file, or with the defaults."""
+    apis = [f"--api-versions={api}" for api in apis_of(case)]
+    if version != "1.29.0":
+        apis.append("--api-versions=admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
+    values = [f"--values={case}"] if case else []
+    command = ["helm", "template", "sluice", "charts/sluice", "--namespace=sluice-system"]
+    return run(*command, f"--kube-version={version}", *apis, *values, *more)
+
+
+def apis_of(case):
+    first = case.read_text().split("\n", 1)[0] if case else ""
+    return first.removeprefix(APIS).split() if first.startswith(APIS) else []
+
+
+@functools.cache
+def validator(version, kind, api_version):
+    """Returns the strict schema of a kind."""
+    group, _, number = api_version.rpartition("/")
+    name = "-".join(filter(None, [kind.lower(), group.split(".")[0], number]))
+    files = importlib_resources.files("kubernetes_validate").joinpath("kubernetes-json-schema")
+    folder = next(f for f in files.iterdir() if f.name.startswith(f"v{version[:4]}.") and f.name.endswith("-strict"))
+    schema = json.loads(folder.joinpath(f"{name}.json").read_text())
+    return jsonschema.Draft202012Validator(schema, registry=definitions(folder))
+
+
+@functools.cache
+def definitions(folder):
+    text = folder.joinpath("_definitions.json").read_text()
+    return referencing.Resource.from_contents(json.loads(text)) @ referencing.Registry()
+
+
+def schema_problems(version, document):
+    """Yields what the API server of a version would find wrong with an object."""
+    object = f"{document['kind']} {document['metadata']['name']}"
+    try:
+        schema = validator(version, document["kind"], document["apiVersion"])
+    except FileNotFoundError:
+        yield f"{object}: Kubernetes {version} has no {document['apiVersion']}"
+        return
+    for error in schema.iter_errors(document):
+        yield f"{object}: Kubernetes {version}: {error.json_path}: {error.message[:200]}"
+
+
+def check_objects(case, name):
+    """Checks the objects that a values file gives, for all versions. Equal objects are checked once a version."""
+    for version in VERSIONS:
+        ok, text = render(case, version)
+        if not ok:
+            problems.append(f"{name}, Kubernetes {version}: {text}")
+            continue
+        documents = [document for document in yaml.safe_load_all(text) if document]
+        for document in documents:
+            if document["apiVersion"].split("/")[0] not in OTHER_GROUPS:
+                problems.extend(f"{name}: {problem}" for problem in schema_problems(version, document))
+        names = [(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
+        problems.extend(f"{name}: two objects are {twice}" for twice in set(names) if names.count(twice) > 1)
+    foreign = [document for document in documents if document["apiVersion"].split("/")[0] in OTHER_GROUPS]
+    ok, count = run("types", text=yaml.safe_dump_all(foreign))
+    if not ok:
+        problems.append(f"{name}: {count}")
+    elif int(count) != len(foreign):
+        problems.append(f"{name}: {len(foreign)} objects of other groups, but types read {count}")
+
+
+def check_score():
+    """Compares the findings of kube-score with the listed ones."""
+    _, text = render(HERE / "values/everything.yaml", VERSIONS[-1])
+    command = ["kube-score", "score", "--kubernetes-version=v1.34", "--output-format=json", "-"]
+    _, report = run(*command, text=text)
+    found = set()
+    for object in json.loads(report[: report.rindex("]") + 1]):
+        name = f"{object['type_meta']['kind']} {object['object_meta']['name']}"
+        for check in object["checks"]:
+            if not check["skipped"] and check["grade"] < 10:
+                found.update(f"{name}: {comment['summary']}" for comment in check["comments"] or [])
+    listed = {finding for reason in yaml.safe_load((HERE / "exceptions.yaml").read_text()) for finding in reason["findings"]}
+    problems.extend(f"kube-score: {finding}" for finding in sorted(found - listed))
+    problems.extend(f"hack/chart/exceptions.yaml lists what kube-score does not find: {old}" for old in sorted(listed - found))
+
+
+def check_refusals():
+    """Values that would be a mistake must be refused, with a reason."""
+    for refused in yaml.safe_load((HERE / "refused.yaml").read_text()):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump(refused["values"], file)
+            file.flush()
+            ok, text = render(None, VERSIONS[-1], f"--values={file.name}")
+        if ok or refused["reason"] not in text:
+            problems.append(f"{refused['values']} should be refused with {refused['reason']!r}: {text[-300:]}")
+
+
+def check_alerts():
+    """Tests the alerts. Each has a test and a section of docs/alerts.md, and there are no others."""
+    rules = ROOT / "charts/sluice/files/alerts.yaml"
+    groups = yaml.safe_load(rules.read_text())
+    alerts = [rule for group in groups["groups"] for rule in group["rules"]]
+    for alert in alerts:
+        # The tests leave out the descriptions, which would only repeat the text.
+        del alert["annotations"]["description"]
+    tests = (HERE / "alerts_test.yaml").read_text()
+    with tempfile.TemporaryDirectory() as directory:
+        (pathlib.Path(directory) / "alerts.yaml").write_text(yaml.safe_dump(groups))
+        (pathlib.Path(directory) / "test.yaml").write_text(tests.replace("RULES", f"{directory}/alerts.yaml"))
+        for command in [("check", "rules", str(rules)), ("test", "rules", f"{directory}/test.yaml")]:
+            ok, text = run("promtool", *command)
+            if not ok:
+                problems.append(f"promtool {' '.join(command)}: {text}")
+    names = {alert["alert"] for alert in alerts}
+    expected = [case for test in yaml.safe_load(tests)["tests"] for case in test["alert_rule_test"]]
+    for what, found in [
+        ("hack/chart/alerts_test.yaml lets fire", {case["alertname"] for case in expected if case["exp_alerts"]}),
+        ("hack/chart/alerts_test.yaml keeps silent", {case["alertname"] for case in expected if not case["exp_alerts"]}),
+        ("docs/alerts.md describes", set(re.findall(r"^## (Sluice\w+)$", (ROOT / "docs/alerts.md").read_text(), re.M))),
+    ]:
+        if found != names:
+            problems.append(f"{what} other alerts than there are: {sorted(found ^ names)}")
+
+
+def check_users():
+    """On OpenShift no pod may ask for a user. Elsewhere all have the same one."""
+    openshift = HERE / "values/openshift.yaml"
+    for case, more, users in [
+        (None, "", {65532}),
+        (openshift, "", {None}),
+        (openshift, "--set=compatibility.openshift=false", {65532}),
+        (None, "--set=compatibility.openshift=true", {None}),
+    ]:
+        _, text = render(case, VERSIONS[-1], *filter(None, [more]))
+        specs = [d["spec"] for d in yaml.safe_load_all(text) if d and d["kind"] in ("Deployment", "Pod")]
+        pods = [spec.get("template", {"spec": spec})["spec"] for spec in specs]
+        found = {pod["securityContext"].get(key) for pod in pods for key in ("runAsUser", "runAsGroup", "fsGroup")}
+        environment = {e["name"] for pod in pods for c in pod["containers"] for e in c.get("env", [])}
+        if found != users or ("SLUICE_SIDECAR_PLATFORM_USER" in environment) != (users == {None}):
+            problems.append(f"{case} {more}: pods have the users {found}, sidecars have others")
+
+
+def check_metadata():
+    """The texts for Artifact Hub must be YAML, and name the CustomResourceDefinitions that there are."""
+    chart = yaml.safe_load((ROOT / "charts/sluice/Chart.yaml").read_text())
+    for missing in {"icon", "maintainers", "sources", "keywords"} - chart.keys():
+        problems.append(f"Chart.yaml has no {missing}")
+    read = lambda name: yaml.safe_load(chart["annotations"][f"artifacthub.io/{name}"])
+    files = [yaml.safe_load(file.read_text()) for file in (ROOT / "charts/sluice/files/crds").glob("*.yaml")]
+    listed = {(crd["name"], crd["kind"], crd["version"]) for crd in read("crds")}
+    present = {(f["metadata"]["name"], f["spec"]["names"]["kind"], v["name"]) for f in files for v in f["spec"]["versions"]}
+    if listed != present:
+        problems.append(f"Chart.yaml lists other CustomResourceDefinitions than there are: {sorted(listed ^ present)}")
+    if not all(link["url"].startswith("https://") for link in read("links")):
+        problems.append("Chart.yaml has a link without https")
+    schemas = {f["spec"]["names"]["kind"]: f["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for f in files}
+    for example in read("crdsExamples"):
+        for error in jsonschema.Draft202012Validator(schemas[example["kind"]]).iter_errors(example):
+            problems.append(f"Chart.yaml: the example is not valid: {error.json_path}: {error.message}")
+
+
+def check_health():
+    """The reasons that the health check for Argo CD knows must be reasons of the operator."""
+    conditions = (ROOT / "crds/src/conditions.rs").read_text()
+    used = set(re.findall(r'reason == "(\w+)"', (ROOT / "hack/argocd/health.lua").read_text()))
+    unknown = [reason for reason in sorted(used) if f'"{reason}"' not in conditions]
+    if unknown or not used:
+        problems.append(f"hack/argocd/health.lua has reasons that no condition has: {unknown}")
+
+
+def check_itself():
+    """A check that finds nothing in a wrong object would be worth nothing."""
+    document = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"port": []}}
+    if not list(schema_problems(VERSIONS[0], document)):
+        problems.append("the schemas do not find an unknown field")
+    monitor = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "metadata": {"name": "a"}, "spec": {"a": 1}}
+    if run("types", text=json.dumps(monitor))[0]:
+        problems.append("the Go types do not find an unknown field")
+
+
+def main():
+    check_itself()
+    for case in [None, *sorted((HERE / "values").glob("*.yaml"))]:
+        name = case.name if case else "the defaults"
+        values = [f"--values={case}"] if case else []
+        ok, text = run("helm", "lint", "--strict", "charts/sluice", f"--kube-version={VERSIONS[-1]}", *values)
+        if not ok:
+            problems.append(f"{name}: {text}")
+        check_objects(case, name)
+    check_score()
+    check_users()
+    check_metadata()
+    check_health()
+    check_alerts()
+    check_refusals()
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()

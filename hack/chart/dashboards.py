@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+"""Writes the Grafana dashboards of the chart, charts/sluice/dashboards, from the panels below.
+
+dashboards.py          write them
+dashboards.py --check  fail if they are out of date
+"""
+import json
+import pathlib
+import sys
+
+DIRECTORY = pathlib.Path(__file__).resolve().parents[2] / "charts/sluice/dashboards"
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH, HEIGHT, STAT_HEIGHT = 24, 8, 4
+
+
+def rate(metric, *labels):
+    return f"rate({metric}{{{', '.join(labels)}}}[$__rate_interval])"
+
+
+def policy_rate(metric, *labels):
+    return rate(metric, 'policy=~"$policy"', *labels)
+
+
+def fleet_rate(metric, *labels):
+    return rate(metric, 'namespace=~"$namespace"', *labels)
+
+
+def of_policy(metric):
+    return f'{metric}{{policy=~"$policy"}}'
+
+
+def of_fleet(metric):
+    return f'{metric}{{namespace=~"$namespace"}}'
+
+
+def graph(title, description, *queries, unit="short"):
+    """A time series. A query is a pair of an expression and the name of its lines."""
+    return {"type": "timeseries", "title": title, "description": description, "queries": queries, "unit": unit}
+
+
+def stat(title, description, query, unit="short"):
+    return {"type": "stat", "title": title, "description": description, "queries": [(query, "")], "unit": unit}
+
+
+def limits(expression):
+    return f"sum by (policy, limit) ({expression})"
+
+
+DECISIONS = "sluice_decisions_total"
+REJECTED = 'outcome=~"denied|shed"'
+
+POLICIES = {
+    "Decisions": [
+        graph(
+            "Decisions",
+            "Requests by outcome: admitted, denied by a limit, shed by an adaptive limit, or only counted because of Shadow.",
+            (f"sum by (outcome) ({policy_rate(DECISIONS)})", "{{outcome}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Rejected share by limit",
+            "Part of the requests that a limit denied or shed.",
+            (f"{limits(policy_rate(DECISIONS, REJECTED))} / {limits(policy_rate(DECISIONS))}", "{{policy}} {{limit}}"),
+            unit="percentunit",
+        ),
+        graph(
+            "Rejected requests by limit",
+            "The ten limits that reject the most requests.",
+            (f"topk(10, {limits(policy_rate(DECISIONS, REJECTED))})", "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Would be rejected",
+            "Requests that a limit in Shadow would reject. Look here before you enforce it.",
+            (limits(policy_rate(DECISIONS, 'outcome="shadow_denied"')), "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Decisions without the store",
+            "Requests for which the store did not answer in time, so that onStoreFailure decided.",
+            (f"sum by (policy, outcome) ({policy_rate('sluice_fallback_total')})", "{{policy}} {{outcome}}"),
+            unit="reqps",
+        ),
+    ],
+    "Keys": [
+        graph(
+            "Keys in use",
+            "Part of maxKeys that is in use.",
+            (f"max by (policy, limit) ({of_policy('sluice_key_usage_ratio')})", "{{policy}} {{limit}}"),
+            unit="percentunit",
+        ),
+        graph(
+            "Checks of the shared counter",
+            "Checks of clients without a counter of their own, because all maxKeys are in use.",
+            (limits(policy_rate("sluice_key_overflow_total")), "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
+    ],
+    "Concurrency and delays": [
+        graph(
+            "Slots in use",
+            "Slots of concurrency limits that requests hold, over all pods.",
+            (f"sum by (policy, limit) ({of_policy('sluice_concurrency_held')})", "{{policy}} {{limit}}"),
+        ),
+        graph(
+            "Adaptive limits",
+            "Concurrent requests that a pod admits, and those in flight: means over the pods.",
+            (f"avg by (policy, limit) ({of_policy('sluice_adaptive_limit')})", "{{policy}} {{limit}}: limit"),
+            (f"avg by (policy, limit) ({of_policy('sluice_adaptive_in_flight')})", "{{policy}} {{limit}}: in flight"),
+        ),
+        graph(
+            "Adaptive limits that measure",
+            "Pods whose adaptive limit is lowered to measure the latency without a queue.",
+            (f"sum by (policy, limit) ({of_policy('sluice_adaptive_probing')})", "{{policy}} {{limit}}"),
+        ),
+        graph(
+            "Delayed requests",
+            "Requests in the delay queues of leaky buckets.",
+            (f"sum by (policy, limit) ({of_policy('sluice_waiting_requests')})", "{{policy}} {{limit}}"),
+        ),
+        graph(
+            "Raised limits",
+            "Pods in which an elastic limit uses its higher number.",
+            (f"sum by (policy, limit) ({of_policy('sluice_limit_raised')})", "{{policy}} {{limit}}"),
+        ),
+    ],
+    "Pods": [
+        graph(
+            "Pods that enforce the policy",
+            "Sidecars that have the policy, and replicas that they know of.",
+            (f"count by (policy) ({of_policy('sluice_policy_info')})", "{{policy}}: enforce it"),
+            (f"max by (policy) ({of_policy('sluice_policy_pods')})", "{{policy}}: replicas"),
+        ),
+        graph(
+            "Versions of the policy",
+            "More than 1 for longer than a moment: some sidecars have another version.",
+            (f"count by (policy) (count by (policy, uid, hash) ({of_policy('sluice_policy_info')}))", "{{policy}}"),
+        ),
+    ],
+}
+
+FLEET = {
+    "Overview": [
+        stat("Sidecars", "Sidecars that Prometheus scrapes.", f"count({of_fleet('sluice_open_connections')})"),
+        stat("Sessions", "Sidecars with a session with the operator.", "sum(sluice_operator_streams)"),
+        stat("Leaders", "Operators that lead: 1.", "sum(sluice_operator_leader)"),
+        stat("Turned to Shadow", "1 while the installation turns all policies to Shadow.", "max(sluice_operator_shadow)"),
+        stat("Without policies", "Sidecars that forward all requests without limits.", f"sum({of_fleet('sluice_sidecar_unlimited')})"),
+        stat("Open circuits", "Connections to stores that do not work.", f"sum({of_fleet('sluice_store_circuit_open')})"),
+    ],
+    "Sidecars": [
+        graph(
+            "Requests in flight",
+            "Requests that were forwarded and have not ended, and those of them whose client has left.",
+            (f"sum by (namespace) ({of_fleet('sluice_requests_in_flight')})", "{{namespace}}"),
+            (f"sum by (namespace) ({of_fleet('sluice_abandoned_requests')})", "{{namespace}}: client has left"),
+        ),
+        graph(
+            "Connections",
+            "Open connections of clients.",
+            (f"sum by (namespace) ({of_fleet('sluice_open_connections')})", "{{namespace}}"),
+        ),
+        graph(
+            "Connections ended by the sidecar",
+            "evicted_idle, evicted_stalled and memory: there was no room. The others: a timeout.",
+            (f"sum by (namespace, reason) ({fleet_rate('sluice_ended_connections_total')})", "{{namespace}} {{reason}}"),
+            unit="cps",
+        ),
+        graph(
+            "No response from the application",
+            "Requests that the application did not answer.",
+            (f"sum by (namespace, reason) ({fleet_rate('sluice_upstream_errors_total')})", "{{namespace}} {{reason}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Refused requests",
+            "Requests that are malformed or ambiguous, or that came before the first policies.",
+            (f"sum by (namespace, reason) ({fleet_rate('sluice_refused_requests_total')})", "{{namespace}} {{reason}}"),
+            unit="reqps",
+        ),
+    ],
+    "Stores": [
+        graph(
+            "Store healthy",
+            "Part of the sidecars whose last call to the store succeeded.",
+            (f"avg by (namespace, store) ({of_fleet('sluice_store_healthy')})", "{{namespace}} {{store}}"),
+            unit="percentunit",
+        ),
+        graph(
+            "Latency",
+            "Duration of the calls that the store answered.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (store, le) ({fleet_rate('sluice_store_latency_seconds_bucket')}))",
+                    f"{{{{store}}}} p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
+        graph(
+            "Checks and calls",
+            "Checks, those merged with an equal one, and the calls that carry them.",
+            (f"sum by (store) ({fleet_rate('sluice_store_checks_total')})", "{{store}}: checks"),
+            (f"sum by (store) ({fleet_rate('sluice_store_merged_total')})", "{{store}}: merged"),
+            (f"sum by (store) ({fleet_rate('sluice_store_calls_total')})", "{{store}}: calls"),
+            unit="ops",
+        ),
+        graph(
+            "Checks without an answer",
+            "By the reason. operations.md describes each.",
+            (f"sum by (store, fault) ({fleet_rate('sluice_store_faults_total')})", "{{store}} {{fault}}"),
+            unit="ops",
+        ),
+        graph(
+            "Failed calls",
+            "Calls without a reply within the latency budget, those that were too late and counted nothing, checks dropped before they were sent, errors, and new connections.",
+            *(
+                (f"sum by (store) ({fleet_rate(f'sluice_store_{what}_total')})", f"{{{{store}}}}: {what}")
+                for what in ("timeouts", "late", "expired", "errors", "reconnects")
+            ),
+            unit="ops",
+        ),
+        graph(
+            "Denials without a check",
+            "Requests denied because the store had just denied the same.",
+            (f"sum by (store) ({fleet_rate('sluice_denials_remembered_total')})", "{{store}}"),
+            unit="reqps",
+        ),
+    ],
+    "Quota leases and local quota": [
+        graph(
+            "Requests of leased limits",
+            "All requests, those denied without a call, and those with a call of their own. Few calls are good.",
+            *(
+                (f"sum by (store) ({fleet_rate(f'sluice_lease_{what}_total')})", f"{{{{store}}}}: {what}")
+                for what in ("requests", "denied", "calls", "takes", "returns")
+            ),
+            unit="ops",
+        ),
+        graph(
+            "Quota in leases",
+            "Quota taken, returned, and lost because it expired unused.",
+            *(
+                (f"sum by (store) ({fleet_rate(f'sluice_lease_quota_{what}_total')})", f"{{{{store}}}}: {what}")
+                for what in ("taken", "returned", "lost")
+            ),
+            unit="reqps",
+        ),
+        graph(
+            "Clients of leased limits",
+            "Counters that sidecars hold a lease of, or know.",
+            (f"sum by (store) ({of_fleet('sluice_lease_keys')})", "{{store}}"),
+        ),
+        graph(
+            "Decisions by local quota",
+            "Checks decided in the sidecar, because of onStoreFailure: Share or consistency: Local.",
+            (f"sum by (store) ({fleet_rate('sluice_share_admitted_total')})", "{{store}}: admitted"),
+            (f"sum by (store) ({fleet_rate('sluice_share_denied_total')})", "{{store}}: denied"),
+            unit="reqps",
+        ),
+        graph(
+            "Local usage to flush",
+            "Counters whose local usage the store does not have yet, and those flushed in a second.",
+            (f"sum by (store) ({of_fleet('sluice_share_pending')})", "{{store}}: pending"),
+            (f"sum by (store) ({fleet_rate('sluice_share_handed_over_total')})", "{{store}}: flushed"),
+        ),
+    ],
+    "Operator": [
+        graph(
+            "Reconciles",
+            "Reconciles of policies, and those that failed and will be retried.",
+            (f"sum({rate('sluice_operator_reconciles_total')})", "reconciles"),
+            (f"sum({rate('sluice_operator_reconcile_failures_total')})", "failures"),
+            unit="ops",
+        ),
+        graph(
+            "Admission reviews",
+            "Pods and policies that the webhook reviewed.",
+            (f"sum by (webhook, outcome) ({rate('sluice_operator_admission_reviews_total')})", "{{webhook}} {{outcome}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Sessions",
+            "Events sent to sidecars, sessions denied, and tokens that the API server had to review.",
+            (f"sum({rate('sluice_operator_stream_events_total')})", "events"),
+            (f"sum({rate('sluice_operator_streams_denied_total')})", "denied"),
+            (f"sum({rate('sluice_operator_token_reviews_total')})", "reviews"),
+            unit="ops",
+        ),
+    ],
+}
+
+
+def variable(name, label, query):
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def panel(number, spec, x, y, width, height):
+    is_stat = spec["type"] == "stat"
+    targets = [
+        {"refId": chr(65 + at), "datasource": DATASOURCE, "expr": expression, "legendFormat": legend, "instant": is_stat, "range": not is_stat}
+        for at, (expression, legend) in enumerate(spec["queries"])
+    ]
+    return {
+        "id": number,
+        "type": spec["type"],
+        "title": spec["title"],
+        "description": spec["description"],
+        "datasource": DATASOURCE,
+        "gridPos": {"x": x, "y": y, "w": width, "h": height},
+        "fieldConfig": {"defaults": {"unit": spec["unit"], "min": 0}, "overrides": []},
+        "options": {} if is_stat else {"tooltip": {"mode": "multi", "sort": "desc"}},
+        "targets": targets,
+    }
+
+
+def dashboard(uid, title, variables, rows):
+    panels, y = [], 0
+    for row, specs in rows.items():
+        panels.append({"id": len(panels) + 1, "type": "row", "title": row, "collapsed": False, "panels": [], "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}})
+        y += 1
+        columns, height = (6, STAT_HEIGHT) if specs[0]["type"] == "stat" else (2, HEIGHT)
+        width = WIDTH // columns
+        for at, spec in enumerate(specs):
+            panels.append(panel(len(panels) + 1, spec, at % columns * width, y + at // columns * height, width, height))
+        y += -(-len(specs) // columns) * height
+    return {
+        "uid": uid,
+        "title": title,
+        "tags": ["sluice"],
+        "schemaVersion": 39,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": [{"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus"}, *variables]},
+        "links": [{"type": "dashboards", "tags": ["sluice"], "title": "Sluice", "asDropdown": False, "includeVars": False, "keepTime": True}],
+        "panels": panels,
+    }
+
+
+DASHBOARDS = {
+    "policies.json": dashboard(
+        "sluice-policies",
+        "Sluice / Policies",
+        [variable("policy", "Policy", "label_values(sluice_decisions_total, policy)")],
+        POLICIES,
+    ),
+    "fleet.json": dashboard(
+        "sluice-fleet",
+        "Sluice / Fleet",
+        [variable("namespace", "Namespace", "label_values(sluice_open_connections, namespace)")],
+        FLEET,
+    ),
+}
+
+
+def main():
+    for name, content in DASHBOARDS.items():
+        text = json.dumps(content, indent=1) + "\n"
+        file = DIRECTORY / name
+        if sys.argv[1:] != ["--check"]:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            sys.exit(f"{file.relative_to(DIRECTORY.parents[2])} is out of date: run `make generate`")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+//! Verifies an installation from inside the cluster, as a user of its API: `helm test` runs this. It changes nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use kube::api::{Api, PostParams};
+use serde_json::json;
+use sluice_crds::{RateLimitPolicy, RateLimitStore};
+use tokio::time::Instant;
+
+use crate::args::Args;
+
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
+/// Waits until the webhook refuses an invalid policy and the store of the installation is not reported as unusable.
+///
+/// # Errors
+/// When that is not so within `timeout`. The error states what is wrong.
+pub async fn verify(args: &Args, timeout: Duration) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
+    let start = Instant::now();
+    loop {
+        let outcome = match webhook_refuses(&client, &args.namespace).await {
+            Ok(()) => store_is_usable(&client, &args.namespace).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(error) if start.elapsed() < timeout => {
+                tracing::info!("not yet: {error:#}");
+                tokio::time::sleep(RETRY_EVERY).await;
+            }
+            Ok(store) => {
+                tracing::info!("the webhook refuses an invalid policy, and the store: {store}");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Offers a policy that only the webhook finds invalid. The API server does not store it.
+async fn webhook_refuses(client: &kube::Client, namespace: &str) -> anyhow::Result<()> {
+    let policy = serde_json::from_value(json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
+        "metadata": {"generateName": "sluice-verify-"},
+        "spec": {"limits": [{
+            "name": "invalid", "matches": [{"path": {"regex": "("}}], "rates": [{"requests": 1, "per": "1m"}],
+        }]},
+    }))?;
+    let api: Api<RateLimitPolicy> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    match api.create(&params, &policy).await {
+        Ok(_) => bail!(
+            "an invalid policy was not refused: the API server does not reach the webhook. Check the pods of the operator, \
+             and NetworkPolicies for port 9443"
+        ),
+        Err(kube::Error::Api(status)) if status.message.contains("denied the request") => Ok(()),
+        Err(error) => Err(error).context("the webhook did not review a policy"),
+    }
+}
+
+/// Returns the message of the condition `Ready` of the installation's store, unless it is False.
+async fn store_is_usable(client: &kube::Client, namespace: &str) -> anyhow::Result<String> {
+    let api: Api<RateLimitStore> = Api::namespaced(client.clone(), namespace);
+    let store = api.get_opt("default").await.context("the RateLimitStore default could not be read")?;
+    let store =
+        store.context("the operator has not made the RateLimitStore default: no replica leads yet")?;
+    let conditions = store.status.map(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let ready = ready.context("the RateLimitStore default has no status: no replica leads yet")?;
+    if ready.status == "False" {
+        bail!("the RateLimitStore default is not Ready: {}", ready.message);
+    }
+    Ok(ready.message)
+}

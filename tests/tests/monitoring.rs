@@ -1,0 +1,189 @@
+//! The dashboards and the alerts of the chart, with a real Prometheus that scrapes a real operator and real sidecars.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use sluice_tests::application;
+use sluice_tests::client::{get, send};
+use sluice_tests::components::{ControlClient, Operator, Prometheus, Redis, Sidecar};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::repository_root;
+use sluice_tests::wait::until;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+/// Every kind of limit, so that every metric has a value.
+fn policies() -> [(&'static str, Value); 3] {
+    let rates = |requests: u32, per: &str| json!([{"requests": requests, "per": per}]);
+    let key = json!({"parts": [{"header": {"name": "x-client"}}]});
+    let selector = json!({"matchLabels": {"app": "a"}});
+    let elastic = json!({"requests": 2_000, "utilizationBelowPercent": 70, "capacity": {"inFlight": 20}});
+    let limits = json!([
+        {"name": "denies", "key": key, "rates": rates(1, "1h")},
+        {"name": "shadow", "rates": rates(1, "1h"), "mode": "Shadow"},
+        {"name": "elastic", "key": key, "rates": rates(300, "1m"), "enforcement": {"elastic": elastic}},
+        {"name": "delays", "rates": rates(1_000, "1s"), "algorithm": {"leakyBucket": {"maxWait": "1s"}}},
+    ]);
+    let concurrency = json!([
+        {"name": "slots", "key": key, "max": 100},
+        {"name": "adaptive", "adaptive": {"gradient2": {"minimum": 4, "maximum": 400}}},
+    ]);
+    [
+        ("kinds", json!({"selector": selector, "limits": limits, "concurrency": concurrency})),
+        (
+            "leased",
+            json!({"selector": selector, "consistency": "Leased", "limits": [{"name": "all", "rates": rates(60_000, "1m")}]}),
+        ),
+        (
+            "local",
+            json!({"selector": selector, "consistency": "Local", "limits": [{"name": "all", "rates": rates(60_000, "1m")}]}),
+        ),
+    ]
+}
+
+/// Returns `scrape_configs` with the labels that the chart's PodMonitors give to targets. (Debian's Prometheus cannot find
+/// pods itself.)
+fn scrape_configs(namespace: &TestNamespace, operator: &Operator, sidecars: &[(&str, &Sidecar)]) -> Value {
+    let operator = operator.admin_url.trim_start_matches("http://");
+    let sidecars = sidecars.iter().map(|(pod, sidecar)| {
+        json!({"targets": [sidecar.admin], "labels": {"namespace": namespace.name, "pod": pod}})
+    });
+    json!([
+        {"job_name": "operator", "static_configs": [{"targets": [operator], "labels": {"namespace": "sluice-system"}}]},
+        {"job_name": "sidecars", "static_configs": sidecars.collect::<Vec<_>>()},
+    ])
+}
+
+/// Causes the rare events: what is counted appears in the metrics only then.
+async fn cause_rare_events(operator: &Operator, sidecar: &Sidecar, without_application: &Sidecar) {
+    let webhook = ControlClient::new(&operator.webhook_url, operator.ca_file());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "1", "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE", "userInfo": {}, "object": pod, "namespace": "n", "name": "p",
+        },
+    });
+    let request = Request::post("/inject").header("host", "a").header("content-type", "application/json");
+    let response = webhook.send(request.body(Full::new(Bytes::from(review.to_string()))).unwrap()).await;
+    assert_eq!(response.status(), 200);
+    let refused = send(&sidecar.address, b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n").await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(get(&without_application.address, "/", &[("x-client", "nobody")]).await.status, 502);
+    // A client that does not send its body.
+    let mut stream = TcpStream::connect(&sidecar.address).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nab").await.unwrap();
+    until("the connection is ended", async || {
+        (sidecar.metric("sluice_ended_connections_total{reason=\"body_timeout\"}").await > 0).then_some(())
+    })
+    .await;
+}
+
+/// Returns the queries of all panels, with what Grafana puts in for its variables, and the queries of the variables.
+fn dashboard_queries() -> (Vec<String>, Vec<String>) {
+    let (mut panels, mut variables) = (Vec::new(), Vec::new());
+    let directory = repository_root().join("charts/sluice/dashboards");
+    for file in std::fs::read_dir(directory).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let dashboard: Value = serde_json::from_str(&text).unwrap();
+        for panel in dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row") {
+            for target in panel["targets"].as_array().unwrap() {
+                let expression = target["expr"].as_str().unwrap().replace("$__rate_interval", "30s");
+                panels.push(expression.replace("$policy", ".*").replace("$namespace", ".*"));
+            }
+        }
+        for variable in dashboard["templating"]["list"].as_array().unwrap() {
+            variables.extend(variable["definition"].as_str().map(str::to_owned));
+        }
+    }
+    (panels, variables)
+}
+
+/// Returns the names of the metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("sluice_")).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_that_exist() {
+    let plane = ControlPlane::shared().await;
+    let redis = Redis::start().await;
+    let operator = Operator::start(plane, "monitoring-system", &redis.url).await;
+    let namespace = TestNamespace::create(plane.client().await, "monitoring").await;
+    for (name, spec) in policies() {
+        namespace.apply(name, spec).await.unwrap();
+    }
+    let start = async |name: &str, upstream: &str| {
+        let pod = namespace.pod(name, true, json!({"app": "a"})).await;
+        Sidecar::start_with(&namespace, &pod, &operator, upstream, "KILL", &["--body-timeout=1s"]).await
+    };
+    let sidecar = start("one", &application::immediate().await).await;
+    let without_application = start("two", "127.0.0.1:1").await;
+    namespace.wait_for("kinds", "Programmed", "True Programmed").await;
+    cause_rare_events(&operator, &sidecar, &without_application).await;
+    let sidecar = Arc::new(sidecar);
+    let targets = [("one", &*sidecar), ("two", &without_application)];
+    let traffic = tokio::spawn({
+        let sidecar = sidecar.clone();
+        async move {
+            loop {
+                for client in ["alice", "bob", "carol"] {
+                    get(&sidecar.address, "/", &[("x-client", client)]).await;
+                }
+            }
+        }
+    });
+
+    let prometheus = Prometheus::start(scrape_configs(&namespace, &operator, &targets)).await;
+    let (panels, variables) = dashboard_queries();
+    assert!(panels.len() > 40 && variables.len() == 2, "{} panels, {variables:?}", panels.len());
+    let mut missing = panels;
+    until("every panel has data", async || {
+        let mut still = Vec::new();
+        for query in &missing {
+            if prometheus.query(query).await.is_empty() {
+                still.push(query.clone());
+            }
+        }
+        if still != missing {
+            eprintln!("without data: {still:#?}");
+            missing = still;
+        }
+        missing.is_empty().then_some(())
+    })
+    .await;
+    for variable in variables {
+        let (metric, label) = variable.strip_prefix("label_values(").unwrap().split_once(", ").unwrap();
+        let grouped = format!("count by ({}) ({metric})", label.trim_end_matches(')'));
+        let samples = prometheus.query(&grouped).await;
+        assert!(samples.iter().all(|(labels, _)| *labels != json!({})) && !samples.is_empty(), "{samples:?}");
+    }
+    traffic.abort();
+
+    let known: BTreeSet<String> = prometheus.label_values("__name__").await.into_iter().collect();
+    let alerts = std::fs::read_to_string(repository_root().join("charts/sluice/files/alerts.yaml")).unwrap();
+    let used = metrics_in(&alerts);
+    assert!(used.len() > 10, "{used:?}");
+    assert_eq!(
+        used.difference(&known).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "metrics that do not exist"
+    );
+    // Every metric that exists has a panel, or a reason to have none.
+    let directory = repository_root().join("charts/sluice/dashboards");
+    let shown =
+        ["policies.json", "fleet.json"].map(|name| std::fs::read_to_string(directory.join(name)).unwrap());
+    let shown = metrics_in(&shown.concat());
+    let parts_of_shown = ["sluice_store_latency_seconds_count", "sluice_store_latency_seconds_sum"];
+    let is_shown = |name: &String| shown.contains(name) || parts_of_shown.contains(&name.as_str());
+    let not_shown: Vec<_> =
+        known.iter().filter(|name| name.starts_with("sluice_") && !is_shown(name)).collect();
+    assert_eq!(not_shown, Vec::<&String>::new(), "metrics without a panel");
+}
