@@ -302,6 +302,21 @@ fn difference(manifest: &Value, live: &Value, path: &str) -> Option<String> {
 }
 
 #[tokio::test]
+async fn admit_accepts_every_recipe() {
+    let namespace = namespace().await;
+    let page = std::fs::read_to_string(repository_root().join("docs/recipes.md")).unwrap();
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|block| block.split("```").next());
+    let mut applied = 0;
+    for block in blocks {
+        let policy: Value = serde_saphyr::from_str(block).unwrap();
+        let name = policy["metadata"]["name"].as_str().unwrap();
+        namespace.apply(name, policy["spec"].clone()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        applied += 1;
+    }
+    assert!(applied >= 14, "{applied} recipes");
+}
+
+#[tokio::test]
 async fn admit_changes_nothing_of_an_example_that_is_applied_twice() {
     let namespace = namespace().await;
     let control_plane = ControlPlane::shared().await;
