@@ -188,8 +188,8 @@ impl KeyBuilder {
                     Some(host) => write_folded(&mut hasher, HOST, host),
                     None => return self.missing(secret),
                 },
-                KeySource::GrpcMethod => match grpc_method(request.uri.path()) {
-                    Some(method) => write_part(&mut hasher, GRPC_METHOD, method.as_bytes()),
+                KeySource::GrpcMethod => match grpc_method(&path.normal()) {
+                    Some(method) => write_folded(&mut hasher, GRPC_METHOD, method),
                     None => return self.missing(secret),
                 },
                 &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {

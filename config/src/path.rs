@@ -125,6 +125,10 @@ impl<'a> Readings<'a> {
     #[must_use]
     pub fn normal(&self) -> Cow<'_, str> {
         let path = self.written.text();
+        // Some applications take what follows for a host, which the client may choose.
+        if after_authority(path).is_some() {
+            return Cow::Borrowed("//");
+        }
         if is_plain(path) {
             return Cow::Borrowed(path);
         }

@@ -19,6 +19,8 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// Address of the peer that opened the connection.
     pub peer: IpAddr,
+    /// Whether the request has a body.
+    pub has_body: bool,
 }
 
 impl<'a> RequestAttributes<'a> {
@@ -28,10 +30,12 @@ impl<'a> RequestAttributes<'a> {
         Readings::of(self.uri.path())
     }
 
-    /// Reports whether the request is a preflight: a browser asks whether a script of another site may send a request.
+    /// Reports whether the request is a preflight, which has no body: a browser asks whether a script of another site may
+    /// send a request.
     #[must_use]
     pub fn is_preflight(&self) -> bool {
         *self.method == Method::OPTIONS
+            && !self.has_body
             && self.headers.contains_key(ORIGIN)
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }

@@ -292,9 +292,43 @@ fn a_tier_that_the_client_chooses_is_warned_about() {
     );
     assert_eq!(warnings(&tier(header, "deny: {}")), Vec::<String>::new());
     assert_eq!(warnings(&tier("{path: {prefix: /a}}", "unlimited: {}")), Vec::<String>::new());
+    let host = tier("{hosts: [internal.example]}", "unlimited: {}");
+    assert!(warnings(&host)[0].contains("a client can choose this tier"), "{:?}", warnings(&host));
+    let inside = "{headers: [{name: x-plan, exact: gold}], clientCIDRs: [192.0.2.0/24]}";
+    assert_eq!(warnings(&tier(inside, "unlimited: {}")), Vec::<String>::new());
     let beside = tier(header, "unlimited: {}").replace(
         "limits: [",
         "limits: [{name: b, key: {parts: [{clientIP: {}}]}, rates: [{requests: 50, per: 1m}]}, ",
     );
     assert_eq!(warnings(&beside), Vec::<String>::new(), "another limit counts every request");
+}
+
+#[test]
+fn a_tier_with_fewer_requests_than_the_limit_is_warned_about() {
+    let warnings = |matches: &str, requests: i64| {
+        let limits = format!(
+            "limits: [{{name: a, key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{{requests: 5, per: 1m}}], \
+             tiers: [{{name: t, matches: [{matches}], rates: [{{requests: {requests}, per: 1m}}]}}]}}]"
+        );
+        let loaded = load_one("clientAddress: {trustedProxies: [10.0.0.1/32]}", &limits);
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let found = warnings("{path: {prefix: /login}}", 4);
+    assert!(
+        found.len() == 1 && found[0].contains("limits[0].tiers[0]: admits less than `rates`"),
+        "{found:?}"
+    );
+    assert_eq!(warnings("{path: {prefix: /login}}", 6), Vec::<String>::new());
+    assert_eq!(warnings("{clientCIDRs: [192.0.2.0/24]}", 4), Vec::<String>::new());
+}
+
+#[test]
+fn a_tier_by_networks_is_warned_about_while_no_proxy_is_trusted() {
+    let limits = "limits: [{name: a, rates: [{requests: 5, per: 1m}], \
+                  tiers: [{name: t, matches: [{clientCIDRs: [10.0.0.0/8]}], unlimited: {}}]}]";
+    let loaded = load_one("mode: Enforce", limits);
+    let found: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let expected = "limits[0].tiers[0].matches[0].clientCIDRs: no proxy is trusted";
+    assert!(found.iter().any(|warning| warning.contains(expected)), "{found:?}");
+    assert!(found.iter().any(|warning| warning.contains("gets this tier")), "{found:?}");
 }

@@ -120,8 +120,8 @@ impl Proxy {
             Admission::StoreFailed { fault, deny: true } => {
                 reject(client, request, format.store_failed(fault, self.reveal))
             }
-            Admission::QueueFull(QueueFull { limit, wait }) => {
-                reject(client, request, format.queue_full(&snapshot, limit, wait))
+            Admission::QueueFull(QueueFull { limit, wait, at }) => {
+                reject(client, request, format.queue_full(&snapshot, limit, wait, at))
             }
             Admission::Denied(status) => reject(client, request, format.denied(&status, self.reveal)),
             Admission::Refused(limit, refusal) => {

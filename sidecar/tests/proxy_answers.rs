@@ -122,6 +122,7 @@ async fn a_policy_chooses_the_headers_that_report_its_limits() {
         assert_eq!((has("ratelimit"), has("ratelimit-policy")), (rate_limit, rate_limit));
         assert_eq!((has("x-ratelimit-limit"), has("x-ratelimit-reset")), (x_rate_limit, x_rate_limit));
         assert_eq!(denied.header("retry-after"), "60", "in any case");
+        assert_eq!(has("x-ratelimit-retry-after"), x_rate_limit);
     }
 }
 
@@ -132,18 +133,30 @@ async fn options(address: SocketAddr, headers: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_preflight_counts_only_for_limits_that_name_its_method() {
+async fn a_preflight_is_not_counted_by_rates_that_do_not_name_its_method() {
     let application = Application::start().await;
     let preflight = "origin: https://a.example\r\naccess-control-request-method: POST\r\n";
-    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
+    let status = async |limit: String, headers: &str| {
+        let sidecar = sidecar_with(application.address, &[policy(&[limit])]);
+        options(sidecar.addresses()[0], headers).await
+    };
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 1, "")])]);
     let address = sidecar.addresses()[0];
-    assert_eq!(options(address, preflight).await, 200);
+    assert_eq!(options(address, "").await, 200, "uses up the limit");
+    let with_body = format!("{preflight}content-length: 0\r\ntransfer-encoding: chunked\r\n");
     for other in ["", "origin: https://a.example\r\n", "access-control-request-method: POST\r\n"] {
         assert_eq!(options(address, other).await, 429, "{other}");
     }
-    let named = limit("l", 0, r#","matches":[{"methods":["OPTIONS"]}]"#);
-    let sidecar = sidecar_with(application.address, &[policy(&[named])]);
-    assert_eq!(options(sidecar.addresses()[0], preflight).await, 429);
+    assert_eq!(options(address, preflight).await, 200);
+    assert_eq!(options(address, &with_body.replace("content-length: 0\r\n", "")).await, 429, "it has a body");
+
+    // Whoever names the method, or bounds more than a rate, means all requests.
+    let named = r#","matches":[{"methods":["OPTIONS"]}]"#;
+    assert_eq!(status(limit("l", 0, named), preflight).await, 429);
+    assert_eq!(status(limit("l", 0, ""), preflight).await, 429);
+    let tiers = r#"}],"tiers":[{"name":"t","matches":[{}],"allowance":"deny"}]}}"#;
+    let denied = limit("l", 1, "").replace("}]}}", tiers);
+    assert_eq!(status(denied, preflight).await, 429);
 }
 
 /// Sends a call with the client of tonic, and returns its status.

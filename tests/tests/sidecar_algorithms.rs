@@ -129,7 +129,7 @@ async fn logs(stage: &Stage) {
             remaining.push(number(&response, "x-ratelimit-remaining"));
             if path == "apart" && n > 0 {
                 assert!((1700..=1800).contains(&number(&response, "retry-after")), "{response:?}");
-                assert!(response.body.contains("at least 30m apart"), "{}", response.body);
+                assert!(response.body.contains("at least 30 minutes apart"), "{}", response.body);
             }
         }
         assert_eq!(remaining, expected, "{path}: denied requests count only with countDenied");

@@ -16,7 +16,8 @@ fn identify_target(
     address: IpAddr,
 ) -> Identity {
     let uri = target.parse().unwrap();
-    let request = RequestAttributes { method: &Method::GET, uri: &uri, headers, peer: address };
+    let request =
+        RequestAttributes { method: &Method::GET, uri: &uri, headers, peer: address, has_body: false };
     key.identify(secret, &request, &request.path_readings(), address)
 }
 
@@ -139,11 +140,14 @@ fn keys_of(part: KeyPart, targets: &[&str]) -> Vec<Identity> {
 #[test]
 fn a_path_is_one_client_in_all_its_spellings() {
     let spellings =
-        ["/v1/a", "/V1/a/", "//v1//a", "/v1/%61", "/v1/x/../a", "/v1/a;p=1", "/v1\\a", "/v1/a?q=1"];
+        ["/v1/a", "/V1/a/", "/v1//a", "/v1/%61", "/v1/x/../a", "/v1/a;p=1", "/v1\\a", "/v1/a?q=1"];
     let mut keys = keys_of(KeyPart::Path, &spellings);
     keys.dedup();
     assert!(keys.len() == 1 && matches!(keys[0], Identity::Key(_)), "{keys:?}");
     assert_ne!(keys[0], keys_of(KeyPart::Path, &["/v1/b"])[0]);
+    // Some applications take what follows two slashes for a host, which a client may choose.
+    let hosts = keys_of(KeyPart::Path, &["//a/login", "//b/login"]);
+    assert_eq!(hosts[0], hosts[1]);
     let umlauts = keys_of(KeyPart::Path, &["/%C3%84", "/%C3%A4"]);
     assert_eq!(umlauts[0], umlauts[1]);
 }
@@ -179,7 +183,9 @@ fn a_host_is_compared_without_port_case_and_last_dot() {
 
 #[test]
 fn a_grpc_method_is_a_path_of_two_segments() {
-    let keys = keys_of(KeyPart::GrpcMethod, &["/s.S/M", "/s.S/m", "/s.S", "/a/s.S/M", "/s.S/M/", "//M"]);
-    assert!(matches!(keys[..2], [Identity::Key(_), Identity::Key(_)]) && keys[0] != keys[1], "{keys:?}");
-    assert_eq!(keys[2..], [Identity::Skip; 4]);
+    let same = keys_of(KeyPart::GrpcMethod, &["/s.S/M", "/s.S/m", "/S.s/%4D", "/s.S/M/"]);
+    assert!(matches!(same[0], Identity::Key(_)) && same.iter().all(|key| *key == same[0]), "{same:?}");
+    assert_ne!(keys_of(KeyPart::GrpcMethod, &["/s.S/N"])[0], same[0]);
+    let missing = keys_of(KeyPart::GrpcMethod, &["/", "/s.S", "/a/s.S/M"]);
+    assert_eq!(missing, [Identity::Skip; 3]);
 }

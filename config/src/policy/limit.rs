@@ -105,6 +105,15 @@ pub struct Slots {
 }
 
 impl CompiledLimit {
+    /// Iterates over all conditions on requests: those of the limit and of its tiers.
+    pub fn conditions(&self) -> impl Iterator<Item = &Match> {
+        let tiers = match &self.kind {
+            LimitKind::Rates(rates) => rates.tiers.as_slice(),
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
+        };
+        self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
+    }
+
     /// Returns the number of keys that the store keeps at most; 0 for any number. A limit with one key for all clients
     /// needs no maximum. Nor does a limit of concurrency: its records end with the requests in flight.
     #[must_use]

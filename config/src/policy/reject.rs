@@ -18,7 +18,7 @@ pub struct Reject {
     /// The format of `X-RateLimit-Reset` and of times in the body.
     #[serde(default, skip_serializing_if = "ResetFormat::is_default")]
     pub reset_format: ResetFormat,
-    /// Percentage by which `Retry-After` is prolonged at most, at random.
+    /// Percentage by which `Retry-After` is extended at most, at random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_percent: Option<u8>,
 }

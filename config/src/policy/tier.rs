@@ -1,4 +1,4 @@
-//! Tiers: requests of which a limit admits something else than its base rates.
+//! Tiers: requests to which other rates apply than the limit's own.
 
 use serde::{Deserialize, Serialize};
 use sluice_limiter::Rate;
@@ -13,11 +13,11 @@ pub struct Tier {
     pub name: String,
     /// Requests of the tier: those that match at least one entry. The first tier that matches decides.
     pub matches: Vec<Match>,
-    /// The quantity that the limit admits.
+    /// Treatment of these requests.
     pub allowance: Allowance,
 }
 
-/// A quantity of requests that a limit admits.
+/// Treatment of the requests of a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Allowance {

@@ -43,6 +43,7 @@ pub struct PreparedLimit {
     /// The tiers in their order, each with what the limit admits.
     tiers: PreparedTiers,
     key: KeyBuilder,
+    applies_to_preflights: bool,
 }
 
 /// A limit applies to a request.
@@ -88,7 +89,10 @@ pub enum PreparedKind {
 impl PreparedLimit {
     pub(super) fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Nack> {
         let (kind, tiers) = prepare_kind(&limit.kind)?;
+        let matches = matchers(&limit.matches, Purpose::Limit)?;
+        let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
+            applies_to_preflights: names_options || !kind.only_admits_rates(),
             name: limit.name.clone(),
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
@@ -98,7 +102,7 @@ impl PreparedLimit {
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
-            matches: matchers(&limit.matches, Purpose::Limit)?,
+            matches,
             except: matchers(&limit.except, Purpose::Exemption)?,
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })
@@ -136,9 +140,10 @@ impl PreparedLimit {
         (self.matches.is_empty() || any(&self.matches)) && !any(&self.except)
     }
 
-    /// Reports whether the limit counts preflight requests of browsers: only if it names their method.
-    pub(super) fn counts_preflights(&self) -> bool {
-        self.matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS))
+    /// Reports whether the limit applies to preflight requests of browsers: if it names their method, and if it does not
+    /// only limit how many requests there are in a time.
+    pub(super) fn applies_to_preflights(&self) -> bool {
+        self.applies_to_preflights
     }
 
     /// Reports whether the client's address is a part of the key.
@@ -174,6 +179,18 @@ impl PreparedLimit {
 
 fn matchers(from: &[Match], purpose: Purpose) -> Result<Vec<Matcher>, Nack> {
     from.iter().map(|entry| Matcher::new(entry, purpose)).collect()
+}
+
+impl PreparedKind {
+    /// Reports whether the limit only bounds how many requests there are in a time, and admits some.
+    fn only_admits_rates(&self) -> bool {
+        match self {
+            Self::Rates { sets, .. } => {
+                sets.iter().flat_map(RateSet::deciding).all(|rate| rate.requests.get() > 0)
+            }
+            Self::Slots(_) | Self::Adaptive(_) => false,
+        }
+    }
 }
 
 /// The tiers of a limit in their order, each with what the limit admits.

@@ -119,7 +119,7 @@ impl PreparedPolicy {
         let mut address = None;
         self.limits.iter().enumerate().filter_map(move |(index, limit)| {
             let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
-            if !limit.matches(request, path, &mut resolve) || is_preflight && !limit.counts_preflights() {
+            if !limit.matches(request, path, &mut resolve) {
                 return None;
             }
             let rates = match limit.choose(request, path, &mut resolve) {
@@ -127,6 +127,9 @@ impl PreparedPolicy {
                 Choice::Unlimited => return None,
                 Choice::Deny => return Some((index, Identified::Refused(Refusal::Tier))),
             };
+            if is_preflight && !limit.applies_to_preflights() {
+                return None;
+            }
             let address = if limit.needs_address() { resolve() } else { request.peer };
             let identified = match limit.identify(secret, request, path, address) {
                 Identity::Skip => return None,

@@ -6,11 +6,12 @@ use crate::nack::Nack;
 use crate::policy::{Reject, RejectBody, ResetFormat};
 use crate::prepared::template::{self, Piece};
 
-/// Largest prolongation of `Retry-After`, in percent.
+/// Largest extension of `Retry-After`, in percent.
 const MAX_JITTER: u8 = 100;
 
 /// Headers that Sluice, or the protocol, sets.
-const RESERVED: [&str; 16] = [
+const RESERVED: [&str; 18] = [
+    "cache-control",
     "connection",
     "content-encoding",
     "content-length",
@@ -21,6 +22,7 @@ const RESERVED: [&str; 16] = [
     "grpc-status-details-bin",
     "host",
     "keep-alive",
+    "proxy-connection",
     "retry-after",
     "te",
     "trailer",
@@ -42,7 +44,7 @@ pub struct Rejection {
     pub body: RejectionBody,
     /// The format of `X-RateLimit-Reset` and of times in the body.
     pub reset_format: ResetFormat,
-    /// Percentage by which `Retry-After` is prolonged at most.
+    /// Percentage by which `Retry-After` is extended at most.
     pub jitter_percent: u8,
 }
 

@@ -3,7 +3,7 @@
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
 use sluice_config::matches::{Match, PathPattern};
-use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode};
+use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
 
 use super::field::Field;
 
@@ -11,6 +11,7 @@ use super::field::Field;
 /// limit with an index.
 pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl Fn(usize) -> Field<'a>) {
     warn_of_chosen_keys(policy, &limit_at);
+    warn_of_lower_tiers(policy, &limit_at);
     warn_of_peers(policy, &limit_at);
     warn_of_wide_trust(at, policy);
     warn_of_missing_rates(policy, &limit_at);
@@ -77,16 +78,46 @@ fn has_chosen_key(limit: &CompiledLimit) -> bool {
     !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client)
 }
 
+/// Returns the tiers of a limit.
+fn tiers(limit: &CompiledLimit) -> &[Tier] {
+    match &limit.kind {
+        LimitKind::Rates(rates) => &rates.tiers,
+        LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
+    }
+}
+
 /// Returns the first tier that admits something and that a client can choose.
 fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
-    let LimitKind::Rates(rates) = &limit.kind else { return None };
-    rates.tiers.iter().position(|tier| match tier.allowance {
+    let is_chosen = |entry: &Match| {
+        let chosen = [&entry.headers, &entry.query, &entry.cookies].into_iter().any(|list| !list.is_empty());
+        entry.client_cidrs.is_empty() && (chosen || !entry.hosts.is_empty())
+    };
+    tiers(limit).iter().position(|tier| match tier.allowance {
         Allowance::Deny => false,
-        Allowance::Rates(_) | Allowance::Unlimited => tier
-            .matches
-            .iter()
-            .any(|entry| !entry.headers.is_empty() || !entry.query.is_empty() || !entry.cookies.is_empty()),
+        Allowance::Rates(_) | Allowance::Unlimited => tier.matches.iter().any(is_chosen),
     })
+}
+
+/// Warns of tiers that admit less than the limit's own rates and that a client leaves by another spelling: a tier applies
+/// only to requests that match in every reading.
+fn warn_of_lower_tiers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    for (n, limit) in policy.limits.iter().enumerate() {
+        let LimitKind::Rates(Rates { base, tiers, .. }) = &limit.kind else { continue };
+        for (tier_index, tier) in tiers.iter().enumerate() {
+            let Allowance::Rates(rates) = &tier.allowance else { continue };
+            let is_lower = rates.iter().any(|rate| {
+                base.iter().any(|base| base.tag() == rate.tag() && rate.requests < base.requests)
+            });
+            let has_spellings =
+                |entry: &Match| entry.path.is_some() || !entry.methods.is_empty() || !entry.query.is_empty();
+            if is_lower && tier.matches.iter().any(has_spellings) {
+                limit_at(n).at("tiers").entry(tier_index).warning(
+                    "admits less than `rates`, and a client that spells its request otherwise gets `rates`: make it a \
+                     limit with these `matches`, which applies to every spelling",
+                );
+            }
+        }
+    }
 }
 
 /// Warns of the first limit by address if no proxy is trusted.
@@ -99,13 +130,18 @@ fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field
         Some((n, part))
     });
     let by_network = policy.limits.iter().enumerate().find_map(|(n, limit)| {
+        let at = limit_at(n);
+        let tiers = tiers(limit).iter().enumerate().map(|(n, tier)| {
+            let effect = "every client of a proxy in these networks gets this tier";
+            (at.at("tiers").entry(n).at("matches"), &tier.matches, effect)
+        });
         let lists = [
-            ("except", &limit.except, "every client of a proxy in these networks is exempt"),
-            ("matches", &limit.matches, "the networks of clients behind a proxy have no effect"),
+            (at.at("except"), &limit.except, "every client of a proxy in these networks is exempt"),
+            (at.at("matches"), &limit.matches, "the networks of clients behind a proxy have no effect"),
         ];
-        lists.into_iter().find_map(|(list, entries, effect)| {
+        lists.into_iter().chain(tiers).find_map(|(list, entries, effect)| {
             let entry = entries.iter().position(|entry| !entry.client_cidrs.is_empty())?;
-            Some((limit_at(n).at(list).entry(entry).at("clientCIDRs"), effect))
+            Some((list.entry(entry).at("clientCIDRs"), effect))
         })
     });
     if let Some((field, effect)) = by_network {

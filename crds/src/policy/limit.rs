@@ -48,8 +48,8 @@ pub struct Limit {
     /// differ.
     #[schemars(length(min = 1, max = 8))]
     pub rates: Vec<Rate>,
-    /// Requests of which the limit admits something else than `rates`, such as those of customers with a plan. The first
-    /// tier that matches decides.
+    /// Requests to which something else than `rates` applies, such as those of customers with a plan. The first tier that
+    /// matches decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -13,13 +13,14 @@ use crate::policy::client_address;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Match {
-    /// Condition on the path, without the query. In `matches`, every spelling counts under which an application may
-    /// understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay, /v1/%70ay, /x/../v1/pay and
-    /// /v1/pay;a=b. In `except`, the path must match as the client wrote it and in every other reading.
+    /// Condition on the path, without the query. In `matches` of a limit, and of a tier with `deny`, every spelling counts
+    /// under which an application may understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay,
+    /// /v1/%70ay, /x/../v1/pay and /v1/pay;a=b. In `except` and in other tiers, the path must match as the client wrote it
+    /// and in every other reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Methods that match, in upper case, such as GET. In `matches` it includes HEAD, in `except`
-    /// it does not. Default: every method.
+    /// Methods that match, in upper case, such as GET. In `matches` of a limit, and of a tier with `deny`, it includes HEAD,
+    /// elsewhere it does not. Default: every method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 32), regex(pattern = "^[A-Z][A-Z-]*$")))]
     pub methods: Vec<String>,

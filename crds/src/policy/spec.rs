@@ -6,8 +6,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::{
-    AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
-    StatusHeaders,
+    Allowance, AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode,
+    OnStoreFailure, Rates, StatusHeaders,
 };
 use sluice_limiter::Rate;
 
@@ -50,8 +50,8 @@ const MIN_LEASED_REQUESTS: u64 = 50;
 #[x_kube(validation = Rule::new("!has(self.selector) || !has(self.targetRefs)").message("at most one of selector, targetRefs may be set"))]
 #[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names must be unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
-    /// Labels of the pods of this namespace that the policy applies to. Default: the pods of `targetRefs`, and without
-    /// these all pods. If several policies select a pod, a request must pass the limits of all of them.
+    /// Labels of the pods of this namespace that the policy applies to. Without `selector` and `targetRefs` it applies to
+    /// all pods. If several policies select a pod, a request must pass the limits of all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
     /// Workloads and Services of this namespace to whose pods the policy applies, instead of `selector`.
@@ -246,8 +246,11 @@ impl RateLimitPolicySpec {
 /// Returns the rates of a limit that can be leased.
 fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
     match &limit.kind {
-        LimitKind::Rates(rates @ Rates { base, boosted, .. }) => {
-            let can_be_leased = boosted.is_none() && rates.all().all(|rate| rate.longest_lease().is_some());
+        LimitKind::Rates(Rates { base, boosted, tiers }) => {
+            let has_other_rates = tiers.iter().any(|tier| matches!(tier.allowance, Allowance::Rates(_)));
+            let can_be_leased = boosted.is_none()
+                && !has_other_rates
+                && base.iter().all(|rate| rate.longest_lease().is_some());
             can_be_leased.then_some(base)
         }
         LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,

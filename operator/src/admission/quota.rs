@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use self::namespace::Namespace;
 use self::usage::Usage;
 use crate::args::Quotas;
+use crate::pod_selector::PodSelector;
 
 mod namespace;
 #[cfg(test)]
@@ -106,18 +107,28 @@ impl Quotas {
         }
         let likely: Vec<_> = namespace.selector.alternatives().iter().map(likely_labels).collect();
         let mut pods = namespace.pods.iter().chain(&likely);
-        pods.find_map(|labels| self.exceeded_by_pod(new, growth, labels, namespace))
+        let by_labels = pods.find_map(|labels| {
+            self.exceeded_by_pod(new, growth, |_, selector| selector.matches(labels), namespace)
+        });
+        // The pods of a workload that does not exist yet have no known labels.
+        let by_target = || {
+            new.targets().iter().find_map(|target| {
+                self.exceeded_by_pod(new, growth, |usage, _| usage.targets().contains(target), namespace)
+            })
+        };
+        by_labels.or_else(by_target)
     }
 
+    /// Returns how a pod exceeds a quota that has the new policy and the others that select it.
     fn exceeded_by_pod(
         &self,
         new: &Usage,
         growth: Growth,
-        labels: &BTreeMap<String, String>,
+        selects: impl Fn(&Usage, &PodSelector) -> bool,
         namespace: &Namespace,
     ) -> Option<String> {
         let others = namespace.usages.iter().filter(|(usage, _)| usage.name != new.name);
-        let others = others.filter(|(_, selector)| selector.matches(labels)).map(|(usage, _)| usage);
+        let others = others.filter(|(usage, selector)| selects(usage, selector)).map(|(usage, _)| usage);
         let all: Vec<_> = others.chain([new]).collect();
         let sum = |part: fn(&Usage) -> usize| all.iter().map(|usage| part(usage)).sum::<usize>();
         let (enforced, shadow, bytes) = (sum(|u| u.enforced), sum(|u| u.shadow), sum(|u| u.bytes));

@@ -17,6 +17,9 @@ use crate::object_key::PolicyKey;
 
 pub mod target;
 
+/// Number of workloads in a page of the first list. A workload may be large, and only its selector is kept.
+const PAGE: u32 = 50;
+
 /// A workload that a policy refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
@@ -48,6 +51,8 @@ struct State {
     /// The kinds that each policy refers to.
     wanted: BTreeMap<PolicyKey, BTreeSet<TargetKind>>,
     tables: BTreeMap<Kind, Table>,
+    /// Number of watches that were started.
+    started: u64,
 }
 
 /// A kind in a namespace.
@@ -55,6 +60,8 @@ type Kind = (String, TargetKind);
 
 /// The workloads of one kind in one namespace.
 struct Table {
+    /// The watch that fills the table. One that was ended may still report a change.
+    id: u64,
     listed: bool,
     targets: BTreeMap<String, Arc<Target>>,
     watch: AbortHandle,
@@ -86,14 +93,17 @@ impl Targets {
         } else {
             state.wanted.insert(policy.clone(), kinds);
         }
-        let State { wanted, tables } = &mut *state;
+        let State { wanted, tables, started } = &mut *state;
         let of_policy = |(policy, kinds): (&PolicyKey, &BTreeSet<TargetKind>)| {
             kinds.iter().map(|kind| (policy.namespace.clone(), *kind)).collect::<Vec<_>>()
         };
         let kinds: BTreeSet<Kind> = wanted.iter().flat_map(of_policy).collect();
         tables.retain(|kind, _| kinds.contains(kind));
         for kind in kinds {
-            tables.entry(kind).or_insert_with_key(|kind| self.start(kind));
+            tables.entry(kind).or_insert_with_key(|kind| {
+                *started += 1;
+                self.start(kind, *started)
+            });
         }
     }
 
@@ -118,22 +128,22 @@ impl Targets {
         }
     }
 
-    fn start(&self, kind: &Kind) -> Table {
+    fn start(&self, kind: &Kind, id: u64) -> Table {
         let objects = api(self.client.clone(), &kind.0, kind.1);
         let (shared, kind) = (Arc::downgrade(&self.shared), kind.clone());
         let watch = tokio::spawn(async move {
-            let stream = watcher::watcher(objects, watcher::Config::default());
-            follow(stream, |change| Shared::apply(&shared, &kind, change)).await;
+            let stream = watcher::watcher(objects, watcher::Config::default().page_size(PAGE));
+            follow(stream, |change| Shared::apply(&shared, &kind, id, change)).await;
         });
-        Table { listed: false, targets: BTreeMap::new(), watch: watch.abort_handle() }
+        Table { id, listed: false, targets: BTreeMap::new(), watch: watch.abort_handle() }
     }
 }
 
 impl Shared {
-    fn apply(shared: &Weak<Self>, kind: &Kind, change: Change<DynamicObject>) {
+    fn apply(shared: &Weak<Self>, kind: &Kind, id: u64, change: Change<DynamicObject>) {
         let Some(shared) = shared.upgrade() else { return };
         let mut state = shared.lock();
-        let Some(table) = state.tables.get_mut(kind) else { return };
+        let Some(table) = state.tables.get_mut(kind).filter(|table| table.id == id) else { return };
         let is_change = match change {
             Change::Applied(object) => {
                 let target = Arc::new(Target::read(kind.1, &object));
@@ -170,14 +180,16 @@ impl State {
     }
 }
 
-/// Reads all workloads of a kind once, by their names.
-pub async fn read_all(
+/// Reads one workload once. It is listed by its name, so the right to list is enough.
+pub async fn read(
     client: kube::Client,
     namespace: &str,
     kind: TargetKind,
-) -> kube::Result<BTreeMap<String, Target>> {
-    let objects = api(client, namespace, kind).list(&ListParams::default()).await?;
-    Ok(objects.iter().map(|object| (object.name_any(), Target::read(kind, object))).collect())
+    name: &str,
+) -> kube::Result<Option<Target>> {
+    let by_name = ListParams::default().fields(&format!("metadata.name={name}")).limit(1);
+    let objects = api(client, namespace, kind).list(&by_name).await?;
+    Ok(objects.iter().next().map(|object| Target::read(kind, object)))
 }
 
 fn api(client: kube::Client, namespace: &str, kind: TargetKind) -> Api<DynamicObject> {

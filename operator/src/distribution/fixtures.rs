@@ -6,6 +6,7 @@ use kube::core::Selector;
 use sluice_config::CompiledPolicy;
 use sluice_config::message::Policies;
 use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
+use sluice_crds::policy::PodSelection;
 
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
@@ -51,7 +52,8 @@ pub(super) fn selector(app: &str) -> PodSelector {
 }
 
 pub(super) fn publication(selector: PodSelector, policy: &CompiledPolicy) -> Publication {
-    Publication::new(selector, policy, PublishedForms::new(policy).unwrap())
+    let pods = PodSelection::Labels(selector.alternatives().first().cloned().unwrap_or_default());
+    Publication::new(selector, pods, policy, PublishedForms::new(policy).unwrap())
 }
 
 /// Publishes a policy in the namespace `n`.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_config::policy::Mode;
+use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -67,9 +68,11 @@ struct State {
 struct DistributedPolicy {
     key: PolicyKey,
     selector: PodSelector,
+    /// The pods of the last valid edit, as the policy says it.
+    pods: Option<PodSelection>,
     /// Name of the store that the last valid edit counts in.
     store: String,
-    /// The last valid edit, or `None` if every edit was invalid. Sidecars keep it after an invalid edit.
+    /// The last valid edit, or `None` if no edit could be published. Sidecars keep it after an invalid edit.
     published: Option<PublishedForms>,
     /// Time at which the last valid edit was published, under the present mode of the installation.
     published_at: Instant,

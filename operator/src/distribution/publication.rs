@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
 use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
+use sluice_crds::policy::PodSelection;
 
 use crate::pod_selector::PodSelector;
 
@@ -12,6 +13,8 @@ use crate::pod_selector::PodSelector;
 pub struct Publication {
     /// Selector of the pods that receive the policy.
     pub selector: PodSelector,
+    /// These pods as the policy names them.
+    pub pods: PodSelection,
     /// Name of the store that the policy counts in.
     pub store: String,
     /// The policy in JSON, and its hash.
@@ -48,13 +51,18 @@ impl PublishedForms {
 impl Publication {
     /// Returns the publication of a policy to the selected pods.
     #[must_use]
-    pub fn new(selector: PodSelector, policy: &CompiledPolicy, forms: PublishedForms) -> Self {
+    pub fn new(
+        selector: PodSelector,
+        pods: PodSelection,
+        policy: &CompiledPolicy,
+        forms: PublishedForms,
+    ) -> Self {
         let needs_replicas = match policy.consistency {
             Consistency::Strict => policy.on_store_failure == OnStoreFailure::Share,
             Consistency::Leased | Consistency::Local => true,
             Consistency::PerPod => false,
         };
-        Self { selector, store: policy.store.clone(), forms, needs_replicas }
+        Self { selector, pods, store: policy.store.clone(), forms, needs_replicas }
     }
 }
 

@@ -73,7 +73,8 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let compiled = compile(&object, &context.installation);
-    let pods = compiled.as_ref().ok().map(|compiled| &compiled.pods);
+    let published = context.hub.pods(&object.uid().unwrap_or_default());
+    let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
     select_pods::watch(context, key, pods);
     tokio::select! {
         () = context.policies.superseded(key, &object) => return Ok(()),

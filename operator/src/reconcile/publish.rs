@@ -22,7 +22,7 @@ pub fn publish(
     context.policies.publish_if_current(key, object, || match compiled {
         Ok(Compiled { policy, pods, forms }) => match select_pods(context, key, &pods) {
             Ok(selected) => {
-                let publication = Publication::new(selected.selector.clone(), &policy, forms.clone());
+                let publication = Publication::new(selected.selector.clone(), pods, &policy, forms.clone());
                 let (published_at, installation) = context.hub.publish(&uid, key, publication);
                 let hash = forms.under(installation).hash.clone();
                 Outcome::Published { policy: Box::new(policy), hash, selected, published_at, installation }
@@ -34,6 +34,12 @@ pub fn publish(
         },
         Err(violations) => {
             context.hub.keep_published(&uid, key);
+            // Sidecars keep the last valid edit, whose targets may have changed.
+            if let Some(pods) = context.hub.pods(&uid)
+                && let Ok(selected) = select_pods(context, key, &pods)
+            {
+                context.hub.select(&uid, selected.selector);
+            }
             Outcome::Invalid(violations)
         }
     })

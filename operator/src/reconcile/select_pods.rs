@@ -20,7 +20,7 @@ pub struct SelectedPods {
     pub targets: Vec<TargetRef>,
     /// Those of them that do not exist.
     pub missing: Vec<TargetRef>,
-    /// One of them that has no pods now, and why, as a sentence without its full stop.
+    /// The reasons why none of them has pods now, as a sentence without its full stop, if none is meant to have any.
     pub idle: Option<String>,
 }
 
@@ -52,19 +52,19 @@ pub fn select_pods(
         PodSelection::Targets(targets) => targets,
     };
     let mut selected = SelectedPods { targets: targets.clone(), ..PodSelector::NONE.into() };
-    let mut selectors = Vec::new();
+    let (mut selectors, mut idle) = (Vec::new(), Vec::new());
     for target in targets {
         match find(context, &key.namespace, target) {
             Found::Pending => return Err(target.clone()),
             Found::Missing => selected.missing.push(target.clone()),
             Found::Target(found) => {
                 selectors.push(found.pods.clone());
-                let idle = found.idle.map(|reason| format!("{target} {reason}"));
-                selected.idle = selected.idle.or(idle);
+                idle.extend(found.idle.map(|reason| format!("{target} {reason}")));
             }
         }
     }
     selected.selector = selectors.into_iter().collect();
+    selected.idle = (idle.len() == targets.len()).then(|| idle.join(", "));
     Ok(selected)
 }
 

@@ -81,6 +81,12 @@ impl ActiveLimit {
         // Slots are checked on each request. They have no local quota: a slot that is taken comes back, so no
         // replica could own a part of them.
         let (consistency, on_failure) = match (&limit.kind, policy.on_store_failure) {
+            // A block that is leased for one tier would count against the others before it is used.
+            (PreparedKind::Rates { sets, .. }, on_failure)
+                if sets.len() > 1 && policy.consistency == Consistency::Leased =>
+            {
+                (Consistency::Strict, on_failure)
+            }
             (PreparedKind::Rates { .. }, on_failure) => (policy.consistency, on_failure),
             (_, OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
             (_, on_failure) => (Consistency::Strict, on_failure),

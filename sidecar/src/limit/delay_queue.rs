@@ -29,6 +29,8 @@ pub(crate) struct QueueFull {
     pub(crate) limit: LimitIndex,
     /// Time that the request would have had to wait.
     pub(crate) wait: Duration,
+    /// The store's time, in microseconds.
+    pub(crate) at: u64,
 }
 
 impl Delay {
@@ -62,7 +64,7 @@ impl Delay {
                         drop(Charge::new(status, counters, n, delay(decisions), None));
                     }
                 }
-                return Err(QueueFull { limit, wait });
+                return Err(QueueFull { limit, wait, at: status.response.at });
             };
             charges.push(Charge::new(status, counters, n, delay(decisions), Some(waiter)));
         }

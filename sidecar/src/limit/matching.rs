@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::Request;
+use http_body::Body;
 use sluice_config::RequestAttributes;
 use sluice_config::policy::Mode;
 use sluice_config::prepared::{Identified, Refusal};
@@ -42,7 +43,7 @@ pub(crate) struct MatchedLimits {
 
 impl MatchedLimits {
     /// Matches a request against all policies of the snapshot.
-    pub(crate) fn find<B>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
+    pub(crate) fn find<B: Body>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
         let mut matched = Self::default();
         if snapshot.policies.is_empty() {
             return matched;
@@ -52,6 +53,7 @@ impl MatchedLimits {
             uri: request.uri(),
             headers: request.headers(),
             peer,
+            has_body: !request.body().is_end_stream(),
         };
         let path = attributes.path_readings();
         for (p, policy) in snapshot.policies.iter().enumerate() {

@@ -32,7 +32,7 @@ impl ResponseFormat {
         let snapshot = &*status.snapshot;
         let mut violated = SmallVec::<[Violated<'_>; 2]>::new();
         let mut message = String::with_capacity(160);
-        // The longest wait, in microseconds, with the limit and the rate that cause it. No wait is longer than none.
+        // The longest wait, in microseconds, with the limit and the rate that cause it. A limit that no wait helps counts as the longest.
         let mut longest: Option<(u64, LimitIndex, &Decision)> = None;
         for (limit, decisions) in status.counted() {
             let names = &snapshot.rates(limit).names;
@@ -74,7 +74,7 @@ impl ResponseFormat {
         let mut response = self.rejection(rejection, &denial);
         write_status(status, reveal, response.headers_mut());
         if let Some(seconds) = wait {
-            set_retry_after(response.headers_mut(), seconds);
+            set_retry_after(response.headers_mut(), seconds, snapshot.limit(index));
         }
         response
     }
@@ -89,22 +89,23 @@ impl ResponseFormat {
         let name = name(snapshot.limit(index));
         let message = match refusal {
             Refusal::KeyMissing => format!(
-                "Limit {name} denies requests that do not identify their client: a header that it needs is missing, \
-                 empty or repeated."
+                "Limit {name} denies requests that do not identify their client: a part of its key is missing, empty \
+                 or repeated."
             ),
             Refusal::Tier => format!("Limit {name} admits no such requests. Waiting does not help."),
         };
         self.uncounted(snapshot, index, QUOTA_EXCEEDED, message, None)
     }
 
-    /// Rejects a request that is not counted, for another reason than a rate.
+    /// Rejects a request that is not counted, for another reason than a rate. `wait` has the seconds until it would be
+    /// admitted, and the store's time, in microseconds.
     fn uncounted(
         self,
         snapshot: &Snapshot,
         index: LimitIndex,
         problem: ProblemType,
         message: String,
-        wait: Option<u64>,
+        wait: Option<(u64, u64)>,
     ) -> Response<ResponseBody> {
         let (limit, policy) = (snapshot.limit(index), snapshot.policy(index));
         let rejection = &*limit.rejection;
@@ -119,8 +120,9 @@ impl ResponseFormat {
             limit: name,
             requests: 0,
             period: 0,
-            wait,
-            renewal: None,
+            wait: wait.map(|(seconds, _)| seconds),
+            renewal: wait
+                .map(|(seconds, at)| time(rejection.reset_format, at, seconds.saturating_mul(1_000_000))),
         };
         self.rejection(rejection, &denial)
     }
@@ -135,7 +137,7 @@ impl ResponseFormat {
         );
         let status = StatusCode::SERVICE_UNAVAILABLE;
         let mut response = self.error(status, GrpcStatus::Unavailable, REDUCED_CAPACITY, &detail, &[name]);
-        set_retry_after(response.headers_mut(), RETRY_SOON);
+        set_retry_soon(response.headers_mut());
         response
     }
 
@@ -155,24 +157,29 @@ impl ResponseFormat {
             )
         });
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[name]);
-        set_retry_after(response.headers_mut(), RETRY_SOON);
+        set_retry_soon(response.headers_mut());
         reveal.store_failure(fault, response.headers_mut());
         response
     }
 
     /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request
-    /// would have had.
+    /// would have had, and `at` the store's time, in microseconds.
     pub(crate) fn queue_full(
         self,
         snapshot: &Snapshot,
         index: LimitIndex,
         wait: Duration,
+        at: u64,
     ) -> Response<ResponseBody> {
         let seconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000);
         let name = name(snapshot.limit(index));
-        let message = format!("Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue.");
-        let mut response = self.uncounted(snapshot, index, REDUCED_CAPACITY, message, Some(seconds));
-        set_retry_after(response.headers_mut(), seconds);
+        let message = format!(
+            "Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue. Try again in {}.",
+            Words(seconds.saturating_mul(1000))
+        );
+        let limit = snapshot.limit(index);
+        let mut response = self.uncounted(snapshot, index, REDUCED_CAPACITY, message, Some((seconds, at)));
+        set_retry_after(response.headers_mut(), seconds, limit);
         response
     }
 
@@ -184,7 +191,7 @@ impl ResponseFormat {
             )
         });
         let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[]);
-        set_retry_after(response.headers_mut(), RETRY_SOON);
+        set_retry_soon(response.headers_mut());
         reveal.store_failure(fault, response.headers_mut());
         response
     }
@@ -195,7 +202,7 @@ impl ResponseFormat {
         let problem = ProblemType::blank(status);
         let detail = "The service is not ready. Try again in 1 second.";
         let mut response = self.error(status, GrpcStatus::Unavailable, problem, detail, &[]);
-        set_retry_after(response.headers_mut(), RETRY_SOON);
+        set_retry_soon(response.headers_mut());
         response
     }
 
@@ -228,7 +235,17 @@ fn name(limit: &ActiveLimit) -> &str {
     &limit.base().names.limit
 }
 
-fn set_retry_after(headers: &mut HeaderMap, seconds: u64) {
+/// Says when to try again, in the headers that the policy of a limit chooses.
+fn set_retry_after(headers: &mut HeaderMap, seconds: u64, limit: &ActiveLimit) {
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
+    let [_, x_rate_limit] = limit.status_headers;
+    if x_rate_limit {
+        headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
+    }
+}
+
+/// Says in all headers that a new attempt is worth it soon.
+fn set_retry_soon(headers: &mut HeaderMap) {
+    headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_SOON));
+    headers.insert(X_RETRY_AFTER, HeaderValue::from(RETRY_SOON));
 }

@@ -25,22 +25,21 @@ pub struct Reject {
     #[schemars(range(min = 400, max = 599))]
     pub status_code: Option<i32>,
     /// Further headers, such as Access-Control-Allow-Origin for browsers, which otherwise hide the response from scripts of
-    /// other sites. Not those that Sluice sets itself.
+    /// other sites. Headers that Sluice sets itself are not allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub headers: Vec<Header>,
     /// The body. Default: problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
-    /// Format of X-RateLimit-Reset, in all responses to requests that the limit counts, and of the time of renewal in the
-    /// body. RateLimit and Retry-After always have seconds until then.
+    /// Format of the time of renewal in the body, and of X-RateLimit-Reset where X-RateLimit-* describe this limit. RateLimit and Retry-After always have seconds until then.
     /// - DeltaSeconds (default): the number of seconds until then.
     /// - EpochSeconds: the number of seconds since 1970-01-01T00:00:00Z.
     /// - EpochMillis: the number of milliseconds since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ResetFormat")]
     pub reset_format: Option<ResetFormat>,
-    /// Percentage by which Retry-After is prolonged at most, at random, so that clients that were denied together do not
+    /// Percentage by which Retry-After is extended at most, at random, so that clients that were denied together do not
     /// return together. Default: 0, the exact time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]

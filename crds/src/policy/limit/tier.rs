@@ -1,4 +1,4 @@
-//! Tiers: requests of which a limit admits something else, such as those of a plan that a customer pays for.
+//! Tiers: requests to which other rates apply, such as those of a plan that a customer pays for.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -17,12 +17,12 @@ pub struct Tier {
     /// a tier with `deny` applies if any of them matches, and other tiers only if all do.
     #[schemars(length(min = 1, max = 8))]
     pub matches: Vec<Match>,
-    /// The quantity that the limit admits.
+    /// Treatment of these requests.
     #[serde(flatten)]
     pub allowance: Allowance,
 }
 
-/// A quantity of requests that a limit admits.
+/// Treatment of the requests of a tier.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub enum Allowance {

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PartialObjectMeta};
-use sluice_crds::policy::{PodSelection, TargetKind};
+use sluice_crds::policy::{PodSelection, TargetRef};
 use sluice_crds::{Installation, RateLimitPolicy, compile};
 
 use super::usage::Usage;
@@ -17,6 +18,8 @@ use crate::pod_selector::PodSelector;
 
 /// Number of pods that are examined. The pods of a workload have the same labels.
 const MAX_PODS: u32 = 500;
+/// Number of workloads that are read at the same time.
+const MAX_CONCURRENT: usize = 8;
 
 /// The policies and pods of a namespace.
 #[derive(Debug)]
@@ -65,33 +68,33 @@ impl Namespace {
     }
 }
 
-/// The workloads and Services of a namespace, by their names.
-pub(super) type TargetsByKind = BTreeMap<TargetKind, BTreeMap<String, Target>>;
+/// The workloads and Services that policies refer to, as far as they exist.
+pub(super) type Targets = BTreeMap<TargetRef, Target>;
 
-/// Reads the kinds that policies refer to.
+/// Reads what policies refer to, each once.
 async fn read_targets(
     client: &kube::Client,
     namespace: &str,
     usages: impl Iterator<Item = &Usage>,
-) -> kube::Result<TargetsByKind> {
-    let kinds = usages.flat_map(|usage| match &usage.pods {
-        PodSelection::Targets(targets) => targets.as_slice(),
-        PodSelection::Labels(_) => &[],
+) -> kube::Result<Targets> {
+    let refs: BTreeSet<TargetRef> = usages.flat_map(Usage::targets).cloned().collect();
+    let reads = refs.into_iter().map(|target| async move {
+        let found = targets::read(client.clone(), namespace, target.kind, &target.name).await?;
+        Ok::<_, kube::Error>(found.map(|found| (target, found)))
     });
-    let kinds: BTreeSet<_> = kinds.map(|target| target.kind).collect();
-    let lists = kinds.into_iter().map(|kind| async move {
-        Ok::<_, kube::Error>((kind, targets::read_all(client.clone(), namespace, kind).await?))
-    });
-    futures::future::try_join_all(lists).await.map(|lists| lists.into_iter().collect())
+    futures::stream::iter(reads)
+        .buffer_unordered(MAX_CONCURRENT)
+        .try_filter_map(|found| async { Ok(found) })
+        .try_collect()
+        .await
 }
 
 /// Returns what selects the pods of a policy.
-pub(super) fn selector(pods: &PodSelection, targets: &TargetsByKind) -> PodSelector {
+pub(super) fn selector(pods: &PodSelection, targets: &Targets) -> PodSelector {
     match pods {
         PodSelection::Labels(selector) => selector.clone().into(),
         PodSelection::Targets(refs) => {
-            let found = refs.iter().filter_map(|target| targets.get(&target.kind)?.get(&target.name));
-            found.map(|target| target.pods.clone()).collect()
+            refs.iter().filter_map(|target| targets.get(target)).map(|target| target.pods.clone()).collect()
         }
     }
 }
@@ -103,9 +106,11 @@ async fn read_pods(
     selector: &PodSelector,
 ) -> kube::Result<BTreeSet<BTreeMap<String, String>>> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
-    let lists = selector.alternatives().iter().map(|selector| {
+    let alternatives = selector.alternatives();
+    let most = MAX_PODS / u32::try_from(alternatives.len().max(1)).unwrap_or(MAX_PODS);
+    let lists = alternatives.iter().map(|selector| {
         let running = ListParams::default().labels(&selector.to_string()).fields("status.phase=Running");
-        let running = running.limit(MAX_PODS);
+        let running = running.limit(most.max(1));
         let pods = &pods;
         async move { pods.list_metadata(&running).await }
     });

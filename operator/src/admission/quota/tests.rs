@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use sluice_crds::policy::{PodSelection, TargetKind, TargetRef};
 
-use super::namespace::{TargetsByKind, selector};
+use super::namespace::{Targets, selector};
 use super::*;
 use crate::cluster::targets::target::Target;
 
@@ -22,7 +22,7 @@ fn usage(name: &str, app: &str, enforced: usize, shadow: usize) -> Usage {
 
 /// Returns a namespace with these policies, in which `new` is created.
 fn namespace(usages: &[Usage], new: &Usage) -> Namespace {
-    let none = TargetsByKind::new();
+    let none = Targets::new();
     Namespace {
         policies: usages.iter().map(|usage| usage.name.clone()).collect(),
         usages: usages.iter().map(|usage| (usage.clone(), selector(&usage.pods, &none))).collect(),
@@ -74,11 +74,14 @@ fn pods_that_run_show_which_policies_meet() {
 #[test]
 fn a_policy_for_a_workload_meets_those_that_select_its_pods() {
     let web = TargetRef { group: None, kind: TargetKind::Deployment, name: "web".into() };
-    let new = Usage { pods: PodSelection::Targets(vec![web]), ..usage("b", "", 5, 0) };
+    let new = Usage { pods: PodSelection::Targets(vec![web.clone()]), ..usage("b", "", 5, 0) };
     let others = [usage("a", "x", 8, 0)];
     assert_eq!(refusal(&others, &new), None, "the workload does not exist");
+    let same = [Usage { pods: new.pods.clone(), ..usage("c", "", 6, 0) }];
+    let expected = "pods of deployment/web would have 2 policies with 11 limits, and the quota is 10";
+    assert_eq!(refusal(&same, &new).as_deref(), Some(expected), "whether or not the workload exists");
     let target = Target::service([("app".to_owned(), "x".to_owned())].into());
-    let targets: TargetsByKind = [(TargetKind::Deployment, [("web".to_owned(), target)].into())].into();
+    let targets: Targets = [(web, target)].into();
     let meeting = Namespace { selector: selector(&new.pods, &targets), ..namespace(&others, &new) };
     let expected = "pods of deployment/web would have 2 policies with 13 limits, and the quota is 10";
     assert_eq!(quotas().exceeded(&new, false, Growth::ALL, &meeting).as_deref(), Some(expected));

@@ -2,7 +2,7 @@
 
 use sluice_config::policy::Mode;
 use sluice_crds::compile::Compiled;
-use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::{PodSelection, TargetRef};
 
 /// The share of the quotas that a policy takes.
 #[derive(Debug, Clone)]
@@ -23,6 +23,14 @@ impl Usage {
             enforced: compiled.policy.limits.len() - shadow,
             shadow,
             bytes: compiled.policy.to_json().len(),
+        }
+    }
+
+    /// Returns the workloads and Services that the policy refers to for its pods.
+    pub(super) fn targets(&self) -> &[TargetRef] {
+        match &self.pods {
+            PodSelection::Targets(targets) => targets,
+            PodSelection::Labels(_) => &[],
         }
     }
 

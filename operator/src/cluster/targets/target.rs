@@ -31,11 +31,15 @@ impl Target {
             },
             TargetKind::DaemonSet => Self {
                 pods: own_selector(object),
-                idle: (number(object, "/status/desiredNumberScheduled") == Some(0)).then_some("fits no node"),
+                idle: (number(object, "/status/desiredNumberScheduled") == Some(0) && is_observed(object))
+                    .then_some("fits no node"),
             },
             TargetKind::Job => Self {
                 pods: own_selector(object),
-                idle: (number(object, "/status/active").unwrap_or(0) == 0).then_some("runs no pod"),
+                // Its controller sets the time when it starts the Job.
+                idle: (object.data.pointer("/status/startTime").is_some()
+                    && number(object, "/status/active").unwrap_or(0) == 0)
+                    .then_some("runs no pod"),
             },
             TargetKind::CronJob => {
                 let jobs = object.data.pointer("/status/active").and_then(|active| active.as_array());
@@ -68,6 +72,11 @@ fn own_selector(object: &DynamicObject) -> PodSelector {
     selector.and_then(Result::ok).map_or(PodSelector::NONE, PodSelector::from)
 }
 
+/// Reports whether the status is that of the present spec.
+fn is_observed(object: &DynamicObject) -> bool {
+    number(object, "/status/observedGeneration") == object.metadata.generation
+}
+
 fn number(object: &DynamicObject, path: &str) -> Option<i64> {
     object.data.pointer(path)?.as_i64()
 }
@@ -78,12 +87,17 @@ fn field<T: DeserializeOwned>(object: &DynamicObject, path: &str) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use serde_json::{Value, json};
 
     use super::*;
 
     fn target(kind: TargetKind, data: Value) -> Target {
-        let object = DynamicObject { types: None, metadata: Default::default(), data };
+        let object = DynamicObject {
+            types: None,
+            metadata: ObjectMeta { generation: Some(1), ..ObjectMeta::default() },
+            data,
+        };
         Target::read(kind, &object)
     }
 
@@ -103,7 +117,7 @@ mod tests {
         let set = |nodes: i64| {
             target(
                 TargetKind::DaemonSet,
-                json!({"spec": {"selector": selector}, "status": {"desiredNumberScheduled": nodes}}),
+                json!({"spec": {"selector": selector}, "status": {"desiredNumberScheduled": nodes, "observedGeneration": 1}}),
             )
         };
         assert!(selects(&set(1), "app", "a"));
@@ -112,7 +126,13 @@ mod tests {
             target(TargetKind::Job, json!({"spec": {"selector": selector}, "status": status}))
         };
         assert!(selects(&job(json!({"active": 1})), "app", "a"));
-        assert_eq!((job(json!({"active": 1})).idle, job(json!({})).idle), (None, Some("runs no pod")));
+        assert_eq!((job(json!({"active": 1})).idle, job(json!({})).idle), (None, None), "not started yet");
+    }
+
+    #[test]
+    fn a_job_that_has_ended_runs_no_pod() {
+        let ended = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "succeeded": 1}});
+        assert_eq!(target(TargetKind::Job, ended).idle, Some("runs no pod"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Policies in the hub.
 
 use sluice_config::policy::Mode;
+use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub, State};
@@ -29,6 +30,7 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: edit.selector,
+            pods: Some(edit.pods),
             store: edit.store,
             published: Some(edit.forms),
             published_at,
@@ -52,6 +54,7 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: PodSelector::all(),
+            pods: None,
             store: String::new(),
             published: None,
             published_at: Instant::now(),
@@ -75,6 +78,24 @@ impl Hub {
         let state = self.lock();
         let policy = state.policies.get(uid).filter(|policy| policy.published.is_some())?;
         Some(policy.selector.clone())
+    }
+
+    /// Returns the pods of the last valid edit of a policy, as the policy says it.
+    #[must_use]
+    pub fn pods(&self, uid: &str) -> Option<PodSelection> {
+        self.lock().policies.get(uid)?.pods.clone()
+    }
+
+    /// Sets the selector of the last valid edit of a policy, whose targets have changed.
+    pub fn select(&self, uid: &str, selector: PodSelector) {
+        let mut state = self.lock();
+        let policy = state.policies.get_mut(uid).filter(|policy| policy.published.is_some());
+        let Some(policy) = policy.filter(|policy| policy.selector != selector) else { return };
+        policy.selector = selector;
+        // They are counted next.
+        policy.replicas = Replicas::after_edit(false, Some(&policy.replicas), false);
+        drop(state);
+        self.changed();
     }
 
     /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they

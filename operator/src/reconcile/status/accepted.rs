@@ -2,6 +2,7 @@
 
 use sluice_crds::Violation;
 use sluice_crds::conditions::reasons;
+use sluice_crds::policy::TargetKind;
 
 use super::finding::Finding;
 use super::observed::Observed;
@@ -40,8 +41,10 @@ fn missing(selected: &SelectedPods, namespace: &str) -> String {
         true => "Until then, the policy applies to no pod.",
         false => "Until then, the policy applies to the pods of the others.",
     };
+    let has_service = selected.missing.iter().any(|target| target.kind == TargetKind::Service);
+    let alias = if has_service { " A Service of the type ExternalName has no pods." } else { "" };
     let subject = part_of(missing, all, "target", "does", "do");
     format!(
-        "{subject} not exist in namespace {namespace}: {names}. Create what is missing, or correct spec.targetRefs. {others}"
+        "{subject} not exist in namespace {namespace}: {names}. Create what is missing, or correct spec.targetRefs.{alias} {others}"
     )
 }

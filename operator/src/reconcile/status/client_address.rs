@@ -33,8 +33,7 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         | KeyPart::GrpcMethod => false,
     };
     let depends = |limit: &CompiledLimit| {
-        limit.key.iter().any(uses_address)
-            || limit.matches.iter().chain(&limit.except).any(|entry| !entry.client_cidrs.is_empty())
+        limit.key.iter().any(uses_address) || limit.conditions().any(|entry| !entry.client_cidrs.is_empty())
     };
     if !policy.limits.iter().any(depends) {
         return None;

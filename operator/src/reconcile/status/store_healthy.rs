@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sluice_config::message::StoreReport;
-use sluice_config::policy::DEFAULT_STORE;
+use sluice_config::policy::{DEFAULT_STORE, LimitKind};
 use sluice_crds::conditions::reasons;
 use sluice_store::FaultCause;
 
@@ -14,6 +14,12 @@ use crate::object_key::PolicyKey;
 use crate::reconcile::facts::Outcome;
 
 pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
+    if let Outcome::Published { policy, .. } = observed.outcome
+        && policy.consistency.is_local()
+        && !policy.limits.iter().any(|limit| matches!(limit.kind, LimitKind::Slots(_)))
+    {
+        return Finding::new("True", reasons::HEALTHY, "The policy counts in its pods and needs no store.");
+    }
     let pods = &observed.facts.pods;
     let reports: Vec<_> = pods
         .iter()
