@@ -82,7 +82,7 @@ fn every_recipe_is_followed_by_what_sluice_check_prints() {
     let page =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/recipes.md")).unwrap();
     let blocks = blocks(&page);
-    assert!(blocks.len() >= 28 && blocks.len() % 2 == 0, "{} blocks", blocks.len());
+    assert!(blocks.len() >= 28 && blocks.len().is_multiple_of(2), "{} blocks", blocks.len());
     for pair in blocks.chunks(2) {
         let (is_valid, output) = check(folder.path(), &pair[0].text);
         assert!(is_valid, "{output}");
