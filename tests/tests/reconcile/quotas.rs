@@ -1,5 +1,6 @@
 //! Quotas, as the API server enforces them through the webhook.
 
+use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::{Value, json};
 use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
@@ -44,4 +45,36 @@ async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
     let api = namespace.api::<RateLimitPolicy>();
     api.delete("r", &Default::default()).await.unwrap();
     assert_eq!(refusal(&namespace, "s", limits(13, json!({"tier": "x"}))).await, None);
+}
+
+#[tokio::test]
+async fn quotas_hold_for_the_pods_of_a_workload_also_before_it_exists() {
+    let (namespace, _control) = start("quotas-of-targets").await;
+    review_policies(&namespace).await;
+    until("the API server calls the webhook", async || {
+        refusal(&namespace, "invalid", crate::fixture::invalid_spec())
+            .await
+            .filter(|text| text.contains("9000h"))
+    })
+    .await;
+    let of_web = |count| {
+        let mut spec = limits(count, json!({}));
+        spec.as_object_mut().unwrap().remove("selector");
+        spec["targetRefs"] =
+            json!([{"kind": "Deployment", "name": "web"}, {"kind": "CronJob", "name": "report"}]);
+        spec
+    };
+    assert_eq!(refusal(&namespace, "p", of_web(20)).await, None);
+    let text = refusal(&namespace, "q", of_web(13)).await.unwrap();
+    let expected =
+        "pods of deployment/web, cronjob/report would have 2 policies with 33 limits, and the quota is 32";
+    assert!(text.contains(expected), "{text}");
+
+    let labels = json!({"app": "web"});
+    let template =
+        json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "app"}]}});
+    let web = json!({"spec": {"selector": {"matchLabels": labels}, "template": template}});
+    namespace.apply_object::<Deployment>("web", web).await;
+    let text = refusal(&namespace, "r", limits(13, labels)).await.unwrap();
+    assert!(text.contains("pods with app=web would have 2 policies with 33 limits"), "{text}");
 }

@@ -157,3 +157,19 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);
     assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
 }
+
+#[tokio::test]
+async fn the_last_valid_edit_follows_its_targets() {
+    let hub = hub();
+    publish(&hub, "1", selector("a"), &strict());
+    hub.keep_published("1", &key("n"));
+    let _session = hub.connect(identity(&[("app", "b")]), "s");
+    let receives = || hub.desired(POD_UID, true).unwrap().policies.unwrap().policies.contains_key("1");
+    assert!(!receives() && hub.pods("1").is_some());
+    hub.select("1", selector("b"));
+    assert!(receives());
+    // A policy without a valid edit has no pods of its own.
+    hub.keep_published("2", &key("n"));
+    hub.select("2", selector("b"));
+    assert_eq!((hub.pods("2"), hub.selector("2")), (None, None));
+}
