@@ -14,10 +14,10 @@ pub const MAX_RATES: usize = 8;
 pub struct RateSet {
     /// Name of the tier; `None` for base and boosted rates.
     pub tier: Option<String>,
-    /// Rates, all of which must admit the request. Rates of other sets follow that only count it.
+    /// Rates, in the same order of their records in all sets of the limit.
     pub rates: Vec<Rate>,
-    /// Number of rates that decide, which come first.
-    pub deciding: usize,
+    /// Whether each of them decides. The others, of other sets, only count the request.
+    pub decides: Vec<bool>,
 }
 
 /// The result of a limit for a request.
@@ -70,7 +70,8 @@ pub fn check_tiers(rates: &Rates) -> Result<(), Nack> {
         Allowance::Rates(rates) => Some(rates),
         Allowance::Unlimited | Allowance::Deny => None,
     });
-    let set = |rates: &Vec<Rate>| RateSet { tier: None, deciding: rates.len(), rates: rates.clone() };
+    let set =
+        |rates: &Vec<Rate>| RateSet { tier: None, decides: vec![true; rates.len()], rates: rates.clone() };
     unite(&mut lists.chain([&rates.base]).map(set).collect::<Vec<_>>())
 }
 
@@ -81,13 +82,12 @@ impl RateSet {
         if rates.is_empty() || rates.len() > MAX_RATES || is_repeated {
             return Err(Nack(format!("a limit needs 1 to {MAX_RATES} rates with different periods")));
         }
-        Ok(Self { tier, deciding: rates.len(), rates })
+        Ok(Self { tier, decides: vec![true; rates.len()], rates })
     }
 
     /// Returns the rates that decide.
-    #[must_use]
-    pub fn deciding(&self) -> &[Rate] {
-        &self.rates[..self.deciding]
+    pub fn deciding(&self) -> impl Iterator<Item = &Rate> {
+        self.rates.iter().zip(&self.decides).filter(|(_, decides)| **decides).map(|(rate, _)| rate)
     }
 }
 
@@ -112,10 +112,12 @@ fn unite(sets: &mut [RateSet]) -> Result<(), Nack> {
         return Err(Nack(message));
     }
     for set in sets {
+        let own = std::mem::take(&mut set.rates);
+        set.decides.clear();
         for rate in &all {
-            if set.rates.iter().all(|own| own.tag() != rate.tag()) {
-                set.rates.push(counting_only(*rate)?);
-            }
+            let deciding = own.iter().find(|own| own.tag() == rate.tag());
+            set.rates.push(deciding.map_or_else(|| counting_only(*rate), |own| Ok(*own))?);
+            set.decides.push(deciding.is_some());
         }
     }
     Ok(())
@@ -173,9 +175,10 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(numbers(&sets[0]), [(5, 1), (MAX_COUNT, 60), (MAX_COUNT, 1440)]);
-        assert_eq!(numbers(&sets[1]), [(500, 60), (50, 1), (MAX_COUNT, 1440)]);
-        assert_eq!(numbers(&sets[2]), [(9, 1440), (MAX_COUNT, 1), (MAX_COUNT, 60)]);
-        assert_eq!(sets.iter().map(|set| set.deciding).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(numbers(&sets[1]), [(50, 1), (500, 60), (MAX_COUNT, 1440)]);
+        assert_eq!(numbers(&sets[2]), [(MAX_COUNT, 1), (MAX_COUNT, 60), (9, 1440)]);
+        let deciding = sets.iter().map(|set| set.deciding().map(|rate| rate.requests.get()).collect());
+        assert_eq!(deciding.collect::<Vec<Vec<_>>>(), [vec![5], vec![50, 500], vec![9]]);
         assert_eq!(sets[1].tier.as_deref(), Some("t1"));
     }
 

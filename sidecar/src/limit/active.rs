@@ -124,12 +124,13 @@ impl ActiveLimit {
             let plan = LimitPlan::new(spec, consistency, on_failure, corrected, replicas.clone());
             EffectiveRates { plan: Arc::new(plan), names }
         };
-        let of_set =
-            |set: &RateSet| effective(RateNames::new(name, set.tier.as_deref(), set.deciding()), &set.rates);
+        let of_set = |set: &RateSet| {
+            effective(RateNames::new(name, set.tier.as_deref(), &set.rates, &set.decides), &set.rates)
+        };
         let mut rate_sets: SmallVec<[EffectiveRates; 1]> = limit.rate_sets().iter().map(of_set).collect();
         if rate_sets.is_empty() {
             let rates = slot_rate.as_slice();
-            rate_sets.push(effective(RateNames::new(name, None, rates), rates));
+            rate_sets.push(effective(RateNames::new(name, None, rates, &[true]), rates));
         }
         Self {
             rate_sets,

@@ -32,10 +32,10 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
         let [rate_limit, x_rate_limit] = status.snapshot.limit(limit).status_headers;
-        for (policy, decision) in names.policy_items.iter().zip(decisions) {
+        for (name, decision) in names.with(decisions) {
             if rate_limit {
                 separate(&mut text);
-                text.extend_from_slice(policy.as_bytes());
+                text.extend_from_slice(name.policy_item.as_bytes());
             }
             let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
             if x_rate_limit && tightest.is_none_or(|(other, _)| tightness(decision) < tightness(&other)) {
@@ -49,9 +49,9 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
         if !status.snapshot.limit(limit).status_headers[0] {
             continue;
         }
-        for (item, decision) in names.items.iter().zip(decisions) {
+        for (name, decision) in names.with(decisions) {
             separate(&mut text);
-            text.extend_from_slice(item.as_bytes());
+            text.extend_from_slice(name.item.as_bytes());
             text.extend_from_slice(b";r=");
             write_number(&mut text, decision.remaining.min(MAX_INTEGER));
             if names.has_reset {

@@ -1,49 +1,69 @@
 //! The names of a limit's rates in headers and messages.
 
-use sluice_limiter::{Rate, Unit};
+use sluice_limiter::{Decision, Rate, Unit};
 
 /// The names of a limit's rates, made once for each snapshot.
 #[derive(Debug)]
 pub(crate) struct RateNames {
-    /// The items of `RateLimit`: `"per-client"`, or `"per-client/1m"` if the limit has several rates.
-    pub(super) items: Vec<String>,
-    /// The items of `RateLimit-Policy`: `"per-client";q=5;w=60`.
-    pub(super) policy_items: Vec<String>,
-    /// The names without quotes: `per-client`, or `per-client/1m`.
-    pub(super) unquoted: Vec<String>,
+    /// The rates in the order of their decisions; `None` for those that only count.
+    rates: Vec<Option<RateName>>,
     /// The name of the limit: `per-client`.
     pub(super) limit: String,
-    /// A sentence about each rate: `Limit per-client admits 5 requests per minute. `
-    pub(super) rules: Vec<String>,
     /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
     /// take.
     pub(super) has_reset: bool,
 }
 
+/// The names of a rate.
+#[derive(Debug)]
+pub(super) struct RateName {
+    /// The item of `RateLimit`: `"per-client"`, or `"per-client/1m"` if the limit has several rates.
+    pub(super) item: String,
+    /// The item of `RateLimit-Policy`: `"per-client";q=5;w=60`.
+    pub(super) policy_item: String,
+    /// The name without quotes: `per-client`, or `per-client/1m`.
+    pub(super) unquoted: String,
+    /// A sentence about the rate: `Limit per-client admits 5 requests per minute. `
+    pub(super) rule: String,
+}
+
 impl RateNames {
-    /// Names the rates of a limit, or of one of its tiers.
-    pub(crate) fn new(limit: &str, tier: Option<&str>, rates: &[Rate]) -> Self {
+    /// Names the rates of a limit, or of one of its tiers, that decide.
+    pub(crate) fn new(limit: &str, tier: Option<&str>, rates: &[Rate], decides: &[bool]) -> Self {
         let limit: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
+        let has_several = decides.iter().filter(|decides| **decides).count() > 1;
+        let name =
+            |(rate, decides): (&Rate, &bool)| decides.then(|| RateName::new(&limit, tier, rate, has_several));
+        let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
+        Self { rates: rates.iter().zip(decides).map(name).collect(), limit, has_reset }
+    }
+
+    /// Iterates over the rates that decide, with their decisions.
+    pub(super) fn with<'a>(
+        &'a self,
+        decisions: &'a [Decision],
+    ) -> impl Iterator<Item = (&'a RateName, &'a Decision)> {
+        self.rates.iter().zip(decisions).filter_map(|(name, decision)| Some((name.as_ref()?, decision)))
+    }
+}
+
+impl RateName {
+    fn new(limit: &str, tier: Option<&str>, rate: &Rate, is_one_of_several: bool) -> Self {
         let quoted = limit.replace('\\', "\\\\").replace('"', "\\\"");
-        let suffix = |rate: &Rate| match rates {
-            [_] => String::new(),
-            _ => format!("/{}", rate.period),
-        };
-        let items: Vec<String> = rates.iter().map(|rate| format!("\"{quoted}{}\"", suffix(rate))).collect();
-        let unquoted = rates.iter().map(|rate| format!("{limit}{}", suffix(rate))).collect();
-        let policies = items.iter().zip(rates).map(|(item, rate)| {
+        let suffix = if is_one_of_several { format!("/{}", rate.period) } else { String::new() };
+        let item = format!("\"{quoted}{suffix}\"");
+        let requests = rate.requests.get();
+        let policy_item = if rate.unit() == Unit::Slots {
+            format!("{item};q={requests};qu=\"concurrent-requests\"")
+        } else {
             let millis = rate.period.millis();
-            if rate.unit() == Unit::Slots {
-                return format!("{item};q={};qu=\"concurrent-requests\"", rate.requests.get());
-            }
             // `w` counts whole seconds, so a window with a fraction of a second is left out.
             let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
-            format!("{item};q={}{window}", rate.requests.get())
-        });
+            format!("{item};q={requests}{window}")
+        };
         let of_tier = tier.map(|tier| format!(" (tier {tier})")).unwrap_or_default();
-        let rules = rates.iter().map(|rate| format!("Limit {limit}{of_tier} {}. ", rate.description()));
-        let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
-        Self { policy_items: policies.collect(), rules: rules.collect(), items, unquoted, limit, has_reset }
+        let rule = format!("Limit {limit}{of_tier} {}. ", rate.description());
+        Self { item, policy_item, unquoted: format!("{limit}{suffix}"), rule }
     }
 }
 
@@ -63,11 +83,21 @@ mod tests {
 
     #[test]
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
-        let one = RateNames::new("per-client", None, &[rate(5, 60_000)]);
-        assert_eq!(one.policy_items, ["\"per-client\";q=5;w=60"]);
-        assert_eq!(one.rules, ["Limit per-client admits 5 requests per minute. "]);
-        let two = RateNames::new("a\"b\u{e9}", Some("gold"), &[rate(1, 1_500), rate(9, 7_200_000)]);
-        assert_eq!(two.rules[0], "Limit a\"b_ (tier gold) admits 1 request per 1 second 500 milliseconds. ");
-        assert_eq!(two.policy_items, ["\"a\\\"b_/1s500ms\";q=1", "\"a\\\"b_/2h\";q=9;w=7200"]);
+        let named = |limit: &str, tier, rates: &[Rate], decides: &[bool]| {
+            let names = RateNames::new(limit, tier, rates, decides);
+            let rates = names.rates.into_iter().flatten();
+            rates.map(|rate| (rate.policy_item, rate.rule)).collect::<Vec<_>>()
+        };
+        let expected = ("\"per-client\";q=5;w=60", "Limit per-client admits 5 requests per minute. ");
+        let one = named("per-client", None, &[rate(5, 60_000)], &[true]);
+        assert_eq!(one, [(expected.0.to_owned(), expected.1.to_owned())]);
+        let two = [rate(1, 1_500), rate(9, 7_200_000)];
+        let both = named("a\"b\u{e9}", Some("gold"), &two, &[true, true]);
+        assert_eq!(both[0].1, "Limit a\"b_ (tier gold) admits 1 request per 1 second 500 milliseconds. ");
+        assert_eq!(both[0].0, "\"a\\\"b_/1s500ms\";q=1");
+        assert_eq!(both[1].0, "\"a\\\"b_/2h\";q=9;w=7200");
+        let second = named("a", None, &two, &[false, true]);
+        assert_eq!(second.len(), 1);
+        assert_eq!(second[0].0, "\"a\";q=9;w=7200", "the other rate only counts");
     }
 }

@@ -36,10 +36,9 @@ impl ResponseFormat {
         let mut longest: Option<(u64, LimitIndex, &Decision)> = None;
         for (limit, decisions) in status.counted() {
             let names = &snapshot.rates(limit).names;
-            let named = decisions.iter().zip(names.unquoted.iter().zip(&names.rules));
-            for (decision, (unquoted, rule)) in named.filter(|(decision, _)| !decision.admitted) {
-                violated.push(Violated { limit: unquoted, rule });
-                message += rule;
+            for (name, decision) in names.with(decisions).filter(|(_, decision)| !decision.admitted) {
+                violated.push(Violated { limit: &name.unquoted, rule: &name.rule });
+                message += &name.rule;
                 let wait = decision.retry_after.unwrap_or(u64::MAX);
                 if longest.is_none_or(|(other, ..)| wait > other) {
                     longest = Some((wait, limit, decision));
