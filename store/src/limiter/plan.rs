@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
-use sluice_limiter::Decision;
+use sluice_limiter::{Decision, Rate, Tag};
 use smallvec::SmallVec;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
@@ -72,6 +72,9 @@ pub struct LimitPlan {
     pub(crate) single_rate_specs: SmallVec<[Arc<LimitSpec>; 1]>,
     /// Hash of scope and rates. Equal limits of different snapshots have equal hashes.
     limit_hash: u64,
+    /// Hash of the scope and the tags of the rates. Limits that count in the same records, such as the tiers of a limit, have
+    /// equal hashes.
+    pub(crate) records_hash: u64,
     /// Hash of the scope. Editing a limit's rates keeps this value, so its counters survive the edit. Limits
     /// that are only counted locally have a value of their own.
     scope_hash: u64,
@@ -120,6 +123,10 @@ impl LimitPlan {
                 && !is_soft
                 && !spec.counts_denied(),
             limit_hash: HASHES.hash_one(&*spec),
+            records_hash: {
+                let tags: SmallVec<[Tag; 2]> = spec.rates.iter().map(Rate::tag).collect();
+                HASHES.hash_one((&spec.scope, consistency.is_local(), tags))
+            },
             scope_hash: HASHES.hash_one((&spec.scope, consistency.is_local())),
             single_rate_specs,
             consistency,
@@ -154,6 +161,11 @@ impl PlannedCounter {
     /// Returns the id of the counter under the limit with exactly these rates.
     pub(crate) fn id(&self) -> u128 {
         combine(self.limit.limit_hash, self.key)
+    }
+
+    /// Returns the id of the counter's records. Limits that count in the same records share it.
+    pub(crate) fn records_id(&self) -> u128 {
+        combine(self.limit.records_hash, self.key)
     }
 
     /// Returns the id of the counter, which stays the same when the rates are edited.

@@ -64,7 +64,7 @@ impl LocalCounter {
     /// Adopts the rates of `plan` and the shares of `replicas`. The records are kept.
     pub(super) fn update(&mut self, plan: &Arc<LimitPlan>, replicas: &[Replica]) {
         if self.replicas[..] != *replicas || !Arc::ptr_eq(&self.plan, plan) {
-            if !Arc::ptr_eq(&self.plan, plan) && self.plan.spec != plan.spec {
+            if self.plan.records_hash != plan.records_hash {
                 self.last_known = None;
             }
             (self.plan, self.replicas) = (plan.clone(), replicas.into());

@@ -78,12 +78,12 @@ impl LocalQuota {
 
     /// Keeps the usage in a response that the store sent at `at` of its clock.
     pub(crate) fn record_usage(&self, counter: &PlannedCounter, decisions: &[Decision], at: u64) {
-        self.last_known.record(counter.id(), &counter.limit.spec.rates, decisions, at);
+        self.last_known.record(counter.records_id(), &counter.limit.spec.rates, decisions, at);
     }
 
     /// Returns admitting decisions with the last known usage, for a counter that was not checked.
     pub(crate) fn unchecked_decisions(&self, counter: &PlannedCounter) -> impl Iterator<Item = Decision> {
-        let last_known = self.last_known.get(counter.id());
+        let last_known = self.last_known.get(counter.records_id());
         counter.limit.spec.rates.iter().enumerate().map(move |(n, rate)| {
             let used = last_known.and_then(|usage| usage.used.get(n).copied()).unwrap_or(0);
             Decision {
@@ -248,7 +248,7 @@ impl LocalQuota {
                 self.pending.fetch_add(1, Relaxed);
             }
             let last_known =
-                if is_local_only || is_overflow { None } else { self.last_known.get(planned.id()) };
+                if is_local_only || is_overflow { None } else { self.last_known.get(planned.records_id()) };
             let counter = LocalCounter::new(plan, key, &replicas, last_known);
             TrackedCounter { counter, is_overflow, is_local_only, flush: None }
         });

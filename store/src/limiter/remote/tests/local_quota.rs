@@ -147,3 +147,21 @@ async fn usage_admitted_before_an_edit_of_the_period_is_flushed_too() {
     until_flushed(&limiter).await;
     assert_eq!(store.used(&day, 1), [28]);
 }
+
+/// The tiers of a limit have different numbers and count in the same records.
+#[tokio::test(start_paused = true)]
+async fn an_outage_gives_no_second_share_to_a_client_that_changes_its_tier() {
+    let store = FakeStore::new();
+    let limiter = limiter(&store);
+    let tier = |requests| plan_for(Replica::new(0, 2), "n/p/l", &[(requests, DAY)], Consistency::Strict);
+    let (base, gold) = (tier(100), tier(200));
+    assert_eq!(admitted(&limiter, &[counter(&gold, 1)], 90).await, 90);
+    store.unreachable.store(true, SeqCst);
+    // The first request of the outage is in another tier than those before it.
+    assert_eq!(admitted(&limiter, &[counter(&base, 1)], 100).await, 5, "half of 100 less half of 90");
+    assert_eq!(admitted(&limiter, &[counter(&gold, 1)], 100).await, 50, "half of 200 less what was counted");
+    assert_eq!(admitted(&limiter, &[counter(&base, 1)], 100).await, 0);
+    store.unreachable.store(false, SeqCst);
+    until_flushed(&limiter).await;
+    assert_eq!(store.used(&gold, 1), [145]);
+}
