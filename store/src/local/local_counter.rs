@@ -27,6 +27,9 @@ pub(super) struct LocalCounter {
     /// Records of what was admitted here and is not flushed to the store.
     unflushed: Records,
     last_known: Option<KnownUsage>,
+    /// For each rate, the limit with that rate alone, with the largest number that any tier has shown. Usage is flushed
+    /// under it, because a smaller number has no room for what a larger one has admitted.
+    pub(super) widest: SmallVec<[Arc<LimitSpec>; 1]>,
 }
 
 /// Usage of one rate to flush to the store.
@@ -58,7 +61,16 @@ impl LocalCounter {
             }
         }
         let unflushed = Records::new();
-        Self { plan: plan.clone(), key, replicas: replicas.into(), limit, records, unflushed, last_known }
+        Self {
+            plan: plan.clone(),
+            key,
+            replicas: replicas.into(),
+            limit,
+            records,
+            unflushed,
+            last_known,
+            widest: plan.single_rate_specs.clone(),
+        }
     }
 
     /// Adopts the rates of `plan` and the shares of `replicas`. The records are kept.
@@ -66,6 +78,13 @@ impl LocalCounter {
         if self.replicas[..] != *replicas || !Arc::ptr_eq(&self.plan, plan) {
             if self.plan.records_hash != plan.records_hash {
                 self.last_known = None;
+                self.widest.clone_from(&plan.single_rate_specs);
+            }
+            for (widest, other) in self.widest.iter_mut().zip(&plan.single_rate_specs) {
+                let number = |spec: &LimitSpec| spec.rates.first().map(|rate| rate.requests);
+                if number(other) > number(widest) {
+                    widest.clone_from(other);
+                }
             }
             (self.plan, self.replicas) = (plan.clone(), replicas.into());
             self.limit = local_limit(&plan.spec, replicas, self.key);

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use super::last_known_usage::LastKnownUsage;
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
-use crate::check::{CheckResponse, Counter, KeyHash, Records, decide};
-use crate::limiter::plan::{LimitPlan, PlannedCounter};
+use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide};
+use crate::limiter::plan::PlannedCounter;
 use crate::pending_call::PendingCall;
 
 /// Key of the counter that new keys of a limit share when the table is full.
@@ -57,7 +57,8 @@ struct TrackedCounter {
 #[derive(Debug)]
 pub(crate) struct UsageFlush {
     counter_id: u128,
-    pub(crate) plan: Arc<LimitPlan>,
+    /// For each rate, the limit with that rate alone.
+    pub(crate) limits: SmallVec<[Arc<LimitSpec>; 1]>,
     pub(crate) key: KeyHash,
     pub(crate) usages: SmallVec<[UnflushedUsage; 1]>,
     pub(crate) call: Arc<PendingCall>,
@@ -184,8 +185,8 @@ impl LocalQuota {
         }
         let call = Arc::new(PendingCall::default());
         tracked.flush = Some(call.clone());
-        let (plan, key) = (tracked.counter.plan.clone(), tracked.counter.key);
-        Some((call.clone(), Some(UsageFlush { counter_id, plan, key, usages, call })))
+        let (limits, key) = (tracked.counter.widest.clone(), tracked.counter.key);
+        Some((call.clone(), Some(UsageFlush { counter_id, limits, key, usages, call })))
     }
 
     /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back.

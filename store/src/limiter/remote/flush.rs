@@ -102,9 +102,9 @@ struct RunningFlush<S: Backend> {
 
 impl<S: Backend> RunningFlush<S> {
     async fn run(mut self) {
-        let UsageFlush { plan, key, usages, .. } = &self.flush;
+        let UsageFlush { limits, key, usages, .. } = &self.flush;
         for usage in usages {
-            let Some(limit) = plan.single_rate_specs.get(usage.rate) else { continue };
+            let Some(limit) = limits.get(usage.rate) else { continue };
             if let Err(error) = self.core.add_usage(limit, *key, *usage).await {
                 self.result = Err(error);
                 return;
