@@ -22,7 +22,7 @@ use crate::key_usage::KeyUsages;
 const LONGEST: u64 = 1_000_000;
 
 /// Responses with more decisions are not remembered.
-const MAX_DECISIONS: usize = 4;
+const MAX_DECISIONS: usize = 8;
 
 const WAYS: usize = 4;
 const SHARDS: usize = 16;
