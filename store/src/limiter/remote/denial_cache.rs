@@ -222,7 +222,7 @@ mod tests {
         let cache = DenialCache::new(64);
         let denials = |n: usize| denial(std::iter::repeat_n(denied(1_000), n));
         cache.put(1, &CheckResponse { admitted: true, ..denials(1) }, 0, 1);
-        cache.put(2, &denials(5), 0, 1);
+        cache.put(2, &denials(MAX_DECISIONS + 1), 0, 1);
         cache.put(3, &denials(1), 0, 1_000);
         cache.put(4, &denials(0), 0, 1);
         assert!((1..=4).all(|check| cache.get(check, 1, 0).is_none()));
