@@ -16,7 +16,7 @@ pub struct LimiterOptions {
     pub latency_budget: Duration,
     /// Number of keys with quota leases, of about 500 bytes each. Other keys cost a call per request.
     pub leased_keys: usize,
-    /// Number of remembered denials, of about 650 bytes each.
+    /// Number of remembered denials, of about 600 bytes each.
     pub remembered_denials: usize,
     /// Number of keys that are counted locally while the store does not answer, of about 500 bytes each.
     /// Beyond it, the new keys of a limit share one counter.
