@@ -6,6 +6,7 @@ mod server;
 mod several;
 #[path = "../support/mod.rs"]
 mod support;
+mod tiers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
