@@ -58,7 +58,8 @@ impl RateName {
         } else {
             let millis = rate.period.millis();
             // `w` counts whole seconds, so a window with a fraction of a second is left out.
-            let window = if millis % 1000 == 0 { format!(";w={}", millis / 1000) } else { String::new() };
+            let window =
+                if millis.is_multiple_of(1000) { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={requests}{window}")
         };
         let of_tier = tier.map(|tier| format!(" (tier {tier})")).unwrap_or_default();
