@@ -75,15 +75,25 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
         kubectl(&query).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Applies a policy that admits `requests` requests per hour for each value of the header `x-client`.
+    /// Applies a policy for the pods of an app that admits `requests` requests per hour for each value of the header
+    /// `x-client`.
     pub fn limit(&self, name: &str, app: &str, requests: u32) {
+        self.limit_pods(name, &format!("selector: {{matchLabels: {{app: {app}}}}}"), requests);
+    }
+
+    /// Applies the same policy for the pods of a Deployment.
+    pub fn limit_deployment(&self, name: &str, deployment: &str, requests: u32) {
+        self.limit_pods(name, &format!("targetRefs: [{{kind: Deployment, name: {deployment}}}]"), requests);
+    }
+
+    fn limit_pods(&self, name: &str, pods: &str, requests: u32) {
         apply(&format!(
             "
 apiVersion: sluice.dev/v1alpha1
 kind: RateLimitPolicy
 metadata: {{name: {name}, namespace: {ns}}}
 spec:
-  targetRefs: [{{kind: Deployment, name: {app}}}]
+  {pods}
   limits:
   - name: per-client
     key: {{parts: [{{header: {{name: x-client}}}}]}}

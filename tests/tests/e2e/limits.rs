@@ -108,7 +108,7 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     install();
     let shop = Shop::open("shop");
     shop.deploy("checkout", 3);
-    shop.limit("checkout", "checkout", N as u32);
+    shop.limit_deployment("checkout", "checkout", N as u32);
     shop.wait_for("checkout", "Ready", "True Ready").await;
     let address = shop.address("checkout");
     avoid_the_full_hour().await;
@@ -137,7 +137,7 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     let before = kubectl(
         "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
     );
-    shop.limit("checkout", "checkout", N as u32 + 50);
+    shop.limit_deployment("checkout", "checkout", N as u32 + 50);
     shop.wait_for("checkout", "Ready", "True Ready").await;
     let tally = get_many(&address, 150, 30, &[("x-client", "alice")]).await;
     assert_eq!((tally.count(200), tally.count(429)), (50, 100), "{tally:?}");
