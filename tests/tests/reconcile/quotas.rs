@@ -14,13 +14,9 @@ fn limits(count: usize, labels: Value) -> Value {
     json!({"selector": {"matchLabels": labels}, "limits": (0..count).map(limit).collect::<Vec<_>>()})
 }
 
-async fn refusal(namespace: &TestNamespace, name: &str, spec: Value) -> Option<String> {
-    namespace.apply(name, spec).await.err().map(|error| error.to_string())
-}
-
-#[tokio::test]
-async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
-    let (namespace, _control) = start("quotas").await;
+/// Creates a namespace, and waits until the operator reviews its policies.
+async fn reviewed(prefix: &str) -> TestNamespace {
+    let (namespace, _control) = start(prefix).await;
     review_policies(&namespace).await;
     until("the API server calls the webhook", async || {
         refusal(&namespace, "invalid", crate::fixture::invalid_spec())
@@ -28,6 +24,16 @@ async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
             .filter(|text| text.contains("9000h"))
     })
     .await;
+    namespace
+}
+
+async fn refusal(namespace: &TestNamespace, name: &str, spec: Value) -> Option<String> {
+    namespace.apply(name, spec).await.err().map(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
+    let namespace = reviewed("quotas").await;
     let (web, api) = (json!({"app": "web"}), json!({"app": "api"}));
     assert_eq!(refusal(&namespace, "p", limits(20, web.clone())).await, None);
     let text = refusal(&namespace, "q", limits(13, web.clone())).await.unwrap();
@@ -49,14 +55,7 @@ async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
 
 #[tokio::test]
 async fn quotas_hold_for_the_pods_of_a_workload_also_before_it_exists() {
-    let (namespace, _control) = start("quotas-of-targets").await;
-    review_policies(&namespace).await;
-    until("the API server calls the webhook", async || {
-        refusal(&namespace, "invalid", crate::fixture::invalid_spec())
-            .await
-            .filter(|text| text.contains("9000h"))
-    })
-    .await;
+    let namespace = reviewed("quotas-of-targets").await;
     let of_web = |count| {
         let mut spec = limits(count, json!({}));
         spec.as_object_mut().unwrap().remove("selector");
