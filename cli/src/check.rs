@@ -44,6 +44,9 @@ fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Ve
         for Problem { line, path, message } in &policy.warnings {
             lines.push(format!("{name}:{line}: warning: {path}: {message}"));
         }
+        for Problem { line, path, message } in &policy.missing {
+            lines.push(format!("{name}:{line}: warning: {path}: {message}, so its lines are not checked"));
+        }
         let limits = summary::full(&policy.compiled);
         lines.push(format!("{name}: {}/{} is valid: {limits}", policy.namespace, policy.name));
     }

@@ -161,49 +161,35 @@ impl KeyBuilder {
         path: &Readings<'_>,
         address: IpAddr,
     ) -> Identity {
-        let headers = request.headers;
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
         for part in &self.parts {
-            match part {
-                KeySource::Header(name) => {
-                    let mut values = headers.get_all(name).iter();
-                    match (values.next(), values.next()) {
-                        (Some(value), None) if !value.is_empty() => {
-                            write_part(&mut hasher, HEADER, value.as_bytes());
-                        }
-                        _ => return self.missing(secret),
-                    }
-                }
-                KeySource::Cookie(name) => match cookie(headers, name) {
-                    Some(value) => write_part(&mut hasher, COOKIE, value),
-                    None => return self.missing(secret),
-                },
-                KeySource::Query(name) => match parameter(request, name) {
-                    Some(value) => write_part(&mut hasher, QUERY, value.as_ref()),
-                    None => return self.missing(secret),
-                },
-                KeySource::Method => write_part(&mut hasher, METHOD, request.method.as_str().as_bytes()),
-                KeySource::Path => write_folded(&mut hasher, PATH, &path.normal()),
-                KeySource::Host => match request.host().filter(|host| !host.is_empty()) {
-                    Some(host) => write_folded(&mut hasher, HOST, host),
-                    None => return self.missing(secret),
-                },
-                KeySource::GrpcMethod => match grpc_method(&path.normal()) {
-                    Some(method) => write_folded(&mut hasher, GRPC_METHOD, method),
-                    None => return self.missing(secret),
-                },
-                &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
-                    let (kind, prefix) =
-                        if address.is_ipv4() { (IPV4, ipv4_prefix) } else { (IPV6, ipv6_prefix) };
-                    match IpNet::new(address, prefix).map(|net| net.network()) {
-                        Ok(IpAddr::V4(ip)) => write_part(&mut hasher, kind, &ip.octets()),
-                        Ok(IpAddr::V6(ip)) => write_part(&mut hasher, kind, &ip.octets()),
-                        Err(_) => return self.missing(secret),
-                    }
-                }
+            let write = |kind, value: &[u8]| write_part(&mut hasher, kind, value);
+            if part.read(request, path, || address, write).is_none() {
+                return self.missing(secret);
             }
         }
         Identity::Key(hasher.finish128().as_u128())
+    }
+
+    /// Passes the text of the first part of a request's key to `read`, as overrides name clients, and returns the result.
+    /// Returns `None` if the part is missing. `address` returns the client's address.
+    pub fn read_client<R>(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        let part = self.parts.first()?;
+        match part {
+            KeySource::ClientIp { .. } => {
+                let network = part.network(address())?;
+                let is_address = network.prefix_len() == network.max_prefix_len();
+                let text = if is_address { network.addr().to_string() } else { network.to_string() };
+                Some(read(text.as_bytes()))
+            }
+            _ => part.read(request, path, address, |_, text| read(text)),
+        }
     }
 
     fn missing(&self, secret: &KeySecret) -> Identity {
@@ -216,6 +202,43 @@ impl KeyBuilder {
             OnMissing::Skip => Identity::Skip,
             OnMissing::Deny => Identity::Deny,
         }
+    }
+}
+
+impl KeySource {
+    /// Passes kind and value of the part to `read`, and returns the result. Returns `None` if the part is missing.
+    fn read<R>(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        read: impl FnOnce(u8, &[u8]) -> R,
+    ) -> Option<R> {
+        let headers = request.headers;
+        match self {
+            Self::Header(name) => {
+                let mut values = headers.get_all(name).iter();
+                let value = values.next().filter(|value| !value.is_empty() && values.next().is_none())?;
+                Some(read(HEADER, value.as_bytes()))
+            }
+            Self::Cookie(name) => Some(read(COOKIE, cookie(headers, name)?)),
+            Self::Query(name) => Some(read(QUERY, parameter(request, name)?.as_ref())),
+            Self::Method => Some(read(METHOD, request.method.as_str().as_bytes())),
+            Self::Path => Some(read(PATH, &folded(&path.normal()))),
+            Self::Host => Some(read(HOST, &folded(request.host().filter(|host| !host.is_empty())?))),
+            Self::GrpcMethod => Some(read(GRPC_METHOD, &folded(grpc_method(&path.normal())?))),
+            Self::ClientIp { .. } => Some(match self.network(address())?.network() {
+                IpAddr::V4(ip) => read(IPV4, &ip.octets()),
+                IpAddr::V6(ip) => read(IPV6, &ip.octets()),
+            }),
+        }
+    }
+
+    /// Returns the network of a client's address that is the part of the key.
+    fn network(&self, address: IpAddr) -> Option<IpNet> {
+        let &Self::ClientIp { ipv4_prefix, ipv6_prefix } = self else { return None };
+        let prefix = if address.is_ipv4() { ipv4_prefix } else { ipv6_prefix };
+        IpNet::new(address, prefix).ok().map(|network| network.trunc())
     }
 }
 
@@ -246,14 +269,13 @@ fn grpc_method(path: &str) -> Option<&str> {
     (!service.is_empty() && !method.is_empty() && !method.contains('/')).then(|| &path[1..])
 }
 
-/// Writes a text without the difference of upper and lower case.
-fn write_folded(hasher: &mut SipHasher24, kind: u8, text: &str) {
-    let folded: SmallVec<[u8; 128]> = if text.is_ascii() {
+/// Returns a text without the difference of upper and lower case.
+fn folded(text: &str) -> SmallVec<[u8; 128]> {
+    if text.is_ascii() {
         text.bytes().map(|byte| byte.to_ascii_lowercase()).collect()
     } else {
         SmallVec::from_vec(fold(text).into_bytes())
-    };
-    write_part(hasher, kind, &folded);
+    }
 }
 
 fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {

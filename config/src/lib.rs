@@ -9,6 +9,7 @@
 //! - [`store_access`]: the store, and access to it.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
+//! - [`overrides`]: the plans of single clients.
 //! - [`request`], [`path`], [`matches`]: which requests a limit applies to.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
@@ -18,6 +19,7 @@ pub mod key_secret;
 pub mod matches;
 pub mod message;
 pub mod nack;
+pub mod overrides;
 pub mod path;
 pub mod policy;
 pub mod prepared;

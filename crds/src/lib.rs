@@ -6,6 +6,7 @@
 //! - [`schema`]: checks an object against the schema of the CRD.
 //! - [`policy`], [`store`]: the API types, with [`duration`] as the format of their durations.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
+//! - [`overrides`]: the plans of single clients, from the lines of Secrets and ConfigMaps.
 //! - [`summary`]: describes a compiled policy in one line.
 //! - [`conditions`]: types and reasons of status conditions.
 //! - [`crd`]: writes the CRDs as YAML.
@@ -15,6 +16,7 @@ pub mod conditions;
 pub mod crd;
 pub mod duration;
 pub mod manifest;
+pub mod overrides;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod policy;
 pub mod schema;

@@ -4,7 +4,7 @@
 
 use sluice_config::policy::{
     AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE,
-    LimitKind, Mode, OnStoreFailure, Rates, Tier,
+    LimitKind, Mode, OnStoreFailure, Plan, Rates, Tier,
 };
 
 use sluice_config::store_access::Topology;
@@ -93,10 +93,11 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
 }
 
 /// Describes how much the rates admit, with notes on their algorithm and enforcement.
-fn rates_of(Rates { base, boosted, tiers }: &Rates) -> (String, Vec<String>) {
+fn rates_of(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let quantities = quantities(base, &mut notes);
-    for Tier { name, matches: _, allowance } in tiers {
+    let of_tiers = tiers.iter().map(|Tier { name, matches: _, allowance }| (name, allowance));
+    for (name, allowance) in of_tiers.chain(plans.iter().map(|Plan { name, allowance }| (name, allowance))) {
         let mut of_tier = Vec::new();
         let allowance = match allowance {
             Allowance::Rates(rates) => self::quantities(rates, &mut of_tier),

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use serde_json::Value;
 use sluice_config::PreparedPolicy;
+use sluice_config::prepared::Blobs;
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 
-/// Returns the compiled policies of all examples, each with the name of its file.
-fn examples() -> Vec<(String, Value)> {
+/// Returns the compiled policies of all examples, each with the name of its file and the content that it refers to.
+fn examples() -> Vec<(String, Value, Blobs)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let mut policies = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -21,7 +22,9 @@ fn examples() -> Vec<(String, Value)> {
             .policies
         {
             let json = serde_json::from_str(&policy.compiled.to_json()).unwrap();
-            policies.push((path.file_name().unwrap().to_string_lossy().into_owned(), json));
+            let mut blobs = Blobs::default();
+            policy.tables.into_iter().for_each(|table| blobs.insert(table.into()));
+            policies.push((path.file_name().unwrap().to_string_lossy().into_owned(), json, blobs));
         }
     }
     policies
@@ -57,14 +60,15 @@ fn path_of(pointer: &str) -> String {
 #[test]
 fn an_unknown_field_at_any_depth_of_any_example_is_nacked_with_its_path() {
     let (mut files, mut depths) = (0, 0);
-    for (file, policy) in examples() {
-        PreparedPolicy::from_json(&policy.to_string()).unwrap_or_else(|nack| panic!("{file}: {nack}"));
+    for (file, policy, blobs) in examples() {
+        PreparedPolicy::with_blobs(&policy.to_string(), &blobs)
+            .unwrap_or_else(|nack| panic!("{file}: {nack}"));
         let mut pointers = Vec::new();
         objects(&policy, "", &mut pointers);
         for pointer in pointers {
             let mut changed = policy.clone();
             changed.pointer_mut(&pointer).unwrap()["later"] = 1.into();
-            let nack = PreparedPolicy::from_json(&changed.to_string())
+            let nack = PreparedPolicy::with_blobs(&changed.to_string(), &blobs)
                 .err()
                 .unwrap_or_else(|| panic!("{file}: an unknown field in {pointer:?} is accepted"));
             let path = path_of(&pointer);

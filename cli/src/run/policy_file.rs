@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use sluice_config::policy::DEFAULT_STORE;
+use sluice_config::prepared::Blobs;
 use sluice_config::{CompiledPolicy, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
@@ -70,9 +71,14 @@ impl PolicyFile {
             for warning in &policy.warnings {
                 tracing::warn!("{name}:{warning}");
             }
+            if let Some(missing) = policy.missing.first() {
+                anyhow::bail!("{name}:{missing}: add it");
+            }
+            let mut blobs = Blobs::default();
+            policy.tables.into_iter().for_each(|table| blobs.insert(table.into()));
             // All policies count in the store of the command line.
             let compiled = CompiledPolicy { store: DEFAULT_STORE.into(), ..policy.compiled };
-            let prepared = PreparedPolicy::from_json(&compiled.to_json())
+            let prepared = PreparedPolicy::with_blobs(&compiled.to_json(), &blobs)
                 .with_context(|| format!("{name}: {}/{}", policy.namespace, policy.name))?;
             policies.push((format!("{}/{}", policy.namespace, policy.name), Arc::new(prepared)));
         }

@@ -7,6 +7,8 @@
 //! - [`replicas`]: the number of pods that each policy selects.
 //! - [`credentials`]: access to the store.
 //!
+//! A policy may refer to content by its hash, which the sidecar fetches with `GET /v1/blobs/HASH` unless it has it.
+//!
 //! An event's `id` covers everything that was published up to it. The sidecar answers with `POST
 //! /v1/reports`:
 //!
@@ -24,7 +26,8 @@ pub use crate::policy::PolicyUid;
 pub use credentials::Credentials;
 pub use policies::{Policies, PublishedPolicy};
 pub use protocol::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, REPORTS_PATH, SESSION_HEADER, STREAM_PATH, VERSION,
+    BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REPORTS_PATH, SESSION_HEADER,
+    STREAM_PATH, VERSION,
 };
 pub use replicas::{LiveReplicas, Replica};
 pub use report::{PolicyReport, Report, StoreReport, UntrustedProxy};

@@ -6,6 +6,11 @@ pub const VERSION: u32 = 1;
 pub const STREAM_PATH: &str = "/v1/stream";
 /// Path to which a sidecar sends its reports.
 pub const REPORTS_PATH: &str = "/v1/reports";
+/// Path from which a sidecar fetches content by its hash: `/v1/blobs/HASH`. The session must be named in
+/// [`SESSION_HEADER`].
+pub const BLOBS_PATH: &str = "/v1/blobs/";
+/// Largest content, in bytes.
+pub const MAX_BLOB: usize = 6 << 20;
 /// Response header of [`STREAM_PATH`] that names the session. A report is accepted only with this name, in the same
 /// header of the request and in the report.
 pub const SESSION_HEADER: &str = "sluice-stream";

@@ -5,7 +5,7 @@ use sluice_limiter::{Period, Rate, RateError, Requests};
 
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
-use crate::policy::{Allowance, CompiledAdaptive, Mode, Reject, Tier};
+use crate::policy::{Allowance, BlobHash, CompiledAdaptive, Mode, Plan, Reject, Tier};
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
 /// its slots three times within it, so a shorter outage of the store loses no slot.
@@ -69,6 +69,12 @@ pub struct Rates {
     /// Exceptions for some requests. The first tier that matches decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<Tier>,
+    /// Plans that `overrides` may give to clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plans: Vec<Plan>,
+    /// Hash of the [`OverrideTable`](crate::overrides::OverrideTable) with the plans of clients, which precede tiers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<BlobHash>,
 }
 
 /// A higher number of requests while the pod has spare capacity.
@@ -126,13 +132,20 @@ impl CompiledLimit {
 }
 
 impl Rates {
-    /// Iterates over the base rates and those of all tiers.
+    /// Iterates over the base rates and those of all tiers and plans.
     pub fn all(&self) -> impl Iterator<Item = &Rate> {
-        let of_tiers = self.tiers.iter().flat_map(|tier| match &tier.allowance {
-            Allowance::Rates(rates) => rates.as_slice(),
-            Allowance::Unlimited | Allowance::Deny => &[],
-        });
-        self.base.iter().chain(of_tiers)
+        self.base.iter().chain(self.other_sets().flatten())
+    }
+
+    /// Iterates over the sets of rates of tiers and plans.
+    pub fn other_sets(&self) -> impl Iterator<Item = &Vec<Rate>> {
+        let of_tiers = self.tiers.iter().map(|tier| &tier.allowance);
+        of_tiers.chain(self.plans.iter().map(|plan| &plan.allowance)).filter_map(
+            |allowance| match allowance {
+                Allowance::Rates(rates) => Some(rates),
+                Allowance::Unlimited | Allowance::Deny => None,
+            },
+        )
     }
 }
 

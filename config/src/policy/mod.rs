@@ -6,9 +6,9 @@
 //! flattened, because serde then accepts unknown fields. Only [`Hints`] may hold fields that a sidecar ignores.
 //!
 //! - [`compiled_policy`]: the whole policy; its [`mode`] and its use of the store apply to all its limits.
-//! - [`ids`]: UIDs and hashes, which identify a policy and its version.
+//! - [`ids`]: UIDs and hashes, which identify a policy, its version, and content that is sent apart from it.
 //! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, [`key`](crate::key) identifies
-//!   clients, and its [`LimitKind`] says how many requests it admits, in general and in each [`tier`].
+//!   clients, and its [`LimitKind`] says how many requests it admits, in general, in each [`tier`] and with each plan.
 //! - [`reject`]: the response to a request that a limit denies.
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
@@ -22,11 +22,11 @@ pub mod tier;
 
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
-pub use ids::{PolicyHash, PolicyUid};
+pub use ids::{BlobHash, PolicyHash, PolicyUid};
 pub use limit::{
     Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
 };
 pub use mode::Mode;
 pub use reject::{Reject, RejectBody, ResetFormat, StatusHeaders};
 pub use sluice_store::{Consistency, OnStoreFailure};
-pub use tier::{Allowance, Tier};
+pub use tier::{Allowance, Plan, Tier};

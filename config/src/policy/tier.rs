@@ -1,4 +1,4 @@
-//! Tiers: requests to which other rates apply than the limit's own.
+//! Tiers and plans: requests and clients to which other rates apply than the limit's own.
 
 use serde::{Deserialize, Serialize};
 use sluice_limiter::Rate;
@@ -17,7 +17,17 @@ pub struct Tier {
     pub allowance: Allowance,
 }
 
-/// Treatment of the requests of a tier.
+/// A plan, which overrides give to clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plan {
+    /// Name of the plan, unique among the plans and tiers of the limit.
+    pub name: String,
+    /// Treatment of the requests of clients with this plan.
+    pub allowance: Allowance,
+}
+
+/// Treatment of the requests of a tier or plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Allowance {

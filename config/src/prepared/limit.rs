@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
 use sluice_limiter::adaptive::Adaptive;
@@ -12,8 +12,10 @@ use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
+use crate::overrides::{DENY, OverrideTable, UNLIMITED};
 use crate::path::Readings;
-use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Slots};
+use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Rates, Slots};
+use crate::prepared::blobs::Blobs;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
 use crate::prepared::rejection::Rejection;
@@ -40,8 +42,10 @@ pub struct PreparedLimit {
     pub rejection: Arc<Rejection>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
+    /// The plans of single clients, which precede tiers.
+    overrides: Option<Overrides>,
     /// The tiers in their order, each with what the limit admits.
-    tiers: PreparedTiers,
+    tiers: Vec<PreparedTier>,
     key: KeyBuilder,
     applies_to_preflights: bool,
 }
@@ -65,7 +69,7 @@ pub enum Identified {
 pub enum Refusal {
     /// A part of the key is missing.
     KeyMissing,
-    /// Its tier admits nothing.
+    /// Its tier or plan admits nothing.
     Tier,
 }
 
@@ -74,7 +78,7 @@ pub enum Refusal {
 pub enum PreparedKind {
     /// Requests per period.
     Rates {
-        /// The base rates, then the boosted ones if there are some, then those of tiers.
+        /// The base rates, then the boosted ones if there are some, then those of tiers and plans.
         sets: Vec<RateSet>,
         /// Mean number of requests in flight below which the boosted rates apply, in hundredths of a request; `None`
         /// without boosted rates.
@@ -87,8 +91,13 @@ pub enum PreparedKind {
 }
 
 impl PreparedLimit {
-    pub(super) fn new(namespace: &str, policy: &str, limit: &CompiledLimit) -> Result<Self, Nack> {
-        let (kind, tiers) = prepare_kind(&limit.kind)?;
+    pub(super) fn new(
+        namespace: &str,
+        policy: &str,
+        limit: &CompiledLimit,
+        blobs: &Blobs,
+    ) -> Result<Self, Nack> {
+        let (kind, Exceptions { tiers, overrides }) = prepare_kind(&limit.kind, blobs)?;
         let matches = matchers(&limit.matches, Purpose::Limit)?;
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
@@ -97,6 +106,7 @@ impl PreparedLimit {
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
             kind,
+            overrides,
             tiers,
             rejection: Arc::new(Rejection::new(&limit.reject.clone().unwrap_or_default())?),
             max_keys: limit.most_keys(),
@@ -146,6 +156,12 @@ impl PreparedLimit {
         self.applies_to_preflights
     }
 
+    /// Returns the table of overrides.
+    #[must_use]
+    pub fn overrides(&self) -> Option<&Arc<OverrideTable>> {
+        self.overrides.as_ref().map(|overrides| &overrides.table)
+    }
+
     /// Reports whether the client's address is a part of the key.
     pub(super) fn needs_address(&self) -> bool {
         self.key.needs_address()
@@ -158,6 +174,12 @@ impl PreparedLimit {
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
     ) -> Choice {
+        if let Some(overrides) = &self.overrides
+            && let Some(choice) =
+                self.key.read_client(request, path, &mut address, |client| overrides.find(client)).flatten()
+        {
+            return choice;
+        }
         let matching = self
             .tiers
             .iter()
@@ -193,13 +215,50 @@ impl PreparedKind {
     }
 }
 
-/// The tiers of a limit in their order, each with what the limit admits.
-type PreparedTiers = Vec<(Vec<Matcher>, Choice)>;
+/// A tier, with what the limit admits of its requests.
+type PreparedTier = (Vec<Matcher>, Choice);
 
-fn prepare_kind(kind: &LimitKind) -> Result<(PreparedKind, PreparedTiers), Nack> {
+/// The requests and clients to which something else applies than the limit's own rates.
+#[derive(Debug, Default)]
+struct Exceptions {
+    tiers: Vec<PreparedTier>,
+    overrides: Option<Overrides>,
+}
+
+/// The plans of single clients.
+#[derive(Debug)]
+struct Overrides {
+    table: Arc<OverrideTable>,
+    /// What the limit admits with each plan of the table.
+    plans: Vec<Choice>,
+}
+
+impl Overrides {
+    fn new(rates: &Rates, plans: &[Choice], table: Arc<OverrideTable>) -> Result<Self, Nack> {
+        let choice = |name: &String| match name.as_str() {
+            DENY => Ok(Choice::Deny),
+            UNLIMITED => Ok(Choice::Unlimited),
+            _ => {
+                let plan = rates.plans.iter().position(|plan| plan.name == *name);
+                plan.map(|index| plans[index])
+                    .ok_or_else(|| Nack(format!("an override names the plan {name:?}, which is not defined")))
+            }
+        };
+        Ok(Self { plans: table.plans().iter().map(choice).collect::<Result<_, _>>()?, table })
+    }
+
+    /// Returns what the limit admits of a client's requests now, unless it has no override.
+    fn find(&self, client: &[u8]) -> Option<Choice> {
+        let found = self.table.find(client)?;
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        found.holds(now).then(|| self.plans[usize::from(found.plan)])
+    }
+}
+
+fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Exceptions), Nack> {
     let kind = match kind {
         LimitKind::Rates(rates) => {
-            let RateSets { sets, tiers } = RateSets::new(rates)?;
+            let RateSets { sets, tiers, plans } = RateSets::new(rates)?;
             let boosted_below = rates.boosted.as_ref().map(Boosted::below_hundredths);
             let tiers = rates.tiers.iter().zip(tiers).map(|(tier, choice)| {
                 // What denies applies if any reading matches; what admits more, only if all do.
@@ -209,7 +268,10 @@ fn prepare_kind(kind: &LimitKind) -> Result<(PreparedKind, PreparedTiers), Nack>
                 };
                 Ok((matchers(&tier.matches, purpose)?, choice))
             });
-            return Ok((PreparedKind::Rates { sets, boosted_below }, tiers.collect::<Result<_, Nack>>()?));
+            let tiers = tiers.collect::<Result<_, Nack>>()?;
+            let table = rates.overrides.as_ref().map(|hash| blobs.overrides(hash)).transpose()?;
+            let overrides = table.map(|table| Overrides::new(rates, &plans, table)).transpose()?;
+            return Ok((PreparedKind::Rates { sets, boosted_below }, Exceptions { tiers, overrides }));
         }
         LimitKind::Slots(slots) => match slots.max.get() {
             1..=MAX_CONCURRENT => PreparedKind::Slots(*slots),
@@ -219,5 +281,5 @@ fn prepare_kind(kind: &LimitKind) -> Result<(PreparedKind, PreparedTiers), Nack>
             PreparedKind::Adaptive(Box::new(adaptive.adaptive().map_err(Nack::new)?))
         }
     };
-    Ok((kind, Vec::new()))
+    Ok((kind, Exceptions::default()))
 }

@@ -2,10 +2,12 @@
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit; [`rate_set`]: its sets of rates.
+//! - [`blobs`]: content that policies refer to by its hash.
 //! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
 //! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
+pub mod blobs;
 pub mod key_usage;
 pub mod limit;
 pub mod policy;
@@ -14,6 +16,7 @@ pub mod rejection;
 pub mod template;
 mod untrusted_proxy;
 
+pub use blobs::Blobs;
 pub use limit::{Identified, PreparedKind, PreparedLimit, Refusal};
 pub use policy::PreparedPolicy;
 pub use rate_set::RateSet;

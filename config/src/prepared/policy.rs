@@ -14,7 +14,7 @@ use crate::policy::{
 };
 use crate::prepared::rate_set::Choice;
 use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
-use crate::prepared::{Identified, PreparedLimit, Refusal};
+use crate::prepared::{Blobs, Identified, PreparedLimit, Refusal};
 use crate::request::RequestAttributes;
 
 #[cfg(test)]
@@ -46,8 +46,15 @@ pub struct PreparedPolicy {
 }
 
 impl PreparedPolicy {
-    /// Prepares a policy from its JSON. A nack names the field, or the limit, that cannot be enforced.
+    /// Prepares a policy that refers to no content from its JSON. A nack names the field, or the limit, that cannot be
+    /// enforced.
     pub fn from_json(json: &str) -> Result<Self, Nack> {
+        Self::with_blobs(json, &Blobs::default())
+    }
+
+    /// Prepares a policy from its JSON and the content that it refers to. A nack names the field, or the limit, that
+    /// cannot be enforced.
+    pub fn with_blobs(json: &str, blobs: &Blobs) -> Result<Self, Nack> {
         let mut from = serde_json::Deserializer::from_str(json);
         let unreadable = |path: String, error: serde_json::Error| {
             let path = if path == "." { String::new() } else { format!("{path}: ") };
@@ -58,12 +65,12 @@ impl PreparedPolicy {
         let policy: CompiledPolicy = serde_path_to_error::deserialize(&mut from)
             .map_err(|error| unreadable(error.path().to_string(), error.into_inner()))?;
         from.end().map_err(|error| unreadable(String::new(), error))?;
-        Self::new(policy, PolicyHash::of(json))
+        Self::new(policy, PolicyHash::of(json), blobs)
     }
 
-    fn new(policy: CompiledPolicy, hash: PolicyHash) -> Result<Self, Nack> {
+    fn new(policy: CompiledPolicy, hash: PolicyHash, blobs: &Blobs) -> Result<Self, Nack> {
         let limits = policy.limits.iter().map(|limit| {
-            PreparedLimit::new(&policy.namespace, &policy.name, limit)
+            PreparedLimit::new(&policy.namespace, &policy.name, limit, blobs)
                 .map_err(|nack| Nack(format!("limit {}: {nack}", limit.name)))
         });
         Ok(Self {
@@ -107,7 +114,7 @@ impl PreparedPolicy {
     }
 
     /// Returns the limits that apply to a request, by their index, each with the client and the rates that decide.
-    /// Leaves out limits that skip the request because it lacks a part of the key or its tier is unlimited. `path` has
+    /// Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited. `path` has
     /// the readings of the request's path.
     pub fn identify<'a>(
         &'a self,

@@ -1,5 +1,6 @@
-//! The sets of rates that a limit has: its base rates, boosted rates, and those of its tiers. All sets of a limit count
-//! in the same records, so that a client that changes its tier neither gains nor loses anything that it has used.
+//! The sets of rates that a limit has: its base rates, boosted rates, and those of its tiers and plans. All sets of a
+//! limit count in the same records, so that a client that changes its tier or plan neither gains nor loses anything that
+//! it has used.
 
 use sluice_limiter::{Algorithm, MAX_COUNT, Rate, Requests};
 
@@ -12,8 +13,8 @@ pub const MAX_RATES: usize = 8;
 /// A set of rates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateSet {
-    /// Name of the tier; `None` for base and boosted rates.
-    pub tier: Option<String>,
+    /// The tier or plan that has these rates, such as `tier gold`; `None` for base and boosted rates.
+    pub exception: Option<String>,
     /// Rates, in the same order of their records in all sets of the limit.
     pub rates: Vec<Rate>,
     /// Whether each of them decides. The others, of other sets, only count the request.
@@ -34,55 +35,63 @@ pub enum Choice {
 /// The sets of a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RateSets {
-    /// The base rates, then the boosted ones if there are some, then those of tiers.
+    /// The base rates, then the boosted ones if there are some, then those of tiers and plans.
     pub(super) sets: Vec<RateSet>,
     /// The result of each tier.
     pub(super) tiers: Vec<Choice>,
+    /// The result of each plan.
+    pub(super) plans: Vec<Choice>,
 }
 
 impl RateSets {
     /// Prepares all rates of a limit.
-    pub(super) fn new(Rates { base, boosted, tiers }: &Rates) -> Result<Self, Nack> {
+    pub(super) fn new(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> Result<Self, Nack> {
         let mut sets = vec![RateSet::new(None, base.clone())?];
         if let Some(boosted) = boosted {
             sets.push(boosted_set(base, boosted)?);
         }
-        let mut choices = Vec::new();
-        for tier in tiers {
-            choices.push(match &tier.allowance {
+        let mut choose = |exception: String, allowance: &Allowance| {
+            Ok(match allowance {
                 Allowance::Rates(rates) => {
-                    sets.push(RateSet::new(Some(tier.name.clone()), rates.clone())?);
+                    sets.push(RateSet::new(Some(exception), rates.clone())?);
                     let index = u16::try_from(sets.len() - 1);
-                    Choice::Rates(index.map_err(|_| Nack("a limit has too many tiers".into()))?)
+                    Choice::Rates(index.map_err(|_| Nack("a limit has too many tiers and plans".into()))?)
                 }
                 Allowance::Unlimited => Choice::Unlimited,
                 Allowance::Deny => Choice::Deny,
-            });
-        }
+            })
+        };
+        let tiers = tiers
+            .iter()
+            .map(|tier| choose(format!("tier {}", tier.name), &tier.allowance))
+            .collect::<Result<_, Nack>>()?;
+        let plans = plans
+            .iter()
+            .map(|plan| choose(format!("plan {}", plan.name), &plan.allowance))
+            .collect::<Result<_, Nack>>()?;
         unite(&mut sets)?;
-        Ok(Self { sets, tiers: choices })
+        Ok(Self { sets, tiers, plans })
     }
 }
 
-/// Checks that the rates and tiers of a limit can count in the same records.
+/// Checks that the rates, tiers and plans of a limit can count in the same records.
 pub fn check_tiers(rates: &Rates) -> Result<(), Nack> {
-    let lists = rates.tiers.iter().filter_map(|tier| match &tier.allowance {
-        Allowance::Rates(rates) => Some(rates),
-        Allowance::Unlimited | Allowance::Deny => None,
-    });
-    let set =
-        |rates: &Vec<Rate>| RateSet { tier: None, decides: vec![true; rates.len()], rates: rates.clone() };
-    unite(&mut lists.chain([&rates.base]).map(set).collect::<Vec<_>>())
+    let set = |rates: &Vec<Rate>| RateSet {
+        exception: None,
+        decides: vec![true; rates.len()],
+        rates: rates.clone(),
+    };
+    unite(&mut rates.other_sets().chain([&rates.base]).map(set).collect::<Vec<_>>())
 }
 
 impl RateSet {
-    fn new(tier: Option<String>, rates: Vec<Rate>) -> Result<Self, Nack> {
+    fn new(exception: Option<String>, rates: Vec<Rate>) -> Result<Self, Nack> {
         let is_repeated =
             rates.iter().enumerate().any(|(n, rate)| rates[..n].iter().any(|r| r.tag() == rate.tag()));
         if rates.is_empty() || rates.len() > MAX_RATES || is_repeated {
             return Err(Nack(format!("a limit needs 1 to {MAX_RATES} rates with different periods")));
         }
-        Ok(Self { tier, decides: vec![true; rates.len()], rates })
+        Ok(Self { exception, decides: vec![true; rates.len()], rates })
     }
 
     /// Returns the rates that decide.
@@ -108,7 +117,8 @@ fn unite(sets: &mut [RateSet]) -> Result<(), Nack> {
         }
     }
     if all.len() > MAX_RATES {
-        let message = format!("the tiers of a limit have more than {MAX_RATES} different periods together");
+        let message =
+            format!("the tiers and plans of a limit have more than {MAX_RATES} different periods together");
         return Err(Nack(message));
     }
     for set in sets {
@@ -131,7 +141,8 @@ fn counting_only(rate: Rate) -> Result<Rate, Nack> {
             Rate { requests, soft: None, ..rate }.validated().map_err(Nack::new)
         }
         _ => Err(Nack(
-            "the tiers of a limit must have the periods of its rates, unless it counts in windows".into(),
+            "the tiers and plans of a limit must have the periods of its rates, unless it counts in windows"
+                .into(),
         )),
     }
 }
@@ -158,7 +169,13 @@ mod tests {
             matches: Vec::new(),
             allowance,
         });
-        RateSets::new(&Rates { base, boosted: None, tiers: tiers.collect() })
+        RateSets::new(&Rates {
+            base,
+            boosted: None,
+            tiers: tiers.collect(),
+            plans: Vec::new(),
+            overrides: None,
+        })
     }
 
     #[test]
@@ -166,7 +183,7 @@ mod tests {
         let gold = Allowance::Rates(vec![window(500, 60), window(50, 1)]);
         let tiers =
             vec![Allowance::Deny, gold, Allowance::Unlimited, Allowance::Rates(vec![window(9, 1440)])];
-        let RateSets { sets, tiers } = prepare(vec![window(5, 1)], tiers).unwrap();
+        let RateSets { sets, tiers, plans: _ } = prepare(vec![window(5, 1)], tiers).unwrap();
         assert_eq!(tiers, [Choice::Deny, Choice::Rates(1), Choice::Unlimited, Choice::Rates(2)]);
         let numbers = |set: &RateSet| {
             set.rates
@@ -179,7 +196,7 @@ mod tests {
         assert_eq!(numbers(&sets[2]), [(MAX_COUNT, 1), (MAX_COUNT, 60), (9, 1440)]);
         let deciding = sets.iter().map(|set| set.deciding().map(|rate| rate.requests.get()).collect());
         assert_eq!(deciding.collect::<Vec<Vec<_>>>(), [vec![5], vec![50, 500], vec![9]]);
-        assert_eq!(sets[1].tier.as_deref(), Some("t1"));
+        assert_eq!(sets[1].exception.as_deref(), Some("tier t1"));
     }
 
     #[test]

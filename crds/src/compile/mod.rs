@@ -23,6 +23,7 @@ use sluice_config::CompiledPolicy;
 use self::field::{Field, Report};
 use self::installation::Installation;
 use self::readable::readable_spec;
+use crate::overrides::OverrideSources;
 use crate::policy::{PodSelection, RateLimitPolicySpec};
 use crate::schema;
 use crate::store::{CompiledStore, RateLimitStoreSpec};
@@ -35,6 +36,8 @@ pub struct Compiled {
     pub policy: CompiledPolicy,
     /// Pods that the policy applies to.
     pub pods: PodSelection,
+    /// The objects with overrides, whose tables the policy does not have yet.
+    pub overrides: Vec<OverrideSources>,
     /// Settings that are valid but probably not intended.
     pub warnings: Vec<Violation>,
 }
@@ -45,10 +48,10 @@ pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, 
     let (compiled, warnings) =
         compile_spec(object, "RateLimitPolicy", |spec: RateLimitPolicySpec, at, name| {
             let (policy, pods) = spec.compile(at, installation, name("namespace"), name("name"));
-            Some((policy?, pods))
+            Some((policy?, pods, spec.override_sources()))
         })?;
-    let (policy, pods) = compiled;
-    Ok(Compiled { policy, pods, warnings })
+    let (policy, pods, overrides) = compiled;
+    Ok(Compiled { policy, pods, overrides, warnings })
 }
 
 /// Compiles a store in JSON, or returns all its violations.

@@ -1,9 +1,11 @@
 //! Reads policies and stores from YAML files and reports problems with their lines, for `sluice check` and `sluice run`.
 //!
 //! - [`yaml`]: YAML values that keep their lines.
+//! - [`content`]: Secrets and ConfigMaps, whose content policies refer to.
 //! - [`metadata`]: checks of an object's metadata.
 //! - [`problem`]: problems in a file.
 
+mod content;
 mod metadata;
 pub mod problem;
 mod yaml;
@@ -12,11 +14,14 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 use sluice_config::CompiledPolicy;
 
+use self::content::Content;
 use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
 use crate::compile::installation::Installation;
 use crate::compile::{Compiled, compile, compile_store};
+use crate::overrides::OverrideSources;
+use crate::policy::ContentKind;
 use crate::store::CompiledStore;
 use crate::violation::Violation;
 
@@ -34,6 +39,18 @@ pub struct LoadedPolicy {
     pub compiled: CompiledPolicy,
     /// Settings that are valid but probably not intended.
     pub warnings: Vec<Problem>,
+    /// The tables of overrides that the compiled policy refers to.
+    pub tables: Vec<Vec<u8>>,
+    /// References to content that the file does not have. The compiled policy is without it.
+    pub missing: Vec<Problem>,
+}
+
+/// A policy whose references have not been resolved.
+struct PendingPolicy {
+    loaded: LoadedPolicy,
+    overrides: Vec<OverrideSources>,
+    /// The line of each entry in `overrides`.
+    lines: Vec<u64>,
 }
 
 /// A store from a file.
@@ -58,8 +75,9 @@ pub struct Loaded {
 
 /// An object of a file.
 enum LoadedObject {
-    Policy(LoadedPolicy),
+    Policy(Box<PendingPolicy>),
     Store(LoadedStore),
+    Content(Content),
     /// An object of a kind that is none of ours.
     Other,
 }
@@ -106,6 +124,7 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
         }
     }
     let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
+    let (mut policies, mut contents) = (Vec::<PendingPolicy>::new(), Vec::new());
     for node in &nodes {
         let mut add = |kind: &str, namespace: &str, name: &str, is_repeated: bool| {
             if is_repeated {
@@ -116,12 +135,15 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
         };
         match load_object(node, installation) {
             Ok(LoadedObject::Policy(policy)) => {
-                let (namespace, name) = (&policy.namespace, &policy.name);
-                let same = |other: &LoadedPolicy| other.namespace == *namespace && other.name == *name;
-                if add("RateLimitPolicy", namespace, name, loaded.policies.iter().any(same)) {
-                    loaded.policies.push(policy);
+                let LoadedPolicy { namespace, name, .. } = &policy.loaded;
+                let same = |other: &PendingPolicy| {
+                    other.loaded.namespace == *namespace && other.loaded.name == *name
+                };
+                if add("RateLimitPolicy", namespace, name, policies.iter().any(same)) {
+                    policies.push(*policy);
                 }
             }
+            Ok(LoadedObject::Content(content)) => contents.push(content),
             Ok(LoadedObject::Store(store)) => {
                 let (namespace, name) = (&store.namespace, &store.name);
                 let same = |other: &LoadedStore| other.namespace == *namespace && other.name == *name;
@@ -130,6 +152,12 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
                 }
             }
             Ok(LoadedObject::Other) => {}
+            Err(found) => problems.extend(found),
+        }
+    }
+    for policy in policies {
+        match content::resolve(policy, &contents) {
+            Ok(policy) => loaded.policies.push(policy),
             Err(found) => problems.extend(found),
         }
     }
@@ -169,6 +197,12 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
             let message = format!("{kind:?} is not a known kind: use RateLimitPolicy or RateLimitStore");
             return Err(vec![Problem::new(line_of(node, "kind"), "kind", message)]);
         }
+        (Some("v1"), Some("Secret")) => {
+            return Content::read(ContentKind::Secret, node).map(LoadedObject::Content);
+        }
+        (Some("v1"), Some("ConfigMap")) => {
+            return Content::read(ContentKind::ConfigMap, node).map(LoadedObject::Content);
+        }
         (Some(_), Some(_)) => return Ok(LoadedObject::Other),
         (None, _) => {
             return Err(vec![Problem::new(
@@ -205,9 +239,15 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
     match kind {
         Kind::Policy => {
-            let Compiled { policy, pods: _, warnings } = compile(&object, installation).map_err(located)?;
+            let Compiled { policy, pods: _, overrides, warnings } =
+                compile(&object, installation).map_err(located)?;
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
-            Ok(LoadedObject::Policy(LoadedPolicy { namespace, name, compiled: policy, warnings }))
+            let (tables, missing) = (Vec::new(), Vec::new());
+            let loaded = LoadedPolicy { namespace, name, compiled: policy, warnings, tables, missing };
+            let line =
+                |of: &OverrideSources| line_of(node, &format!("spec.limits[{}].overridesFrom", of.limit));
+            let lines = overrides.iter().map(line).collect();
+            Ok(LoadedObject::Policy(Box::new(PendingPolicy { loaded, overrides, lines })))
         }
         Kind::Store => {
             let compiled = compile_store(&object).map_err(located)?;

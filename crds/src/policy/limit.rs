@@ -1,13 +1,16 @@
 //! A limit on the rate of requests.
 //!
-//! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead.
+//! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead; [`plan`]: what is
+//!   admitted of single clients.
 //! - [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced;
 //!   [`on_limit`]: what happens to a request that is denied.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::overrides::{DENY, UNLIMITED};
 use sluice_config::policy::{
-    self, Boosted, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Rates, Tier as CompiledTier,
+    self, Boosted, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Plan as CompiledPlan, Rates,
+    Tier as CompiledTier,
 };
 use sluice_config::prepared::rate_set::check_tiers;
 use sluice_limiter::{self as limiter, RateError, Requests};
@@ -17,17 +20,19 @@ use crate::compile::installation::Installation;
 use crate::compile::redundant_rates;
 use crate::compile::redundant_rates::Relation;
 use crate::duration;
-use crate::policy::Selection;
+use crate::policy::{ContentRef, Selection};
 
 pub mod algorithm;
 pub mod enforcement;
 pub mod on_limit;
+pub mod plan;
 pub mod rate;
 pub mod tier;
 
 pub use algorithm::Algorithm;
 pub use enforcement::Enforcement;
 pub use on_limit::OnLimit;
+pub use plan::Plan;
 pub use rate::Rate;
 pub use tier::{Allowance, Tier};
 use tier::{Deny, Unlimited};
@@ -40,11 +45,13 @@ use tier::{Deny, Unlimited};
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.soft) || !has(self.algorithm) || has(self.algorithm.slidingWindowCounter) || has(self.algorithm.fixedWindow)").message("soft is only allowed with slidingWindowCounter and fixedWindow"))]
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || self.rates.size() == 1").message("elastic is only allowed with exactly one rate"))]
 #[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || !has(self.tiers)").message("elastic is not allowed with tiers"))]
+#[x_kube(validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.elastic) || !has(self.plans)").message("elastic is not allowed with plans"))]
+#[x_kube(validation = Rule::new("!has(self.overridesFrom) || has(self.key)").message("overridesFrom needs a key, whose first part is the client"))]
 pub struct Limit {
     /// Name, mode, requests and clients.
     #[serde(flatten)]
     pub selection: Selection,
-    /// Numbers of requests that the limit admits, unless a tier decides. A request must pass all rates. Their periods must
+    /// Numbers of requests that the limit admits, unless a plan or a tier decides. A request must pass all rates. Their periods must
     /// differ.
     #[schemars(length(min = 1, max = 8))]
     pub rates: Vec<Rate>,
@@ -54,6 +61,19 @@ pub struct Limit {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub tiers: Vec<Tier>,
+    /// Plans that the lines of `overridesFrom` give to clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub plans: Vec<Plan>,
+    /// Secrets and ConfigMaps with the plans of single clients, which precede `tiers` and `rates`. Each line gives a plan to
+    /// a client, for ever or until a time: `acme: large` or `mallory: deny until 2026-12-01T00:00:00Z`. The plan is one of
+    /// `plans`, or deny or unlimited. The client is the text of the first part of the key, or `sha256:` and the SHA-256 of
+    /// that text. Empty lines and those that begin with # are skipped. At most 250000 lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub overrides_from: Vec<ContentRef>,
     /// Algorithm that counts requests. Default: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
@@ -101,18 +121,26 @@ impl Limit {
         Some(max_keys)
     }
 
-    /// Compiles the rates of the limit and of its tiers.
+    /// Compiles the rates of the limit and of its tiers and plans.
     fn compile_all_rates(&self, at: &Field<'_>) -> Rates {
         let enforcement = self.enforcement.clone().unwrap_or_default();
         let boosted = enforcement.boosted(&at.at("enforcement"), &self.rates);
         if boosted.is_some() && !self.tiers.is_empty() {
             at.at("tiers").violation("is not allowed with elastic: make a limit for each tier");
         }
+        if boosted.is_some() && !self.plans.is_empty() {
+            at.at("plans").violation("is not allowed with elastic: remove one of them");
+        }
+        self.check_overrides(at);
         let base = self.compile_rates(at, &at.at("rates"), &self.rates, boosted);
         let tiers = self.tiers.iter().enumerate().map(|(n, tier)| self.compile_tier(at, n, tier));
-        let rates = Rates { base, boosted, tiers: tiers.collect() };
+        let plans = self.plans.iter().enumerate().map(|(n, plan)| CompiledPlan {
+            name: plan.name.clone(),
+            allowance: self.compile_allowance(at, &at.at("plans").entry(n), &plan.allowance),
+        });
+        let rates = Rates { base, boosted, tiers: tiers.collect(), plans: plans.collect(), overrides: None };
         if let Err(nack) = check_tiers(&rates) {
-            at.at("tiers").violation(nack);
+            at.at(if self.tiers.is_empty() { "plans" } else { "tiers" }).violation(nack);
         }
         self.algorithm.clone().unwrap_or_default().warn(&at.at("algorithm"));
         rates
@@ -125,14 +153,51 @@ impl Limit {
         CompiledTier {
             name: tier.name.clone(),
             matches: matches.collect(),
-            allowance: match &tier.allowance {
-                Allowance::Rates(rates) => {
-                    let rates = self.compile_rates(at, &at_tier.at("rates"), rates, None);
-                    policy::Allowance::Rates(rates)
-                }
-                Allowance::Unlimited(Unlimited {}) => policy::Allowance::Unlimited,
-                Allowance::Deny(Deny {}) => policy::Allowance::Deny,
-            },
+            allowance: self.compile_allowance(at, &at_tier, &tier.allowance),
+        }
+    }
+
+    /// Compiles what a tier or plan admits.
+    fn compile_allowance(
+        &self,
+        at: &Field<'_>,
+        at_allowance: &Field<'_>,
+        allowance: &Allowance,
+    ) -> policy::Allowance {
+        match allowance {
+            Allowance::Rates(rates) => {
+                let rates = self.compile_rates(at, &at_allowance.at("rates"), rates, None);
+                policy::Allowance::Rates(rates)
+            }
+            Allowance::Unlimited(Unlimited {}) => policy::Allowance::Unlimited,
+            Allowance::Deny(Deny {}) => policy::Allowance::Deny,
+        }
+    }
+
+    /// Checks the plans and the objects that give them to clients.
+    fn check_overrides(&self, at: &Field<'_>) {
+        for (n, plan) in self.plans.iter().enumerate() {
+            let at_name = at.at("plans").entry(n).at("name");
+            if [DENY, UNLIMITED].contains(&plan.name.as_str()) {
+                at_name.violation(format_args!("{:?} is a plan that every limit has: remove it", plan.name));
+            }
+            if let Some(tier) = self.tiers.iter().position(|tier| tier.name == plan.name) {
+                at_name.violation(format_args!("{:?} is already used by tiers[{tier}]", plan.name));
+            }
+        }
+        for (n, source) in self.overrides_from.iter().enumerate() {
+            if self.overrides_from[..n].contains(source) {
+                at.at("overridesFrom").entry(n).violation(format_args!("{source} is listed twice"));
+            }
+        }
+        match (self.plans.is_empty(), self.overrides_from.is_empty()) {
+            (false, true) => {
+                at.at("plans").warning("has no effect without `overridesFrom`, which gives plans to clients")
+            }
+            (_, false) if self.selection.key.is_none() => {
+                at.at("overridesFrom").violation("needs a key, whose first part is the client: set `key`");
+            }
+            _ => {}
         }
     }
 

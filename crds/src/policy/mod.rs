@@ -5,13 +5,15 @@
 //!
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
 //! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
-//! - [`limit`]: a limit on the rate of requests: its rates, tiers, algorithm and enforcement.
+//! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
+//! - [`content_ref`]: content in a Secret or ConfigMap.
 //! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
 //! - [`status`]: the observed state.
 
 pub mod adaptive;
 pub mod client_address;
 pub mod concurrency;
+pub mod content_ref;
 pub mod key;
 pub mod limit;
 pub mod matches;
@@ -24,8 +26,9 @@ pub mod target_ref;
 pub use adaptive::Adaptive;
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
+pub use content_ref::{ContentKind, ContentRef};
 pub use key::Key;
-pub use limit::{Algorithm, Allowance, Enforcement, Limit, Rate, Tier};
+pub use limit::{Algorithm, Allowance, Enforcement, Limit, Plan, Rate, Tier};
 pub use matches::Match;
 pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};

@@ -6,14 +6,15 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::{
-    Allowance, AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode,
-    OnStoreFailure, Rates, StatusHeaders,
+    AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
+    StatusHeaders,
 };
 use sluice_limiter::Rate;
 
 use crate::compile::client_warnings;
 use crate::compile::field::Field;
 use crate::compile::installation::Installation;
+use crate::overrides::OverrideSources;
 use crate::policy::{
     ClientAddress, Concurrency, Limit, PodSelection, RateLimitPolicyStatus, StoreRef, TargetRef, target_ref,
 };
@@ -172,6 +173,13 @@ impl RateLimitPolicySpec {
         (Some(policy), pods)
     }
 
+    /// Returns the objects with the overrides of each limit that has some.
+    pub(crate) fn override_sources(&self) -> Vec<OverrideSources> {
+        // Compiled limits are in the order of `limits`, before those of `concurrency`.
+        let limits = self.limits.iter().enumerate().filter(|(_, limit)| !limit.overrides_from.is_empty());
+        limits.map(|(n, limit)| OverrideSources { limit: n, sources: limit.overrides_from.clone() }).collect()
+    }
+
     /// Returns the pods that the policy applies to.
     fn pods(&self, at: &Field<'_>) -> PodSelection {
         let targets = target_ref::compile(&at.at("targetRefs"), &self.target_refs);
@@ -246,10 +254,9 @@ impl RateLimitPolicySpec {
 /// Returns the rates of a limit that can be leased.
 fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
     match &limit.kind {
-        LimitKind::Rates(Rates { base, boosted, tiers }) => {
-            let has_other_rates = tiers.iter().any(|tier| matches!(tier.allowance, Allowance::Rates(_)));
+        LimitKind::Rates(rates @ Rates { base, boosted, .. }) => {
             let can_be_leased = boosted.is_none()
-                && !has_other_rates
+                && rates.other_sets().next().is_none()
                 && base.iter().all(|rate| rate.longest_lease().is_some());
             can_be_leased.then_some(base)
         }

@@ -4,7 +4,9 @@
 //!
 //! - [`watch`]: the loop that all watches share.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
-//! - [`stores`]: stores as the API server has them; [`references`]: the Secrets that they refer to.
+//! - [`stores`]: stores as the API server has them.
+//! - [`references`]: the Secrets and ConfigMaps that policies and stores refer to.
+//! - [`wanted`]: what each object wants to be watched.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
 //! - [`targets`]: workloads that policies refer to, watched while one does.
 //! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
@@ -26,4 +28,5 @@ pub mod services;
 pub mod settings;
 pub mod stores;
 pub mod targets;
+pub mod wanted;
 pub mod watch;

@@ -1,50 +1,118 @@
-//! Secrets that other objects refer to. Each is watched by its name, so the operator needs no right to any other: the
-//! request names its object, and RBAC can grant it by `resourceNames`.
+//! Secrets and ConfigMaps that other objects refer to. Each is watched by its name, so the operator needs no right to any
+//! other: the request names its object, and RBAC can grant it by `resourceNames`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{ByteString, NamespaceResourceScope};
+use kube::Resource;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+use sluice_crds::policy::ContentKind;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::cluster::wanted::Wanted;
 use crate::object_key::ObjectKey;
 
 /// Interval at which a watch that fails is tried again, and so the longest time after which a new right is noticed.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
+/// Largest number of objects of a namespace that are watched at the same time. Each may have 1 MiB.
+const MAX_OF_NAMESPACE: usize = 64;
 
-/// A Secret that an object refers to.
+/// A Secret or ConfigMap that an object refers to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContentKey {
+    /// Kind of the object.
+    pub kind: ContentKind,
+    /// Key of the object.
+    pub object: ObjectKey,
+}
+
+impl fmt::Display for ContentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.object)
+    }
+}
+
+/// The content of a Secret or ConfigMap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Content {
+    /// Name of the object.
+    pub name: String,
+    /// Type of a Secret.
+    pub type_: Option<String>,
+    /// The fields.
+    pub data: BTreeMap<String, ByteString>,
+}
+
+impl From<Secret> for Content {
+    fn from(secret: Secret) -> Self {
+        let Secret { metadata, type_, data, .. } = secret;
+        Self { name: metadata.name.unwrap_or_default(), type_, data: data.unwrap_or_default() }
+    }
+}
+
+impl From<ConfigMap> for Content {
+    fn from(config_map: ConfigMap) -> Self {
+        let ConfigMap { metadata, data, binary_data, .. } = config_map;
+        let texts = data.into_iter().flatten().map(|(key, text)| (key, ByteString(text.into_bytes())));
+        let data = texts.chain(binary_data.into_iter().flatten()).collect();
+        Self { name: metadata.name.unwrap_or_default(), type_: None, data }
+    }
+}
+
+/// What is known of an object that another refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reference {
     /// It has not been read yet.
     Pending,
     /// It exists.
-    Found(Arc<Secret>),
+    Found(Arc<Content>),
     /// It does not exist.
     NotFound,
     /// The operator has no right to read it.
     NotPermitted,
     /// The API server does not answer, or not as expected.
     Unreadable(String),
+    /// The objects of its namespace refer to more objects than are watched.
+    TooMany,
 }
 
-/// The Secrets that objects refer to.
-pub struct References {
+/// The objects that others, the owners, refer to.
+pub struct References<O> {
     client: kube::Client,
-    watched: Mutex<BTreeMap<ObjectKey, Watched>>,
-    /// Notified when a Secret has changed.
-    changed: Arc<Notify>,
+    shared: Arc<Shared<O>>,
 }
 
-/// A Secret that is watched.
+/// The part that the watches change.
+struct Shared<O> {
+    state: Mutex<State<O>>,
+    /// Notified when an object has been read.
+    read: Notify,
+    /// Receives the owners that a change may affect.
+    on_change: Box<dyn Fn(Vec<O>) + Send + Sync>,
+}
+
+struct State<O> {
+    wanted: Wanted<O, ContentKey>,
+    watched: BTreeMap<ContentKey, Watched>,
+    /// Number of watches that were started.
+    started: u64,
+}
+
+/// An object that is watched.
 struct Watched {
-    state: Arc<Mutex<Reference>>,
+    /// The watch of the object. One that was ended may still report a change.
+    id: u64,
+    reference: Reference,
     task: AbortHandle,
 }
 
@@ -69,41 +137,110 @@ impl Backoff for Constant {
     fn reset(&mut self) {}
 }
 
-impl References {
-    /// Watches nothing yet. Notifies `changed` when a Secret has changed.
-    #[must_use]
-    pub fn new(client: kube::Client, changed: Arc<Notify>) -> Self {
-        Self { client, watched: Mutex::default(), changed }
+impl<O: Ord + Clone + Send + 'static> References<O> {
+    /// Watches nothing yet. Passes the owners that a change may affect to `on_change`.
+    pub fn new(client: kube::Client, on_change: impl Fn(Vec<O>) + Send + Sync + 'static) -> Self {
+        let state = State { wanted: Wanted::default(), watched: BTreeMap::new(), started: 0 };
+        let shared = Shared { state: Mutex::new(state), read: Notify::new(), on_change: Box::new(on_change) };
+        Self { client, shared: Arc::new(shared) }
     }
 
-    /// Watches these Secrets and no others. Must be called within a tokio runtime.
-    pub fn watch_only(&self, wanted: &BTreeSet<ObjectKey>) {
-        let mut watched = lock(&self.watched);
+    /// Watches these objects for an owner, and no others for it. Must be called within a tokio runtime.
+    pub fn want(&self, owner: &O, objects: BTreeSet<ContentKey>) {
+        let mut state = self.shared.lock();
+        if !state.wanted.set(owner, objects) {
+            return;
+        }
+        let State { wanted, watched, started } = &mut *state;
+        let wanted = wanted.all();
         watched.retain(|key, _| wanted.contains(key));
         for key in wanted {
-            watched.entry(key.clone()).or_insert_with(|| self.start(key));
+            let of_namespace =
+                watched.keys().filter(|other| other.object.namespace == key.object.namespace).count();
+            if of_namespace < MAX_OF_NAMESPACE {
+                watched.entry(key).or_insert_with_key(|key| {
+                    *started += 1;
+                    self.start(key, *started)
+                });
+            }
         }
     }
 
-    /// Returns what is known of a Secret.
+    /// Returns what is known of an object that an owner wants.
     #[must_use]
-    pub fn get(&self, key: &ObjectKey) -> Reference {
-        let watched = lock(&self.watched);
-        watched.get(key).map_or(Reference::Pending, |watched| lock(&watched.state).clone())
+    pub fn get(&self, key: &ContentKey) -> Reference {
+        let state = self.shared.lock();
+        state.watched.get(key).map_or(Reference::TooMany, |watched| watched.reference.clone())
     }
 
-    fn start(&self, key: &ObjectKey) -> Watched {
-        let state = Arc::new(Mutex::new(Reference::Pending));
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
-        let task = tokio::spawn(follow(api, key.clone(), state.clone(), self.changed.clone()));
-        Watched { state, task: task.abort_handle() }
+    /// Waits until everything that an owner wants has been read.
+    pub async fn read(&self, owner: &O) {
+        loop {
+            let notified = self.shared.read.notified();
+            if !self.shared.lock().is_pending(owner) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    fn start(&self, key: &ContentKey, id: u64) -> Watched {
+        let (client, shared) = (self.client.clone(), Arc::downgrade(&self.shared));
+        let task = match key.kind {
+            ContentKind::Secret => tokio::spawn(follow::<Secret, O>(client, key.clone(), id, shared)),
+            ContentKind::ConfigMap => tokio::spawn(follow::<ConfigMap, O>(client, key.clone(), id, shared)),
+        };
+        Watched { id, reference: Reference::Pending, task: task.abort_handle() }
     }
 }
 
-/// Keeps the state of one Secret up to date.
-async fn follow(api: Api<Secret>, key: ObjectKey, state: Arc<Mutex<Reference>>, changed: Arc<Notify>) {
-    let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
+impl<O: Ord + Clone> State<O> {
+    fn is_pending(&self, owner: &O) -> bool {
+        let is_pending =
+            |key| self.watched.get(key).is_some_and(|watched| watched.reference == Reference::Pending);
+        self.wanted.of(owner).any(is_pending)
+    }
+}
+
+impl<O: Ord + Clone> Shared<O> {
+    /// Records the result of a watch. A failure other than a missing right does not replace what was read before.
+    fn set(&self, key: &ContentKey, id: u64, new: Reference) {
+        let mut state = self.lock();
+        let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == id) else { return };
+        if watched.reference == new
+            || matches!((&watched.reference, &new), (Reference::Found(_), Reference::Unreadable(_)))
+        {
+            return;
+        }
+        watched.reference = new;
+        let owners = state.wanted.owners_of(key);
+        drop(state);
+        self.read.notify_waiters();
+        (self.on_change)(owners);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<O>> {
+        // No statement that changes a value can panic halfway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the state of one object up to date.
+async fn follow<K, O>(client: kube::Client, key: ContentKey, id: u64, shared: Weak<Shared<O>>)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Into<Content>
+        + DeserializeOwned
+        + Clone
+        + fmt::Debug
+        + Send
+        + 'static,
+    O: Ord + Clone,
+{
+    let api: Api<K> = Api::namespaced(client, &key.object.namespace);
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", key.object.name));
     let mut stream = std::pin::pin!(watcher::watcher(api, config).backoff(Constant));
+    let found = |object: K| Reference::Found(Arc::new(object.into()));
     let mut listed = None;
     while let Some(event) = stream.next().await {
         let new = match event {
@@ -111,29 +248,21 @@ async fn follow(api: Api<Secret>, key: ObjectKey, state: Arc<Mutex<Reference>>, 
                 listed = None;
                 continue;
             }
-            Ok(Event::InitApply(secret)) => {
-                listed = Some(secret);
+            Ok(Event::InitApply(object)) => {
+                listed = Some(object);
                 continue;
             }
-            Ok(Event::InitDone) => {
-                listed.take().map_or(Reference::NotFound, |secret| Reference::Found(Arc::new(secret)))
-            }
-            Ok(Event::Apply(secret)) => Reference::Found(Arc::new(secret)),
+            Ok(Event::InitDone) => listed.take().map_or(Reference::NotFound, found),
+            Ok(Event::Apply(object)) => found(object),
             Ok(Event::Delete(_)) => Reference::NotFound,
             Err(error) if is_forbidden(&error) => Reference::NotPermitted,
             Err(error) => {
-                tracing::warn!(secret = %key, "a watch failed and will be restarted: {error}");
-                // What was read stays known while the API server is away.
-                match &*lock(&state) {
-                    Reference::Found(_) => continue,
-                    _ => Reference::Unreadable(error.to_string()),
-                }
+                tracing::warn!(object = %key, "a watch failed and will be restarted: {error}");
+                Reference::Unreadable(error.to_string())
             }
         };
-        let is_new = std::mem::replace(&mut *lock(&state), new.clone()) != new;
-        if is_new {
-            changed.notify_one();
-        }
+        let Some(shared) = shared.upgrade() else { return };
+        shared.set(&key, id, new);
     }
 }
 
@@ -147,7 +276,20 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     code == 403
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No statement that changes a value can panic halfway.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns the commands that create a Role and a RoleBinding with this name, with which a namespace lets the operator read
+/// objects of one kind.
+#[must_use]
+pub fn grant<'a>(
+    namespace: &str,
+    role: &str,
+    kind: ContentKind,
+    objects: impl IntoIterator<Item = &'a str>,
+    operator_namespace: &str,
+) -> String {
+    let names: String = objects.into_iter().map(|name| format!(" --resource-name={name}")).collect();
+    format!(
+        "`kubectl -n {namespace} create role {role} --verb=get,list,watch --resource={}{names} && kubectl -n {namespace} \
+         create rolebinding {role} --role={role} --serviceaccount={operator_namespace}:sluice-operator`",
+        kind.resource()
+    )
 }

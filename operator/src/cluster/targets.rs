@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use self::target::Target;
+use crate::cluster::wanted::Wanted;
 use crate::cluster::watch::{Change, follow};
 use crate::object_key::PolicyKey;
 
@@ -49,7 +50,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// The kinds that each policy refers to.
-    wanted: BTreeMap<PolicyKey, BTreeSet<TargetKind>>,
+    wanted: Wanted<PolicyKey, Kind>,
     tables: BTreeMap<Kind, Table>,
     /// Number of watches that were started.
     started: u64,
@@ -84,20 +85,12 @@ impl Targets {
     /// Watches these kinds for a policy, and no others. Must be called within a tokio runtime.
     pub fn want(&self, policy: &PolicyKey, kinds: BTreeSet<TargetKind>) {
         let mut state = self.shared.lock();
-        if kinds.is_empty() {
-            if state.wanted.remove(policy).is_none() {
-                return;
-            }
-        } else if state.wanted.get(policy) == Some(&kinds) {
+        let kinds = kinds.into_iter().map(|kind| (policy.namespace.clone(), kind));
+        if !state.wanted.set(policy, kinds.collect()) {
             return;
-        } else {
-            state.wanted.insert(policy.clone(), kinds);
         }
         let State { wanted, tables, started } = &mut *state;
-        let of_policy = |(policy, kinds): (&PolicyKey, &BTreeSet<TargetKind>)| {
-            kinds.iter().map(|kind| (policy.namespace.clone(), *kind)).collect::<Vec<_>>()
-        };
-        let kinds: BTreeSet<Kind> = wanted.iter().flat_map(of_policy).collect();
+        let kinds = wanted.all();
         tables.retain(|kind, _| kinds.contains(kind));
         for kind in kinds {
             tables.entry(kind).or_insert_with_key(|kind| {
@@ -155,11 +148,7 @@ impl Shared {
         if !is_change || !table.listed {
             return;
         }
-        let of_kind = state
-            .wanted
-            .iter()
-            .filter(|(policy, kinds)| policy.namespace == kind.0 && kinds.contains(&kind.1));
-        let policies = of_kind.map(|(policy, _)| policy.clone()).collect();
+        let policies = state.wanted.owners_of(kind);
         drop(state);
         shared.listed.notify_waiters();
         (shared.on_change)(policies);
@@ -173,10 +162,7 @@ impl Shared {
 
 impl State {
     fn is_listed(&self, policy: &PolicyKey) -> bool {
-        let is_listed = |kind: &TargetKind| {
-            self.tables.get(&(policy.namespace.clone(), *kind)).is_some_and(|table| table.listed)
-        };
-        self.wanted.get(policy).is_none_or(|kinds| kinds.iter().all(is_listed))
+        self.wanted.of(policy).all(|kind| self.tables.get(kind).is_some_and(|table| table.listed))
     }
 }
 

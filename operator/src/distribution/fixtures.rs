@@ -10,7 +10,7 @@ use sluice_crds::policy::PodSelection;
 
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
-use crate::distribution::publication::{Publication, PublishedForms};
+use crate::distribution::publication::Publication;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
 
@@ -53,7 +53,7 @@ pub(super) fn selector(app: &str) -> PodSelector {
 
 pub(super) fn publication(selector: PodSelector, policy: &CompiledPolicy) -> Publication {
     let pods = PodSelection::Labels(selector.alternatives().first().cloned().unwrap_or_default());
-    Publication::new(selector, pods, policy, PublishedForms::new(policy).unwrap())
+    Publication::new(selector, pods, policy, Vec::new()).unwrap()
 }
 
 /// Publishes a policy in the namespace `n`.

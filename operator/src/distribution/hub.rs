@@ -10,13 +10,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sluice_config::PolicyHash;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
-use crate::distribution::publication::PublishedForms;
+use crate::distribution::publication::{Blob, PublishedForms};
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
 use crate::distribution::stores::HubStores;
@@ -74,6 +75,10 @@ struct DistributedPolicy {
     store: String,
     /// The last valid edit, or `None` if no edit could be published. Sidecars keep it after an invalid edit.
     published: Option<PublishedForms>,
+    /// Hash of that edit without its content.
+    edit: Option<PolicyHash>,
+    /// Content that it refers to.
+    blobs: Vec<Blob>,
     /// Time at which the last valid edit was published, under the present mode of the installation.
     published_at: Instant,
     replicas: Replicas,

@@ -1,8 +1,9 @@
 //! A valid policy in the form in which it is distributed.
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
-use sluice_config::policy::{Consistency, Mode, OnStoreFailure};
+use sluice_config::policy::{BlobHash, Consistency, LimitKind, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::PodSelection;
 
@@ -19,8 +20,21 @@ pub struct Publication {
     pub store: String,
     /// The policy in JSON, and its hash.
     pub forms: PublishedForms,
+    /// Content that the policy refers to by its hash.
+    pub blobs: Vec<Blob>,
+    /// Hash of the policy without the hashes of its content.
+    pub edit: PolicyHash,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
     pub needs_replicas: bool,
+}
+
+/// Content that sidecars fetch by its hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// Hash of the bytes.
+    pub hash: BlobHash,
+    /// The content.
+    pub bytes: Bytes,
 }
 
 /// A policy in the two forms in which sidecars may receive it.
@@ -55,15 +69,30 @@ impl Publication {
         selector: PodSelector,
         pods: PodSelection,
         policy: &CompiledPolicy,
-        forms: PublishedForms,
-    ) -> Self {
+        blobs: Vec<Blob>,
+    ) -> serde_json::Result<Self> {
+        let forms = PublishedForms::new(policy)?;
         let needs_replicas = match policy.consistency {
             Consistency::Strict => policy.on_store_failure == OnStoreFailure::Share,
             Consistency::Leased | Consistency::Local => true,
             Consistency::PerPod => false,
         };
-        Self { selector, pods, store: policy.store.clone(), forms, needs_replicas }
+        let (store, edit) = (policy.store.clone(), edit_hash(policy));
+        Ok(Self { selector, pods, store, forms, blobs, edit, needs_replicas })
     }
+}
+
+/// Returns the hash of a policy without the hashes of its content, which change without an edit.
+#[must_use]
+pub fn edit_hash(policy: &CompiledPolicy) -> PolicyHash {
+    let mut policy = policy.clone();
+    for limit in &mut policy.limits {
+        match &mut limit.kind {
+            LimitKind::Rates(rates) => rates.overrides = None,
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => {}
+        }
+    }
+    PolicyHash::of(&policy.to_json())
 }
 
 fn encode(policy: &CompiledPolicy) -> serde_json::Result<PublishedPolicy> {

@@ -1,18 +1,18 @@
-//! The control port: `GET /v1/stream` and `POST /v1/reports`, over TLS. A session requires the token of a
-//! pod. A report requires the name of a session, which is 128 random bits that only its sidecar has received.
+//! The control port: `GET /v1/stream`, `GET /v1/blobs/HASH` and `POST /v1/reports`, over TLS. A session requires the
+//! token of a pod. The others require the name of a session, which is 128 random bits that only its sidecar has received.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use jiff::Timestamp;
-use sluice_config::message::{REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
+use sluice_config::message::{BLOBS_PATH, REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -62,6 +62,7 @@ impl Control {
 pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route(STREAM_PATH, get(begin_session))
+        .route(&format!("{BLOBS_PATH}{{hash}}"), get(blob))
         .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
         .with_state(Control {
             keys: Arc::new(TokenKeys::new(client.clone())),
@@ -152,14 +153,36 @@ async fn begin_session(
     (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
 }
 
+/// Returns content that a policy of the session's pod refers to.
+async fn blob(
+    State(control): State<Control>,
+    Extension(place): Extension<Arc<Place>>,
+    Path(hash): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let session = session_of(&headers);
+    if !session.is_some_and(|name| control.hub.has_session(name)) {
+        return session_has_ended();
+    }
+    place.is_sidecar();
+    match session.and_then(|name| control.hub.blob(name, &hash)) {
+        Some(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        None => (StatusCode::NOT_FOUND, "no policy of the pod refers to this content\n").into_response(),
+    }
+}
+
+/// Returns the name of the session that a request names.
+fn session_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get(SESSION_HEADER).and_then(|name| name.to_str().ok())
+}
+
 async fn report(
     State(control): State<Control>,
     Extension(place): Extension<Arc<Place>>,
     request: Request,
 ) -> Response {
     // Nothing is read for strangers.
-    let session = request.headers().get(SESSION_HEADER).and_then(|name| name.to_str().ok());
-    if !session.is_some_and(|name| control.hub.has_session(name)) {
+    if !session_of(request.headers()).is_some_and(|name| control.hub.has_session(name)) {
         return session_has_ended();
     }
     place.is_sidecar();

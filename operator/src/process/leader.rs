@@ -24,7 +24,7 @@ use crate::object_key::PolicyKey;
 use crate::process::control_port;
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Listed};
-use crate::reconcile::{controller, select_pods};
+use crate::reconcile::{contents, controller, select_pods};
 use crate::store::controller::StoreController;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
@@ -70,6 +70,7 @@ impl Leader {
             self.queue.clone(),
             self.metrics.clone(),
             self.args.installation(),
+            self.args.namespace.clone(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());
         let stores =
@@ -185,7 +186,9 @@ async fn watch_cluster(context: &Context) {
         // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
         Change::Deleted { uid, namespace, name } => {
             context.hub.remove(&uid);
-            select_pods::watch(context, &PolicyKey::new(namespace, name), None);
+            let key = PolicyKey::new(namespace, name);
+            select_pods::watch(context, &key, None);
+            contents::watch(context, &key, &[]);
         }
         // The controller opens the hub when all listed policies have been published.
         Change::Listed => {}

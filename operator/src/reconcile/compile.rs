@@ -1,9 +1,8 @@
-//! Validates, compiles and hashes a policy. Pure.
+//! Validates and compiles a policy. Pure.
 
 use kube::api::DynamicObject;
 use sluice_crds::{Installation, Violation, compile as compile_policy};
 
-use crate::distribution::publication::PublishedForms;
 use crate::reconcile::facts::Compiled;
 
 #[cfg(test)]
@@ -18,7 +17,6 @@ pub fn compile(object: &DynamicObject, installation: &Installation) -> Result<Co
     COMPILATIONS.set(COMPILATIONS.get() + 1);
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
-    let sluice_crds::Compiled { policy, pods, warnings: _ } = compiled;
-    let forms = PublishedForms::new(&policy).map_err(unreadable)?;
-    Ok(Compiled { policy, pods, forms })
+    let sluice_crds::Compiled { policy, pods, overrides, warnings: _ } = compiled;
+    Ok(Compiled { policy, pods, overrides })
 }

@@ -11,11 +11,14 @@ use crate::cluster::namespaces::Namespaces;
 use crate::cluster::network_policies::NetworkPolicies;
 use crate::cluster::pods::Pods;
 use crate::cluster::policies::Policies;
+use crate::cluster::references::References;
 use crate::cluster::services::Services;
 use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
+use crate::object_key::PolicyKey;
 use crate::queue::Queue;
+use crate::reconcile::contents::Tables;
 use crate::store::resolve::Resolutions;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
@@ -33,6 +36,12 @@ pub struct Context {
     pub pods: Pods,
     /// Workloads that policies refer to.
     pub targets: Targets,
+    /// Secrets and ConfigMaps that policies refer to.
+    pub references: References<PolicyKey>,
+    /// The tables of overrides that were built from them.
+    pub tables: Tables,
+    /// Namespace of the operator, to whose service account rights are granted.
+    pub operator_namespace: String,
     /// Services.
     pub services: Services,
     /// EndpointSlices that do not follow from the selector of a Service.
@@ -90,15 +99,22 @@ impl Context {
         queue: Arc<Queue>,
         metrics: Arc<Metrics>,
         installation: Installation,
+        operator_namespace: String,
     ) -> Self {
         Self {
             installation,
+            operator_namespace,
             policies: Policies::default(),
             pods: Pods::new(client.clone()),
             targets: Targets::new(client.clone(), {
                 let queue = queue.clone();
                 move |policies| queue.add_all(policies)
             }),
+            references: References::new(client.clone(), {
+                let queue = queue.clone();
+                move |policies| queue.add_all(policies)
+            }),
+            tables: Tables::default(),
             services: Services::default(),
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),

@@ -12,6 +12,7 @@ use kube::api::DynamicObject;
 use crate::object_key::PolicyKey;
 use crate::queue::Claim;
 use crate::reconcile::compile::compile;
+use crate::reconcile::contents::{self, Resolution};
 use crate::reconcile::context::Context;
 use crate::reconcile::dereference::{count_replicas, dereference};
 use crate::reconcile::facts::{Facts, Outcome};
@@ -27,8 +28,8 @@ mod tests;
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Time for which an edit waits until its targets have been read.
-const READ_TARGETS: Duration = Duration::from_secs(5);
+/// Time for which an edit waits until what it refers to has been read.
+const READ_REFERENCES: Duration = Duration::from_secs(5);
 /// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_JITTER: Duration = Duration::from_secs(2);
@@ -72,15 +73,21 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 /// queued, can then publish the edit.
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
-    let compiled = compile(&object, &context.installation);
+    let mut compiled = compile(&object, &context.installation);
     let published = context.hub.pods(&object.uid().unwrap_or_default());
     let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
     select_pods::watch(context, key, pods);
+    contents::watch(context, key, compiled.as_ref().map_or(&[], |compiled| &compiled.overrides));
+    let reading = async { tokio::join!(select_pods::read(context, key, pods), contents::read(context, key)) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => return Ok(()),
-        _ = tokio::time::timeout(READ_TARGETS, select_pods::read(context, key, pods)) => {}
+        _ = tokio::time::timeout(READ_REFERENCES, reading) => {}
     }
-    let Some(outcome) = publish(context, key, &object, compiled) else { return Ok(()) };
+    let resolution = match &mut compiled {
+        Ok(compiled) => contents::resolve(context, key, compiled).await,
+        Err(_) => Resolution::Resolved(Vec::new()),
+    };
+    let Some(outcome) = publish(context, key, &object, compiled, resolution)? else { return Ok(()) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),
         result = update_status(context, key, &object, outcome) => result,
@@ -103,7 +110,7 @@ async fn update_status(
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;
             dereference(context, key, &uid, hash, selected, &policy.store, pods).await?
         }
-        Outcome::Unread(_) | Outcome::Invalid(_) => Facts::default(),
+        Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
     let previous = report::previous(object);
     let observed = Observed {
@@ -121,7 +128,8 @@ async fn update_status(
     let written = report::write(context, key, object, previous.as_ref(), &status).await;
     // Sidecars still enforce the last edit that was published, whose replicas may have changed. Neither depends on the other:
     // replicas are counted even if the status cannot be written.
-    if let (Outcome::Unread(_) | Outcome::Invalid(_), Some(selector)) = (&outcome, context.hub.selector(&uid))
+    if let (Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_), Some(selector)) =
+        (&outcome, context.hub.selector(&uid))
     {
         count_replicas(context, key, &uid, &selector).await?;
     }

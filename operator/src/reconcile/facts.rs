@@ -7,7 +7,8 @@ use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
-use sluice_crds::policy::{PodSelection, TargetRef};
+use sluice_crds::overrides::OverrideSources;
+use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
 
 use crate::capture::CaptureError;
@@ -15,8 +16,8 @@ use crate::cluster::endpoint_slices::EndpointSlice;
 use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
-use crate::distribution::publication::PublishedForms;
 use crate::distribution::session::Confirmation;
+use crate::reconcile::contents::Problem;
 use crate::reconcile::select_pods::SelectedPods;
 use crate::store::resolve::Resolved;
 
@@ -26,8 +27,8 @@ pub struct Compiled {
     pub policy: CompiledPolicy,
     /// The pods that the policy applies to.
     pub pods: PodSelection,
-    /// The policy in JSON, and its hash.
-    pub forms: PublishedForms,
+    /// The objects with overrides of its limits.
+    pub overrides: Vec<OverrideSources>,
 }
 
 /// The result of publishing an edit of a policy.
@@ -44,9 +45,16 @@ pub enum Outcome {
         published_at: Instant,
         /// Mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode.
         installation: Mode,
+        /// The reasons why content that the policy refers to cannot be used. The pods receive the policy with the content
+        /// that could be used last.
+        unusable: Vec<Problem>,
     },
-    /// The edit is valid, but this target has not been read yet. Sidecars keep the last edit that was published.
-    Unread(TargetRef),
+    /// The edit is valid, but something that it refers to has not been read yet. Sidecars keep the last edit that was
+    /// published.
+    Unread(String),
+    /// The edit is valid, but content that it refers to cannot be used, and never could since it was made. Sidecars keep
+    /// the last edit that was published.
+    Unresolved(Vec<Problem>),
     /// The edit is invalid. Sidecars keep the last valid one.
     Invalid(Vec<Violation>),
 }
@@ -57,7 +65,10 @@ impl Outcome {
     pub fn is_shadowed_by_installation(&self) -> bool {
         match self {
             Self::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
-            Self::Published { installation: Mode::Enforce, .. } | Self::Unread(_) | Self::Invalid(_) => false,
+            Self::Published { installation: Mode::Enforce, .. }
+            | Self::Unread(_)
+            | Self::Unresolved(_)
+            | Self::Invalid(_) => false,
         }
     }
 }

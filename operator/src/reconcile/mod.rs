@@ -2,8 +2,9 @@
 //! else happens here, each step once in a reconcile:
 //!
 //! - [`controller`]: takes keys from the queue and runs the steps in their order.
-//! - [`mod@compile`]: validates, compiles and hashes the policy. Pure.
+//! - [`mod@compile`]: validates and compiles the policy. Pure.
 //! - [`mod@select_pods`]: finds out which pods the policy selects.
+//! - [`contents`]: resolves the Secrets and ConfigMaps that the policy refers to.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
 //!   requests to the API server.
@@ -18,6 +19,7 @@
 //! - [`label_sets`]: pods that no selector can tell apart are treated once.
 
 pub mod compile;
+pub mod contents;
 pub mod context;
 pub mod controller;
 pub mod dereference;

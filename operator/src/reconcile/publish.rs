@@ -4,43 +4,88 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::Violation;
 
-use crate::distribution::publication::Publication;
+use crate::distribution::publication::{Blob, Publication, edit_hash};
 use crate::object_key::PolicyKey;
+use crate::reconcile::contents::{Problem, Resolution};
 use crate::reconcile::context::Context;
 use crate::reconcile::facts::{Compiled, Outcome};
 use crate::reconcile::select_pods::select_pods;
 
-/// Publishes the result of compiling `object`. Returns `None`, and publishes nothing, if the policy has been
-/// edited or deleted meanwhile.
+/// Publishes the result of compiling `object` and of resolving what it refers to. Returns `None`, and publishes nothing,
+/// if the policy has been edited or deleted meanwhile. Fails if the policy cannot be encoded.
 pub fn publish(
     context: &Context,
     key: &PolicyKey,
     object: &DynamicObject,
     compiled: Result<Compiled, Vec<Violation>>,
-) -> Option<Outcome> {
+    resolution: Resolution,
+) -> serde_json::Result<Option<Outcome>> {
     let uid = object.uid().unwrap_or_default();
-    context.policies.publish_if_current(key, object, || match compiled {
-        Ok(Compiled { policy, pods, forms }) => match select_pods(context, key, &pods) {
-            Ok(selected) => {
-                let publication = Publication::new(selected.selector.clone(), pods, &policy, forms.clone());
-                let (published_at, installation) = context.hub.publish(&uid, key, publication);
-                let hash = forms.under(installation).hash.clone();
-                Outcome::Published { policy: Box::new(policy), hash, selected, published_at, installation }
+    let outcome = context.policies.publish_if_current(key, object, || {
+        let outcome = match (compiled, resolution) {
+            (Err(violations), _) => Outcome::Invalid(violations),
+            (Ok(_), Resolution::Unread(content)) => Outcome::Unread(content.to_string()),
+            (Ok(compiled), Resolution::Resolved(blobs)) => publish_edit(context, key, &uid, compiled, blobs)?,
+            (Ok(compiled), Resolution::Unusable(problems)) => {
+                keep_content(context, key, &uid, compiled, problems)
             }
-            Err(unread) => {
+        };
+        match &outcome {
+            Outcome::Published { .. } => {}
+            Outcome::Unread(_) => context.hub.keep_published(&uid, key),
+            Outcome::Unresolved(_) | Outcome::Invalid(_) => {
                 context.hub.keep_published(&uid, key);
-                Outcome::Unread(unread)
+                follow_targets(context, key, &uid);
             }
-        },
-        Err(violations) => {
-            context.hub.keep_published(&uid, key);
-            // Sidecars keep the last valid edit, whose targets may have changed.
-            if let Some(pods) = context.hub.pods(&uid)
-                && let Ok(selected) = select_pods(context, key, &pods)
-            {
-                context.hub.select(&uid, selected.selector);
-            }
-            Outcome::Invalid(violations)
         }
-    })
+        Ok(outcome)
+    });
+    outcome.transpose()
+}
+
+/// Publishes a valid edit whose references are resolved.
+fn publish_edit(
+    context: &Context,
+    key: &PolicyKey,
+    uid: &str,
+    Compiled { policy, pods, overrides: _ }: Compiled,
+    blobs: Vec<Blob>,
+) -> serde_json::Result<Outcome> {
+    let selected = match select_pods(context, key, &pods) {
+        Ok(selected) => selected,
+        Err(unread) => return Ok(Outcome::Unread(unread.to_string())),
+    };
+    let publication = Publication::new(selected.selector.clone(), pods, &policy, blobs)?;
+    let forms = publication.forms.clone();
+    let (published_at, installation) = context.hub.publish(uid, key, publication);
+    let hash = forms.under(installation).hash.clone();
+    let (policy, unusable) = (Box::new(policy), Vec::new());
+    Ok(Outcome::Published { policy, hash, selected, published_at, installation, unusable })
+}
+
+/// Leaves an edit whose content cannot be used as it is published: with the content that could be used last.
+fn keep_content(
+    context: &Context,
+    key: &PolicyKey,
+    uid: &str,
+    Compiled { policy, pods, overrides: _ }: Compiled,
+    unusable: Vec<Problem>,
+) -> Outcome {
+    let published = context.hub.published_edit(uid, &edit_hash(&policy));
+    let (Some((hash, published_at, installation)), Ok(selected)) =
+        (published, select_pods(context, key, &pods))
+    else {
+        return Outcome::Unresolved(unusable);
+    };
+    context.hub.select(uid, selected.selector.clone());
+    Outcome::Published { policy: Box::new(policy), hash, selected, published_at, installation, unusable }
+}
+
+/// Sidecars keep the last valid edit, whose targets may have changed.
+fn follow_targets(context: &Context, key: &PolicyKey, uid: &str) {
+    if let Some(pods) = context.hub.pods(uid)
+        && let Ok(selected) = select_pods(context, key, &pods)
+    {
+        context.hub.select(uid, selected.selector);
+    }
 }

@@ -71,7 +71,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
             };
             Some(summary::short(policy) + suffix)
         }
-        Outcome::Unread(_) | Outcome::Invalid(_) => {
+        Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => {
             observed.previous.and_then(|previous| previous.limits.clone())
         }
     };

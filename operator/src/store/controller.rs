@@ -1,7 +1,7 @@
 //! Reconciles all stores whenever one of them, a Secret or a report of a sidecar has changed: gives sidecars access to
 //! them, and writes their status.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_config::KeySecret;
+use sluice_crds::policy::ContentKind;
 use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::ManagedUser;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::cluster::references::{Reference, References};
+use crate::cluster::references::{ContentKey, Reference, References};
 use crate::cluster::stores::{Stores, api};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
@@ -60,7 +61,7 @@ pub struct StoreController {
     client: kube::Client,
     hub: Arc<Hub>,
     stores: Stores,
-    references: References,
+    references: References<()>,
     changed: Arc<Notify>,
     rules: StoreRules,
     /// Spec of the installation's store; `None` for a store in the memory of each sidecar.
@@ -116,7 +117,10 @@ impl StoreController {
     ) -> anyhow::Result<Self> {
         let changed = hub.store_reports_changed();
         Ok(Self {
-            references: References::new(client.clone(), changed.clone()),
+            references: References::new(client.clone(), {
+                let changed = changed.clone();
+                move |_| changed.notify_one()
+            }),
             stores: Stores::default(),
             rules: default_store::rules(args),
             spec: default_store::spec(args)?,
@@ -232,7 +236,7 @@ impl StoreController {
         let Some(secret) = secret.map(|secret| ObjectKey::new(&key.namespace, &secret.name)) else {
             return Ok(());
         };
-        let Reference::Found(secret) = self.references.get(&secret) else { return Ok(()) };
+        let Reference::Found(secret) = self.references.get(&content_key(&secret)) else { return Ok(()) };
         let Some(users) = state.managed.provisioned(key).and_then(|provisioned| provisioned.users) else {
             return Ok(());
         };
@@ -305,13 +309,13 @@ impl StoreController {
             })
             .collect();
         let secrets = compiled.iter().filter_map(|(key, store)| secret_of(key, store.as_ref().ok()?));
-        self.references.watch_only(&secrets.collect::<BTreeSet<ObjectKey>>());
+        self.references.want(&(), secrets.map(|secret| content_key(&secret)).collect());
         let resolved = compiled.into_iter().map(|(key, store)| {
             let resolved = store.map_or_else(
                 |refused| refused,
                 |store| {
                     let secret = secret_of(&key, &store).map(|secret| {
-                        let reference = self.references.get(&secret);
+                        let reference = self.references.get(&content_key(&secret));
                         (secret, reference)
                     });
                     resolve(store, key_secret, secret, key == self.rules.default)
@@ -470,4 +474,9 @@ impl StoreController {
 /// Returns the status of a store.
 fn status_of(object: &DynamicObject) -> Option<RateLimitStoreStatus> {
     object.data.get("status").and_then(|status| serde_json::from_value(status.clone()).ok())
+}
+
+/// Returns the reference to a Secret.
+fn content_key(secret: &ObjectKey) -> ContentKey {
+    ContentKey { kind: ContentKind::Secret, object: secret.clone() }
 }

@@ -12,6 +12,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use sluice_store::redis::library::Library;
 
+use crate::cluster::references::Content;
+
 /// User of the operator and of the probes at the embedded Redis.
 pub const ADMINISTRATOR: &str = "sluice-admin";
 /// Rights of that user: to maintain users and the library, and to read how much memory is in use, and to load a renewed
@@ -58,12 +60,12 @@ pub fn certificate_settings() -> Vec<(&'static str, String)> {
 
 /// Returns the certificate in the Secret.
 #[must_use]
-pub fn certificate_of(secret: &Secret) -> Option<String> {
+pub fn certificate_of(secret: &Content) -> Option<String> {
     text(secret, CERTIFICATE)
 }
 
-fn text(secret: &Secret, field: &str) -> Option<String> {
-    let ByteString(bytes) = secret.data.as_ref()?.get(field)?;
+fn text(secret: &Content, field: &str) -> Option<String> {
+    let ByteString(bytes) = secret.data.get(field)?;
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
@@ -94,11 +96,11 @@ pub fn files(password: &str, users: &[String], certificate: &ServerCertificate) 
 pub async fn update(
     client: kube::Client,
     namespace: &str,
-    secret: &Secret,
+    secret: &Content,
     users: &[String],
     certificate: &ServerCertificate,
 ) -> anyhow::Result<()> {
-    let name = secret.metadata.name.as_deref().unwrap_or_default();
+    let name = &secret.name;
     let password =
         text(secret, "password").with_context(|| format!("the Secret {name} has no field `password`"))?;
     let files = files(&password, users, certificate);

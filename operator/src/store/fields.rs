@@ -8,6 +8,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 
+use crate::cluster::references::Content;
+
 /// The fields of a Secret. It is displayed by its name and never by its content.
 pub struct SecretFields {
     name: String,
@@ -29,11 +31,8 @@ impl SecretFields {
 
     /// Returns the fields of a Secret.
     #[must_use]
-    pub fn of(secret: &Secret) -> Self {
-        Self::new(
-            secret.metadata.name.as_deref().unwrap_or_default(),
-            secret.data.clone().unwrap_or_default(),
-        )
+    pub fn of(secret: &Content) -> Self {
+        Self::new(&secret.name, secret.data.clone())
     }
 
     /// Reads a Secret.

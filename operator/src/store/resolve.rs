@@ -130,6 +130,10 @@ pub fn resolve(
         Some((_, Reference::Pending)) => return Resolved::Pending,
         Some((key, Reference::NotFound)) => return Resolved::Unusable(SecretProblem::NotFound(key)),
         Some((key, Reference::NotPermitted)) => return Resolved::Unusable(SecretProblem::NotPermitted(key)),
+        Some((key, Reference::TooMany)) => {
+            let error = "the namespace refers to more Secrets and ConfigMaps than are watched";
+            return Resolved::Unusable(SecretProblem::Unreadable(key, error.to_owned()));
+        }
         Some((key, Reference::Unreadable(error))) => {
             return Resolved::Unusable(SecretProblem::Unreadable(key, error));
         }

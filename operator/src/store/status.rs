@@ -6,11 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_config::message::StoreReport;
 use sluice_crds::conditions::{reasons, types};
+use sluice_crds::policy::ContentKind;
 use sluice_crds::store::{PasswordEpoch, SidecarCounts};
 use sluice_crds::{RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::Problem;
 use sluice_store::{FaultCause, StoreHealth};
 
+use crate::cluster::references::grant;
 use crate::distribution::stores::SidecarReport;
 use crate::object_key::{ObjectKey, StoreKey};
 use crate::store::provisioner::Provisioned;
@@ -145,7 +147,16 @@ fn secret_problem(problem: &SecretProblem, operator_namespace: &str) -> Finding 
             "The Secret {name} does not exist. Create it: `kubectl -n {namespace} create secret generic {name} \
              --type={SECRET_TYPE} --from-literal=username=USER --from-literal=password=PASSWORD`"
         ),
-        SecretProblem::NotPermitted(key) => grant(key, operator_namespace),
+        SecretProblem::NotPermitted(ObjectKey { namespace, name }) => format!(
+            "The operator may not read the Secret {name}. Whoever may grant that in this namespace runs: {}",
+            grant(
+                namespace,
+                &format!("sluice-{name}"),
+                ContentKind::Secret,
+                [name.as_str()],
+                operator_namespace
+            )
+        ),
         SecretProblem::Type(key, kind) => format!(
             "The Secret {} is of the type {kind:?}, and only Secrets of the type {SECRET_TYPE} are sent to a store. The type \
              of a Secret cannot be changed: delete it and create it again with this type.",
@@ -158,16 +169,6 @@ fn secret_problem(problem: &SecretProblem, operator_namespace: &str) -> Finding 
     };
     let status = if problem.reason() == reasons::WAITING { "Unknown" } else { "False" };
     Finding::new(status, problem.reason(), message)
-}
-
-/// Returns the Role and the RoleBinding with which a namespace lets the operator read a Secret.
-fn grant(ObjectKey { namespace, name }: &ObjectKey, operator_namespace: &str) -> String {
-    format!(
-        "The operator may not read the Secret {name}. Whoever may grant that in this namespace runs: \
-         `kubectl -n {namespace} create role sluice-{name} --verb=get,list,watch --resource=secrets \
-         --resource-name={name} && kubectl -n {namespace} create rolebinding sluice-{name} --role=sluice-{name} \
-         --serviceaccount={operator_namespace}:sluice-operator`"
-    )
 }
 
 /// Part of its memory from which a server counts as nearly full.

@@ -7,6 +7,9 @@ use sluice_config::policy::Mode;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_store::MAX_COUNTERS;
 
+/// Largest size of all tables of overrides together, in bytes.
+const MAX_OVERRIDES: usize = 16 << 20;
+
 /// A policy with the UID of its object.
 pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 
@@ -16,13 +19,15 @@ pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 /// than that, so that turning all policies to Shadow never fails.
 pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
-    let (mut enforced, mut shadow) = (0, 0);
+    let (mut enforced, mut shadow, mut overrides) = (0, 0, 0);
     for candidate in policies {
         let (uid, policy) = candidate;
         let own_shadow = policy.limits.iter().filter(|limit| limit.mode == Mode::Shadow).count();
         let own_enforced = policy.limits.len() - own_shadow;
         let same_name =
             |other: &PreparedPolicy| other.namespace == policy.namespace && other.name == policy.name;
+        let own_overrides: usize =
+            policy.limits.iter().filter_map(|limit| Some(limit.overrides()?.size())).sum();
         let all = enforced + shadow + policy.limits.len();
         if enforced + own_enforced > MAX_COUNTERS || all > 2 * MAX_COUNTERS {
             let reason = format!(
@@ -31,11 +36,18 @@ pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec
                 2 * MAX_COUNTERS
             );
             nacked.push((uid.clone(), Nack(reason)));
+        } else if overrides + own_overrides > MAX_OVERRIDES {
+            let reason = format!(
+                "the overrides of this pod's policies have more than {} MiB together, at about 21 bytes each: use fewer",
+                MAX_OVERRIDES >> 20
+            );
+            nacked.push((uid.clone(), Nack(reason)));
         } else if accepted.iter().any(|(_, other)| same_name(other)) {
             nacked.push((uid.clone(), Nack("an older policy of this name is still active, until the sidecar learns that it was deleted".into())));
         } else {
             enforced += own_enforced;
             shadow += own_shadow;
+            overrides += own_overrides;
             accepted.push(candidate);
         }
     }

@@ -125,7 +125,7 @@ impl ActiveLimit {
             EffectiveRates { plan: Arc::new(plan), names }
         };
         let of_set = |set: &RateSet| {
-            effective(RateNames::new(name, set.tier.as_deref(), &set.rates, &set.decides), &set.rates)
+            effective(RateNames::new(name, set.exception.as_deref(), &set.rates, &set.decides), &set.rates)
         };
         let mut rate_sets: SmallVec<[EffectiveRates; 1]> = limit.rate_sets().iter().map(of_set).collect();
         if rate_sets.is_empty() {

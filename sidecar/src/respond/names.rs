@@ -28,12 +28,13 @@ pub(super) struct RateName {
 }
 
 impl RateNames {
-    /// Names the rates of a limit, or of one of its tiers, that decide.
-    pub(crate) fn new(limit: &str, tier: Option<&str>, rates: &[Rate], decides: &[bool]) -> Self {
+    /// Names the rates of a limit, or of one of its tiers and plans, that decide.
+    pub(crate) fn new(limit: &str, exception: Option<&str>, rates: &[Rate], decides: &[bool]) -> Self {
         let limit: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
         let has_several = decides.iter().filter(|decides| **decides).count() > 1;
-        let name =
-            |(rate, decides): (&Rate, &bool)| decides.then(|| RateName::new(&limit, tier, rate, has_several));
+        let name = |(rate, decides): (&Rate, &bool)| {
+            decides.then(|| RateName::new(&limit, exception, rate, has_several))
+        };
         let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
         Self { rates: rates.iter().zip(decides).map(name).collect(), limit, has_reset }
     }
@@ -48,7 +49,7 @@ impl RateNames {
 }
 
 impl RateName {
-    fn new(limit: &str, tier: Option<&str>, rate: &Rate, is_one_of_several: bool) -> Self {
+    fn new(limit: &str, exception: Option<&str>, rate: &Rate, is_one_of_several: bool) -> Self {
         let quoted = limit.replace('\\', "\\\\").replace('"', "\\\"");
         let suffix = if is_one_of_several { format!("/{}", rate.period) } else { String::new() };
         let item = format!("\"{quoted}{suffix}\"");
@@ -62,8 +63,8 @@ impl RateName {
                 if millis.is_multiple_of(1000) { format!(";w={}", millis / 1000) } else { String::new() };
             format!("{item};q={requests}{window}")
         };
-        let of_tier = tier.map(|tier| format!(" (tier {tier})")).unwrap_or_default();
-        let rule = format!("Limit {limit}{of_tier} {}. ", rate.description());
+        let exception = exception.map(|exception| format!(" ({exception})")).unwrap_or_default();
+        let rule = format!("Limit {limit}{exception} {}. ", rate.description());
         Self { item, policy_item, unquoted: format!("{limit}{suffix}"), rule }
     }
 }
@@ -84,8 +85,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
-        let named = |limit: &str, tier, rates: &[Rate], decides: &[bool]| {
-            let names = RateNames::new(limit, tier, rates, decides);
+        let named = |limit: &str, exception, rates: &[Rate], decides: &[bool]| {
+            let names = RateNames::new(limit, exception, rates, decides);
             let rates = names.rates.into_iter().flatten();
             rates.map(|rate| (rate.policy_item, rate.rule)).collect::<Vec<_>>()
         };
@@ -93,7 +94,7 @@ mod tests {
         let one = named("per-client", None, &[rate(5, 60_000)], &[true]);
         assert_eq!(one, [(expected.0.to_owned(), expected.1.to_owned())]);
         let two = [rate(1, 1_500), rate(9, 7_200_000)];
-        let both = named("a\"b\u{e9}", Some("gold"), &two, &[true, true]);
+        let both = named("a\"b\u{e9}", Some("tier gold"), &two, &[true, true]);
         assert_eq!(both[0].1, "Limit a\"b_ (tier gold) admits 1 request per 1 second 500 milliseconds. ");
         assert_eq!(both[0].0, "\"a\\\"b_/1s500ms\";q=1");
         assert_eq!(both[1].0, "\"a\\\"b_/2h\";q=9;w=7200");

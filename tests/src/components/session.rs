@@ -123,6 +123,18 @@ impl Session {
         }
     }
 
+    /// Fetches content by its hash in this session. Returns the status code and the body.
+    ///
+    /// # Panics
+    /// When no whole response arrives.
+    pub async fn fetch(&self, hash: &str) -> (StatusCode, Bytes) {
+        let request = Request::get(format!("/v1/blobs/{hash}")).header("host", "control");
+        let request = request.header(SESSION_HEADER, &self.name).body(Full::default()).expect("a request");
+        let response = self.control.send(request).await;
+        let status = response.status();
+        (status, response.into_body().collect().await.expect("a body").to_bytes())
+    }
+
     /// Sends a report, with the health of the installation's store.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! A sidecar as a process, with the token of a pod and an application behind it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use tempfile::TempDir;
@@ -83,6 +83,12 @@ impl Sidecar {
         self.process.stop();
         self.process = spawn(&self.arguments, self.directory.path().join("sidecar.log"), &self.signal);
         self.wait_until_started().await;
+    }
+
+    /// Returns the directory in which the sidecar keeps its state.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Returns the value of a metric, given by its name with labels, or 0 when the sidecar does not report

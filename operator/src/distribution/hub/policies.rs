@@ -1,5 +1,7 @@
 //! Policies in the hub.
 
+use bytes::Bytes;
+use sluice_config::PolicyHash;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
@@ -33,6 +35,8 @@ impl Hub {
             pods: Some(edit.pods),
             store: edit.store,
             published: Some(edit.forms),
+            edit: Some(edit.edit),
+            blobs: edit.blobs,
             published_at,
             replicas,
         };
@@ -41,6 +45,27 @@ impl Hub {
         drop(state);
         self.changed();
         (published_at, mode)
+    }
+
+    /// Returns the hash of the published policy if it is this edit, whatever content it has, with the time since which it
+    /// is published and the mode of the installation.
+    #[must_use]
+    pub fn published_edit(&self, uid: &str, edit: &PolicyHash) -> Option<(PolicyHash, Instant, Mode)> {
+        let state = self.lock();
+        let policy = state.policies.get(uid).filter(|policy| policy.edit.as_ref() == Some(edit))?;
+        let published = policy.published.as_ref()?.under(state.mode);
+        Some((published.hash.clone(), policy.published_at, state.mode))
+    }
+
+    /// Returns content that a policy of the session's pod refers to. No pod receives that of others.
+    #[must_use]
+    pub fn blob(&self, session: &str, hash: &str) -> Option<Bytes> {
+        let state = self.lock();
+        let session = state.sessions.values().find(|known| known.name == session && !known.ended)?;
+        let mut policies = state.policies.values().filter(|policy| policy.selects(&session.identity));
+        let blob =
+            policies.find_map(|policy| policy.blobs.iter().find(|blob| blob.hash.to_string() == hash))?;
+        Some(blob.bytes.clone())
     }
 
     /// Records that the newest edit of a policy cannot be published. Sidecars keep the last one that was.
@@ -57,6 +82,8 @@ impl Hub {
             pods: None,
             store: String::new(),
             published: None,
+            edit: None,
+            blobs: Vec::new(),
             published_at: Instant::now(),
             replicas: Replicas::default(),
         };

@@ -55,8 +55,14 @@ impl Controller {
         let client = kube::Client::new(service, "default");
         let queue = Arc::new(Queue::default());
         let hub = Arc::new(Hub::new(queue.clone()));
-        let context =
-            Arc::new(Context::new(client, hub, queue, Arc::new(Metrics::default()), Installation::default()));
+        let context = Arc::new(Context::new(
+            client,
+            hub,
+            queue,
+            Arc::new(Metrics::default()),
+            Installation::default(),
+            "sluice-system".into(),
+        ));
         context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
         context.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
@@ -263,8 +269,9 @@ async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
     controller.apply("a", "2", 1, spec(2)).await;
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
     // A reconcile that had read the deleted object publishes nothing.
-    let late = publish(&controller.context, &key("a"), &before, compile(&before, &Installation::default()));
-    assert!(late.is_none());
+    let late = compile(&before, &Installation::default());
+    let late = publish(&controller.context, &key("a"), &before, late, Resolution::Resolved(Vec::new()));
+    assert!(late.unwrap().is_none());
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
 }
 

@@ -15,7 +15,9 @@ pub(super) fn accepted(observed: &Observed<'_>) -> Finding {
         Outcome::Published { selected, .. } if !selected.missing.is_empty() => {
             Finding::new("False", reasons::TARGET_NOT_FOUND, missing(selected, &observed.key.namespace))
         }
-        Outcome::Published { .. } => Finding::new("True", reasons::ACCEPTED, "The policy is valid."),
+        Outcome::Published { .. } | Outcome::Unresolved(_) => {
+            Finding::new("True", reasons::ACCEPTED, "The policy is valid.")
+        }
         Outcome::Unread(target) => Finding::new(
             "Unknown",
             reasons::WAITING,

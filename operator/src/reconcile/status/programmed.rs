@@ -48,6 +48,10 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         Outcome::Unread(target) => {
             return Programmed::new("Unknown", reasons::WAITING, format!("{target} is being read."));
         }
+        Outcome::Unresolved(_) => {
+            let message = "The policy refers to content that cannot be used: see the condition ResolvedRefs.";
+            return Programmed::new("False", reasons::PENDING, message);
+        }
         Outcome::Invalid(_) => {
             let message = "The policy is invalid: see the condition Accepted.";
             return Programmed::new("False", reasons::INVALID, message);

@@ -4,12 +4,30 @@ use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
 use super::observed::Observed;
+use super::text::sentences;
+use crate::reconcile::contents::Problem;
 use crate::reconcile::facts::{Outcome, StoreFact};
 use crate::store::resolve::Resolved;
 
+/// Describes content that cannot be used, and what holds until it can.
+fn unresolved(unusable: &[Problem], until: &str) -> Finding {
+    let texts = unusable.iter().map(|problem| problem.message.as_str());
+    let reason = unusable.first().map_or(reasons::INVALID_CONTENT, |problem| problem.reason);
+    let status = if reason == reasons::WAITING { "Unknown" } else { "False" };
+    Finding::new(status, reason, format!("{} {until}", sentences(texts)))
+}
+
 pub(super) fn resolved_refs(observed: &Observed<'_>) -> Finding {
     let policy = match observed.outcome {
-        Outcome::Published { policy, .. } => policy,
+        Outcome::Published { policy, unusable, .. } if unusable.is_empty() => policy,
+        Outcome::Published { unusable, .. } => {
+            return unresolved(unusable, "Until then, pods keep the content that could be used last.");
+        }
+        Outcome::Unresolved(unusable) => {
+            let until =
+                "Until then, pods keep the last version of the policy that they have, if there is one.";
+            return unresolved(unusable, until);
+        }
         Outcome::Unread(target) => {
             return Finding::new("Unknown", reasons::WAITING, format!("{target} is being read."));
         }
@@ -26,7 +44,7 @@ pub(super) fn resolved_refs(observed: &Observed<'_>) -> Finding {
     };
     match &observed.facts.store {
         StoreFact::Default => {
-            Finding::new("True", reasons::RESOLVED_REFS, "The policy refers to nothing that is missing.")
+            Finding::new("True", reasons::RESOLVED_REFS, "Everything that the policy refers to can be used.")
         }
         StoreFact::Missing => {
             let message = format!(

@@ -69,7 +69,7 @@ fn details(observed: &Observed<'_>) -> String {
             let store = &policy.store;
             format!("What to do: `kubectl -n {namespace} describe ratelimitstores.sluice.dev {store}`")
         }
-        Outcome::Published { .. } | Outcome::Unread(_) | Outcome::Invalid(_) => {
+        Outcome::Published { .. } | Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => {
             "Ask the administrators of Sluice: the RateLimitStore default in \
              the operator's namespace says what to do."
                 .to_owned()

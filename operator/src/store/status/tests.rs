@@ -116,7 +116,8 @@ fn resolved(reference: Reference, tenant_stores: bool) -> Resolved {
 }
 
 fn found(secret: serde_json::Value) -> Reference {
-    Reference::Found(std::sync::Arc::new(serde_json::from_value(secret).unwrap()))
+    let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(secret).unwrap();
+    Reference::Found(std::sync::Arc::new(secret.into()))
 }
 
 #[test]

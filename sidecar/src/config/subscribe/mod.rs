@@ -4,6 +4,7 @@
 //! - [`subscriber`]: follows the session, and opens another one whenever it ends.
 //! - [`operator`]: sends requests to the operator. [`backoff`]: the wait before another attempt.
 //! - [`sse`]: parses the bytes of a session into events.
+//! - [`blobs`]: fetches content that policies refer to.
 //! - [`received`]: everything received so far. [`versions`]: decides which versions of the policies are active.
 //! - [`report`]: sends reports.
 //!
@@ -11,6 +12,7 @@
 //! restart.
 
 mod backoff;
+mod blobs;
 mod operator;
 mod received;
 mod report;

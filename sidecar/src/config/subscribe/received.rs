@@ -1,9 +1,13 @@
 //! Everything received from the operator so far: policies, access to the store, and replica counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sluice_config::Nack;
 use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
+use sluice_config::policy::BlobHash;
+use sluice_config::prepared::Blobs;
+use sluice_config::prepared::blobs::references_of;
 use sluice_config::store_access::StoreChoices;
 
 use crate::config::fit::IdentifiedPolicy;
@@ -15,6 +19,8 @@ use crate::config::subscribe::versions::PolicyVersions;
 pub(crate) struct Received {
     /// `None` before the first message about policies.
     policies: Option<PolicyVersions>,
+    /// Content that the policies refer to.
+    blobs: Blobs,
     credentials: Option<Credentials>,
     replicas: Option<LiveReplicas>,
 }
@@ -22,7 +28,18 @@ pub(crate) struct Received {
 impl Received {
     /// Records policies, until [`Self::apply`] activates them.
     pub(crate) fn policies(&mut self, message: Policies) {
-        self.policies.get_or_insert_default().receive(message);
+        self.policies.get_or_insert_default().receive(message, &self.blobs);
+    }
+
+    /// Returns the hashes of the content that a message refers to and that was not received.
+    pub(crate) fn missing_blobs(&self, message: &Policies) -> BTreeSet<BlobHash> {
+        let references = message.policies.values().flat_map(|policy| references_of(policy.policy.get()));
+        references.filter(|hash| !self.blobs.contains(hash)).collect()
+    }
+
+    /// Records content. It must precede the policies that refer to it.
+    pub(crate) fn blob(&mut self, bytes: Arc<[u8]>) {
+        self.blobs.insert(bytes);
     }
 
     /// Records access to the store, until [`Self::apply`] uses it.
@@ -61,8 +78,14 @@ impl Received {
             return false;
         };
         policies.activate(check_fit);
+        self.blobs.retain(|hash| policies.refer_to(hash));
         publisher.publish(&credentials.stores, &policies.active());
         true
+    }
+
+    /// Reports whether content is in use.
+    pub(crate) fn has_blob(&self, hash: &BlobHash) -> bool {
+        self.blobs.contains(hash)
     }
 
     /// Returns the result for each policy.

@@ -10,14 +10,16 @@ use http::header::{ACCEPT, HeaderName};
 use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Report, SESSION_HEADER, STREAM_PATH, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, Report, SESSION_HEADER, STREAM_PATH, VERSION,
 };
 use tokio::time::Instant;
 
 use crate::config::last_good::LastGood;
 use crate::config::publisher::Publisher;
 use crate::config::subscribe::backoff::Backoff;
+use crate::config::subscribe::blobs::{self, BlobError};
 use crate::config::subscribe::operator::{Operator, OperatorError};
 use crate::config::subscribe::received::Received;
 use crate::config::subscribe::report::Reporter;
@@ -59,6 +61,8 @@ enum SessionEnd {
     Format(#[from] SseError),
     #[error("cannot parse an event of type {kind:?}: {error}")]
     Event { kind: String, error: serde_json::Error },
+    #[error("cannot fetch content that a policy refers to: {0}")]
+    Blob(#[from] BlobError),
 }
 
 impl Subscriber {
@@ -69,6 +73,11 @@ impl Subscriber {
         if let Some((policies, credentials, replicas)) = last_good.read() {
             if let Some(replicas) = replicas {
                 received.replicas(replicas, &publisher);
+            }
+            for hash in received.missing_blobs(&policies) {
+                if let Some(bytes) = last_good.read_blob(&hash) {
+                    received.blob(bytes);
+                }
             }
             received.policies(policies);
             received.credentials(credentials);
@@ -149,19 +158,40 @@ impl Subscriber {
             let mut events = Vec::new();
             parser.read(&bytes, &mut events)?;
             for event in events {
-                if self.apply(event)? {
+                let (mut policies, mut fetched) = (None, Ok(()));
+                if event.kind == POLICIES_EVENT {
+                    let message = parse(&event)?;
+                    fetched = self.fetch_blobs(&session, &message).await;
+                    policies = Some(message);
+                }
+                if self.apply(event, policies)? {
                     backoff.succeeded();
                     reporter.report(self.report(&session));
                 }
+                if fetched.is_err() {
+                    // The next session sends all policies again.
+                    self.applied = None;
+                }
+                fetched?;
             }
         }
     }
 
-    /// Applies an event. Reports whether there is a result for the operator.
-    fn apply(&mut self, event: Event) -> Result<bool, SessionEnd> {
-        let malformed = |error| SessionEnd::Event { kind: event.kind.clone(), error };
+    /// Fetches the content that policies refer to and that the sidecar does not have. Policies without their content are
+    /// nacked, and do not keep others waiting.
+    async fn fetch_blobs(&mut self, session: &str, policies: &Policies) -> Result<(), BlobError> {
+        for hash in self.received.missing_blobs(policies) {
+            let bytes = blobs::fetch(&self.operator, session, &hash).await?;
+            self.last_good.write_blob(&hash, &bytes);
+            self.received.blob(bytes);
+        }
+        Ok(())
+    }
+
+    /// Applies an event, with its policies if it has some. Reports whether there is a result for the operator.
+    fn apply(&mut self, event: Event, policies: Option<Policies>) -> Result<bool, SessionEnd> {
         match event.kind.as_str() {
-            POLICIES_EVENT => self.received.policies(serde_json::from_str(&event.data).map_err(malformed)?),
+            POLICIES_EVENT => policies.into_iter().for_each(|policies| self.received.policies(policies)),
             CREDENTIALS_EVENT => match serde_json::from_str(&event.data) {
                 Ok(credentials) => self.received.credentials(credentials),
                 // A later operator may know more topologies. Its policies still apply.
@@ -199,6 +229,7 @@ impl Subscriber {
     fn keep(&self) {
         if let Some((policies, credentials, replicas)) = self.received.last_good() {
             self.last_good.write(&policies, &credentials, replicas);
+            self.last_good.keep_blobs(|hash| self.received.has_blob(hash));
         }
     }
 
@@ -208,4 +239,9 @@ impl Subscriber {
         let stores = states.into_iter().map(|(name, state)| (name, state.report())).collect();
         Report { version: VERSION, session: session.to_owned(), policies, stores }
     }
+}
+
+/// Parses the data of an event.
+fn parse<T: DeserializeOwned>(event: &Event) -> Result<T, SessionEnd> {
+    serde_json::from_str(&event.data).map_err(|error| SessionEnd::Event { kind: event.kind.clone(), error })
 }

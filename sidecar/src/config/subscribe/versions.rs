@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use sluice_config::message::{Policies, PolicyReport, PolicyUid, PublishedPolicy};
+use sluice_config::policy::BlobHash;
+use sluice_config::prepared::Blobs;
+use sluice_config::prepared::blobs::references_of;
 use sluice_config::{Nack, PolicyHash, PreparedPolicy};
 
 use crate::config::fit::IdentifiedPolicy;
@@ -37,12 +40,14 @@ struct Version {
     prepared: Arc<PreparedPolicy>,
     /// The policy as it was received.
     json: Box<RawValue>,
+    /// Content that the policy refers to.
+    references: Vec<BlobHash>,
 }
 
 impl PolicyVersions {
     /// Records a message: removes policies, and makes the received versions candidates. Versions that this
-    /// sidecar cannot enforce are nacked.
-    pub(crate) fn receive(&mut self, message: Policies) {
+    /// sidecar cannot enforce are nacked. `blobs` has the content that the policies refer to.
+    pub(crate) fn receive(&mut self, message: Policies, blobs: &Blobs) {
         let Policies { version: _, full, policies, removed, keep } = message;
         if full {
             self.0.retain(|uid, _| policies.contains_key(uid) || keep.contains(uid));
@@ -51,7 +56,7 @@ impl PolicyVersions {
             self.0.remove(&uid);
         }
         for (uid, published) in policies {
-            self.0.entry(uid).or_default().receive(published);
+            self.0.entry(uid).or_default().receive(published, blobs);
         }
     }
 
@@ -167,10 +172,16 @@ impl PolicyVersions {
         reports.collect()
     }
 
+    /// Reports whether a version that is active or may become so refers to content.
+    pub(crate) fn refer_to(&self, hash: &BlobHash) -> bool {
+        let versions = self.0.values().flat_map(|versions| [&versions.active, &versions.candidate]);
+        versions.flatten().any(|version| version.references.contains(hash))
+    }
+
     /// Returns the active policies in the form in which they were received.
     pub(crate) fn published(&self) -> BTreeMap<PolicyUid, PublishedPolicy> {
         let published = self.0.iter().filter_map(|(uid, versions)| {
-            let Version { prepared, json } = versions.active.as_ref()?;
+            let Version { prepared, json, references: _ } = versions.active.as_ref()?;
             Some((uid.clone(), PublishedPolicy { hash: prepared.hash.clone(), policy: json.clone() }))
         });
         published.collect()
@@ -178,15 +189,17 @@ impl PolicyVersions {
 }
 
 impl Versions {
-    fn receive(&mut self, published: PublishedPolicy) {
+    fn receive(&mut self, published: PublishedPolicy, blobs: &Blobs) {
         self.candidate = None;
         self.nacked = None;
         if self.active.as_ref().is_some_and(|version| version.prepared.hash == published.hash) {
             return;
         }
-        match prepare(&published) {
+        match prepare(&published, blobs) {
             Ok(prepared) => {
-                self.candidate = Some(Version { prepared: Arc::new(prepared), json: published.policy });
+                let references = references_of(published.policy.get());
+                let (prepared, json) = (Arc::new(prepared), published.policy);
+                self.candidate = Some(Version { prepared, json, references });
             }
             Err(nack) => {
                 tracing::warn!(hash = %published.hash, reason = nack.0, "cannot enforce a policy");
@@ -206,11 +219,11 @@ fn order<'a>(policy: &'a PreparedPolicy, uid: &'a PolicyUid) -> (&'a str, &'a st
     (&policy.namespace, &policy.name, uid)
 }
 
-fn prepare(published: &PublishedPolicy) -> Result<PreparedPolicy, Nack> {
+fn prepare(published: &PublishedPolicy, blobs: &Blobs) -> Result<PreparedPolicy, Nack> {
     let json = published.policy.get();
     let hash = PolicyHash::of(json);
     if hash != published.hash {
         return Err(Nack(format!("the policy was changed in transit: it arrived with the hash {hash}")));
     }
-    PreparedPolicy::from_json(json)
+    PreparedPolicy::with_blobs(json, blobs)
 }

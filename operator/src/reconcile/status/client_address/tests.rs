@@ -66,6 +66,7 @@ fn condition(
         selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
+        unusable: Vec::new(),
     };
     let finding = client_address(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },

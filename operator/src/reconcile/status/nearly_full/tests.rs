@@ -57,6 +57,7 @@ fn message(pods: Vec<CountedPod>) -> String {
         selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
+        unusable: Vec::new(),
     };
     let text = nearly_full(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },

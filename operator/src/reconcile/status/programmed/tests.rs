@@ -68,6 +68,7 @@ fn compute(
         selected: PodSelector::all().into(),
         published_at: Instant::now() - Duration::from_secs(60),
         installation: Mode::Enforce,
+        unusable: Vec::new(),
     };
     programmed(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },

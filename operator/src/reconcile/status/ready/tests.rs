@@ -28,6 +28,7 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
         selected: PodSelector::all().into(),
         published_at: Instant::now(),
         installation: Mode::Enforce,
+        unusable: Vec::new(),
     };
     let good = finding("True", "");
     ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy, None).message

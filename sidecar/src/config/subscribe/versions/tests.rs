@@ -53,7 +53,7 @@ fn check_fit(policies: &[IdentifiedPolicy]) -> Result<(), Nack> {
 
 /// Receives a message and activates the candidates that fit.
 fn apply(policies: &mut PolicyVersions, message: Policies) {
-    policies.receive(message);
+    policies.receive(message, &Blobs::default());
     policies.activate(check_fit);
 }
 
@@ -70,7 +70,7 @@ fn state(policies: &PolicyVersions) -> Vec<String> {
 #[test]
 fn a_policy_is_not_reported_before_it_was_tried() {
     let mut policies = PolicyVersions::default();
-    policies.receive(changes(&[("a", &json("a", 1))]));
+    policies.receive(changes(&[("a", &json("a", 1))]), &Blobs::default());
     assert!(policies.contains(&"a".to_owned()) && policies.report().is_empty());
     policies.activate(check_fit);
     assert_eq!(
@@ -103,11 +103,11 @@ fn edits_that_fit_only_together_are_activated_together() {
     for message in
         [[("a", &json("a", 1)), ("b", &json("b", 2))], [("a", &json("a", 2)), ("b", &json("b", 1))]]
     {
-        policies.receive(changes(&message.map(|(uid, json)| (uid, json.as_str()))));
+        policies.receive(changes(&message.map(|(uid, json)| (uid, json.as_str()))), &Blobs::default());
         policies.activate(differ);
     }
     assert_eq!(state(&policies), ["a=2", "b=1"]);
-    policies.receive(changes(&[("b", &json("b", 2))]));
+    policies.receive(changes(&[("b", &json("b", 2))]), &Blobs::default());
     policies.activate(differ);
     assert_eq!(state(&policies), ["a=2", "b=1", "b: equal"]);
 }
@@ -224,7 +224,7 @@ proptest! {
     ) {
         let mut policies = PolicyVersions::default();
         for changes in &messages {
-            policies.receive(message(changes));
+            policies.receive(message(changes), &Blobs::default());
             let before: BTreeMap<_, _> = policies
                 .0
                 .iter()

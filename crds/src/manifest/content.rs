@@ -1,0 +1,103 @@
+//! Secrets and ConfigMaps of a file, whose content policies refer to.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use serde_saphyr::Spanned;
+
+use super::problem::Problem;
+use super::yaml::{Node, line_of};
+use super::{LoadedPolicy, PendingPolicy};
+use crate::policy::{ContentKind, ContentRef};
+
+/// A Secret or ConfigMap.
+#[derive(Debug)]
+pub(super) struct Content {
+    namespace: String,
+    kind: ContentKind,
+    name: String,
+    fields: BTreeMap<String, Field>,
+}
+
+/// A field of an object.
+#[derive(Debug)]
+struct Field {
+    value: Vec<u8>,
+    line: u64,
+    path: String,
+}
+
+impl Content {
+    /// Reads an object.
+    pub(super) fn read(kind: ContentKind, node: &Spanned<Node>) -> Result<Self, Vec<Problem>> {
+        let object = node.value.to_json();
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let namespace = Some(text("/metadata/namespace")).filter(|namespace| !namespace.is_empty());
+        let mut content = Self {
+            namespace: namespace.unwrap_or_else(|| "default".to_owned()),
+            kind,
+            name: text("/metadata/name"),
+            fields: BTreeMap::new(),
+        };
+        for (list, is_encoded) in [("data", kind == ContentKind::Secret), ("stringData", false)] {
+            for (key, value) in object[list].as_object().into_iter().flatten() {
+                let path = format!("{list}.{key}");
+                let line = line_of(node, &path);
+                let invalid = |message: &str| vec![Problem::new(line, path.clone(), message.to_owned())];
+                let text = value.as_str().ok_or_else(|| invalid("must be a string"))?;
+                let value = match is_encoded {
+                    true => STANDARD.decode(text.split_ascii_whitespace().collect::<String>()),
+                    false => Ok(text.as_bytes().to_vec()),
+                };
+                let value = value.map_err(|_| invalid("is not valid base64"))?;
+                content.fields.insert(key.clone(), Field { value, line, path });
+            }
+        }
+        Ok(content)
+    }
+}
+
+/// Builds the tables of a policy from the contents of its file.
+pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<LoadedPolicy, Vec<Problem>> {
+    let PendingPolicy { mut loaded, overrides, lines } = policy;
+    let find = |source: &ContentRef| {
+        let is_it = |content: &&Content| {
+            content.namespace == loaded.namespace
+                && content.kind == source.kind()
+                && content.name == source.field().name
+        };
+        contents.iter().find(is_it)?.fields.get(&source.field().key)
+    };
+    let mut problems = Vec::new();
+    let mut tables = Vec::new();
+    for (of_limit, line) in overrides.into_iter().zip(lines) {
+        let path = format!("spec.limits[{}].overridesFrom", of_limit.limit);
+        let missing = of_limit.sources.iter().filter(|source| find(source).is_none());
+        let missing =
+            missing.map(|source| Problem::new(line, path.clone(), format!("{source} is not in this file")));
+        let before = loaded.missing.len();
+        loaded.missing.extend(missing.collect::<Vec<_>>());
+        if loaded.missing.len() > before {
+            continue;
+        }
+        let fields: Vec<_> = of_limit.sources.iter().filter_map(find).collect();
+        let content: Vec<_> = fields.iter().map(|field| field.value.as_slice()).collect();
+        match of_limit.build(&loaded.compiled, &content) {
+            Ok(table) => tables.push((of_limit, table)),
+            Err(invalid) => problems.extend(invalid.iter().filter_map(|invalid| {
+                let field = find(&invalid.source)?;
+                Some(Problem::new(field.line, field.path.clone(), invalid.to_string()))
+            })),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    for (of_limit, table) in tables {
+        of_limit.set(&mut loaded.compiled, sluice_config::policy::BlobHash::of(&table));
+        loaded.tables.push(table);
+    }
+    Ok(loaded)
+}
