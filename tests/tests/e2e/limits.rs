@@ -14,7 +14,7 @@ use sluice_config::{KeySecret, RequestAttributes};
 use sluice_limiter::Record;
 use sluice_store::{KeyHash, RedisOptions};
 use sluice_tests::client::{KeepAlive, get, get_many};
-use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, try_apply};
+use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, run, try_apply};
 use sluice_tests::wait::until;
 
 /// Reads a field of one of the installation's Secrets.
@@ -275,5 +275,63 @@ async fn e2e_a_rollout_under_load_loses_no_request() {
     while let Some(statuses) = clients.join_next().await {
         let statuses = statuses.unwrap();
         assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{statuses:?}");
+    }
+}
+
+/// The namespace lets the operator read what its policy refers to, with the command of the status.
+#[tokio::test]
+async fn e2e_a_namespace_grants_the_operator_the_objects_of_its_policy() {
+    install();
+    let shop = Shop::open("overrides");
+    shop.deploy("web", 2);
+    apply(
+        "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: quotas, namespace: overrides}
+data: {clients: 'acme: large'}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: banned, namespace: overrides}
+stringData: {clients: 'mallory: deny'}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: p, namespace: overrides}
+spec:
+  targetRefs: [{kind: Deployment, name: web}]
+  limits:
+  - name: per-client
+    key: {parts: [{header: {name: x-client}}]}
+    overridesFrom:
+    - {configMapRef: {name: quotas, key: clients}}
+    - {secretRef: {name: banned, key: clients}}
+    plans: [{name: large, rates: [{requests: 20, per: 24h}]}]
+    rates: [{requests: 5, per: 24h}]
+",
+    );
+    let message = shop.wait_for("p", "Ready", "False RefNotPermitted").await;
+    // The message's own commands, as a user types them.
+    for command in message.split('`').skip(1).step_by(2) {
+        let (ok, text) = run("sh", &["-c", command], "");
+        assert!(ok, "{command}: {text}");
+    }
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let address = shop.address("web");
+    for (client, expected) in [("acme", 20), ("mallory", 0), ("anyone", 5)] {
+        let tally = get_many(&address, 30, 1, &[("x-client", client)]).await;
+        assert_eq!(tally.count(200), expected, "{client}: {tally:?}");
+    }
+    kubectl("-n overrides patch configmap quotas --type=merge -p {\"data\":{\"clients\":\"acme:large\"}}");
+    let message = shop.wait_for("p", "Ready", "False InvalidContent").await;
+    assert!(message.contains("line 1 in `clients` of the ConfigMap quotas has no plan"), "{message}");
+    shop.wait_for("p", "Programmed", "True Programmed").await;
+    assert_eq!(get(&address, "/", &[("x-client", "mallory")]).await.status, 429);
+    println!("{}", kubectl("-n overrides describe ratelimitpolicies.sluice.dev p"));
+    let account = format!("--as=system:serviceaccount:{SYSTEM}:sluice-operator");
+    for other in ["secret/other", "configmap/other"] {
+        let (ok, _) = run("kubectl", &["-n", "overrides", "auth", "can-i", "get", other, &account], "");
+        assert!(!ok, "the operator may read {other}");
     }
 }
