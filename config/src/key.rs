@@ -5,8 +5,7 @@
 use std::hash::Hasher;
 use std::net::IpAddr;
 
-use http::header::COOKIE as COOKIE_HEADER;
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -214,14 +213,13 @@ impl KeySource {
         mut address: impl FnMut() -> IpAddr,
         read: impl FnOnce(u8, &[u8]) -> R,
     ) -> Option<R> {
-        let headers = request.headers;
         match self {
             Self::Header(name) => {
-                let mut values = headers.get_all(name).iter();
+                let mut values = request.headers.get_all(name).iter();
                 let value = values.next().filter(|value| !value.is_empty() && values.next().is_none())?;
                 Some(read(HEADER, value.as_bytes()))
             }
-            Self::Cookie(name) => Some(read(COOKIE, cookie(headers, name)?)),
+            Self::Cookie(name) => Some(read(COOKIE, cookie(request, name)?)),
             Self::Query(name) => Some(read(QUERY, parameter(request, name)?.as_ref())),
             Self::Method => Some(read(METHOD, request.method.as_str().as_bytes())),
             Self::Path => Some(read(PATH, &folded(&path.normal()))),
@@ -242,18 +240,10 @@ impl KeySource {
     }
 }
 
-/// Returns the value of a cookie (RFC 6265, section 4.2.1), without quotes around it. HTTP/2 may send each cookie in
-/// a header of its own.
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    let cookies =
-        headers.get_all(COOKIE_HEADER).iter().flat_map(|line| line.as_bytes().split(|&b| b == b';'));
-    let mut values = cookies.filter_map(|cookie| {
-        let (found, value) = cookie.split_at(cookie.iter().position(|&b| b == b'=')?);
-        (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
-    });
-    let value = values.next().filter(|_| values.next().is_none())?;
-    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    (!value.is_empty()).then_some(value)
+/// Returns the value of a cookie that occurs once.
+fn cookie<'a>(request: &RequestAttributes<'a>, name: &str) -> Option<&'a [u8]> {
+    let mut values = request.written_cookies(name);
+    values.next().filter(|value| !value.is_empty() && values.next().is_none())
 }
 
 /// Returns the value of a query parameter that occurs once, whether or not applications tell its spellings apart.

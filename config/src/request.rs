@@ -65,17 +65,26 @@ impl<'a> RequestAttributes<'a> {
         })
     }
 
+    /// Returns the values of a cookie without quotation marks (RFC 6265, section 4.2.1). HTTP/2 may send each cookie in a
+    /// header of its own.
+    pub fn written_cookies(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        self.raw_cookies(name).map(|value| unquoted(value).unwrap_or(value))
+    }
+
+    fn raw_cookies(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let pairs =
+            self.headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(|b| *b == b';'));
+        pairs.filter_map(move |pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| pair[equals + 1..].trim_ascii())
+        })
+    }
+
     /// Returns the values of a cookie, in all ways in which applications read it: as it is, without quotation marks,
     /// and decoded.
     pub fn cookies(&self, name: &str) -> impl Iterator<Item = (Text<'a>, bool)> {
-        let pairs =
-            self.headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(|b| *b == b';'));
-        let values = pairs.filter_map(move |pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| pair[equals + 1..].trim_ascii())
-        });
-        values.flat_map(|value| {
-            let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        self.raw_cookies(name).flat_map(|value| {
+            let unquoted = unquoted(value);
             let inner = unquoted.unwrap_or(value);
             let decoded = inner.contains(&b'%').then(|| Cow::from(percent_encoding::percent_decode(inner)));
             [Some(Cow::Borrowed(value)), unquoted.map(Cow::Borrowed), decoded]
@@ -84,6 +93,11 @@ impl<'a> RequestAttributes<'a> {
                 .map(|value| (Text(value), true))
         })
     }
+}
+
+/// Returns the value of a cookie without quotation marks, if it has some.
+fn unquoted(value: &[u8]) -> Option<&[u8]> {
+    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""))
 }
 
 /// Returns the value of a parameter if it has a name, and whether it has exactly this name.
@@ -118,6 +132,14 @@ fn decoded(bytes: &[u8]) -> impl Iterator<Item = u8> {
 /// The bytes of a value, decoded where that was necessary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text<'a>(Cow<'a, [u8]>);
+
+impl<'a> Text<'a> {
+    /// Returns the bytes.
+    #[must_use]
+    pub fn into_inner(self) -> Cow<'a, [u8]> {
+        self.0
+    }
+}
 
 impl AsRef<[u8]> for Text<'_> {
     fn as_ref(&self) -> &[u8] {

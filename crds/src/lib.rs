@@ -6,6 +6,7 @@
 //! - [`schema`]: checks an object against the schema of the CRD.
 //! - [`policy`], [`store`]: the API types, with [`duration`] as the format of their durations.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
+//! - `expression`: conditions in a subset of CEL.
 //! - [`overrides`]: the plans of single clients, from the lines of Secrets and ConfigMaps.
 //! - [`summary`]: describes a compiled policy in one line.
 //! - [`conditions`]: types and reasons of status conditions.
@@ -15,6 +16,7 @@ pub mod compile;
 pub mod conditions;
 pub mod crd;
 pub mod duration;
+mod expression;
 pub mod manifest;
 pub mod overrides;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
@@ -28,6 +30,7 @@ pub mod violation;
 pub use compile::installation::Installation;
 pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
+pub use expression::EXPRESSION_THREAD;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
 pub use store::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus};
 pub use violation::Violation;

@@ -96,7 +96,7 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
 fn rates_of(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let quantities = quantities(base, &mut notes);
-    let of_tiers = tiers.iter().map(|Tier { name, matches: _, allowance }| (name, allowance));
+    let of_tiers = tiers.iter().map(|Tier { name, matches: _, when: _, allowance }| (name, allowance));
     for (name, allowance) in of_tiers.chain(plans.iter().map(|Plan { name, allowance }| (name, allowance))) {
         let mut of_tier = Vec::new();
         let allowance = match allowance {

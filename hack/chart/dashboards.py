@@ -95,6 +95,12 @@ POLICIES = {
             (limits(policy_rate("sluice_key_overflow_total")), "{{policy}} {{limit}}"),
             unit="reqps",
         ),
+        graph(
+            "Conditions without a value",
+            "Requests for which a condition in CEL had an error. They count for a limit, and not for a tier that admits more.",
+            (limits(policy_rate("sluice_expression_errors_total")), "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
     ],
     "Concurrency and delays": [
         graph(
@@ -176,6 +182,12 @@ FLEET = {
             "Refused requests",
             "Requests that are malformed or ambiguous, or that came before the first policies.",
             (f"sum by (namespace, reason) ({fleet_rate('sluice_refused_requests_total')})", "{{namespace}} {{reason}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Defects",
+            "Requests and connections that ended by a defect of the sidecar. Please report it with the log.",
+            (f"sum by (namespace) ({fleet_rate('sluice_panics_total')})", "{{namespace}}"),
             unit="reqps",
         ),
     ],

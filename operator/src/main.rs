@@ -3,9 +3,23 @@
 use std::time::Duration;
 
 use clap::Parser as _;
+use sluice_crds::EXPRESSION_THREAD;
 use sluice_operator::args::Command;
 
+/// Makes a panic end the process, which starts again: an operator without one of its tasks would be worse than none. The
+/// parser of expressions is a library that reads what tenants write, in a thread of its own.
+fn abort_on_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if std::thread::current().name() != Some(EXPRESSION_THREAD) {
+            std::process::abort();
+        }
+    }));
+}
+
 fn main() -> anyhow::Result<()> {
+    abort_on_panics();
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let args = sluice_operator::Args::parse();
     args.init_logging();

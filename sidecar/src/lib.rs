@@ -31,6 +31,7 @@ mod upstream;
 pub use config::publisher::Publisher;
 pub use config::startup_policy::StartupPolicy;
 pub use config::store_state::StoreState;
+pub use inbound::guard::abort_on_other_panics;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
 pub use upstream::address::{InvalidUpstream, Upstream};

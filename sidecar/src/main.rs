@@ -11,6 +11,7 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
+    sluice_sidecar::abort_on_other_panics();
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match run(Args::parse()) {

@@ -1,5 +1,5 @@
 use super::*;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use proptest::prelude::*;
 
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));

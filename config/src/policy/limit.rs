@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sluice_limiter::{Period, Rate, RateError, Requests};
 
+use crate::expression::{Attribute, Expression, Node};
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
 use crate::policy::{Allowance, BlobHash, CompiledAdaptive, Mode, Plan, Reject, Tier};
@@ -28,6 +29,9 @@ pub struct CompiledLimit {
     /// Requests that the limit does not apply to, although they match: those that match at least one entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<Match>,
+    /// Condition that requests must fulfil too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
     /// Parts of the key that identifies clients. If empty, all clients share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
@@ -118,6 +122,18 @@ impl CompiledLimit {
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
         };
         self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
+    }
+
+    /// Reports whether a condition looks at the address of the client.
+    pub fn reads_address(&self) -> bool {
+        let tiers = match &self.kind {
+            LimitKind::Rates(rates) => rates.tiers.as_slice(),
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
+        };
+        let mut expressions = self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref()));
+        expressions.any(|expression| {
+            expression.root.any(&mut |node| *node == Node::Attribute(Attribute::ClientAddress))
+        }) || self.conditions().any(|condition| !condition.client_cidrs.is_empty())
     }
 
     /// Returns the number of keys that the store keeps at most; 0 for any number. A limit with one key for all clients

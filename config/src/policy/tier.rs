@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sluice_limiter::Rate;
 
+use crate::expression::Expression;
 use crate::matches::Match;
 
 /// A tier: some requests of a limit, and what it admits of them.
@@ -11,8 +12,12 @@ use crate::matches::Match;
 pub struct Tier {
     /// Name of the tier, unique in the limit.
     pub name: String,
-    /// Requests of the tier: those that match at least one entry. The first tier that matches decides.
+    /// Requests of the tier: those that match at least one entry; if empty, all. The first tier that matches decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
+    /// Condition that requests must fulfil too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
     /// Treatment of these requests.
     pub allowance: Allowance,
 }

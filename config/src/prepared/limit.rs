@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
+use crate::expression::PreparedExpression;
 use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
@@ -40,8 +42,11 @@ pub struct PreparedLimit {
     pub key_usage: Arc<KeyUsageMeter>,
     /// The response to a request that the limit denies.
     pub rejection: Arc<Rejection>,
+    /// Number of requests for which a condition in CEL had no value.
+    pub expression_errors: Arc<AtomicU64>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
+    when: Option<PreparedExpression>,
     /// The plans of single clients, which precede tiers.
     overrides: Option<Overrides>,
     /// The tiers in their order, each with what the limit admits.
@@ -114,6 +119,8 @@ impl PreparedLimit {
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
             matches,
             except: matchers(&limit.except, Purpose::Exemption)?,
+            when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
+            expression_errors: Arc::default(),
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })
     }
@@ -147,13 +154,23 @@ impl PreparedLimit {
     ) -> bool {
         let mut any =
             |all: &[Matcher]| all.iter().any(|matcher| matcher.matches(request, path, &mut address));
-        (self.matches.is_empty() || any(&self.matches)) && !any(&self.except)
+        (self.matches.is_empty() || any(&self.matches))
+            && !any(&self.except)
+            && self.when.as_ref().is_none_or(|when| {
+                when.holds(request, path, &mut address, Purpose::Limit, &self.expression_errors)
+            })
     }
 
     /// Reports whether the limit applies to preflight requests of browsers: if it names their method, and if it does not
     /// only limit how many requests there are in a time.
     pub(super) fn applies_to_preflights(&self) -> bool {
         self.applies_to_preflights
+    }
+
+    /// Reports whether the limit has conditions in CEL.
+    #[must_use]
+    pub fn has_expressions(&self) -> bool {
+        self.when.is_some() || self.tiers.iter().any(|tier| tier.when.is_some())
     }
 
     /// Returns the table of overrides.
@@ -180,11 +197,15 @@ impl PreparedLimit {
         {
             return choice;
         }
-        let matching = self
-            .tiers
-            .iter()
-            .find(|(matches, _)| matches.iter().any(|matcher| matcher.matches(request, path, &mut address)));
-        matching.map_or(Choice::Rates(0), |(_, choice)| *choice)
+        let matching = self.tiers.iter().find(|PreparedTier { matches, when, choice }| {
+            let mut any = matches.iter();
+            (matches.is_empty() || any.any(|matcher| matcher.matches(request, path, &mut address)))
+                && when.as_ref().is_none_or(|when| {
+                    let purpose = purpose_of(*choice);
+                    when.holds(request, path, &mut address, purpose, &self.expression_errors)
+                })
+        });
+        matching.map_or(Choice::Rates(0), |tier| tier.choice)
     }
 
     /// Returns the client of a request, as this limit identifies it.
@@ -216,7 +237,21 @@ impl PreparedKind {
 }
 
 /// A tier, with what the limit admits of its requests.
-type PreparedTier = (Vec<Matcher>, Choice);
+#[derive(Debug)]
+struct PreparedTier {
+    matches: Vec<Matcher>,
+    when: Option<PreparedExpression>,
+    choice: Choice,
+}
+
+/// Returns the purpose of a tier's conditions. What denies applies if any reading matches; what admits more, only if all
+/// do.
+fn purpose_of(choice: Choice) -> Purpose {
+    match choice {
+        Choice::Deny => Purpose::Limit,
+        Choice::Rates(_) | Choice::Unlimited => Purpose::Exemption,
+    }
+}
 
 /// The requests and clients to which something else applies than the limit's own rates.
 #[derive(Debug, Default)]
@@ -261,12 +296,11 @@ fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Except
             let RateSets { sets, tiers, plans } = RateSets::new(rates)?;
             let boosted_below = rates.boosted.as_ref().map(Boosted::below_hundredths);
             let tiers = rates.tiers.iter().zip(tiers).map(|(tier, choice)| {
-                // What denies applies if any reading matches; what admits more, only if all do.
-                let purpose = match choice {
-                    Choice::Deny => Purpose::Limit,
-                    Choice::Rates(_) | Choice::Unlimited => Purpose::Exemption,
-                };
-                Ok((matchers(&tier.matches, purpose)?, choice))
+                Ok(PreparedTier {
+                    matches: matchers(&tier.matches, purpose_of(choice))?,
+                    when: tier.when.as_ref().map(PreparedExpression::new).transpose()?,
+                    choice,
+                })
             });
             let tiers = tiers.collect::<Result<_, Nack>>()?;
             let table = rates.overrides.as_ref().map(|hash| blobs.overrides(hash)).transpose()?;

@@ -167,6 +167,7 @@ mod tests {
         let tiers = tiers.into_iter().enumerate().map(|(n, allowance)| Tier {
             name: format!("t{n}"),
             matches: Vec::new(),
+            when: None,
             allowance,
         });
         RateSets::new(&Rates {

@@ -1,6 +1,7 @@
 //! Warnings about the ways in which a policy tells clients apart.
 
 use sluice_config::CompiledPolicy;
+use sluice_config::expression::{Expression, Node};
 use sluice_config::key::KeyPart;
 use sluice_config::matches::{Match, PathPattern};
 use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
@@ -50,6 +51,7 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
             && (other.matches.is_empty() || other.matches == limit.matches)
             && (other.except.is_empty() || other.except == limit.except)
+            && (other.when.is_none() || other.when == limit.when)
     };
     let peers = if policy.client_address.is_some() {
         ""
@@ -92,9 +94,16 @@ fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
         let chosen = [&entry.headers, &entry.query, &entry.cookies].into_iter().any(|list| !list.is_empty());
         entry.client_cidrs.is_empty() && (chosen || !entry.hosts.is_empty())
     };
+    let has_chosen_value = |expression: &Expression| {
+        expression.root.any(&mut |node| matches!(node, Node::Field(_) | Node::HasField(_)))
+    };
     tiers(limit).iter().position(|tier| match tier.allowance {
         Allowance::Deny => false,
-        Allowance::Rates(_) | Allowance::Unlimited => tier.matches.iter().any(is_chosen),
+        Allowance::Rates(_) | Allowance::Unlimited => {
+            let by_network = tier.matches.iter().any(|entry| !entry.client_cidrs.is_empty());
+            tier.matches.iter().any(is_chosen)
+                || (!by_network && tier.when.as_ref().is_some_and(has_chosen_value))
+        }
     })
 }
 

@@ -20,6 +20,7 @@ use crate::compile::installation::Installation;
 use crate::compile::redundant_rates;
 use crate::compile::redundant_rates::Relation;
 use crate::duration;
+use crate::policy::selection::compile_when;
 use crate::policy::{ContentRef, Selection};
 
 pub mod algorithm;
@@ -148,11 +149,15 @@ impl Limit {
 
     fn compile_tier(&self, at: &Field<'_>, n: usize, tier: &Tier) -> CompiledTier {
         let at_tier = at.at("tiers").entry(n);
+        if tier.matches.is_empty() && tier.when.is_none() {
+            at_tier.at("matches").violation("is required unless `when` is set");
+        }
         let matches = tier.matches.iter().enumerate();
         let matches = matches.map(|(n, entry)| entry.compile(&at_tier.at("matches").entry(n)));
         CompiledTier {
             name: tier.name.clone(),
             matches: matches.collect(),
+            when: tier.when.as_ref().and_then(|when| compile_when(&at_tier.at("when"), when)),
             allowance: self.compile_allowance(at, &at_tier, &tier.allowance),
         }
     }

@@ -3,9 +3,11 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::expression::Expression;
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::compile::field::Field;
+use crate::expression::compile_condition;
 use crate::policy::{Key, Match};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
@@ -33,6 +35,11 @@ pub struct Selection {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub except: Vec<Match>,
+    /// Condition in CEL that a request must fulfil too, such as `request.headers["x-internal"] != "1"`. It has no loops. An
+    /// error counts as fulfilled. See docs/policy.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub when: Option<String>,
     /// Identifies the client that sent a request. The limit counts each client on its own. Default: it counts
     /// all clients together. Not allowed with `adaptive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +49,7 @@ pub struct Selection {
 impl Selection {
     /// Compiles a limit of this kind.
     pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
-        let Self { name, mode, matches, except, key } = self;
+        let Self { name, mode, matches, except, when, key } = self;
         let compile = |field: &str, entries: &[Match]| {
             entries.iter().enumerate().map(|(n, entry)| entry.compile(&at.at(field).entry(n))).collect()
         };
@@ -55,6 +62,7 @@ impl Selection {
             },
             matches: compile("matches", matches),
             except: compile("except", except),
+            when: when.as_ref().and_then(|when| compile_when(&at.at("when"), when)),
             key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             max_keys: None,
@@ -62,4 +70,11 @@ impl Selection {
             kind,
         }
     }
+}
+
+/// Compiles a condition in CEL.
+pub(crate) fn compile_when(at: &Field<'_>, text: &str) -> Option<Expression> {
+    let expression = at.accept(compile_condition(text))?;
+    expression.patterns.iter().for_each(|pattern| at.regex(pattern));
+    Some(expression)
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`listener`]: binds addresses and accepts connections.
 //! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
+//! - [`guard`]: keeps a panic from ending more than a request.
 //! - [`protocol`]: detects which of the two the client speaks.
 //! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests and by [`control_frames`]
 //!   for floods.
@@ -17,6 +18,7 @@ pub(crate) mod connection;
 pub(crate) mod control_frames;
 pub(crate) mod drain;
 pub(crate) mod framing;
+pub(crate) mod guard;
 pub(crate) mod head_timeout;
 pub(crate) mod http1;
 mod http2;

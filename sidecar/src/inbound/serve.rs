@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::TcpStream;
@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
+use crate::inbound::guard::{Panicked, guard};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Protocol};
 use crate::inbound::table::activity::Stage;
@@ -21,6 +22,7 @@ use crate::inbound::{http1, http2};
 use crate::memory::BUDGET;
 use crate::proxy::Proxy;
 use crate::socket;
+use crate::upstream::response_body::ResponseBody;
 
 /// Time after the sidecar stops in which a connection without any bytes may still send its first.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
@@ -69,7 +71,13 @@ pub(super) async fn serve(
             if protocol == Protocol::Http2 {
                 BUDGET.ready().await;
             }
-            let response = handler.proxy.respond(&handler.connection, request).await;
+            let response = match guard(handler.proxy.respond(&handler.connection, request)).await {
+                Ok(response) => response,
+                Err(Panicked) => {
+                    handler.proxy.metrics.panicked();
+                    internal_error()
+                }
+            };
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
         }
     });
@@ -81,7 +89,7 @@ pub(super) async fn serve(
         }
         Protocol::Http2 => {
             let first_request = async move { first_request.connection.first_request().await };
-            http2::serve(stream, service, first_request, &mut drain, &activity).await
+            http2::serve(stream, service, first_request, &mut drain, &activity, metrics.clone()).await
         }
     };
     match ended {
@@ -89,6 +97,13 @@ pub(super) async fn serve(
         Ok(Some(reason)) => metrics.ended_connection(reason),
         Err(error) => tracing::debug!(%peer, %error, "a client connection failed"),
     }
+}
+
+/// Responds to a request whose handling panicked.
+fn internal_error() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
 }
 
 async fn last_chance(drain: &mut DrainWatch) {

@@ -1,10 +1,10 @@
 //! Everything that is counted, for `/metrics`. No metric is labelled by client.
 //!
 //! - [`registry`]: the one place where the metrics of requests and policies are named.
-//! - [`limit`]: the metrics of one limit; `keys`: the part of its `maxKeys` that is in use.
+//! - [`limit`]: the metrics of one limit; `per_limit`: values that limits keep themselves.
 //! - [`store`]: the metrics of the store in use.
 
-mod keys;
 pub(crate) mod limit;
+mod per_limit;
 pub(crate) mod registry;
 pub(crate) mod store;

@@ -15,8 +15,8 @@ use sluice_limiter::Rate;
 use crate::config::stores::CurrentLimiters;
 use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
-use crate::metrics::keys::KeyUsages;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
+use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
@@ -70,11 +70,13 @@ pub(crate) struct Metrics {
     adaptive: [Family<LimitLabels, Gauge>; 3],
     overflowed: Family<LimitLabels, Counter>,
     key_usages: KeyUsages,
+    expression_errors: ExpressionErrors,
     policies: Family<PolicyInfoLabels, Gauge>,
     replicas: Family<PolicyLabels, Gauge>,
     upstream_errors: Family<ReasonLabels, Counter>,
     refused_requests: Family<ReasonLabels, Counter>,
     ended_connections: Family<ReasonLabels, Counter>,
+    panics: Counter,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
     /// Open connections of clients.
@@ -126,6 +128,8 @@ impl Metrics {
         );
         let key_usages = KeyUsages::default();
         registry.register_collector(Box::new(key_usages.clone()));
+        let expression_errors = ExpressionErrors::default();
+        registry.register_collector(Box::new(expression_errors.clone()));
         let policies = Family::default();
         registry.register("policy_info", "Active policies with their hash", policies.clone());
         let replicas = Family::default();
@@ -152,6 +156,12 @@ impl Metrics {
             "Connections of clients that the sidecar ended by a timeout or to make room for others",
             ended_connections.clone(),
         );
+        let panics = Counter::default();
+        registry.register(
+            "panics",
+            "Requests and connections that ended by a defect of the sidecar",
+            panics.clone(),
+        );
         let unlimited = Gauge::default();
         registry.register(
             "sidecar_unlimited",
@@ -173,11 +183,13 @@ impl Metrics {
             adaptive,
             overflowed,
             key_usages,
+            expression_errors,
             policies,
             replicas,
             upstream_errors,
             refused_requests,
             ended_connections,
+            panics,
             unlimited,
             connections,
             registry,
@@ -205,6 +217,8 @@ impl Metrics {
             KeyMetrics { overflowed, usage: limit.key_usage.clone() }
         });
         self.key_usages.set(&policy, &limit.name, keys.is_some().then_some(&limit.key_usage));
+        let errors = limit.has_expressions().then_some(&limit.expression_errors);
+        self.expression_errors.set(&policy, &limit.name, errors);
         let waits = limit.rate_sets().iter().flat_map(RateSet::deciding).any(Rate::delays);
         let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
@@ -261,6 +275,10 @@ impl Metrics {
 
     pub(crate) fn refused_request(&self, reason: &'static str) {
         self.refused_requests.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.panics.inc();
     }
 
     pub(crate) fn ended_connection(&self, reason: EndReason) {

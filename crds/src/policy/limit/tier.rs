@@ -9,14 +9,22 @@ use crate::policy::{Match, Rate};
 /// Some requests of a limit, and what it admits of them: exactly one of rates, unlimited and deny.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.matches) || has(self.when)").message("at least one of matches, when must be set"))]
 pub struct Tier {
     /// Name of the tier, unique in the limit.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Requests of the tier: those that match at least one entry. Where applications understand a path in different ways,
-    /// a tier with `deny` applies if any of them matches, and other tiers only if all do.
+    /// a tier with `deny` applies if any of them matches, and other tiers only if all do. At least one of `matches` and `when`
+    /// is required.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub matches: Vec<Match>,
+    /// Condition in CEL that requests of the tier must fulfil too. An error counts as fulfilled in a tier with `deny`, and as
+    /// not fulfilled in others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub when: Option<String>,
     /// Treatment of these requests.
     #[serde(flatten)]
     pub allowance: Allowance,

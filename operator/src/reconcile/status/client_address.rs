@@ -32,9 +32,7 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         | KeyPart::Host
         | KeyPart::GrpcMethod => false,
     };
-    let depends = |limit: &CompiledLimit| {
-        limit.key.iter().any(uses_address) || limit.conditions().any(|entry| !entry.client_cidrs.is_empty())
-    };
+    let depends = |limit: &CompiledLimit| limit.key.iter().any(uses_address) || limit.reads_address();
     if !policy.limits.iter().any(depends) {
         return None;
     }

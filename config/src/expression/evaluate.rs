@@ -1,0 +1,273 @@
+//! Evaluates expressions. Nothing is allocated but values that have to be put together. Like CEL, `&&` and `||` hide an
+//! error if the other side decides.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::sync::atomic::{self, AtomicU64};
+
+use super::{Attribute, Comparison, Field, Node, Operator, PreparedExpression, TextTest};
+use crate::matches::Purpose;
+use crate::path::Readings;
+use crate::request::RequestAttributes;
+
+/// A value of an expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A text.
+    Text(Cow<'a, str>),
+}
+
+/// The reason why an expression has no value for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EvaluationError {
+    /// A value is not of the type that the expression needs.
+    #[error("a value has another type")]
+    Type,
+    /// A named value occurs several times, and applications disagree which of them counts.
+    #[error("a query parameter or cookie occurs several times, or in a similar spelling")]
+    Repeated,
+    /// A value is not valid UTF-8.
+    #[error("a value is not valid UTF-8")]
+    NotUtf8,
+    /// A text is no integer.
+    #[error("a text is no integer")]
+    NotInteger,
+    /// The result of a calculation is too large, or a division is by zero.
+    #[error("a calculation overflows or divides by zero")]
+    Overflow,
+}
+
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
+
+impl PreparedExpression {
+    /// Reports whether a condition holds for a request. For a limit it holds if any reading of the path fulfils it, and an
+    /// error fulfils it too; for an exemption all readings must. Adds one to `errors` if there is an error.
+    pub fn holds(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: &mut impl FnMut() -> IpAddr,
+        purpose: Purpose,
+        errors: &AtomicU64,
+    ) -> bool {
+        let mut has_error = false;
+        let mut test = |path: &str| match self.evaluate(request, path, address) {
+            Ok(Value::Bool(holds)) => holds,
+            Ok(Value::Int(_) | Value::Text(_)) | Err(_) => {
+                has_error = true;
+                purpose == Purpose::Limit
+            }
+        };
+        let holds = match purpose {
+            _ if !self.reads_path => test(""),
+            Purpose::Limit => path.any(|reading| test(reading.text())),
+            Purpose::Exemption => path.all(|reading| test(reading.text())),
+        };
+        if has_error {
+            errors.fetch_add(1, atomic::Ordering::Relaxed);
+        }
+        holds
+    }
+
+    /// Returns the value of the expression for a request with this path. `address` returns the client's address.
+    pub fn evaluate<'a>(
+        &'a self,
+        request: &RequestAttributes<'a>,
+        path: &'a str,
+        address: &mut impl FnMut() -> IpAddr,
+    ) -> Result<'a> {
+        Evaluation { expression: self, request, path, address }.value(&self.root)
+    }
+}
+
+/// One evaluation.
+struct Evaluation<'e, 'a, F> {
+    expression: &'a PreparedExpression,
+    request: &'e RequestAttributes<'a>,
+    path: &'a str,
+    address: &'e mut F,
+}
+
+impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
+    fn value(&mut self, node: &'a Node) -> Result<'a> {
+        Ok(match node {
+            Node::Bool(value) => Value::Bool(*value),
+            Node::Int(value) => Value::Int(*value),
+            Node::Text(text) => Value::Text(Cow::Borrowed(text)),
+            Node::Attribute(attribute) => Value::Text(match attribute {
+                Attribute::Method => Cow::Borrowed(self.request.method.as_str()),
+                Attribute::Host => Cow::Borrowed(self.request.host().unwrap_or_default()),
+                Attribute::Path => Cow::Borrowed(self.path),
+                Attribute::ClientAddress => Cow::Owned((self.address)().to_string()),
+            }),
+            Node::Field(field) => Value::Text(self.field(field)?.unwrap_or_default()),
+            Node::HasField(field) => Value::Bool(self.field(field)?.is_some()),
+            Node::Not(inner) => Value::Bool(!self.bool(inner)?),
+            Node::All(parts) => Value::Bool(!self.has(parts, false)?),
+            Node::Any(parts) => Value::Bool(self.has(parts, true)?),
+            Node::Compare(comparison, pair) => {
+                let (left, right) = (self.value(&pair.0)?, self.value(&pair.1)?);
+                let ordering = match (&left, &right) {
+                    (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
+                    (Value::Int(left), Value::Int(right)) => left.cmp(right),
+                    (Value::Text(left), Value::Text(right)) => left.cmp(right),
+                    (Value::Bool(_) | Value::Int(_) | Value::Text(_), _) => {
+                        return Err(EvaluationError::Type);
+                    }
+                };
+                Value::Bool(comparison.holds(ordering))
+            }
+            Node::OneOf(value, list) => {
+                let value = self.value(value)?;
+                for other in list {
+                    if self.value(other)? == value {
+                        return Ok(Value::Bool(true));
+                    }
+                }
+                Value::Bool(false)
+            }
+            Node::Test(test, pair) => {
+                let (text, other) = (self.text(&pair.0)?, self.text(&pair.1)?);
+                Value::Bool(match test {
+                    TextTest::StartsWith => text.starts_with(&*other),
+                    TextTest::EndsWith => text.ends_with(&*other),
+                    TextTest::Contains => text.contains(&*other),
+                })
+            }
+            Node::Matches(text, pattern) => {
+                let regex = self.expression.regexes.get(*pattern).ok_or(EvaluationError::Type)?;
+                Value::Bool(regex.is_match(&self.text(text)?))
+            }
+            Node::Size(text) => {
+                let size = self.text(text)?.chars().count();
+                Value::Int(i64::try_from(size).map_err(|_| EvaluationError::Overflow)?)
+            }
+            Node::LowerAscii(text) => {
+                let mut text = self.text(text)?;
+                if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                    text.to_mut().make_ascii_lowercase();
+                }
+                Value::Text(text)
+            }
+            Node::ToInt(text) => {
+                Value::Int(self.text(text)?.parse().map_err(|_| EvaluationError::NotInteger)?)
+            }
+            Node::Calculate(operator, pair) => {
+                let (left, right) = (self.int(&pair.0)?, self.int(&pair.1)?);
+                Value::Int(operator.apply(left, right).ok_or(EvaluationError::Overflow)?)
+            }
+            Node::Negate(inner) => {
+                Value::Int(self.int(inner)?.checked_neg().ok_or(EvaluationError::Overflow)?)
+            }
+            Node::If(parts) => {
+                let (condition, yes, no) = &**parts;
+                return if self.bool(condition)? { self.value(yes) } else { self.value(no) };
+            }
+        })
+    }
+
+    fn bool(&mut self, node: &'a Node) -> std::result::Result<bool, EvaluationError> {
+        match self.value(node)? {
+            Value::Bool(value) => Ok(value),
+            Value::Int(_) | Value::Text(_) => Err(EvaluationError::Type),
+        }
+    }
+
+    fn int(&mut self, node: &'a Node) -> std::result::Result<i64, EvaluationError> {
+        match self.value(node)? {
+            Value::Int(value) => Ok(value),
+            Value::Bool(_) | Value::Text(_) => Err(EvaluationError::Type),
+        }
+    }
+
+    fn text(&mut self, node: &'a Node) -> std::result::Result<Cow<'a, str>, EvaluationError> {
+        match self.value(node)? {
+            Value::Text(value) => Ok(value),
+            Value::Bool(_) | Value::Int(_) => Err(EvaluationError::Type),
+        }
+    }
+
+    /// Reports whether a part has a truth value. An error counts only if none has.
+    fn has(&mut self, parts: &'a [Node], wanted: bool) -> std::result::Result<bool, EvaluationError> {
+        let mut result = Ok(false);
+        for part in parts {
+            match self.bool(part) {
+                Ok(value) if value == wanted => return Ok(true),
+                Ok(_) => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    fn field(&self, field: &Field) -> std::result::Result<Option<Cow<'a, str>>, EvaluationError> {
+        let text = |bytes: Cow<'a, [u8]>| match bytes {
+            Cow::Borrowed(bytes) => {
+                std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| EvaluationError::NotUtf8)
+            }
+            Cow::Owned(bytes) => {
+                String::from_utf8(bytes).map(Cow::Owned).map_err(|_| EvaluationError::NotUtf8)
+            }
+        };
+        match field {
+            Field::Header(name) => {
+                let mut values = self.request.headers.get_all(name).iter();
+                let Some(first) = values.next() else { return Ok(None) };
+                let mut value = text(Cow::Borrowed(first.as_bytes()))?;
+                for other in values {
+                    // As one line, which means the same (RFC 9110, section 5.3).
+                    let other = text(Cow::Borrowed(other.as_bytes()))?;
+                    value.to_mut().push_str(", ");
+                    value.to_mut().push_str(&other);
+                }
+                Ok(Some(value))
+            }
+            Field::Query(name) => {
+                let mut values = self.request.parameters(name);
+                let Some((value, is_exact)) = values.next() else { return Ok(None) };
+                if !is_exact || values.next().is_some() {
+                    return Err(EvaluationError::Repeated);
+                }
+                text(value.into_inner()).map(Some)
+            }
+            Field::Cookie(name) => {
+                let mut values = self.request.written_cookies(name);
+                let Some(value) = values.next() else { return Ok(None) };
+                if values.next().is_some() {
+                    return Err(EvaluationError::Repeated);
+                }
+                text(Cow::Borrowed(value)).map(Some)
+            }
+        }
+    }
+}
+
+impl Comparison {
+    fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Less => ordering.is_lt(),
+            Self::LessOrEqual => ordering.is_le(),
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterOrEqual => ordering.is_ge(),
+        }
+    }
+}
+
+impl Operator {
+    fn apply(self, left: i64, right: i64) -> Option<i64> {
+        match self {
+            Self::Add => left.checked_add(right),
+            Self::Subtract => left.checked_sub(right),
+            Self::Multiply => left.checked_mul(right),
+            Self::Divide => left.checked_div(right),
+            Self::Remainder => left.checked_rem(right),
+        }
+    }
+}
