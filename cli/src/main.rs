@@ -46,10 +46,7 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match Args::parse().command {
         Command::Check { installation, files } => check::check(&files, &(&installation).into()),
-        Command::Run(args) => match {
-            sluice_sidecar::abort_on_other_panics();
-            run::run(*args)
-        } {
+        Command::Run(args) => match run::run(*args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error:#}");

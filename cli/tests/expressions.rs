@@ -79,7 +79,7 @@ fn a_condition_is_checked_with_its_policy() {
             "spec.limits[0].when: has an unknown name \"request.querry.page\"",
         ),
         ("request.cookies", "request.cookie", "spec.limits[1].tiers[0].when: has no list, request.headers"),
-        ("== \"1\" &&", "== \"1\" &", "spec.limits[1].tiers[0].when: is not valid CEL at line 1, column 35"),
+        ("== \"1\" &&", "== \"1\" &", "spec.limits[1].tiers[0].when: is not valid CEL at line 1, column 39"),
         (
             "has(request.query.page) &&",
             "request.path.matches('[') &&",

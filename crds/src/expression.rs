@@ -370,8 +370,7 @@ fn unknown(from: &IdedExpr) -> String {
     path.reverse();
     let name: String = path.join(".").chars().take(80).collect();
     format!(
-        "has an unknown name {:?}: there are request.method, request.host, request.path, request.headers, request.query, \
-         request.cookies and source.address",
-        name
+        "has an unknown name {name:?}: there are request.method, request.host, request.path, request.headers, \
+         request.query, request.cookies and source.address"
     )
 }

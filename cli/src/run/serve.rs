@@ -19,6 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs until a signal arrives.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    sluice_sidecar::abort_on_other_panics();
     logging::init(args.log_format, &args.log)?;
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
 }

@@ -6,10 +6,45 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::atomic::{self, AtomicU64};
 
-use super::{Attribute, Comparison, Field, Node, Operator, PreparedExpression, TextTest};
+use regex::{Regex, RegexBuilder};
+
+use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
 use crate::matches::Purpose;
+use crate::nack::Nack;
 use crate::path::Readings;
 use crate::request::RequestAttributes;
+
+/// Memory limit of a compiled regular expression and of the cache that it fills, in bytes.
+const REGEX_BYTES: usize = 1 << 18;
+
+/// An expression with its regular expressions compiled.
+#[derive(Debug)]
+pub struct PreparedExpression {
+    root: Node,
+    regexes: Vec<Regex>,
+    /// Whether the path decides, which applications read in several ways.
+    reads_path: bool,
+}
+
+impl PreparedExpression {
+    /// Prepares an expression. Fails if a regular expression is not valid.
+    pub fn new(expression: &Expression) -> Result<Self, Nack> {
+        let Expression { patterns, root } = expression;
+        let regexes = patterns.iter().map(|pattern| {
+            RegexBuilder::new(pattern)
+                .size_limit(REGEX_BYTES)
+                .dfa_size_limit(REGEX_BYTES)
+                .build()
+                .map_err(|_| Nack(format!("invalid regular expression {pattern:?}")))
+        });
+        let regexes = regexes.collect::<Result<_, _>>()?;
+        Ok(Self {
+            regexes,
+            reads_path: root.any(&mut |node| *node == Node::Attribute(Attribute::Path)),
+            root: root.clone(),
+        })
+    }
+}
 
 /// A value of an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +77,7 @@ pub enum EvaluationError {
     Overflow,
 }
 
-type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
+type Evaluated<'a> = Result<Value<'a>, EvaluationError>;
 
 impl PreparedExpression {
     /// Reports whether a condition holds for a request. For a limit it holds if any reading of the path fulfils it, and an
@@ -80,7 +115,7 @@ impl PreparedExpression {
         request: &RequestAttributes<'a>,
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
-    ) -> Result<'a> {
+    ) -> Evaluated<'a> {
         Evaluation { expression: self, request, path, address }.value(&self.root)
     }
 }
@@ -94,7 +129,7 @@ struct Evaluation<'e, 'a, F> {
 }
 
 impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
-    fn value(&mut self, node: &'a Node) -> Result<'a> {
+    fn value(&mut self, node: &'a Node) -> Evaluated<'a> {
         Ok(match node {
             Node::Bool(value) => Value::Bool(*value),
             Node::Int(value) => Value::Int(*value),
@@ -171,21 +206,21 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
         })
     }
 
-    fn bool(&mut self, node: &'a Node) -> std::result::Result<bool, EvaluationError> {
+    fn bool(&mut self, node: &'a Node) -> Result<bool, EvaluationError> {
         match self.value(node)? {
             Value::Bool(value) => Ok(value),
             Value::Int(_) | Value::Text(_) => Err(EvaluationError::Type),
         }
     }
 
-    fn int(&mut self, node: &'a Node) -> std::result::Result<i64, EvaluationError> {
+    fn int(&mut self, node: &'a Node) -> Result<i64, EvaluationError> {
         match self.value(node)? {
             Value::Int(value) => Ok(value),
             Value::Bool(_) | Value::Text(_) => Err(EvaluationError::Type),
         }
     }
 
-    fn text(&mut self, node: &'a Node) -> std::result::Result<Cow<'a, str>, EvaluationError> {
+    fn text(&mut self, node: &'a Node) -> Result<Cow<'a, str>, EvaluationError> {
         match self.value(node)? {
             Value::Text(value) => Ok(value),
             Value::Bool(_) | Value::Int(_) => Err(EvaluationError::Type),
@@ -193,7 +228,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
     }
 
     /// Reports whether a part has a truth value. An error counts only if none has.
-    fn has(&mut self, parts: &'a [Node], wanted: bool) -> std::result::Result<bool, EvaluationError> {
+    fn has(&mut self, parts: &'a [Node], wanted: bool) -> Result<bool, EvaluationError> {
         let mut result = Ok(false);
         for part in parts {
             match self.bool(part) {
@@ -205,7 +240,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
         result
     }
 
-    fn field(&self, field: &Field) -> std::result::Result<Option<Cow<'a, str>>, EvaluationError> {
+    fn field(&self, field: &Field) -> Result<Option<Cow<'a, str>>, EvaluationError> {
         let text = |bytes: Cow<'a, [u8]>| match bytes {
             Cow::Borrowed(bytes) => {
                 std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| EvaluationError::NotUtf8)

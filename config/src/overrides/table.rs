@@ -122,7 +122,7 @@ impl OverrideTable {
             buckets[n] += buckets[n - 1];
         }
         let entries_at = bytes.len() - rest.len();
-        Ok(Self { plans, entries_at, buckets: buckets.into(), shift, bytes: bytes.clone() })
+        Ok(Self { plans, entries_at, buckets: buckets.into(), shift, bytes })
     }
 
     /// Returns the names of the plans.
@@ -213,7 +213,7 @@ mod tests {
         let bytes = OverrideTable::encode(["deny", "large"], overrides.to_vec()).unwrap();
         for end in 0..bytes.len() {
             let cut = OverrideTable::new(bytes[..end].into());
-            let is_whole = (bytes.len() - end) % ENTRY == 0 && end >= bytes.len() - 3 * ENTRY;
+            let is_whole = (bytes.len() - end).is_multiple_of(ENTRY) && end >= bytes.len() - 3 * ENTRY;
             assert_eq!(cut.is_ok(), is_whole, "{end}");
         }
         let mut unknown = bytes.clone();

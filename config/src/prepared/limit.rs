@@ -264,7 +264,7 @@ struct Exceptions {
 #[derive(Debug)]
 struct Overrides {
     table: Arc<OverrideTable>,
-    /// What the limit admits with each plan of the table.
+    /// Result of each plan of the table.
     plans: Vec<Choice>,
 }
 

@@ -7,9 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
+use super::loaded::{LoadedPolicy, PendingPolicy};
 use super::problem::Problem;
 use super::yaml::{Node, line_of};
-use super::{LoadedPolicy, PendingPolicy};
 use crate::policy::{ContentKind, ContentRef};
 
 /// A Secret or ConfigMap.

@@ -2,19 +2,22 @@
 //!
 //! - [`yaml`]: YAML values that keep their lines.
 //! - [`content`]: Secrets and ConfigMaps, whose content policies refer to.
+//! - [`loaded`]: policies and stores from a file.
 //! - [`metadata`]: checks of an object's metadata.
 //! - [`problem`]: problems in a file.
 
 mod content;
+pub mod loaded;
 mod metadata;
 pub mod problem;
 mod yaml;
 
 use serde_json::Value;
 use serde_saphyr::Spanned;
-use sluice_config::CompiledPolicy;
 
 use self::content::Content;
+use self::loaded::PendingPolicy;
+pub use self::loaded::{LoadedPolicy, LoadedStore};
 use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
@@ -22,47 +25,10 @@ use crate::compile::installation::Installation;
 use crate::compile::{Compiled, compile, compile_store};
 use crate::overrides::OverrideSources;
 use crate::policy::ContentKind;
-use crate::store::CompiledStore;
 use crate::violation::Violation;
 
 /// Size of the largest file that is read, in bytes.
 pub const MAX_BYTES: usize = 4 << 20;
-
-/// A policy from a file.
-#[derive(Debug, Clone)]
-pub struct LoadedPolicy {
-    /// Namespace of the policy; `default` if the file names none.
-    pub namespace: String,
-    /// Name of the policy.
-    pub name: String,
-    /// The compiled policy.
-    pub compiled: CompiledPolicy,
-    /// Settings that are valid but probably not intended.
-    pub warnings: Vec<Problem>,
-    /// The tables of overrides that the compiled policy refers to.
-    pub tables: Vec<Vec<u8>>,
-    /// References to content that the file does not have. The compiled policy is without it.
-    pub missing: Vec<Problem>,
-}
-
-/// A policy whose references have not been resolved.
-struct PendingPolicy {
-    loaded: LoadedPolicy,
-    overrides: Vec<OverrideSources>,
-    /// The line of each entry in `overrides`.
-    lines: Vec<u64>,
-}
-
-/// A store from a file.
-#[derive(Debug, Clone)]
-pub struct LoadedStore {
-    /// Namespace of the store; `default` if the file names none.
-    pub namespace: String,
-    /// Name of the store.
-    pub name: String,
-    /// The compiled store.
-    pub compiled: CompiledStore,
-}
 
 /// The objects of a file.
 #[derive(Debug, Clone, Default)]
@@ -76,7 +42,7 @@ pub struct Loaded {
 /// An object of a file.
 enum LoadedObject {
     Policy(Box<PendingPolicy>),
-    Store(LoadedStore),
+    Store(Box<LoadedStore>),
     Content(Content),
     /// An object of a kind that is none of ours.
     Other,
@@ -148,7 +114,7 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
                 let (namespace, name) = (&store.namespace, &store.name);
                 let same = |other: &LoadedStore| other.namespace == *namespace && other.name == *name;
                 if add("RateLimitStore", namespace, name, loaded.stores.iter().any(same)) {
-                    loaded.stores.push(store);
+                    loaded.stores.push(*store);
                 }
             }
             Ok(LoadedObject::Other) => {}
@@ -252,7 +218,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
         Kind::Store => {
             let compiled = compile_store(&object).map_err(located)?;
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-            Ok(LoadedObject::Store(LoadedStore { namespace, name, compiled }))
+            Ok(LoadedObject::Store(Box::new(LoadedStore { namespace, name, compiled })))
         }
     }
 }

@@ -197,7 +197,7 @@ impl Limit {
         }
         match (self.plans.is_empty(), self.overrides_from.is_empty()) {
             (false, true) => {
-                at.at("plans").warning("has no effect without `overridesFrom`, which gives plans to clients")
+                at.at("plans").warning("has no effect without `overridesFrom`, which gives plans to clients");
             }
             (_, false) if self.selection.key.is_none() => {
                 at.at("overridesFrom").violation("needs a key, whose first part is the client: set `key`");

@@ -69,7 +69,7 @@ impl From<ConfigMap> for Content {
     }
 }
 
-/// What is known of an object that another refers to.
+/// State of an object that another refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reference {
     /// It has not been read yet.

@@ -1,8 +1,8 @@
-//! What each owner wants to be watched. Something is watched while an owner wants it.
+//! Watches and their owners. Something is watched while an owner wants it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What each owner wants.
+/// Everything that each owner wants to be watched.
 pub struct Wanted<O, T>(BTreeMap<O, BTreeSet<T>>);
 
 impl<O, T> Default for Wanted<O, T> {

@@ -64,7 +64,6 @@ impl PublishedForms {
 
 impl Publication {
     /// Returns the publication of a policy to the selected pods.
-    #[must_use]
     pub fn new(
         selector: PodSelector,
         pods: PodSelection,

@@ -18,7 +18,7 @@ use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
-use crate::reconcile::contents::Tables;
+use crate::reconcile::tables::Tables;
 use crate::store::resolve::Resolutions;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.

@@ -17,8 +17,8 @@ use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
-use crate::reconcile::contents::Problem;
 use crate::reconcile::select_pods::SelectedPods;
+use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
 
 /// A policy that was compiled successfully.

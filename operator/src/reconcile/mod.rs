@@ -5,6 +5,7 @@
 //! - [`mod@compile`]: validates and compiles the policy. Pure.
 //! - [`mod@select_pods`]: finds out which pods the policy selects.
 //! - [`contents`]: resolves the Secrets and ConfigMaps that the policy refers to.
+//! - [`tables`]: builds the tables of overrides.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
 //!   requests to the API server.
@@ -29,3 +30,4 @@ pub mod publish;
 pub mod report;
 pub mod select_pods;
 pub mod status;
+pub mod tables;

@@ -6,10 +6,11 @@ use sluice_crds::Violation;
 
 use crate::distribution::publication::{Blob, Publication, edit_hash};
 use crate::object_key::PolicyKey;
-use crate::reconcile::contents::{Problem, Resolution};
+use crate::reconcile::contents::Resolution;
 use crate::reconcile::context::Context;
 use crate::reconcile::facts::{Compiled, Outcome};
 use crate::reconcile::select_pods::select_pods;
+use crate::reconcile::tables::Problem;
 
 /// Publishes the result of compiling `object` and of resolving what it refers to. Returns `None`, and publishes nothing,
 /// if the policy has been edited or deleted meanwhile. Fails if the policy cannot be encoded.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::Allowance;
 
-/// What the limit admits of a client with this plan: exactly one of rates, unlimited and deny.
+/// Treatment of a client with this plan: exactly one of rates, unlimited and deny.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {

@@ -5,8 +5,8 @@ use sluice_crds::conditions::{reasons, types};
 use super::finding::Finding;
 use super::observed::Observed;
 use super::text::sentences;
-use crate::reconcile::contents::Problem;
 use crate::reconcile::facts::{Outcome, StoreFact};
+use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
 
 /// Describes content that cannot be used, and what holds until it can.

@@ -1,0 +1,43 @@
+//! Policies and stores from a file.
+
+use sluice_config::CompiledPolicy;
+
+use super::problem::Problem;
+use crate::overrides::OverrideSources;
+use crate::store::CompiledStore;
+
+/// A policy from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedPolicy {
+    /// Namespace of the policy; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the policy.
+    pub name: String,
+    /// The compiled policy.
+    pub compiled: CompiledPolicy,
+    /// Settings that are valid but probably not intended.
+    pub warnings: Vec<Problem>,
+    /// The tables of overrides that the compiled policy refers to.
+    pub tables: Vec<Vec<u8>>,
+    /// References to content that the file does not have. The compiled policy is without it.
+    pub missing: Vec<Problem>,
+}
+
+/// A policy whose references have not been resolved.
+pub(super) struct PendingPolicy {
+    pub(super) loaded: LoadedPolicy,
+    pub(super) overrides: Vec<OverrideSources>,
+    /// The line of each entry in `overrides`.
+    pub(super) lines: Vec<u64>,
+}
+
+/// A store from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedStore {
+    /// Namespace of the store; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the store.
+    pub name: String,
+    /// The compiled store.
+    pub compiled: CompiledStore,
+}
