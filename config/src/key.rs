@@ -9,12 +9,11 @@ use http::HeaderName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
-use smallvec::SmallVec;
 
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
 use crate::nack::Nack;
-use crate::path::{Readings, fold};
+use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, Text};
 
 #[cfg(test)]
@@ -257,15 +256,6 @@ fn parameter<'a>(request: &RequestAttributes<'a>, name: &str) -> Option<Text<'a>
 fn grpc_method(path: &str) -> Option<&str> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     (!service.is_empty() && !method.is_empty() && !method.contains('/')).then(|| &path[1..])
-}
-
-/// Returns a text without the difference of upper and lower case.
-fn folded(text: &str) -> SmallVec<[u8; 128]> {
-    if text.is_ascii() {
-        text.bytes().map(|byte| byte.to_ascii_lowercase()).collect()
-    } else {
-        SmallVec::from_vec(fold(text).into_bytes())
-    }
 }
 
 fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {

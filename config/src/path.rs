@@ -13,6 +13,8 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
 /// The readings of one path.
 #[derive(Debug, Clone)]
 pub struct Readings<'a> {
@@ -155,6 +157,15 @@ impl<'a> Reading<'a> {
     pub fn text(&self) -> &str {
         &self.text
     }
+
+    /// Returns the text without the difference of upper and lower case.
+    #[must_use]
+    pub fn folded(&self) -> SmallVec<[u8; 128]> {
+        match &self.folded {
+            Some(folded) => SmallVec::from_slice(folded.as_bytes()),
+            None => folded(&self.text),
+        }
+    }
 }
 
 impl PathText {
@@ -187,6 +198,16 @@ impl PathText {
         let Some((start, rest)) = path.split_at_checked(prefix.len()) else { return false };
         let begins = if ignores_case { start.eq_ignore_ascii_case(prefix) } else { start == prefix };
         begins && (rest.is_empty() || rest[0] == b'/')
+    }
+}
+
+/// Returns a text without the difference of upper and lower case.
+#[must_use]
+pub fn folded(text: &str) -> SmallVec<[u8; 128]> {
+    if text.is_ascii() {
+        text.bytes().map(|byte| byte.to_ascii_lowercase()).collect()
+    } else {
+        SmallVec::from_vec(fold(text).into_bytes())
     }
 }
 

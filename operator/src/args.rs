@@ -174,12 +174,12 @@ pub struct Quotas {
     #[arg(long, env = "SLUICE_MAX_POLICIES_PER_NAMESPACE", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_policies_per_namespace: u32,
-    /// Maximum number of enforced limits of all policies of a pod. With those in shadow mode, twice as many.
-    #[arg(long, env = "SLUICE_MAX_LIMITS_PER_POD", default_value_t = 32)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=32))]
+    /// Maximum number of limits of all policies of a pod.
+    #[arg(long, env = "SLUICE_MAX_LIMITS_PER_POD", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_limits_per_pod: u32,
     /// Maximum size of all policies of a pod in bytes, as compiled JSON.
-    #[arg(long, env = "SLUICE_MAX_BYTES_PER_POD", default_value_t = 256 << 10)]
+    #[arg(long, env = "SLUICE_MAX_BYTES_PER_POD", default_value_t = 1 << 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1_024..=4_194_304))]
     pub max_bytes_per_pod: u32,
     /// Text that follows "ask" in a refusal, such as: the platform team in #platform

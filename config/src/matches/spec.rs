@@ -30,6 +30,19 @@ pub struct Match {
     pub client_cidrs: Vec<IpNet>,
 }
 
+impl Match {
+    /// Returns the number of regular expressions. A template becomes one.
+    #[must_use]
+    pub fn regexes(&self) -> usize {
+        let in_path = self.path.as_ref().is_some_and(|path| match path.pattern {
+            PathPattern::Template(_) | PathPattern::Regex(_) => true,
+            PathPattern::Exact(_) | PathPattern::Prefix(_) => false,
+        });
+        let values = [&self.headers, &self.query, &self.cookies].into_iter().flatten();
+        usize::from(in_path) + values.filter(|entry| matches!(entry.value, ValueMatch::Regex(_))).count()
+    }
+}
+
 /// A condition on the path. It holds if any [reading](crate::path::Readings) of the path fulfils it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

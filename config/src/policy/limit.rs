@@ -124,16 +124,27 @@ impl CompiledLimit {
         self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
     }
 
-    /// Reports whether a condition looks at the address of the client.
-    pub fn reads_address(&self) -> bool {
+    /// Iterates over all expressions: those of the limit and of its tiers.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let tiers = match &self.kind {
             LimitKind::Rates(rates) => rates.tiers.as_slice(),
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
         };
-        let mut expressions = self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref()));
-        expressions.any(|expression| {
+        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref()))
+    }
+
+    /// Reports whether a condition looks at the address of the client.
+    pub fn reads_address(&self) -> bool {
+        self.expressions().any(|expression| {
             expression.root.any(&mut |node| *node == Node::Attribute(Attribute::ClientAddress))
         }) || self.conditions().any(|condition| !condition.client_cidrs.is_empty())
+    }
+
+    /// Returns the number of regular expressions in all conditions. A template becomes one.
+    #[must_use]
+    pub fn regexes(&self) -> usize {
+        let in_conditions = self.conditions().map(Match::regexes).sum::<usize>();
+        in_conditions + self.expressions().map(|expression| expression.patterns.len()).sum::<usize>()
     }
 
     /// Returns the number of keys that the store keeps at most; 0 for any number. A limit with one key for all clients

@@ -18,6 +18,7 @@ use crate::overrides::{DENY, OverrideTable, UNLIMITED};
 use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Rates, Slots};
 use crate::prepared::blobs::Blobs;
+use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
 use crate::prepared::rejection::Rejection;
@@ -42,6 +43,12 @@ pub struct PreparedLimit {
     pub key_usage: Arc<KeyUsageMeter>,
     /// The response to a request that the limit denies.
     pub rejection: Arc<Rejection>,
+    /// Whether the limit applies to every request that is not exempt.
+    pub applies_to_all: bool,
+    /// Conditions on requests, which an index reads.
+    pub conditions: Vec<Match>,
+    /// Number of regular expressions. Each takes memory.
+    pub regexes: usize,
     /// Number of requests for which a condition in CEL had no value.
     pub expression_errors: Arc<AtomicU64>,
     matches: Vec<Matcher>,
@@ -121,6 +128,9 @@ impl PreparedLimit {
             except: matchers(&limit.except, Purpose::Exemption)?,
             when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
             expression_errors: Arc::default(),
+            applies_to_all: applies_to_all(limit),
+            conditions: limit.matches.clone(),
+            regexes: limit.regexes(),
             key: KeyBuilder::new(&limit.key, limit.on_missing)?,
         })
     }

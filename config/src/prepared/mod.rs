@@ -3,11 +3,13 @@
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit; [`rate_set`]: its sets of rates.
 //! - [`blobs`]: content that policies refer to by its hash.
+//! - [`index`]: finds the limits that may apply to a request.
 //! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
 //! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
 pub mod blobs;
+pub mod index;
 pub mod key_usage;
 pub mod limit;
 pub mod policy;

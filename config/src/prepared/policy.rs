@@ -113,18 +113,20 @@ impl PreparedPolicy {
         client_address::resolve(config, peer, request.headers)
     }
 
-    /// Returns the limits that apply to a request, by their index, each with the client and the rates that decide.
-    /// Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited. `path` has
-    /// the readings of the request's path.
+    /// Returns those of some limits that apply to a request, by their index, each with the client and the rates that
+    /// decide. Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited.
+    /// `path` has the readings of the request's path.
     pub fn identify<'a>(
         &'a self,
+        limits: impl Iterator<Item = usize> + 'a,
         request: &'a RequestAttributes<'a>,
         path: &'a Readings<'a>,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identified)> + 'a {
         let is_preflight = request.is_preflight();
         let mut address = None;
-        self.limits.iter().enumerate().filter_map(move |(index, limit)| {
+        limits.filter_map(move |index| {
+            let limit = self.limits.get(index)?;
             let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
             if !limit.matches(request, path, &mut resolve) {
                 return None;

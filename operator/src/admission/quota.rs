@@ -11,6 +11,7 @@ use kube::core::{Expression, Selector};
 use serde_json::Value;
 use sluice_crds::compile::Compiled;
 use sluice_crds::{Installation, compile};
+use sluice_store::MAX_COUNTERS;
 use tokio::sync::Semaphore;
 
 use self::namespace::Namespace;
@@ -41,26 +42,28 @@ fn likely_labels(selector: &Selector) -> BTreeMap<String, String> {
 /// The parts of a policy that grow by an edit, and so are checked. A new policy grows in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Growth {
-    enforced: bool,
-    all: bool,
+    limits: bool,
+    enforced_for_all: bool,
+    for_all: bool,
     bytes: bool,
 }
 
 impl Growth {
-    const ALL: Self = Self { enforced: true, all: true, bytes: true };
+    const ALL: Self = Self { limits: true, enforced_for_all: true, for_all: true, bytes: true };
 
     fn new(old: Option<&Usage>, new: &Usage) -> Self {
         // With other pods, the policy is new for some pods.
         let same = old.filter(|old| old.pods == new.pods);
         same.map_or(Self::ALL, |old| Self {
-            enforced: new.enforced > old.enforced,
-            all: new.enforced + new.shadow > old.enforced + old.shadow,
+            limits: new.limits > old.limits,
+            enforced_for_all: new.enforced_for_all > old.enforced_for_all,
+            for_all: new.for_all() > old.for_all(),
             bytes: new.bytes > old.bytes,
         })
     }
 
     fn is_any(self) -> bool {
-        self.enforced || self.all || self.bytes
+        self.limits || self.enforced_for_all || self.for_all || self.bytes
     }
 }
 
@@ -131,7 +134,8 @@ impl Quotas {
         let others = others.filter(|(usage, selector)| selects(usage, selector)).map(|(usage, _)| usage);
         let all: Vec<_> = others.chain([new]).collect();
         let sum = |part: fn(&Usage) -> usize| all.iter().map(|usage| part(usage)).sum::<usize>();
-        let (enforced, shadow, bytes) = (sum(|u| u.enforced), sum(|u| u.shadow), sum(|u| u.bytes));
+        let (limits, bytes) = (sum(|usage| usage.limits), sum(|usage| usage.bytes));
+        let (enforced_for_all, for_all) = (sum(|usage| usage.enforced_for_all), sum(Usage::for_all));
         let (max, max_bytes) = (self.max_limits_per_pod as usize, self.max_bytes_per_pod as usize);
         // The labels of pods are not for everyone to see, but the caller knows the policy.
         let of_pods = || {
@@ -139,15 +143,21 @@ impl Quotas {
                 if all.len() == 1 { "1 policy".to_owned() } else { format!("{} policies", all.len()) };
             format!("{} would have {policies}", new.pods_text())
         };
-        if growth.enforced && enforced > max {
-            return Some(format!("{} with {enforced} limits, and the quota is {max}", of_pods()));
-        }
-        if growth.all && enforced + shadow > 2 * max {
-            let (all, max) = (enforced + shadow, 2 * max);
+        if growth.enforced_for_all && enforced_for_all > MAX_COUNTERS {
             return Some(format!(
-                "{} with {all} limits, those in Shadow included, and the quota is {max}",
+                "{} with {enforced_for_all} limits for every request, and a request can meet {MAX_COUNTERS}",
                 of_pods()
             ));
+        }
+        if growth.for_all && for_all > 2 * MAX_COUNTERS {
+            let max = 2 * MAX_COUNTERS;
+            return Some(format!(
+                "{} with {for_all} limits for every request, those in Shadow included, and a request can meet {max}",
+                of_pods()
+            ));
+        }
+        if growth.limits && limits > max {
+            return Some(format!("{} with {limits} limits, and the quota is {max}", of_pods()));
         }
         (growth.bytes && bytes > max_bytes)
             .then(|| format!("{} of {bytes} bytes, and the quota is {max_bytes}", of_pods()))

@@ -7,47 +7,100 @@ use sluice_config::policy::Mode;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_store::MAX_COUNTERS;
 
+/// Largest number of limits of a pod. A request is compared with those that its path and host allow.
+const MAX_LIMITS: usize = 1000;
+/// Largest number of templates and regular expressions of a pod. Each takes memory.
+const MAX_REGEXES: usize = 256;
 /// Largest size of all tables of overrides together, in bytes.
 const MAX_OVERRIDES: usize = 16 << 20;
 
 /// A policy with the UID of its object.
 pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 
-/// Splits policies into those that can be active together and those that cannot, with the reason. Earlier
-/// policies take precedence. A check holds at most [`MAX_COUNTERS`] counters, and a request may match all
-/// limits. Limits in shadow mode have checks of their own. As many again are allowed, and together with them no more
-/// than that, so that turning all policies to Shadow never fails.
-pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
-    let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
-    let (mut enforced, mut shadow, mut overrides) = (0, 0, 0);
-    for candidate in policies {
-        let (uid, policy) = candidate;
-        let own_shadow = policy.limits.iter().filter(|limit| limit.mode == Mode::Shadow).count();
-        let own_enforced = policy.limits.len() - own_shadow;
-        let same_name =
-            |other: &PreparedPolicy| other.namespace == policy.namespace && other.name == policy.name;
-        let own_overrides: usize =
-            policy.limits.iter().filter_map(|limit| Some(limit.overrides()?.size())).sum();
-        let all = enforced + shadow + policy.limits.len();
-        if enforced + own_enforced > MAX_COUNTERS || all > 2 * MAX_COUNTERS {
-            let reason = format!(
-                "the policies of this pod have more than {MAX_COUNTERS} limits together, or more than {} with those \
-                 in Shadow: merge or remove some",
+/// The part of a pod's bounds that policies take.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// All limits.
+    limits: usize,
+    /// Limits for every request that are enforced, and those in shadow mode.
+    enforced_for_all: usize,
+    shadow_for_all: usize,
+    regexes: usize,
+    /// Size of the tables of overrides, in bytes.
+    overrides: usize,
+}
+
+impl Size {
+    fn of(policy: &PreparedPolicy) -> Self {
+        let limits = &policy.limits;
+        let for_all = |mode| limits.iter().filter(|limit| limit.applies_to_all && limit.mode == mode).count();
+        Self {
+            limits: limits.len(),
+            enforced_for_all: for_all(Mode::Enforce),
+            shadow_for_all: for_all(Mode::Shadow),
+            regexes: limits.iter().map(|limit| limit.regexes).sum(),
+            overrides: limits.iter().filter_map(|limit| Some(limit.overrides()?.size())).sum(),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            limits: self.limits + other.limits,
+            enforced_for_all: self.enforced_for_all + other.enforced_for_all,
+            shadow_for_all: self.shadow_for_all + other.shadow_for_all,
+            regexes: self.regexes + other.regexes,
+            overrides: self.overrides + other.overrides,
+        }
+    }
+
+    /// Returns the bound that is exceeded. A check holds at most [`MAX_COUNTERS`] counters. Limits in shadow mode have checks
+    /// of their own: as many again are allowed, and together with them no more than that, so that turning all policies to
+    /// Shadow never fails.
+    fn exceeded(self) -> Option<String> {
+        let for_all = self.enforced_for_all + self.shadow_for_all;
+        if self.enforced_for_all > MAX_COUNTERS || for_all > 2 * MAX_COUNTERS {
+            return Some(format!(
+                "the policies of this pod have more than {MAX_COUNTERS} limits for every request, or more than {} with those in \
+                 Shadow: merge or remove some, or add conditions",
                 2 * MAX_COUNTERS
-            );
-            nacked.push((uid.clone(), Nack(reason)));
-        } else if overrides + own_overrides > MAX_OVERRIDES {
-            let reason = format!(
+            ));
+        }
+        if self.limits > MAX_LIMITS {
+            return Some(format!(
+                "the policies of this pod have more than {MAX_LIMITS} limits together: merge or remove some"
+            ));
+        }
+        if self.regexes > MAX_REGEXES {
+            return Some(format!(
+                "the policies of this pod have more than {MAX_REGEXES} templates and regular expressions together: use exact \
+                 paths and prefixes"
+            ));
+        }
+        (self.overrides > MAX_OVERRIDES).then(|| {
+            format!(
                 "the overrides of this pod's policies have more than {} MiB together, at about 21 bytes each: use fewer",
                 MAX_OVERRIDES >> 20
-            );
+            )
+        })
+    }
+}
+
+/// Splits policies into those that can be active together and those that cannot, with the reason. Earlier policies take
+/// precedence.
+pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
+    let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
+    let mut size = Size::default();
+    for candidate in policies {
+        let (uid, policy) = candidate;
+        let same_name =
+            |other: &PreparedPolicy| other.namespace == policy.namespace && other.name == policy.name;
+        let with_candidate = size.plus(Size::of(policy));
+        if let Some(reason) = with_candidate.exceeded() {
             nacked.push((uid.clone(), Nack(reason)));
         } else if accepted.iter().any(|(_, other)| same_name(other)) {
             nacked.push((uid.clone(), Nack("an older policy of this name is still active, until the sidecar learns that it was deleted".into())));
         } else {
-            enforced += own_enforced;
-            shadow += own_shadow;
-            overrides += own_overrides;
+            size = with_candidate;
             accepted.push(candidate);
         }
     }
@@ -71,6 +124,48 @@ mod tests {
             limits.join(",")
         );
         (name.into(), Arc::new(PreparedPolicy::from_json(&json).unwrap()))
+    }
+
+    /// Returns a policy with this number of limits for different paths.
+    fn for_paths(name: &str, limits: usize, pattern: &str) -> IdentifiedPolicy {
+        let limit = |n| {
+            format!(
+                r#"{{"name":"l{n}","mode":"Enforce","matches":[{{"path":{{"pattern":{{"{pattern}":"/{n}"}},"caseSensitive":false}}}}],"onMissing":"Shared","kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":1000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}"#
+            )
+        };
+        let limits: Vec<_> = (0..limits).map(limit).collect();
+        let json = format!(
+            r#"{{"namespace":"n","name":"{name}","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]}}"#,
+            limits.join(",")
+        );
+        (name.into(), Arc::new(PreparedPolicy::from_json(&json).unwrap()))
+    }
+
+    #[test]
+    fn a_pod_has_a_thousand_limits_and_a_policy_beyond_that_is_nacked_by_name() {
+        let nacked = |policies: &[IdentifiedPolicy]| {
+            let nacked = fit(policies).1.into_iter();
+            nacked.map(|(uid, nack)| format!("{uid}: {nack}")).collect::<Vec<_>>()
+        };
+        let (a, b) = (for_paths("a", 968, "exact"), policy("b", 32, "Enforce"));
+        assert_eq!(nacked(&[a.clone(), b.clone()]), [] as [String; 0]);
+        let refused = nacked(&[a.clone(), b, for_paths("c", 1, "prefix")]);
+        assert_eq!(refused.len(), 1);
+        assert!(
+            refused[0].starts_with("c: the policies of this pod have more than 1000 limits"),
+            "{refused:?}"
+        );
+        let refused = nacked(&[
+            for_paths("d", 256, "template"),
+            for_paths("e", 1, "regex"),
+            for_paths("a", 745, "exact"),
+        ]);
+        assert_eq!(refused.len(), 2);
+        assert!(
+            refused[0].starts_with("e: ") && refused[0].contains("more than 256 templates"),
+            "{refused:?}"
+        );
+        assert!(refused[1].starts_with("a: ") && refused[1].contains("more than 1000"), "{refused:?}");
     }
 
     #[test]

@@ -122,8 +122,8 @@ impl Publisher {
         starting.ready().await;
         let mut stores = lock(&self.0.stores);
         if let Some(stores) = stores.switch(&name, &starting) {
-            let policies = self.current().policies.clone();
-            self.0.current.store(Arc::new(Snapshot::new(stores, policies)));
+            let snapshot = self.current().with_stores(stores);
+            self.0.current.store(Arc::new(snapshot));
         }
     }
 

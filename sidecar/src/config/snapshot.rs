@@ -4,8 +4,11 @@
 
 use std::sync::Arc;
 
+use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
-use sluice_config::{KeySecret, PreparedPolicy};
+use sluice_config::prepared::index::LimitIndex as Index;
+use sluice_config::{KeySecret, PreparedPolicy, RequestAttributes};
+use smallvec::SmallVec;
 
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::startup_policy::StartupPolicy;
@@ -18,6 +21,10 @@ pub(crate) struct Snapshot {
     /// The limiter of each store that a policy uses, with the secret that keys are hashed with.
     stores: Vec<(LimiterHandle, KeySecret)>,
     pub(crate) policies: Arc<[ActivePolicy]>,
+    /// Finds the limits of all policies that may apply to a request.
+    index: Arc<Index>,
+    /// Policy and limit of each number in the index.
+    places: Arc<[(u16, u16)]>,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
@@ -38,7 +45,28 @@ impl Snapshot {
     pub(crate) fn new(stores: Vec<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
         let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
         let rejects_ambiguous_paths = policies.iter().any(rejects);
-        Self { stores, policies, denies_all: false, rejects_ambiguous_paths }
+        let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
+        let index = Index::new(limits.map(|limit| limit.conditions.as_slice())).into();
+        let places =
+            (0..).zip(&*policies).flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
+        let places = places.collect();
+        Self { stores, policies, index, places, denies_all: false, rejects_ambiguous_paths }
+    }
+
+    /// Creates a snapshot with the same policies and other stores.
+    pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
+        let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
+        Self { stores, policies, index, places, ..*self }
+    }
+
+    /// Returns policy and limit of those that may apply to a request, in their order.
+    pub(crate) fn candidates(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+    ) -> SmallVec<[(u16, u16); 16]> {
+        let numbers = self.index.candidates(request, path);
+        numbers.into_iter().filter_map(|number| self.places.get(number as usize).copied()).collect()
     }
 
     /// Returns the limiter of a limit's store.

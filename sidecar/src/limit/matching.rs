@@ -8,7 +8,7 @@ use http_body::Body;
 use sluice_config::RequestAttributes;
 use sluice_config::policy::Mode;
 use sluice_config::prepared::{Identified, Refusal};
-use sluice_store::{KeyHash, PlannedCounter};
+use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use smallvec::SmallVec;
 
 use crate::config::snapshot::Snapshot;
@@ -42,6 +42,14 @@ pub(crate) struct MatchedLimits {
 }
 
 impl MatchedLimits {
+    /// Reports whether the request has met as many limits of a mode as it may.
+    fn is_full(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Enforce => self.counters.len() == MAX_COUNTERS,
+            Mode::Shadow => self.shadow.len() == 2 * MAX_COUNTERS,
+        }
+    }
+
     /// Matches a request against all policies of the snapshot.
     pub(crate) fn find<B: Body>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
         let mut matched = Self::default();
@@ -56,11 +64,20 @@ impl MatchedLimits {
             has_body: !request.body().is_end_stream(),
         };
         let path = attributes.path_readings();
-        for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (l, identified) in policy.prepared.identify(&attributes, &path, snapshot.secret(policy)) {
+        let candidates = snapshot.candidates(&attributes, &path);
+        for of_policy in candidates.chunk_by(|(a, _), (b, _)| a == b) {
+            let p = of_policy[0].0;
+            let policy = &snapshot.policies[usize::from(p)];
+            let limits = of_policy.iter().map(|(_, limit)| usize::from(*limit));
+            let secret = snapshot.secret(policy);
+            for (l, identified) in policy.prepared.identify(limits, &attributes, &path, secret) {
                 let limit = &policy.limits[l];
+                if matched.is_full(limit.mode) {
+                    limit.metrics.skipped.inc();
+                    continue;
+                }
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
-                let mut index = LimitIndex { policy: p as u16, limit: l as u16, rates: 0 };
+                let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
                 match (identified, limit.mode) {
                     (Identified::Counted { .. }, _) if limit.adaptive.is_some() => {
                         matched.adaptive.push(index);

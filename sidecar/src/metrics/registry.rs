@@ -230,6 +230,7 @@ impl Metrics {
             admitted: of(&self.decisions, "admitted"),
             denied: of(&self.decisions, denied),
             shadow_denied: of(&self.decisions, "shadow_denied"),
+            skipped: of(&self.decisions, "skipped"),
             fallback_admitted: of(&self.fallbacks, "admitted"),
             fallback_denied: of(&self.fallbacks, "denied"),
             local_quota: ["share_admitted", "share_denied"].map(|outcome| of(&self.fallbacks, outcome)),

@@ -37,7 +37,7 @@ async fn quotas_of_a_pod_hold_for_all_its_policies_together() {
     let (web, api) = (json!({"app": "web"}), json!({"app": "api"}));
     assert_eq!(refusal(&namespace, "p", limits(20, web.clone())).await, None);
     let text = refusal(&namespace, "q", limits(13, web.clone())).await.unwrap();
-    let expected = "pods with app=web would have 2 policies with 33 limits, and the quota is 32. \
+    let expected = "pods with app=web would have 2 policies with 33 limits for every request, and a request can meet 32. \
                     Remove limits or policies, or ask the administrators of Sluice for more";
     assert!(text.contains(expected), "{text}");
     assert_eq!(refusal(&namespace, "q", limits(12, web.clone())).await, None);
@@ -65,8 +65,7 @@ async fn quotas_hold_for_the_pods_of_a_workload_also_before_it_exists() {
     };
     assert_eq!(refusal(&namespace, "p", of_web(20)).await, None);
     let text = refusal(&namespace, "q", of_web(13)).await.unwrap();
-    let expected =
-        "pods of deployment/web, cronjob/report would have 2 policies with 33 limits, and the quota is 32";
+    let expected = "pods of deployment/web, cronjob/report would have 2 policies with 33 limits for every request, and a request can meet 32";
     assert!(text.contains(expected), "{text}");
 
     let labels = json!({"app": "web"});

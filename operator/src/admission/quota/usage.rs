@@ -1,6 +1,7 @@
 //! The share of the quotas that a policy takes.
 
 use sluice_config::policy::Mode;
+use sluice_config::prepared::index::applies_to_all;
 use sluice_crds::compile::Compiled;
 use sluice_crds::policy::{PodSelection, TargetRef};
 
@@ -9,21 +10,32 @@ use sluice_crds::policy::{PodSelection, TargetRef};
 pub(super) struct Usage {
     pub(super) name: String,
     pub(super) pods: PodSelection,
-    pub(super) enforced: usize,
-    pub(super) shadow: usize,
+    /// All limits.
+    pub(super) limits: usize,
+    /// Limits for every request that are enforced, and those in shadow mode.
+    pub(super) enforced_for_all: usize,
+    pub(super) shadow_for_all: usize,
     pub(super) bytes: usize,
 }
 
 impl Usage {
     pub(super) fn new(compiled: &Compiled) -> Self {
-        let shadow = compiled.policy.limits.iter().filter(|limit| limit.mode == Mode::Shadow).count();
+        let limits = &compiled.policy.limits;
+        let for_all =
+            |mode| limits.iter().filter(|limit| limit.mode == mode && applies_to_all(limit)).count();
         Self {
             name: compiled.policy.name.clone(),
             pods: compiled.pods.clone(),
-            enforced: compiled.policy.limits.len() - shadow,
-            shadow,
+            limits: limits.len(),
+            enforced_for_all: for_all(Mode::Enforce),
+            shadow_for_all: for_all(Mode::Shadow),
             bytes: compiled.policy.to_json().len(),
         }
+    }
+
+    /// Returns the number of limits for every request.
+    pub(super) fn for_all(&self) -> usize {
+        self.enforced_for_all + self.shadow_for_all
     }
 
     /// Returns the workloads and Services that the policy refers to for its pods.
