@@ -3,9 +3,11 @@
 //! - [`proxies`]: the sidecar and nginx in front of an upstream; [`load`]: that upstream, and concurrent
 //!   clients.
 //! - [`cpu`]: CPU time a request.
+//! - [`rules`]: CPU time a request with many limits and with each kind of rule.
 //! - [`memory`]: resident memory.
 
 pub(super) mod cpu;
 mod load;
 pub(super) mod memory;
 mod proxies;
+pub(super) mod rules;

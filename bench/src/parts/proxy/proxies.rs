@@ -29,11 +29,23 @@ pub(super) struct Proxy {
 impl Proxy {
     /// Starts the sidecar.
     pub(super) async fn start_sluice(cores: Cores, upstream: SocketAddr) -> anyhow::Result<Self> {
+        let policies = std::fs::read_to_string(peer_file("sluice.yaml"))?;
+        Self::start_sluice_with(cores, upstream, &policies).await
+    }
+
+    /// Starts the sidecar with these policies.
+    pub(super) async fn start_sluice_with(
+        cores: Cores,
+        upstream: SocketAddr,
+        policies: &str,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
+        let file = folder.path().join("policies.yaml");
+        std::fs::write(&file, policies)?;
         let address = free_address();
         let arguments = [
             "run".to_owned(),
-            format!("--policy={}", peer_file("sluice.yaml").display()),
+            format!("--policy={}", file.display()),
             format!("--upstream=http://{upstream}"),
             format!("--listen={address}"),
             format!("--admin={}", free_address()),

@@ -1,0 +1,101 @@
+//! CPU time of the sidecar for a request with many limits, plans of many clients, tiers and conditions in CEL, against
+//! the sidecar with a plain policy. A request meets the same two limits in all of them.
+
+use std::fmt::Write as _;
+
+use super::load::{Responses, load, upstream};
+use super::proxies::Proxy;
+use crate::report::row::{Aim, Row};
+use crate::report::verification::Verification;
+use crate::support::cores::Cores;
+use crate::support::rounds::interleave;
+
+const ROUNDS: u64 = 5;
+const REQUESTS: usize = 40_000;
+const CLIENTS: usize = 1_000;
+const PATH: &str = "/api/orders";
+
+/// Limits of a policy at most.
+const LIMITS_OF_POLICY: usize = 32;
+
+/// Fields of a limit that never denies, but its name.
+const PLAIN: &str = "key: {parts: [{header: {name: x-api-key}}]}, rates: [{requests: 1000000000, per: 1h}]";
+
+/// Measures each against the plain policy.
+pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
+    let upstream = upstream().await?;
+    let mut rows = Vec::new();
+    let tiers = "tiers: [{name: gold, matches: [{headers: [{name: x-plan, exact: gold}]}], unlimited: {}}]";
+    let when = "when: 'request.headers[\"x-internal\"] != \"1\" && !request.path.startsWith(\"/health\")'";
+    let overrides = "plans: [{name: large, rates: [{requests: 2000000000, per: 1h}]}], \
+                     overridesFrom: [{configMapRef: {name: clients, key: plans}}]";
+    let lines: String = (0..100_000).fold(String::new(), |mut lines, n| {
+        let _ = writeln!(lines, "    round-{}-client-{}: large", n / CLIENTS, n % CLIENTS);
+        lines
+    });
+    let config_map = format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: clients}}\ndata:\n  plans: |\n{lines}"
+    );
+    let of_two = |extra: &str| limits(5, 1, extra);
+    for (what, policies, aim) in [
+        ("a thousand limits, 200 of them with a regular expression", limits(1000, 200, ""), Some(1.15)),
+        ("a tier", of_two(tiers), None),
+        ("a condition in CEL", of_two(when), None),
+        ("the plans of 100,000 clients", of_two(overrides) + &config_map, None),
+    ] {
+        // New processes each time: memory that one has touched does not slow the next.
+        let ours = Proxy::start_sluice_with(cores, upstream, &policies).await?;
+        let plain = Proxy::start_sluice_with(cores, upstream, &of_two("")).await?;
+        let row = compare([&ours, &plain], what).await?;
+        rows.push(match aim {
+            Some(aim) => row.with_aim(Aim::RatioAtMost(aim)),
+            None => row,
+        });
+    }
+    Ok(rows)
+}
+
+/// Returns policies with this number of limits, of which a request meets two. `extra` are further fields of one of these.
+fn limits(count: usize, regexes: usize, extra: &str) -> String {
+    let separator = if extra.is_empty() { "" } else { ", " };
+    let mut limits = vec![
+        format!("{{name: all, {PLAIN}{separator}{extra}}}"),
+        format!("{{name: api, matches: [{{path: {{prefix: /api}}}}], {PLAIN}}}"),
+    ];
+    for n in 0..count - limits.len() {
+        let condition = match n {
+            _ if n < regexes => format!("path: {{regex: '/v{n}/[a-z]+/[0-9]+'}}"),
+            _ if n % 3 == 0 => format!("path: {{exact: /service/{n}}}"),
+            _ if n % 3 == 1 => format!("path: {{prefix: /api/{n}}}"),
+            _ => format!("hosts: [h{n}.example]"),
+        };
+        limits.push(format!("{{name: l{n}, matches: [{{{condition}}}], {PLAIN}}}"));
+    }
+    let policies = limits.chunks(LIMITS_OF_POLICY).enumerate().map(|(n, limits)| {
+        format!(
+            "---\napiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p{n:03}}}\nspec:\n  limits:\n  - {}\n",
+            limits.join("\n  - ")
+        )
+    });
+    policies.collect()
+}
+
+async fn compare(proxies: [&Proxy; 2], what: &str) -> anyhow::Result<Row> {
+    let mut totals = [Responses::default(); 2];
+    let rounds = interleave(ROUNDS, async |side, round| {
+        let [ours, plain] = &mut totals;
+        let (proxy, totals) = (side.of(proxies), side.of([ours, plain]));
+        let prefix = format!("round-{round}-client");
+        load(proxy.address, PATH, &prefix, CLIENTS, CLIENTS).await?;
+        let before = proxy.processes.cpu()?;
+        *totals += load(proxy.address, PATH, &prefix, CLIENTS, REQUESTS).await?;
+        Ok(proxy.processes.cpu_since(&before)?.as_secs_f64() * 1e6 / REQUESTS as f64)
+    })
+    .await?;
+    let [ours, plain] = totals;
+    let mut verification = Verification::default();
+    let requests = REQUESTS as u64 * (ROUNDS + 1);
+    verification.expect_both("responses with 200", ours.admitted, plain.admitted, requests);
+    let row = format!("proxy CPU: {what}");
+    Ok(Row::compared(row, "us/request", &rounds, "five limits, of which a request meets two", &verification))
+}
