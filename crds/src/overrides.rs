@@ -1,13 +1,19 @@
 //! Builds the tables of overrides from the lines of Secrets and ConfigMaps: `acme: large`, `sha256:9f86...: unlimited`,
 //! `mallory: deny until 2026-12-01T00:00:00Z`. Errors name the line and quote nothing of it, because it may be secret.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
+use sluice_config::key::KeyPart;
 use sluice_config::overrides::{
     ClientDigest, DENY, MAX_ENTRIES, Override, OverrideTable, UNLIMITED, client_digest,
 };
+use sluice_config::path::{folded, normalize};
 use sluice_config::policy::{BlobHash, CompiledPolicy, LimitKind};
+use sluice_config::request::host_of;
 
 use crate::policy::ContentRef;
 
@@ -46,12 +52,14 @@ impl fmt::Display for InvalidLine {
 impl OverrideSources {
     /// Builds the table of the limit from the content of its sources, in their order.
     pub fn build(&self, policy: &CompiledPolicy, content: &[&[u8]]) -> Result<Vec<u8>, Vec<InvalidLine>> {
-        let plans = policy.limits.get(self.limit).map(|limit| match &limit.kind {
+        let limit = policy.limits.get(self.limit);
+        let plans = limit.map(|limit| match &limit.kind {
             LimitKind::Rates(rates) => rates.plans.as_slice(),
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
         });
         let plans: Vec<_> = plans.into_iter().flatten().map(|plan| plan.name.as_str()).collect();
-        build(&[plans, vec![DENY, UNLIMITED]].concat(), &self.sources, content)
+        let part = limit.and_then(|limit| limit.key.first());
+        build(&[plans, vec![DENY, UNLIMITED]].concat(), part, &self.sources, content)
     }
 
     /// Has the limit use the table with this hash.
@@ -66,7 +74,13 @@ impl OverrideSources {
 /// An override and where it stands: the index of the source, and the number of the line.
 type Located = (Override, usize, usize);
 
-fn build(plans: &[&str], sources: &[ContentRef], content: &[&[u8]]) -> Result<Vec<u8>, Vec<InvalidLine>> {
+/// Builds a table of the clients that `part`, the first part of the key, tells apart.
+fn build(
+    plans: &[&str],
+    part: Option<&KeyPart>,
+    sources: &[ContentRef],
+    content: &[&[u8]],
+) -> Result<Vec<u8>, Vec<InvalidLine>> {
     let (mut overrides, mut problems) = (Vec::<Located>::new(), Vec::new());
     let mut add_problem = |source: usize, line, problem| {
         problems.push(InvalidLine { source: sources[source].clone(), line, problem });
@@ -75,7 +89,7 @@ fn build(plans: &[&str], sources: &[ContentRef], content: &[&[u8]]) -> Result<Ve
     'sources: for (source, text) in content.iter().enumerate().take(sources.len()) {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-            match parse(line, plans) {
+            match parse(line, plans, part) {
                 Ok(None) => {}
                 Ok(Some(_)) if overrides.len() == MAX_ENTRIES => {
                     let problem =
@@ -115,7 +129,7 @@ fn build(plans: &[&str], sources: &[ContentRef], content: &[&[u8]]) -> Result<Ve
 }
 
 /// Parses a line, which may be empty or a comment.
-fn parse(line: &[u8], plans: &[&str]) -> Result<Option<Override>, String> {
+fn parse(line: &[u8], plans: &[&str], part: Option<&KeyPart>) -> Result<Option<Override>, String> {
     let line = line.trim_ascii();
     if line.is_empty() || line.starts_with(b"#") {
         return Ok(None);
@@ -134,14 +148,15 @@ fn parse(line: &[u8], plans: &[&str]) -> Result<Option<Override>, String> {
     let plan = plans.iter().position(|name| *name == plan).and_then(|index| u8::try_from(index).ok());
     let plan = plan
         .ok_or_else(|| format!("names a plan that the limit does not have: it has {}", plans.join(", ")))?;
-    Ok(Some(Override { client: parse_client(client)?, plan, until }))
+    Ok(Some(Override { client: parse_client(client, part)?, plan, until }))
 }
 
-fn parse_client(client: &[u8]) -> Result<ClientDigest, &'static str> {
+fn parse_client(client: &[u8], part: Option<&KeyPart>) -> Result<ClientDigest, String> {
     match client {
-        [] => Err("names no client: write `CLIENT: PLAN`"),
+        [] => Err("names no client: write `CLIENT: PLAN`".to_owned()),
         [b'"' | b'\'', ..] => {
-            Err("has a client in quotation marks: write it as it is, or as `sha256:` and its digest")
+            Err("has a client in quotation marks: write it as it is, or as `sha256:` and its digest"
+                .to_owned())
         }
         [b's', b'h', b'a', b'2', b'5', b'6', b':', digits @ ..] => {
             let digits = std::str::from_utf8(digits)
@@ -150,8 +165,35 @@ fn parse_client(client: &[u8]) -> Result<ClientDigest, &'static str> {
             let digits = digits.ok_or("has no SHA-256 after `sha256:`: write it in 64 hexadecimal digits")?;
             Ok(std::array::from_fn(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16).unwrap_or_default()))
         }
-        _ => Ok(client_digest(client)),
+        _ => Ok(client_digest(&written_client(client, part)?)),
     }
+}
+
+/// Returns a client in the form in which requests show it.
+fn written_client<'a>(client: &'a [u8], part: Option<&KeyPart>) -> Result<Cow<'a, [u8]>, String> {
+    let text = std::str::from_utf8(client).ok();
+    Ok(match (part, text) {
+        (Some(KeyPart::Host), Some(host)) => folded(host_of(host)).to_vec().into(),
+        (Some(KeyPart::Path), Some(path)) => folded(&normalize(path)).to_vec().into(),
+        (Some(KeyPart::GrpcMethod), Some(method)) => folded(method).to_vec().into(),
+        (Some(KeyPart::ClientIp { ipv4_prefix, ipv6_prefix }), text) => {
+            let network = text.and_then(|text| {
+                let address = text.parse::<IpAddr>().map(IpNet::from);
+                address.or_else(|_| text.parse::<IpNet>()).ok()
+            });
+            let network = network.ok_or("names no address or network: write 192.0.2.1 or 2001:db8::/64")?;
+            let prefix = if network.addr().is_ipv4() { *ipv4_prefix } else { *ipv6_prefix };
+            if network.prefix_len() != prefix || network.addr() != network.network() {
+                return Err(format!(
+                    "names other addresses than one client: the key takes each network with a prefix of /{prefix} for one"
+                ));
+            }
+            let is_address = prefix == network.max_prefix_len();
+            let text = if is_address { network.addr().to_string() } else { network.to_string() };
+            text.into_bytes().into()
+        }
+        _ => Cow::Borrowed(client),
+    })
 }
 
 /// Parses the time at which an override ends, in seconds since the Unix epoch.

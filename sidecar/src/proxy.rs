@@ -103,6 +103,9 @@ impl Proxy {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }
         let matched = MatchedLimits::find(&snapshot, &request, client.peer);
+        if matched.meets_too_many {
+            return self.refuse(format, InvalidRequest::TooManyLimits);
+        }
         let (admission, mut held) = decide(snapshot.clone(), matched, self.publisher.slots()).await;
         match admission {
             Admission::Unlimited => self.forward(client, format, request, held).await,

@@ -100,23 +100,19 @@ async fn a_policy_whose_overrides_do_not_fit_is_refused_by_name() {
     let redis = Redis::start().await;
     let operator = Operator::start(plane, "overrides-size-system", &redis.url).await;
     let namespace = TestNamespace::create(plane.client().await, "overrides-size").await;
-    // Each limit has 5 MB of the 16 MiB of a pod.
+    // Each limit has 5 MB of the 8 MiB of a pod.
     let lines = |part: usize| (0..50_000).map(|n| format!("t{part}-{n}: large\n")).collect::<String>();
     for n in 0..5 {
         apply(&namespace, &format!("c{n}"), &lines(n)).await;
     }
     let pod = namespace.pod("one", true, json!({"app": "a"})).await;
-    for name in ["a", "b", "c"] {
-        namespace.apply(name, spec(5)).await.unwrap();
-    }
+    namespace.apply("a", spec(5)).await.unwrap();
     let sidecar = Sidecar::start(&namespace, &pod, &operator).await;
-    for name in ["a", "b", "c"] {
-        namespace.wait_for(name, "Programmed", "True Programmed").await;
-    }
-    namespace.apply("d", spec(5)).await.unwrap();
-    let message = namespace.wait_for("d", "Programmed", "False Refused").await;
+    namespace.wait_for("a", "Programmed", "True Programmed").await;
+    namespace.apply("b", spec(5)).await.unwrap();
+    let message = namespace.wait_for("b", "Programmed", "False Refused").await;
     assert!(
-        message.contains("the overrides of this pod's policies have more than 16 MiB together"),
+        message.contains("the overrides of this pod's policies have more than 8 MiB together"),
         "{message}"
     );
     namespace.wait_for("a", "Programmed", "True Programmed").await;

@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::atomic::{self, AtomicU64};
 
+use http::header::HOST;
 use regex::{Regex, RegexBuilder};
 
 use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
@@ -64,7 +65,7 @@ pub enum EvaluationError {
     #[error("a value has another type")]
     Type,
     /// A named value occurs several times, and applications disagree which of them counts.
-    #[error("a query parameter or cookie occurs several times, or in a similar spelling")]
+    #[error("a header, query parameter or cookie occurs several times, or in a similar spelling")]
     Repeated,
     /// A value is not valid UTF-8.
     #[error("a value is not valid UTF-8")]
@@ -136,7 +137,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
             Node::Text(text) => Value::Text(Cow::Borrowed(text)),
             Node::Attribute(attribute) => Value::Text(match attribute {
                 Attribute::Method => Cow::Borrowed(self.request.method.as_str()),
-                Attribute::Host => Cow::Borrowed(self.request.host().unwrap_or_default()),
+                Attribute::Host => self.host()?,
                 Attribute::Path => Cow::Borrowed(self.path),
                 Attribute::ClientAddress => Cow::Owned((self.address)().to_string()),
             }),
@@ -240,6 +241,16 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
         result
     }
 
+    /// Returns the host in lower case. A client may write it in any.
+    fn host(&self) -> Result<Cow<'a, str>, EvaluationError> {
+        let Some(host) = self.request.host() else {
+            let has_host = self.request.headers.contains_key(HOST);
+            return if has_host { Err(EvaluationError::NotUtf8) } else { Ok(Cow::Borrowed("")) };
+        };
+        let is_lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+        Ok(if is_lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
+    }
+
     fn field(&self, field: &Field) -> Result<Option<Cow<'a, str>>, EvaluationError> {
         let text = |bytes: Cow<'a, [u8]>| match bytes {
             Cow::Borrowed(bytes) => {
@@ -252,15 +263,11 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
         match field {
             Field::Header(name) => {
                 let mut values = self.request.headers.get_all(name).iter();
-                let Some(first) = values.next() else { return Ok(None) };
-                let mut value = text(Cow::Borrowed(first.as_bytes()))?;
-                for other in values {
-                    // As one line, which means the same (RFC 9110, section 5.3).
-                    let other = text(Cow::Borrowed(other.as_bytes()))?;
-                    value.to_mut().push_str(", ");
-                    value.to_mut().push_str(&other);
+                let Some(value) = values.next() else { return Ok(None) };
+                if values.next().is_some() {
+                    return Err(EvaluationError::Repeated);
                 }
-                Ok(Some(value))
+                text(Cow::Borrowed(value.as_bytes())).map(Some)
             }
             Field::Query(name) => {
                 let mut values = self.request.parameters(name);
@@ -273,7 +280,8 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
             Field::Cookie(name) => {
                 let mut values = self.request.written_cookies(name);
                 let Some(value) = values.next() else { return Ok(None) };
-                if values.next().is_some() {
+                // Some applications decode it.
+                if values.next().is_some() || value.contains(&b'%') {
                     return Err(EvaluationError::Repeated);
                 }
                 text(Cow::Borrowed(value)).map(Some)

@@ -63,7 +63,7 @@ pub enum Node {
 pub enum Attribute {
     /// The method.
     Method,
-    /// The host that the client names, without a port.
+    /// The host that the client names, without a port and in lower case.
     Host,
     /// A reading of the path.
     Path,

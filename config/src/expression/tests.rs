@@ -46,17 +46,19 @@ fn is_text(value: &Result<Value<'_>, EvaluationError>, expected: &str) -> bool {
 
 #[test]
 fn named_values_are_those_that_all_applications_see() {
-    let headers: [(_, &[u8]); 6] = [
+    let headers: [(_, &[u8]); 8] = [
         ("a", b"1"),
         ("b", b"1"),
         ("b", b"2"),
         ("c", b"\xff"),
         ("cookie", b"s=\"x\"; t=1"),
         ("cookie", b"t=2"),
+        ("cookie", b"u=fre%65"),
+        ("host", b"A.Example:80"),
     ];
     let get = |node| evaluate(node, "/p?q=a%20b&r=1&r=2&S=1", &headers);
     assert!(is_text(&get(header("a")), "1"));
-    assert!(is_text(&get(header("b")), "1, 2"));
+    assert_eq!(get(header("b")), Err(EvaluationError::Repeated));
     assert_eq!(get(header("c")), Err(EvaluationError::NotUtf8));
     assert!(is_text(&get(header("d")), ""));
     let query = |name: &str| Node::Field(Field::Query(name.into()));
@@ -67,6 +69,10 @@ fn named_values_are_those_that_all_applications_see() {
     let cookie = |name: &str| Node::Field(Field::Cookie(name.into()));
     assert!(is_text(&get(cookie("s")), "x"));
     assert_eq!(get(cookie("t")), Err(EvaluationError::Repeated));
+    assert_eq!(get(cookie("u")), Err(EvaluationError::Repeated), "some applications decode it");
+    assert!(is_text(&get(Node::Attribute(Attribute::Host)), "a.example"));
+    let no_text = evaluate(Node::Attribute(Attribute::Host), "/", &[("host", b"\xff")]);
+    assert_eq!(no_text, Err(EvaluationError::NotUtf8));
     let has = |field| get(Node::HasField(field));
     assert_eq!(has(Field::Header("a".into())), Ok(Value::Bool(true)));
     assert_eq!(has(Field::Cookie("z".into())), Ok(Value::Bool(false)));

@@ -31,6 +31,20 @@ pub struct Match {
 }
 
 impl Match {
+    /// Reports whether every request fulfils the conditions.
+    #[must_use]
+    pub fn holds_for_all(&self) -> bool {
+        let Self { path, methods, hosts, headers, query, cookies, client_cidrs } = self;
+        let every_path = path
+            .as_ref()
+            .is_none_or(|path| matches!(&path.pattern, PathPattern::Prefix(root) if root == "/"));
+        let every_client =
+            client_cidrs.is_empty() || client_cidrs.iter().any(|network| network.prefix_len() == 0);
+        let lists =
+            [methods.is_empty(), hosts.is_empty(), headers.is_empty(), query.is_empty(), cookies.is_empty()];
+        every_path && every_client && lists == [true; 5]
+    }
+
     /// Returns the number of regular expressions. A template becomes one.
     #[must_use]
     pub fn regexes(&self) -> usize {

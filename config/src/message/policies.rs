@@ -25,6 +25,10 @@ pub struct Policies {
     /// Policies whose latest edit is invalid. The sidecar keeps the version that it has.
     #[serde(default)]
     pub keep: Vec<PolicyUid>,
+    /// Policies without content that cannot be used. The sidecar keeps the version that it has, and without any applies
+    /// this one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fallback: BTreeMap<PolicyUid, PublishedPolicy>,
 }
 
 /// A compiled policy in the form in which it is sent.

@@ -17,6 +17,17 @@ impl Blobs {
         self.0.entry(BlobHash::of(&bytes)).or_insert_with(|| OverrideTable::new(bytes).map(Arc::new));
     }
 
+    /// Records that content was not taken, which leads to a nack of the policies that refer to it.
+    pub fn refuse(&mut self, hash: BlobHash, nack: Nack) {
+        self.0.entry(hash).or_insert(Err(nack));
+    }
+
+    /// Returns the size of all content, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.values().flatten().map(|table| table.size()).sum()
+    }
+
     /// Reports whether there is content with a hash.
     #[must_use]
     pub fn contains(&self, hash: &BlobHash) -> bool {

@@ -188,5 +188,5 @@ fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Reports whether a limit may apply to any request: nothing that it requires excludes others that require something else.
 #[must_use]
 pub fn applies_to_all(limit: &CompiledLimit) -> bool {
-    limit.matches.is_empty() && limit.when.is_none()
+    limit.when.is_none() && (limit.matches.is_empty() || limit.matches.iter().any(Match::holds_for_all))
 }

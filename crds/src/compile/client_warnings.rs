@@ -3,7 +3,7 @@
 use sluice_config::CompiledPolicy;
 use sluice_config::expression::{Expression, Node};
 use sluice_config::key::KeyPart;
-use sluice_config::matches::{Match, PathPattern};
+use sluice_config::matches::Match;
 use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
 
 use super::field::Field;
@@ -23,23 +23,12 @@ pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl F
 fn warn_of_wide_exemptions<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
     for (n, limit) in policy.limits.iter().enumerate() {
         for (entry, exempt) in limit.except.iter().enumerate() {
-            if exempts_all(exempt) {
+            if exempt.holds_for_all() {
                 let at = limit_at(n).at("except").entry(entry);
                 at.warning("exempts every request, so the limit never applies");
             }
         }
     }
-}
-
-fn exempts_all(exempt: &Match) -> bool {
-    let Match { path, methods, hosts, headers, query, cookies, client_cidrs } = exempt;
-    let every_path =
-        path.as_ref().is_none_or(|path| matches!(&path.pattern, PathPattern::Prefix(root) if root == "/"));
-    let every_client =
-        client_cidrs.is_empty() || client_cidrs.iter().any(|network| network.prefix_len() == 0);
-    let lists =
-        [methods.is_empty(), hosts.is_empty(), headers.is_empty(), query.is_empty(), cookies.is_empty()];
-    every_path && every_client && lists == [true; 5]
 }
 
 /// Warns of keys and tiers that a client can choose, unless another limit counts the same requests in any case.

@@ -11,12 +11,16 @@ use crate::violation::Violation;
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
 const MAX_REGEXES: usize = 64;
 
+/// Largest number of expressions in a policy. Each takes time to compile.
+const MAX_EXPRESSIONS: usize = 64;
+
 /// Everything that was found in a policy.
 #[derive(Debug)]
 pub(crate) struct Report {
     violations: RefCell<Vec<Violation>>,
     warnings: RefCell<Vec<Violation>>,
     regexes: Cell<usize>,
+    expressions: Cell<usize>,
 }
 
 /// The place of a value in a spec.
@@ -29,7 +33,12 @@ pub(crate) struct Field<'a> {
 impl Report {
     /// Starts with the violations of the schema.
     pub(crate) fn new(violations: Vec<Violation>) -> Self {
-        Self { violations: violations.into(), warnings: RefCell::default(), regexes: Cell::new(0) }
+        Self {
+            violations: violations.into(),
+            warnings: RefCell::default(),
+            regexes: Cell::new(0),
+            expressions: Cell::new(0),
+        }
     }
 
     /// Returns the paths of all violations.
@@ -87,6 +96,17 @@ impl<'a> Field<'a> {
     /// Returns the milliseconds of a duration of at most `max_millis`, or reports why it is not valid.
     pub(crate) fn millis(&self, text: &str, max_millis: u64) -> Option<u64> {
         self.accept(duration::up_to(text, max_millis)).map(sluice_limiter::Period::millis)
+    }
+
+    /// Checks the number of expressions in the policy.
+    pub(crate) fn expression(&self) {
+        let number = self.report.expressions.get() + 1;
+        self.report.expressions.set(number);
+        if number == MAX_EXPRESSIONS + 1 {
+            self.violation(format_args!(
+                "is one expression too many: a policy may have at most {MAX_EXPRESSIONS}"
+            ));
+        }
     }
 
     /// Checks a regular expression, and the number of regular expressions in the policy.

@@ -8,8 +8,12 @@ fn source(name: &str) -> ContentRef {
 }
 
 fn table(texts: &[&[u8]]) -> Result<OverrideTable, String> {
+    table_of(None, texts)
+}
+
+fn table_of(part: Option<&KeyPart>, texts: &[&[u8]]) -> Result<OverrideTable, String> {
     let sources: Vec<_> = (0..texts.len()).map(|n| source(&format!("c{n}"))).collect();
-    let bytes = build(&PLANS, &sources, texts)
+    let bytes = build(&PLANS, part, &sources, texts)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     Ok(OverrideTable::new(bytes.into()).unwrap())
 }
@@ -48,7 +52,7 @@ fn lines_give_plans_to_clients() {
 
 #[test]
 fn equal_overrides_give_equal_bytes() {
-    let bytes = |text: &[u8]| build(&PLANS, &[source("c")], &[text]).unwrap();
+    let bytes = |text: &[u8]| build(&PLANS, None, &[source("c")], &[text]).unwrap();
     assert_eq!(bytes(b"a: large\nb: deny"), bytes(b"# More\n\nb: deny\na:   large\n"));
     assert_ne!(bytes(b"a: large"), bytes(b"a: deny"));
 }
@@ -94,4 +98,27 @@ fn a_limit_has_a_bounded_number_of_overrides() {
     assert_eq!(table(&[lines(MAX_ENTRIES).as_bytes()]).unwrap().count(), MAX_ENTRIES);
     let error = table(&[lines(MAX_ENTRIES).as_bytes(), b"another: large"]).unwrap_err();
     assert!(error.starts_with("line 1 in `clients` of the ConfigMap c1 is one too many"), "{error}");
+}
+
+#[test]
+fn a_client_is_written_as_requests_show_it() {
+    let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+    for (part, line, client) in [
+        (&KeyPart::Host, "Shop.Example", Some("shop.example")),
+        (&KeyPart::Path, "/Orders//%61/", Some("/orders/a")),
+        (&KeyPart::GrpcMethod, "shop.Checkout/Pay", Some("shop.checkout/pay")),
+        (&KeyPart::Header("x".into()), "Acme", Some("Acme")),
+        (&ip, "192.0.2.1/32", Some("192.0.2.1")),
+        (&ip, "2001:DB8:0:0::/64", Some("2001:db8::/64")),
+        (&ip, "2001:db8::1", None),
+        (&ip, "2001:db8::1/64", None),
+        (&ip, "10.0.0.0/8", None),
+        (&ip, "acme", None),
+    ] {
+        let table = table_of(Some(part), &[format!("{line}: deny").as_bytes()]);
+        match client {
+            Some(client) => assert!(table.unwrap().find(client.as_bytes()).is_some(), "{line}"),
+            None => assert!(table.unwrap_err().contains(" names "), "{line}"),
+        }
+    }
 }

@@ -24,8 +24,11 @@ use crate::object_key::ObjectKey;
 
 /// Interval at which a watch that fails is tried again, and so the longest time after which a new right is noticed.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// Largest number of objects of a namespace that are watched at the same time. Each may have 1 MiB.
+/// Largest number of objects of a namespace that are watched at the same time.
 const MAX_OF_NAMESPACE: usize = 64;
+/// Largest size of the content of a namespace, and of all content, in bytes.
+const MAX_BYTES_OF_NAMESPACE: usize = 24 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// A Secret or ConfigMap that an object refers to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,8 +85,18 @@ pub enum Reference {
     NotPermitted,
     /// The API server does not answer, or not as expected.
     Unreadable(String),
-    /// The objects of its namespace refer to more objects than are watched.
+    /// There is no room for it: the namespace, or all together, refer to too many or too large objects.
     TooMany,
+}
+
+impl Reference {
+    /// Returns the size of the content, in bytes.
+    fn size(&self) -> usize {
+        match self {
+            Self::Found(content) => content.data.values().map(|value| value.0.len()).sum(),
+            Self::Pending | Self::NotFound | Self::NotPermitted | Self::Unreadable(_) | Self::TooMany => 0,
+        }
+    }
 }
 
 /// The objects that others, the owners, refer to.
@@ -153,15 +166,22 @@ impl<O: Ord + Clone + Send + 'static> References<O> {
         }
         let State { wanted, watched, started } = &mut *state;
         let wanted = wanted.all();
-        watched.retain(|key, _| wanted.contains(key));
+        // Objects for which there was no room are read again, because there may be some now.
+        watched.retain(|key, watched| wanted.contains(key) && watched.reference != Reference::TooMany);
+        let mut counts = BTreeMap::<String, usize>::new();
+        for key in watched.keys() {
+            *counts.entry(key.object.namespace.clone()).or_default() += 1;
+        }
         for key in wanted {
-            let of_namespace =
-                watched.keys().filter(|other| other.object.namespace == key.object.namespace).count();
-            if of_namespace < MAX_OF_NAMESPACE {
-                watched.entry(key).or_insert_with_key(|key| {
-                    *started += 1;
-                    self.start(key, *started)
-                });
+            if watched.contains_key(&key) {
+                continue;
+            }
+            let of_namespace = counts.entry(key.object.namespace.clone()).or_default();
+            if *of_namespace < MAX_OF_NAMESPACE {
+                *of_namespace += 1;
+                *started += 1;
+                let new = self.start(&key, *started);
+                watched.insert(key, new);
             }
         }
     }
@@ -195,6 +215,17 @@ impl<O: Ord + Clone + Send + 'static> References<O> {
 }
 
 impl<O: Ord + Clone> State<O> {
+    /// Reports whether content can be kept beside the other content of its namespace, and of all.
+    fn has_room(&self, key: &ContentKey, new: &Reference) -> bool {
+        let others = self.watched.iter().filter(|(other, _)| *other != key);
+        let sizes: Vec<_> = others.map(|(other, watched)| (other, watched.reference.size())).collect();
+        let of_namespace = sizes.iter().filter(|(other, _)| other.object.namespace == key.object.namespace);
+        let of_namespace = of_namespace.map(|(_, size)| size).sum::<usize>();
+        let total = sizes.iter().map(|(_, size)| size).sum::<usize>();
+        new.size() == 0
+            || (of_namespace + new.size() <= MAX_BYTES_OF_NAMESPACE && total + new.size() <= MAX_BYTES)
+    }
+
     fn is_pending(&self, owner: &O) -> bool {
         let is_pending =
             |key| self.watched.get(key).is_some_and(|watched| watched.reference == Reference::Pending);
@@ -206,6 +237,7 @@ impl<O: Ord + Clone> Shared<O> {
     /// Records the result of a watch. A failure other than a missing right does not replace what was read before.
     fn set(&self, key: &ContentKey, id: u64, new: Reference) {
         let mut state = self.lock();
+        let new = if state.has_room(key, &new) { new } else { Reference::TooMany };
         let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == id) else { return };
         if watched.reference == new
             || matches!((&watched.reference, &new), (Reference::Found(_), Reference::Unreadable(_)))
@@ -288,8 +320,9 @@ pub fn grant<'a>(
 ) -> String {
     let names: String = objects.into_iter().map(|name| format!(" --resource-name={name}")).collect();
     format!(
-        "`kubectl -n {namespace} create role {role} --verb=get,list,watch --resource={}{names} && kubectl -n {namespace} \
-         create rolebinding {role} --role={role} --serviceaccount={operator_namespace}:sluice-operator`",
+        "`kubectl -n {namespace} create role {role} --verb=get,list,watch --resource={}{names} --dry-run=client -o yaml | \
+         kubectl apply -f - && kubectl -n {namespace} create rolebinding {role} --role={role} \
+         --serviceaccount={operator_namespace}:sluice-operator --dry-run=client -o yaml | kubectl apply -f -`",
         kind.resource()
     )
 }

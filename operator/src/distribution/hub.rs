@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_config::PolicyHash;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
@@ -75,10 +74,11 @@ struct DistributedPolicy {
     store: String,
     /// The last valid edit, or `None` if no edit could be published. Sidecars keep it after an invalid edit.
     published: Option<PublishedForms>,
-    /// Hash of that edit without its content.
-    edit: Option<PolicyHash>,
-    /// Content that it refers to.
+    /// Whether only pods without a version of the policy receive it.
+    is_fallback: bool,
+    /// Content that it refers to, and that the one before referred to: pods may still fetch it.
     blobs: Vec<Blob>,
+    previous_blobs: Vec<Blob>,
     /// Time at which the last valid edit was published, under the present mode of the installation.
     published_at: Instant,
     replicas: Replicas,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
-use sluice_config::policy::{BlobHash, Consistency, LimitKind, Mode, OnStoreFailure};
+use sluice_config::policy::{BlobHash, Consistency, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::PodSelection;
 
@@ -22,8 +22,8 @@ pub struct Publication {
     pub forms: PublishedForms,
     /// Content that the policy refers to by its hash.
     pub blobs: Vec<Blob>,
-    /// Hash of the policy without the hashes of its content.
-    pub edit: PolicyHash,
+    /// Whether only pods without a version of the policy receive it, because content that it refers to cannot be used.
+    pub is_fallback: bool,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
     pub needs_replicas: bool,
 }
@@ -76,22 +76,9 @@ impl Publication {
             Consistency::Leased | Consistency::Local => true,
             Consistency::PerPod => false,
         };
-        let (store, edit) = (policy.store.clone(), edit_hash(policy));
-        Ok(Self { selector, pods, store, forms, blobs, edit, needs_replicas })
+        let store = policy.store.clone();
+        Ok(Self { selector, pods, store, forms, blobs, is_fallback: false, needs_replicas })
     }
-}
-
-/// Returns the hash of a policy without the hashes of its content, which change without an edit.
-#[must_use]
-pub fn edit_hash(policy: &CompiledPolicy) -> PolicyHash {
-    let mut policy = policy.clone();
-    for limit in &mut policy.limits {
-        match &mut limit.kind {
-            LimitKind::Rates(rates) => rates.overrides = None,
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => {}
-        }
-    }
-    PolicyHash::of(&policy.to_json())
 }
 
 fn encode(policy: &CompiledPolicy) -> serde_json::Result<PublishedPolicy> {

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use jiff::Timestamp;
 use sluice_config::message::{BLOBS_PATH, REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
+use sluice_config::policy::BlobHash;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -165,7 +166,8 @@ async fn blob(
         return session_has_ended();
     }
     place.is_sidecar();
-    match session.and_then(|name| control.hub.blob(name, &hash)) {
+    let hash = BlobHash::try_from(hash).ok();
+    match session.zip(hash).and_then(|(name, hash)| control.hub.blob(name, &hash)) {
         Some(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
         None => (StatusCode::NOT_FOUND, "no policy of the pod refers to this content\n").into_response(),
     }

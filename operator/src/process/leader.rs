@@ -186,6 +186,7 @@ async fn watch_cluster(context: &Context) {
         // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
         Change::Deleted { uid, namespace, name } => {
             context.hub.remove(&uid);
+            context.compilations.remove(&uid);
             let key = PolicyKey::new(namespace, name);
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, &[]);

@@ -1,20 +1,67 @@
-//! Validates and compiles a policy. Pure.
+//! Validates and compiles a policy, once for each of its edits. Pure.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use sluice_config::CompiledPolicy;
+use sluice_crds::overrides::OverrideSources;
+use sluice_crds::policy::PodSelection;
 use sluice_crds::{Installation, Violation, compile as compile_policy};
-
-use crate::reconcile::facts::Compiled;
 
 #[cfg(test)]
 thread_local! {
-    /// Number of compilations in the current test, which runs in a thread of its own.
-    pub(super) static COMPILATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Number of policies that were asked for in the current test, one for each reconcile. The test runs in a thread of its own.
+    pub(super) static RECONCILES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Compiles a policy for an installation, or returns all its violations.
-pub fn compile(object: &DynamicObject, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
-    #[cfg(test)]
-    COMPILATIONS.set(COMPILATIONS.get() + 1);
+/// A policy that was compiled successfully.
+#[derive(Clone)]
+pub struct Compiled {
+    /// The compiled policy.
+    pub policy: CompiledPolicy,
+    /// The pods that the policy applies to.
+    pub pods: PodSelection,
+    /// The objects with overrides of its limits.
+    pub overrides: Vec<OverrideSources>,
+}
+
+/// Result of compiling a policy: the policy, or all its violations.
+pub type Compilation = Result<Compiled, Vec<Violation>>;
+
+/// The newest edit of each policy, compiled.
+#[derive(Default)]
+pub struct Compilations(Mutex<HashMap<String, (i64, Compilation)>>);
+
+impl Compilations {
+    /// Returns an edit of a policy, compiled for the installation. A policy is reconciled far more often than it is edited.
+    pub fn get(&self, object: &DynamicObject, installation: &Installation) -> Compilation {
+        #[cfg(test)]
+        RECONCILES.set(RECONCILES.get() + 1);
+        let (Some(uid), Some(generation)) = (object.uid(), object.metadata.generation) else {
+            return compile(object, installation);
+        };
+        if let Some((_, known)) = self.lock().get(&uid).filter(|(known, _)| *known == generation) {
+            return known.clone();
+        }
+        let compiled = compile(object, installation);
+        self.lock().insert(uid, (generation, compiled.clone()));
+        compiled
+    }
+
+    /// Forgets a deleted policy.
+    pub fn remove(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (i64, Compilation)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compiles a policy for an installation.
+pub fn compile(object: &DynamicObject, installation: &Installation) -> Compilation {
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
     let sluice_crds::Compiled { policy, pods, overrides, warnings: _ } = compiled;

@@ -9,18 +9,32 @@ use sluice_crds::policy::{ContentKind, ContentRef};
 use crate::cluster::references::{ContentKey, Reference, grant};
 use crate::distribution::publication::Blob;
 use crate::object_key::{ObjectKey, PolicyKey};
+use crate::reconcile::compile::Compiled;
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::Compiled;
 use crate::reconcile::tables::Problem;
+
+/// Length of the names of objects in a command, and of the option before each.
+const MAX_NAMES: usize = 900;
+const NAME_OPTION: usize = " --resource-name=".len();
 
 /// Result of resolving what a policy refers to.
 pub enum Resolution {
     /// The policy refers to this content, by the hashes that it now has.
-    Resolved(Vec<Blob>),
+    Resolved {
+        /// The content.
+        blobs: Vec<Blob>,
+        /// The reasons why newer content cannot be used, instead of which the policy refers to the last that could.
+        unusable: Vec<Problem>,
+    },
     /// This content has not been read yet.
     Unread(ContentRef),
-    /// Content cannot be used.
-    Unusable(Vec<Problem>),
+    /// Content cannot be used, and never could. The policy is without it.
+    Unusable {
+        /// The content of other limits.
+        blobs: Vec<Blob>,
+        /// The reasons.
+        problems: Vec<Problem>,
+    },
 }
 
 /// Watches what a policy refers to, and nothing else for this policy.
@@ -38,49 +52,77 @@ pub async fn read(context: &Context, key: &PolicyKey) {
 
 /// Resolves what a policy refers to, and sets the hashes in the compiled policy.
 pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled) -> Resolution {
-    let (mut blobs, mut problems) = (Vec::<Blob>::new(), Vec::new());
+    let (mut blobs, mut problems, mut is_complete) = (Vec::<Blob>::new(), Vec::new(), true);
+    let mut unusable = Vec::new();
     for of_limit in &compiled.overrides {
         let mut found = Vec::new();
         for source in &of_limit.sources {
             match context.references.get(&content_key(key, source)) {
                 Reference::Pending => return Resolution::Unread(source.clone()),
                 Reference::Found(content) => found.push((source.clone(), content)),
-                unusable => problems.push((source.clone(), unusable)),
+                reference => unusable.push((source.clone(), reference)),
             }
         }
-        if found.len() < of_limit.sources.len() {
-            continue;
-        }
-        match context.tables.build(key, &compiled.policy, of_limit, found).await {
-            Ok(blob) => {
+        let built = if found.len() == of_limit.sources.len() {
+            context.tables.build(key, &compiled.policy, of_limit, found).await
+        } else {
+            Err(Vec::new())
+        };
+        let blob = match built {
+            Ok(blob) => Some(blob),
+            Err(invalid) => {
+                problems.extend(invalid);
+                context.tables.last_good(key, &compiled.policy, of_limit.limit)
+            }
+        };
+        match blob {
+            Some(blob) => {
                 of_limit.set(&mut compiled.policy, blob.hash.clone());
                 blobs.push(blob);
             }
-            Err(invalid) => return Resolution::Unusable(invalid),
+            None => is_complete = false,
         }
     }
-    if problems.is_empty() {
-        return Resolution::Resolved(blobs);
+    unusable.dedup();
+    let of_objects = describe(context, key, &unusable, &compiled.overrides);
+    let problems = of_objects.into_iter().chain(problems).collect();
+    if is_complete {
+        Resolution::Resolved { blobs, unusable: problems }
+    } else {
+        Resolution::Unusable { blobs, problems }
     }
-    Resolution::Unusable(describe(context, key, &problems))
 }
 
-/// Describes objects that cannot be read. Those without a right to read them come first, in one command for each kind.
-fn describe(context: &Context, key: &PolicyKey, unusable: &[(ContentRef, Reference)]) -> Vec<Problem> {
+/// Describes objects that cannot be read. Those without a right to read them come first, with the command that grants it
+/// for all objects of their kind.
+fn describe(
+    context: &Context,
+    key: &PolicyKey,
+    unusable: &[(ContentRef, Reference)],
+    overrides: &[OverrideSources],
+) -> Vec<Problem> {
     let mut problems = Vec::new();
     for kind in [ContentKind::ConfigMap, ContentKind::Secret] {
         let denied = unusable
             .iter()
             .filter(|(source, reference)| source.kind() == kind && *reference == Reference::NotPermitted);
-        let names: BTreeSet<_> = denied.map(|(source, _)| source.field().name.as_str()).collect();
-        if names.is_empty() {
-            continue;
-        }
+        let denied: BTreeSet<_> = denied.map(|(source, _)| source.field().name.as_str()).collect();
+        let Some(first) = denied.first() else { continue };
+        let of_kind = overrides.iter().flat_map(|of_limit| &of_limit.sources);
+        let of_kind = of_kind.filter(|source| source.kind() == kind);
+        let all: BTreeSet<_> = of_kind.map(|source| source.field().name.as_str()).collect();
+        // A message has room for so many. With more, each object has a Role of its own.
+        let names_all = all.iter().map(|name| name.len() + NAME_OPTION).sum::<usize>() <= MAX_NAMES;
+        let (role, names, others) = if names_all {
+            (format!("sluice-{}-{}", key.name, kind.resource()), all, 0)
+        } else {
+            (format!("sluice-{}-{first}", key.name), BTreeSet::from([*first]), denied.len() - 1)
+        };
         let objects = names.iter().copied().collect::<Vec<_>>().join(", ");
-        let role = format!("sluice-{}-{}", key.name, kind.resource());
         let grant = grant(&key.namespace, &role, kind, names, &context.operator_namespace);
+        let others = if others == 0 { String::new() } else { format!(" After that, {others} more.") };
         let message = format!(
-            "The operator may not read the {kind} {objects}. Whoever may grant that in this namespace runs: {grant}."
+            "The operator may not read the {kind} {objects}. Whoever may grant that in this namespace runs: {grant}.{others}"
         );
         problems.push(Problem { reason: reasons::REF_NOT_PERMITTED, message });
     }

@@ -18,6 +18,7 @@ use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
+use crate::reconcile::compile::Compilations;
 use crate::reconcile::tables::Tables;
 use crate::store::resolve::Resolutions;
 
@@ -32,6 +33,8 @@ pub struct Context {
     pub installation: Installation,
     /// Policies as the API server has them.
     pub policies: Policies,
+    /// The same, compiled.
+    pub compilations: Compilations,
     /// Running pods.
     pub pods: Pods,
     /// Workloads that policies refer to.
@@ -105,6 +108,7 @@ impl Context {
             installation,
             operator_namespace,
             policies: Policies::default(),
+            compilations: Compilations::default(),
             pods: Pods::new(client.clone()),
             targets: Targets::new(client.clone(), {
                 let queue = queue.clone();

@@ -11,7 +11,6 @@ use kube::api::DynamicObject;
 
 use crate::object_key::PolicyKey;
 use crate::queue::Claim;
-use crate::reconcile::compile::compile;
 use crate::reconcile::contents::{self, Resolution};
 use crate::reconcile::context::Context;
 use crate::reconcile::dereference::{count_replicas, dereference};
@@ -73,7 +72,7 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 /// queued, can then publish the edit.
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(object) = context.policies.get(key) else { return Ok(()) };
-    let mut compiled = compile(&object, &context.installation);
+    let mut compiled = context.compilations.get(&object, &context.installation);
     let published = context.hub.pods(&object.uid().unwrap_or_default());
     let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
     select_pods::watch(context, key, pods);
@@ -84,8 +83,11 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
         _ = tokio::time::timeout(READ_REFERENCES, reading) => {}
     }
     let resolution = match &mut compiled {
-        Ok(compiled) => contents::resolve(context, key, compiled).await,
-        Err(_) => Resolution::Resolved(Vec::new()),
+        Ok(compiled) => tokio::select! {
+            () = context.policies.superseded(key, &object) => return Ok(()),
+            resolution = contents::resolve(context, key, compiled) => resolution,
+        },
+        Err(_) => Resolution::Resolved { blobs: Vec::new(), unusable: Vec::new() },
     };
     let Some(outcome) = publish(context, key, &object, compiled, resolution)? else { return Ok(()) };
     tokio::select! {

@@ -7,8 +7,6 @@ use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
-use sluice_crds::overrides::OverrideSources;
-use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
 
 use crate::capture::CaptureError;
@@ -20,16 +18,6 @@ use crate::distribution::session::Confirmation;
 use crate::reconcile::select_pods::SelectedPods;
 use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
-
-/// A policy that was compiled successfully.
-pub struct Compiled {
-    /// The compiled policy.
-    pub policy: CompiledPolicy,
-    /// The pods that the policy applies to.
-    pub pods: PodSelection,
-    /// The objects with overrides of its limits.
-    pub overrides: Vec<OverrideSources>,
-}
 
 /// The result of publishing an edit of a policy.
 pub enum Outcome {

@@ -4,11 +4,12 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::Violation;
 
-use crate::distribution::publication::{Blob, Publication, edit_hash};
+use crate::distribution::publication::{Blob, Publication};
 use crate::object_key::PolicyKey;
+use crate::reconcile::compile::Compiled;
 use crate::reconcile::contents::Resolution;
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::{Compiled, Outcome};
+use crate::reconcile::facts::Outcome;
 use crate::reconcile::select_pods::select_pods;
 use crate::reconcile::tables::Problem;
 
@@ -26,9 +27,12 @@ pub fn publish(
         let outcome = match (compiled, resolution) {
             (Err(violations), _) => Outcome::Invalid(violations),
             (Ok(_), Resolution::Unread(content)) => Outcome::Unread(content.to_string()),
-            (Ok(compiled), Resolution::Resolved(blobs)) => publish_edit(context, key, &uid, compiled, blobs)?,
-            (Ok(compiled), Resolution::Unusable(problems)) => {
-                keep_content(context, key, &uid, compiled, problems)
+            (Ok(compiled), Resolution::Resolved { blobs, unusable }) => {
+                publish_edit(context, key, &uid, compiled, blobs, unusable)?
+            }
+            (Ok(compiled), Resolution::Unusable { blobs, problems }) => {
+                publish_fallback(context, key, &uid, compiled, blobs)?;
+                Outcome::Unresolved(problems)
             }
         };
         match &outcome {
@@ -51,6 +55,7 @@ fn publish_edit(
     uid: &str,
     Compiled { policy, pods, overrides: _ }: Compiled,
     blobs: Vec<Blob>,
+    unusable: Vec<Problem>,
 ) -> serde_json::Result<Outcome> {
     let selected = match select_pods(context, key, &pods) {
         Ok(selected) => selected,
@@ -60,26 +65,25 @@ fn publish_edit(
     let forms = publication.forms.clone();
     let (published_at, installation) = context.hub.publish(uid, key, publication);
     let hash = forms.under(installation).hash.clone();
-    let (policy, unusable) = (Box::new(policy), Vec::new());
+    let policy = Box::new(policy);
     Ok(Outcome::Published { policy, hash, selected, published_at, installation, unusable })
 }
 
-/// Leaves an edit whose content cannot be used as it is published: with the content that could be used last.
-fn keep_content(
+/// Publishes an edit without content that cannot be used, for pods that have no version of the policy. Others keep theirs.
+fn publish_fallback(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
     Compiled { policy, pods, overrides: _ }: Compiled,
-    unusable: Vec<Problem>,
-) -> Outcome {
-    let published = context.hub.published_edit(uid, &edit_hash(&policy));
-    let (Some((hash, published_at, installation)), Ok(selected)) =
-        (published, select_pods(context, key, &pods))
-    else {
-        return Outcome::Unresolved(unusable);
-    };
-    context.hub.select(uid, selected.selector.clone());
-    Outcome::Published { policy: Box::new(policy), hash, selected, published_at, installation, unusable }
+    blobs: Vec<Blob>,
+) -> serde_json::Result<()> {
+    let Ok(selected) = select_pods(context, key, &pods) else { return Ok(()) };
+    if context.hub.has_whole(uid) {
+        return Ok(());
+    }
+    let publication = Publication::new(selected.selector, pods, &policy, blobs)?;
+    context.hub.publish(uid, key, Publication { is_fallback: true, ..publication });
+    Ok(())
 }
 
 /// Sidecars keep the last valid edit, whose targets may have changed.

@@ -1,10 +1,12 @@
-//! Builds the tables of overrides. A table is built again only when its objects have changed, and never while anything
-//! is locked.
+//! Builds the tables of overrides. A table is built again only when something that it is built from has changed, never
+//! while anything is locked, and once for all limits that share it. The last table of a limit that could be used is kept
+//! for as long as its policy.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_config::CompiledPolicy;
+use sluice_config::key::KeyPart;
 use sluice_config::policy::{BlobHash, LimitKind};
 use sluice_crds::conditions::reasons;
 use sluice_crds::overrides::OverrideSources;
@@ -13,6 +15,10 @@ use sluice_crds::policy::ContentRef;
 use crate::cluster::references::Content;
 use crate::distribution::publication::Blob;
 use crate::object_key::PolicyKey;
+
+/// Largest size of the tables of a namespace, and of all, in bytes.
+const MAX_OF_NAMESPACE: usize = 24 << 20;
+const MAX_TOTAL: usize = 64 << 20;
 
 /// A reference with what it refers to.
 pub type Source = (ContentRef, Arc<Content>);
@@ -26,23 +32,53 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The tables that were built.
+/// The tables of all limits.
 #[derive(Default)]
-pub struct Tables(Mutex<BTreeMap<(PolicyKey, usize), Table>>);
+pub struct Tables(Mutex<BTreeMap<Place, Table>>);
 
-/// A table, and what it was built from.
+/// A policy, and the index of a limit.
+type Place = (PolicyKey, usize);
+
+/// The table of a limit.
+#[derive(Default)]
 struct Table {
-    sources: Vec<Source>,
-    plans: Vec<String>,
-    built: Result<Blob, Vec<Problem>>,
+    /// The newest recipe, and its result.
+    newest: Option<(Recipe, Result<Blob, Vec<Problem>>)>,
+    /// The last table that could be used, with the plans and the part of the key that it is for.
+    last_good: Option<(Usable, Blob)>,
 }
 
-impl Table {
-    fn is_of(&self, sources: &[Source], plans: &[String]) -> bool {
+/// Everything that a table is built from.
+#[derive(Clone)]
+struct Recipe {
+    sources: Vec<Source>,
+    usable: Usable,
+}
+
+/// The part of a limit on which its table depends.
+#[derive(Clone, PartialEq, Eq)]
+struct Usable {
+    plans: Vec<String>,
+    part: Option<KeyPart>,
+}
+
+impl Usable {
+    fn of(compiled: &CompiledPolicy, limit: usize) -> Self {
+        let limit = compiled.limits.get(limit);
+        let plans = match limit.map(|limit| &limit.kind) {
+            Some(LimitKind::Rates(rates)) => rates.plans.iter().map(|plan| plan.name.clone()).collect(),
+            Some(LimitKind::Slots(_) | LimitKind::Adaptive(_)) | None => Vec::new(),
+        };
+        Self { plans, part: limit.and_then(|limit| limit.key.first().cloned()) }
+    }
+}
+
+impl Recipe {
+    fn equals(&self, other: &Self) -> bool {
         let same = |(a, b): (&Source, &Source)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
-        self.plans == plans
-            && self.sources.len() == sources.len()
-            && self.sources.iter().zip(sources).all(same)
+        self.usable == other.usable
+            && self.sources.len() == other.sources.len()
+            && self.sources.iter().zip(&other.sources).all(same)
     }
 }
 
@@ -56,18 +92,58 @@ impl Tables {
         sources: Vec<Source>,
     ) -> Result<Blob, Vec<Problem>> {
         let place = (policy.clone(), of_limit.limit);
-        let plans = plans(compiled, of_limit.limit);
-        if let Some(known) = self.lock().get(&place).filter(|table| table.is_of(&sources, &plans)) {
-            return known.built.clone();
+        let recipe = Recipe { sources, usable: Usable::of(compiled, of_limit.limit) };
+        let known = self.find(&policy.namespace, &recipe);
+        let built = match known {
+            Some(known) => known,
+            None => {
+                let (compiled, of_limit, content) =
+                    (compiled.clone(), of_limit.clone(), recipe.sources.clone());
+                // A large table takes a good part of a second.
+                let building = tokio::task::spawn_blocking(move || build(&compiled, &of_limit, &content));
+                building.await.unwrap_or_else(|error| {
+                    let message = format!("The overrides could not be read, which is tried again: {error}.");
+                    Err(vec![Problem { reason: reasons::WAITING, message }])
+                })
+            }
+        };
+        self.insert(place, recipe, built)
+    }
+
+    /// Returns the last table of a limit that could be used, if the limit still has its plans and its key.
+    pub fn last_good(&self, policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Option<Blob> {
+        let now = Usable::of(compiled, limit);
+        let tables = self.lock();
+        let (usable, blob) = tables.get(&(policy.clone(), limit))?.last_good.as_ref()?;
+        let fits = usable.part == now.part && usable.plans.iter().all(|plan| now.plans.contains(plan));
+        fits.then(|| blob.clone())
+    }
+
+    /// Returns the result of a recipe that some limit of a namespace has.
+    fn find(&self, namespace: &str, recipe: &Recipe) -> Option<Result<Blob, Vec<Problem>>> {
+        let tables = self.lock();
+        let of_namespace = tables.iter().filter(|((policy, _), _)| policy.namespace == namespace);
+        let mut known = of_namespace.filter_map(|(_, table)| table.newest.as_ref());
+        known.find(|(other, _)| other.equals(recipe)).map(|(_, built)| built.clone())
+    }
+
+    /// Keeps a result, unless there is no room for it.
+    fn insert(
+        &self,
+        place: Place,
+        recipe: Recipe,
+        built: Result<Blob, Vec<Problem>>,
+    ) -> Result<Blob, Vec<Problem>> {
+        let mut tables = self.lock();
+        let built = match built {
+            Ok(blob) if !has_room(&tables, &place.0.namespace, &blob) => Err(vec![no_room()]),
+            built => built,
+        };
+        let table = tables.entry(place).or_default();
+        if let Ok(blob) = &built {
+            table.last_good = Some((recipe.usable.clone(), blob.clone()));
         }
-        let (compiled, of_limit, content) = (compiled.clone(), of_limit.clone(), sources.clone());
-        // A large table takes a good part of a second.
-        let building = tokio::task::spawn_blocking(move || build(&compiled, &of_limit, &content));
-        let built = building.await.unwrap_or_else(|error| {
-            let message = format!("The overrides could not be read, which is tried again: {error}.");
-            Err(vec![Problem { reason: reasons::WAITING, message }])
-        });
-        self.lock().insert(place, Table { sources, plans, built: built.clone() });
+        table.newest = Some((recipe, built.clone()));
         built
     }
 
@@ -76,17 +152,35 @@ impl Tables {
         self.lock().retain(|(key, limit), _| key != policy || limits.iter().any(|of| of.limit == *limit));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PolicyKey, usize), Table>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Table>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns the names of the plans of a limit.
-fn plans(compiled: &CompiledPolicy, limit: usize) -> Vec<String> {
-    match compiled.limits.get(limit).map(|limit| &limit.kind) {
-        Some(LimitKind::Rates(rates)) => rates.plans.iter().map(|plan| plan.name.clone()).collect(),
-        Some(LimitKind::Slots(_) | LimitKind::Adaptive(_)) | None => Vec::new(),
+/// Reports whether a table can be kept beside the others. Equal tables take their memory once.
+fn has_room(tables: &BTreeMap<Place, Table>, namespace: &str, new: &Blob) -> bool {
+    let mut sizes = BTreeMap::new();
+    for ((policy, _), table) in tables {
+        if let Some((_, blob)) = &table.last_good {
+            let of_namespace = sizes.entry(&blob.hash).or_insert((blob.bytes.len(), false));
+            of_namespace.1 |= policy.namespace == namespace;
+        }
     }
+    let is_known = sizes.contains_key(&new.hash);
+    let total = sizes.values().map(|(size, _)| size).sum::<usize>() + new.bytes.len();
+    let of_namespace =
+        sizes.values().filter(|(_, own)| *own).map(|(size, _)| size).sum::<usize>() + new.bytes.len();
+    is_known || (of_namespace <= MAX_OF_NAMESPACE && total <= MAX_TOTAL)
+}
+
+fn no_room() -> Problem {
+    let message = format!(
+        "The overrides of the namespace take more than {} MiB, at about 21 bytes each, or those of all namespaces more than {} \
+         MiB. Use fewer lines, or ask the administrators of Sluice.",
+        MAX_OF_NAMESPACE >> 20,
+        MAX_TOTAL >> 20
+    );
+    Problem { reason: reasons::INVALID_CONTENT, message }
 }
 
 fn build(

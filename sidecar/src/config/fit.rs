@@ -12,7 +12,7 @@ const MAX_LIMITS: usize = 1000;
 /// Largest number of templates and regular expressions of a pod. Each takes memory.
 const MAX_REGEXES: usize = 256;
 /// Largest size of all tables of overrides together, in bytes.
-const MAX_OVERRIDES: usize = 16 << 20;
+pub(crate) const MAX_OVERRIDES: usize = 8 << 20;
 
 /// A policy with the UID of its object.
 pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);

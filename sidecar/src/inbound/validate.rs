@@ -29,6 +29,8 @@ pub(crate) enum InvalidRequest {
     LongPath,
     /// The path can be read in several ways, and a policy refuses such paths.
     AmbiguousPath,
+    /// The request meets more limits than one check holds.
+    TooManyLimits,
     /// The method is CONNECT, which opens a tunnel.
     Connect,
     /// The body broke off, or its framing is invalid.
@@ -58,6 +60,9 @@ impl InvalidRequest {
                 "The path must not be longer than 8192 bytes, or 2048 with encoded slashes, backslashes or dot segments."
             }
             Self::AmbiguousPath => "The path must not contain encoded slashes, backslashes or dot segments.",
+            Self::TooManyLimits => {
+                "The request meets more limits than any request should: repeat no parameter or header."
+            }
             Self::Connect => "CONNECT is not supported.",
             Self::Body => "The body of the request broke off, or its chunks are malformed.",
         }
@@ -72,6 +77,7 @@ impl InvalidRequest {
             Self::Target => "target",
             Self::LongPath => "path_length",
             Self::AmbiguousPath => "path",
+            Self::TooManyLimits => "limits",
             Self::Connect => "connect",
             Self::Body => "body",
         }

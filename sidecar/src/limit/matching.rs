@@ -39,17 +39,12 @@ pub(crate) struct MatchedLimits {
     pub(crate) shadow_refused: SmallVec<[LimitIndex; 1]>,
     /// The first enforced limit that denies the request without counting it, and why.
     pub(crate) refused: Option<(LimitIndex, Refusal)>,
+    /// Whether the request meets more enforced limits than one check holds. It is refused: a client must not choose which
+    /// limits are left out.
+    pub(crate) meets_too_many: bool,
 }
 
 impl MatchedLimits {
-    /// Reports whether the request has met as many limits of a mode as it may.
-    fn is_full(&self, mode: Mode) -> bool {
-        match mode {
-            Mode::Enforce => self.counters.len() == MAX_COUNTERS,
-            Mode::Shadow => self.shadow.len() == 2 * MAX_COUNTERS,
-        }
-    }
-
     /// Matches a request against all policies of the snapshot.
     pub(crate) fn find<B: Body>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
         let mut matched = Self::default();
@@ -72,10 +67,6 @@ impl MatchedLimits {
             let secret = snapshot.secret(policy);
             for (l, identified) in policy.prepared.identify(limits, &attributes, &path, secret) {
                 let limit = &policy.limits[l];
-                if matched.is_full(limit.mode) {
-                    limit.metrics.skipped.inc();
-                    continue;
-                }
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
                 match (identified, limit.mode) {
@@ -87,10 +78,16 @@ impl MatchedLimits {
                         let plan = snapshot.rates(index).plan.clone();
                         let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost: COST };
                         match mode {
+                            Mode::Enforce if matched.counters.len() == MAX_COUNTERS => {
+                                matched.meets_too_many = true;
+                            }
                             Mode::Enforce => {
                                 matched.has_slots |= limit.concurrency.is_some();
                                 matched.enforced.push(index);
                                 matched.counters.push(counter);
+                            }
+                            Mode::Shadow if matched.shadow.len() == 2 * MAX_COUNTERS => {
+                                limit.metrics.skipped.inc();
                             }
                             Mode::Shadow => matched.shadow.push((index, counter)),
                         }

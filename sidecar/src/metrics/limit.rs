@@ -18,7 +18,7 @@ pub(crate) struct LimitMetrics {
     pub(crate) denied: Counter,
     /// Requests that the limit would have denied if it were not in shadow mode.
     pub(crate) shadow_denied: Counter,
-    /// Requests that had met as many limits as they may.
+    /// Requests that had met as many limits in shadow mode as they may.
     pub(crate) skipped: Counter,
     /// Requests admitted because the store did not answer.
     pub(crate) fallback_admitted: Counter,

@@ -40,6 +40,7 @@ impl Hub {
                 policies: BTreeMap::new(),
                 removed: Vec::new(),
                 keep: Vec::new(),
+                fallback: BTreeMap::new(),
             }),
             held: BTreeSet::new(),
             held_until: None,
@@ -47,9 +48,9 @@ impl Hub {
         let mut stores = BTreeSet::new();
         for (uid, policy) in state.policies.iter().filter(|(_, policy)| policy.selects(&session.identity)) {
             match &policy.published {
-                Some(_) => drop(stores.insert(policy.store.as_str())),
+                Some(_) if !policy.is_fallback => drop(stores.insert(policy.store.as_str())),
                 // The edit that the sidecar keeps is not known.
-                None => stores.extend(state.stores.names(&session.identity.namespace)),
+                Some(_) | None => stores.extend(state.stores.names(&session.identity.namespace)),
             }
             if let Some(replica) = policy.replicas.replica(pod_uid) {
                 desired.replicas.insert(uid.clone(), replica);
@@ -63,7 +64,9 @@ impl Hub {
             match &policy.published {
                 // After an invalid edit, new sessions receive the last valid one too.
                 Some(published) => {
-                    policies.policies.insert(uid.clone(), published.under(state.mode).clone());
+                    let list =
+                        if policy.is_fallback { &mut policies.fallback } else { &mut policies.policies };
+                    list.insert(uid.clone(), published.under(state.mode).clone());
                 }
                 None => policies.keep.push(uid.clone()),
             }

@@ -1,8 +1,7 @@
 //! Policies in the hub.
 
 use bytes::Bytes;
-use sluice_config::PolicyHash;
-use sluice_config::policy::Mode;
+use sluice_config::policy::{BlobHash, Mode};
 use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
 
@@ -20,7 +19,8 @@ impl Hub {
         let old = state.policies.get(uid);
         let is_same = |old: &&DistributedPolicy| {
             let published = old.published.as_ref();
-            published.is_some_and(|forms| forms.as_written.hash == edit.forms.as_written.hash)
+            old.is_fallback == edit.is_fallback
+                && published.is_some_and(|forms| forms.as_written.hash == edit.forms.as_written.hash)
         };
         let same = old.filter(is_same);
         let same_selector = old.is_some_and(|old| old.selector == edit.selector);
@@ -29,14 +29,16 @@ impl Hub {
             return (published_at, state.mode);
         }
         let replicas = Replicas::after_edit(edit.needs_replicas, old.map(|old| &old.replicas), same_selector);
+        let previous_blobs = old.map(|old| old.blobs.clone()).unwrap_or_default();
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: edit.selector,
             pods: Some(edit.pods),
             store: edit.store,
             published: Some(edit.forms),
-            edit: Some(edit.edit),
+            is_fallback: edit.is_fallback,
             blobs: edit.blobs,
+            previous_blobs,
             published_at,
             replicas,
         };
@@ -47,25 +49,22 @@ impl Hub {
         (published_at, mode)
     }
 
-    /// Returns the hash of the published policy if it is this edit, whatever content it has, with the time since which it
-    /// is published and the mode of the installation.
+    /// Reports whether a policy is published, and not only for pods without a version of it.
     #[must_use]
-    pub fn published_edit(&self, uid: &str, edit: &PolicyHash) -> Option<(PolicyHash, Instant, Mode)> {
+    pub fn has_whole(&self, uid: &str) -> bool {
         let state = self.lock();
-        let policy = state.policies.get(uid).filter(|policy| policy.edit.as_ref() == Some(edit))?;
-        let published = policy.published.as_ref()?.under(state.mode);
-        Some((published.hash.clone(), policy.published_at, state.mode))
+        state.policies.get(uid).is_some_and(|policy| policy.published.is_some() && !policy.is_fallback)
     }
 
-    /// Returns content that a policy of the session's pod refers to. No pod receives that of others.
+    /// Returns content that a policy of the session's pod refers to, or did before its last change. No pod receives that of
+    /// others.
     #[must_use]
-    pub fn blob(&self, session: &str, hash: &str) -> Option<Bytes> {
+    pub fn blob(&self, session: &str, hash: &BlobHash) -> Option<Bytes> {
         let state = self.lock();
         let session = state.sessions.values().find(|known| known.name == session && !known.ended)?;
-        let mut policies = state.policies.values().filter(|policy| policy.selects(&session.identity));
-        let blob =
-            policies.find_map(|policy| policy.blobs.iter().find(|blob| blob.hash.to_string() == hash))?;
-        Some(blob.bytes.clone())
+        let policies = state.policies.values().filter(|policy| policy.selects(&session.identity));
+        let mut blobs = policies.flat_map(|policy| policy.blobs.iter().chain(&policy.previous_blobs));
+        blobs.find(|blob| blob.hash == *hash).map(|blob| blob.bytes.clone())
     }
 
     /// Records that the newest edit of a policy cannot be published. Sidecars keep the last one that was.
@@ -82,8 +81,9 @@ impl Hub {
             pods: None,
             store: String::new(),
             published: None,
-            edit: None,
+            is_fallback: false,
             blobs: Vec::new(),
+            previous_blobs: Vec::new(),
             published_at: Instant::now(),
             replicas: Replicas::default(),
         };

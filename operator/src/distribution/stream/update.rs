@@ -36,6 +36,8 @@ struct SentPolicies {
     hashes: BTreeMap<String, PolicyHash>,
     /// UIDs of the policies of which the sidecar keeps its version.
     keep: Vec<String>,
+    /// Hashes of the policies that it has unless it keeps its version.
+    fallback: BTreeMap<String, PolicyHash>,
 }
 
 impl Sent {
@@ -132,7 +134,8 @@ impl Sent {
             ),
             None => policies.keep.extend(held),
         }
-        let new = SentPolicies { hashes, keep: policies.keep.clone() };
+        let fallback = policies.fallback.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone()));
+        let new = SentPolicies { hashes, keep: policies.keep.clone(), fallback: fallback.collect() };
         let id = new.id();
         let is_up_to_date = match &self.policies {
             Some(old) => *old == new,
@@ -141,12 +144,12 @@ impl Sent {
         if let Some(old) = &self.policies {
             policies.full = false;
             policies.policies.retain(|uid, policy| old.hashes.get(uid) != Some(&policy.hash));
-            policies.removed = old
-                .hashes
-                .keys()
-                .filter(|uid| !new.hashes.contains_key(*uid) && !new.keep.contains(uid))
-                .cloned()
-                .collect();
+            policies.fallback.retain(|uid, policy| old.fallback.get(uid) != Some(&policy.hash));
+            let stays = |uid: &&String| {
+                new.hashes.contains_key(*uid) || new.fallback.contains_key(*uid) || new.keep.contains(*uid)
+            };
+            let before = old.hashes.keys().chain(old.fallback.keys());
+            policies.removed = before.filter(|uid| !stays(uid)).cloned().collect();
         }
         self.policies = Some(new);
         (!is_up_to_date).then(|| event(POLICIES_EVENT, Some(&id), &policies))
@@ -163,6 +166,9 @@ impl SentPolicies {
         }
         for uid in &self.keep {
             let _ = writeln!(text, "{uid} keep");
+        }
+        for (uid, hash) in &self.fallback {
+            let _ = writeln!(text, "{uid} {hash} fallback");
         }
         PolicyHash::of(&text).to_string()
     }

@@ -15,7 +15,7 @@ use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::reconcile::compile::COMPILATIONS;
+use crate::reconcile::compile::{RECONCILES, compile};
 use crate::reconcile::context::Listed;
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
@@ -212,7 +212,7 @@ async fn a_policy_is_compiled_and_its_status_written_once_for_each_event() {
     for edit in 1..=3 {
         controller.apply("a", "1", edit, spec(edit)).await;
         let written = controller.written.lock().unwrap().len();
-        assert_eq!((COMPILATIONS.get(), written), (edit as usize, edit as usize));
+        assert_eq!((RECONCILES.get(), written), (edit as usize, edit as usize));
     }
     assert_eq!(controller.reason("Programmed").as_deref(), Some("NoPods"));
 }
@@ -221,28 +221,28 @@ async fn a_policy_is_compiled_and_its_status_written_once_for_each_event() {
 async fn events_during_a_reconcile_lead_to_one_more_reconcile() {
     let controller = Controller::start(ApiServer::ListsNothing);
     controller.apply("a", "1", 1, spec(1)).await;
-    assert_eq!(COMPILATIONS.get(), 1);
+    assert_eq!(RECONCILES.get(), 1);
     for _ in 0..100 {
         controller.context.queue.add(key("a"));
         idle().await;
     }
-    assert_eq!(COMPILATIONS.get(), 1, "the first reconcile waits until pods are listed");
+    assert_eq!(RECONCILES.get(), 1, "the first reconcile waits until pods are listed");
     let _controller = controller.listed();
     idle().await;
-    assert_eq!(COMPILATIONS.get(), 2);
+    assert_eq!(RECONCILES.get(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_events_leads_to_one_more_reconcile() {
     let controller = Controller::start(ApiServer::ListsNothing).listed();
     controller.apply("a", "1", 1, spec(1)).await;
-    let before = COMPILATIONS.get();
+    let before = RECONCILES.get();
     for _ in 0..40 {
         controller.context.queue.add(key("a"));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     idle().await;
-    assert_eq!(COMPILATIONS.get() - before, 2);
+    assert_eq!(RECONCILES.get() - before, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +270,13 @@ async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
     // A reconcile that had read the deleted object publishes nothing.
     let late = compile(&before, &Installation::default());
-    let late = publish(&controller.context, &key("a"), &before, late, Resolution::Resolved(Vec::new()));
+    let late = publish(
+        &controller.context,
+        &key("a"),
+        &before,
+        late,
+        Resolution::Resolved { blobs: Vec::new(), unusable: Vec::new() },
+    );
     assert!(late.unwrap().is_none());
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
 }
@@ -281,9 +287,9 @@ async fn a_failed_reconcile_is_retried_and_publishing_again_changes_nothing() {
     controller.apply("a", "1", 1, spec(1)).await;
     let mut version = controller.context.hub.version();
     version.mark_unchanged();
-    assert_eq!(COMPILATIONS.get(), 1);
+    assert_eq!(RECONCILES.get(), 1);
     tokio::time::sleep(RETRY + RETRY_JITTER).await;
-    assert_eq!(COMPILATIONS.get(), 2);
+    assert_eq!(RECONCILES.get(), 2);
     assert!(!version.has_changed().unwrap());
     assert!(controller.context.metrics.text(0).contains("reconcile_failures_total 2"));
 }

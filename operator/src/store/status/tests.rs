@@ -136,8 +136,9 @@ fn each_problem_of_a_secret_says_what_to_do() {
         (
             Reference::NotPermitted,
             "False RefNotPermitted",
-            "`kubectl -n shop create role sluice-s --verb=get,list,watch --resource=secrets --resource-name=s && kubectl -n \
-             shop create rolebinding sluice-s --role=sluice-s --serviceaccount=sluice-system:sluice-operator`",
+            "`kubectl -n shop create role sluice-s --verb=get,list,watch --resource=secrets --resource-name=s \
+             --dry-run=client -o yaml | kubectl apply -f - && kubectl -n shop create rolebinding sluice-s --role=sluice-s \
+             --serviceaccount=sluice-system:sluice-operator --dry-run=client -o yaml | kubectl apply -f -`",
         ),
         (wrong_type, "False InvalidContent", "of the type \"Opaque\""),
         (no_password, "False InvalidContent", "add the field `password`"),

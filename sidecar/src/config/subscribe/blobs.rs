@@ -12,7 +12,7 @@ use sluice_config::policy::BlobHash;
 use crate::config::subscribe::operator::{Operator, OperatorError};
 
 /// Time in which the whole content must arrive.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason why content was not fetched.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ pub(crate) enum BlobError {
     Unreachable(#[from] OperatorError),
     #[error("the operator responded with status {0}")]
     Status(StatusCode),
-    #[error("it has more than {MAX_BLOB} bytes")]
+    #[error("it has more bytes than there is room for")]
     TooLong,
     #[error("the connection failed: {0}")]
     Connection(Box<dyn std::error::Error + Send + Sync>),
@@ -31,16 +31,23 @@ pub(crate) enum BlobError {
     Changed(BlobHash),
 }
 
-/// Fetches content in a session.
+/// Fetches content of at most `room` bytes in a session.
 pub(crate) async fn fetch(
     operator: &Operator,
     session: &str,
     hash: &BlobHash,
+    room: usize,
 ) -> Result<Arc<[u8]>, BlobError> {
-    tokio::time::timeout(TIMEOUT, fetch_any(operator, session, hash)).await.unwrap_or(Err(BlobError::Slow))
+    let fetching = fetch_any(operator, session, hash, room.min(MAX_BLOB));
+    tokio::time::timeout(TIMEOUT, fetching).await.unwrap_or(Err(BlobError::Slow))
 }
 
-async fn fetch_any(operator: &Operator, session: &str, hash: &BlobHash) -> Result<Arc<[u8]>, BlobError> {
+async fn fetch_any(
+    operator: &Operator,
+    session: &str,
+    hash: &BlobHash,
+    room: usize,
+) -> Result<Arc<[u8]>, BlobError> {
     let mut request = Request::new(Full::new(Bytes::new()));
     // A hash consists of digits.
     if let Ok(uri) = Uri::try_from(format!("{BLOBS_PATH}{hash}")) {
@@ -54,7 +61,7 @@ async fn fetch_any(operator: &Operator, session: &str, hash: &BlobHash) -> Resul
     if response.status() != StatusCode::OK {
         return Err(BlobError::Status(response.status()));
     }
-    let body = Limited::new(response.into_body(), MAX_BLOB).collect().await.map_err(|error| {
+    let body = Limited::new(response.into_body(), room).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() { BlobError::TooLong } else { BlobError::Connection(error) }
     })?;
     let bytes = body.to_bytes();

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::Nack;
-use sluice_config::message::{Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, VERSION};
+use sluice_config::message::{
+    Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, PublishedPolicy, VERSION,
+};
 use sluice_config::policy::BlobHash;
 use sluice_config::prepared::Blobs;
 use sluice_config::prepared::blobs::references_of;
 use sluice_config::store_access::StoreChoices;
 
-use crate::config::fit::IdentifiedPolicy;
+use crate::config::fit::{IdentifiedPolicy, MAX_OVERRIDES};
 use crate::config::publisher::Publisher;
 use crate::config::subscribe::versions::PolicyVersions;
 
@@ -33,8 +35,44 @@ impl Received {
 
     /// Returns the hashes of the content that a message refers to and that was not received.
     pub(crate) fn missing_blobs(&self, message: &Policies) -> BTreeSet<BlobHash> {
-        let references = message.policies.values().flat_map(|policy| references_of(policy.policy.get()));
+        let policies = message.policies.values().chain(message.fallback.values());
+        let references = policies.flat_map(|policy| references_of(policy.policy.get()));
         references.filter(|hash| !self.blobs.contains(hash)).collect()
+    }
+
+    /// Returns how much content there is still room for, in bytes. There is room for all tables that a pod may have, before
+    /// and after a change.
+    pub(crate) fn room(&self) -> usize {
+        (2 * MAX_OVERRIDES).saturating_sub(self.blobs.size())
+    }
+
+    /// Records that there is no room for content.
+    pub(crate) fn refuse_blob(&mut self, hash: BlobHash) {
+        let nack = format!(
+            "the overrides of this pod's policies have more than {} MiB together, at about 21 bytes each: use fewer",
+            MAX_OVERRIDES >> 20
+        );
+        self.blobs.refuse(hash, Nack(nack));
+    }
+
+    /// Splits a message about policies into those that can be applied now, and those that wait for content.
+    pub(crate) fn split(&self, message: Policies) -> (Policies, Policies) {
+        let is_ready = |policy: &PublishedPolicy| {
+            references_of(policy.policy.get()).iter().all(|hash| self.blobs.contains(hash))
+        };
+        let Policies { version, full, policies, removed, mut keep, fallback } = message;
+        let (ready, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            policies.into_iter().partition(|(_, policy)| is_ready(policy));
+        keep.extend(waiting.keys().chain(fallback.keys()).cloned());
+        let later = Policies {
+            version,
+            full: false,
+            policies: waiting,
+            removed: Vec::new(),
+            keep: Vec::new(),
+            fallback,
+        };
+        (Policies { version, full, policies: ready, removed, keep, fallback: BTreeMap::new() }, later)
     }
 
     /// Records content. It must precede the policies that refer to it.
@@ -101,6 +139,7 @@ impl Received {
             policies: self.policies.as_ref()?.published(),
             removed: Vec::new(),
             keep: Vec::new(),
+            fallback: BTreeMap::new(),
         };
         Some((policies, self.credentials.clone()?, self.replicas.as_ref()))
     }

@@ -1,6 +1,7 @@
 //! Follows the operator: opens a session, applies its events, reports the results, and starts again when it
 //! ends.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 use sluice_config::message::{
     CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, Report, SESSION_HEADER, STREAM_PATH, VERSION,
 };
+use sluice_config::policy::BlobHash;
 use tokio::time::Instant;
 
 use crate::config::last_good::LastGood;
@@ -28,6 +30,8 @@ use crate::config::subscribe::sse::{Event, Parser, SseError};
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A session without any bytes for this long is dead: the operator sends comments more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time in which all content that the policies of an event refer to must arrive.
+const CONTENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the health of the store is reported, if it has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -40,6 +44,14 @@ pub struct Subscriber {
     received: Received,
     /// ID of the last event that was applied.
     applied: Option<String>,
+}
+
+/// The result of applying an event.
+struct AppliedEvent {
+    /// Whether there is a result for the operator.
+    has_result: bool,
+    /// The reason why not all content was fetched.
+    failure: Option<BlobError>,
 }
 
 /// The reason why a session ended or was not opened.
@@ -158,32 +170,59 @@ impl Subscriber {
             let mut events = Vec::new();
             parser.read(&bytes, &mut events)?;
             for event in events {
-                let (mut policies, mut fetched) = (None, Ok(()));
-                if event.kind == POLICIES_EVENT {
-                    let message = parse(&event)?;
-                    fetched = self.fetch_blobs(&session, &message).await;
-                    policies = Some(message);
-                }
-                if self.apply(event, policies)? {
-                    backoff.succeeded();
+                let applied = self.apply_with_content(event, &session).await?;
+                last_received = Instant::now();
+                if applied.has_result {
                     reporter.report(self.report(&session));
                 }
-                if fetched.is_err() {
-                    // The next session sends all policies again.
-                    self.applied = None;
+                match applied.failure {
+                    None if applied.has_result => backoff.succeeded(),
+                    None => {}
+                    Some(failure) => {
+                        // The next session sends all policies again.
+                        self.applied = None;
+                        return Err(failure.into());
+                    }
                 }
-                fetched?;
             }
         }
     }
 
-    /// Fetches the content that policies refer to and that the sidecar does not have. Policies without their content are
-    /// nacked, and do not keep others waiting.
-    async fn fetch_blobs(&mut self, session: &str, policies: &Policies) -> Result<(), BlobError> {
-        for hash in self.received.missing_blobs(policies) {
-            let bytes = blobs::fetch(&self.operator, session, &hash).await?;
-            self.last_good.write_blob(&hash, &bytes);
-            self.received.blob(bytes);
+    /// Applies an event, and fetches the content that its policies refer to. Policies that need none do not wait for it,
+    /// unless there are no policies yet: a pod must not start with only some of them. Policies without their content are
+    /// nacked.
+    async fn apply_with_content(&mut self, event: Event, session: &str) -> Result<AppliedEvent, SessionEnd> {
+        if event.kind != POLICIES_EVENT {
+            return Ok(AppliedEvent { has_result: self.apply(event, None)?, failure: None });
+        }
+        let mut message: Policies = parse(&event)?;
+        let missing = self.received.missing_blobs(&message);
+        if !missing.is_empty() && self.publisher.has_published() {
+            let (ready, waiting) = self.received.split(message);
+            message = waiting;
+            self.received.policies(ready);
+            self.received.apply(&self.publisher);
+        }
+        let fetched = tokio::time::timeout(CONTENT_TIMEOUT, self.fetch_blobs(session, missing)).await;
+        let failure = fetched.unwrap_or(Err(BlobError::Slow)).err();
+        Ok(AppliedEvent { has_result: self.apply(event, Some(message))?, failure })
+    }
+
+    /// Fetches content that the sidecar does not have.
+    async fn fetch_blobs(&mut self, session: &str, missing: BTreeSet<BlobHash>) -> Result<(), BlobError> {
+        for hash in missing {
+            if let Some(bytes) = self.last_good.read_blob(&hash) {
+                self.received.blob(bytes);
+                continue;
+            }
+            match blobs::fetch(&self.operator, session, &hash, self.received.room()).await {
+                Ok(bytes) => {
+                    self.last_good.write_blob(&hash, &bytes);
+                    self.received.blob(bytes);
+                }
+                Err(BlobError::TooLong) => self.received.refuse_blob(hash),
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ struct Versions {
     candidate: Option<Version>,
     /// The hash of the newest version and why it is not active.
     nacked: Option<(PolicyHash, Nack)>,
+    /// Whether the versions stand in for one that cannot be had.
+    is_fallback: bool,
 }
 
 #[derive(Debug)]
@@ -48,15 +50,24 @@ impl PolicyVersions {
     /// Records a message: removes policies, and makes the received versions candidates. Versions that this
     /// sidecar cannot enforce are nacked. `blobs` has the content that the policies refer to.
     pub(crate) fn receive(&mut self, message: Policies, blobs: &Blobs) {
-        let Policies { version: _, full, policies, removed, keep } = message;
+        let Policies { version: _, full, policies, removed, keep, fallback } = message;
         if full {
-            self.0.retain(|uid, _| policies.contains_key(uid) || keep.contains(uid));
+            self.0.retain(|uid, _| {
+                policies.contains_key(uid) || fallback.contains_key(uid) || keep.contains(uid)
+            });
         }
         for uid in removed {
             self.0.remove(&uid);
         }
         for (uid, published) in policies {
             self.0.entry(uid).or_default().receive(published, blobs);
+        }
+        for (uid, published) in fallback {
+            let versions = self.0.entry(uid).or_default();
+            if versions.active.is_none() || versions.is_fallback {
+                versions.receive(published, blobs);
+                versions.is_fallback = true;
+            }
         }
     }
 
@@ -103,7 +114,11 @@ impl PolicyVersions {
         }
         for (_, versions) in self.0.iter_mut().filter(|(uid, _)| uids.contains(uid)) {
             if let Some(candidate) = versions.candidate.take() {
-                *versions = Versions { active: Some(candidate), ..Versions::default() };
+                *versions = Versions {
+                    active: Some(candidate),
+                    is_fallback: versions.is_fallback,
+                    ..Versions::default()
+                };
             }
         }
     }
@@ -123,7 +138,11 @@ impl PolicyVersions {
             policies.push((uid.clone(), candidate.prepared.clone()));
             match check_fit(&policies) {
                 Ok(()) => {
-                    *versions = Versions { active: Some(candidate), ..Versions::default() };
+                    *versions = Versions {
+                        active: Some(candidate),
+                        is_fallback: versions.is_fallback,
+                        ..Versions::default()
+                    };
                     activated = true;
                 }
                 Err(nack) => {
@@ -192,6 +211,7 @@ impl Versions {
     fn receive(&mut self, published: PublishedPolicy, blobs: &Blobs) {
         self.candidate = None;
         self.nacked = None;
+        self.is_fallback = false;
         if self.active.as_ref().is_some_and(|version| version.prepared.hash == published.hash) {
             return;
         }

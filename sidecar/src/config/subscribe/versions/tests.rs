@@ -32,6 +32,7 @@ fn changes(policies: &[(&str, &str)]) -> Policies {
         policies: policies.collect(),
         removed: Vec::new(),
         keep: Vec::new(),
+        fallback: Default::default(),
     }
 }
 
