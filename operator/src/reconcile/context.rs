@@ -33,7 +33,7 @@ pub struct Context {
     pub installation: Installation,
     /// Policies as the API server has them.
     pub policies: Policies,
-    /// The same, compiled.
+    /// Their newest edits, compiled.
     pub compilations: Compilations,
     /// Running pods.
     pub pods: Pods,
