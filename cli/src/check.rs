@@ -45,7 +45,7 @@ fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Ve
             lines.push(format!("{name}:{line}: warning: {path}: {message}"));
         }
         for Problem { line, path, message } in &policy.missing {
-            lines.push(format!("{name}:{line}: warning: {path}: {message}, so its lines are not checked"));
+            lines.push(format!("{name}:{line}: warning: {path}: {message}, so it is not checked"));
         }
         let limits = summary::full(&policy.compiled);
         lines.push(format!("{name}: {}/{} is valid: {limits}", policy.namespace, policy.name));

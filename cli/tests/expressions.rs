@@ -68,7 +68,7 @@ async fn conditions_select_requests_and_an_error_counts_for_the_limit() {
 #[test]
 fn a_condition_is_checked_with_its_policy() {
     for (from, to, expected) in [
-        ("> 100", "> '100'", "spec.limits[0].when: compares a int with a string"),
+        ("> 100", "> '100'", "spec.limits[0].when: compares an int with a string"),
         (
             "request.query.page)",
             "request.querry.page)",

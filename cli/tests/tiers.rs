@@ -48,10 +48,7 @@ async fn each_plan_has_its_own_rate_and_others_have_the_base_rate() {
     let denied = send(&run, "customer-of-gold", "gold").await;
     assert!(denied.contains("Limit per-customer (tier gold) admits 20 requests per day. "), "{denied}");
     let denied = send(&run, "customer-of-banned", "banned").await;
-    assert!(
-        denied.contains("Limit per-customer admits no such requests. Waiting does not help."),
-        "{denied}"
-    );
+    assert!(denied.contains("Limit per-customer admits no such requests."), "{denied}");
     assert!(!denied.to_lowercase().contains("retry-after"), "{denied}");
 }
 

@@ -4,12 +4,15 @@
 
 use std::hash::Hasher;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::HeaderName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
 use crate::nack::Nack;
@@ -37,6 +40,13 @@ pub enum KeyPart {
     Host,
     /// Service and method of a gRPC call.
     GrpcMethod,
+    /// Claim of a verified token.
+    JwtClaim {
+        /// Name of the kind of tokens.
+        jwt: String,
+        /// Name of the claim.
+        claim: String,
+    },
     /// Network of the client's address.
     ClientIp {
         /// Prefix length of the network of an IPv4 address.
@@ -58,7 +68,7 @@ impl KeyPart {
             | Self::Path
             | Self::Host
             | Self::GrpcMethod => true,
-            Self::ClientIp { .. } => false,
+            Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
         }
     }
 }
@@ -104,6 +114,7 @@ enum KeySource {
     Path,
     Host,
     GrpcMethod,
+    JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
 
@@ -117,11 +128,21 @@ const METHOD: u8 = 6;
 const PATH: u8 = 7;
 const HOST: u8 = 8;
 const GRPC_METHOD: u8 = 9;
+const JWT_CLAIM: u8 = 10;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
-    /// Creates a builder. Fails if a header name or a prefix length is not valid.
+    /// Creates a builder without tokens. Fails if a header name or a prefix length is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
+        Self::with_jwt(parts, on_missing, &[])
+    }
+
+    /// Creates a builder. Fails if a header name or a prefix length is not valid, or if a kind of tokens is unknown.
+    pub fn with_jwt(
+        parts: &[KeyPart],
+        on_missing: OnMissing,
+        verifiers: &[Arc<JwtVerifier>],
+    ) -> Result<Self, Nack> {
         let parts = parts.iter().map(|part| {
             Ok(match part {
                 KeyPart::Header(name) => KeySource::Header(header_name(name)?),
@@ -131,6 +152,12 @@ impl KeyBuilder {
                 KeyPart::Path => KeySource::Path,
                 KeyPart::Host => KeySource::Host,
                 KeyPart::GrpcMethod => KeySource::GrpcMethod,
+                KeyPart::JwtClaim { jwt, claim } => {
+                    let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
+                    let unknown = || Nack(format!("the key refers to jwt {jwt:?}, which is not defined"));
+                    let verifier = verifier.ok_or_else(unknown)?.clone();
+                    KeySource::JwtClaim { verifier, claim: claim.clone() }
+                }
                 &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                     if ipv4_prefix > 32 || ipv6_prefix > 128 {
                         let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
@@ -224,6 +251,10 @@ impl KeySource {
             Self::Path => Some(read(PATH, &folded(&path.normal()))),
             Self::Host => Some(read(HOST, &folded(request.host().filter(|host| !host.is_empty())?))),
             Self::GrpcMethod => Some(read(GRPC_METHOD, &folded(grpc_method(&path.normal())?))),
+            Self::JwtClaim { verifier, claim } => {
+                let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                verifier.read_claim(request.headers, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))
+            }
             Self::ClientIp { .. } => Some(match self.network(address())?.network() {
                 IpAddr::V4(ip) => read(IPV4, &ip.octets()),
                 IpAddr::V6(ip) => read(IPV6, &ip.octets()),

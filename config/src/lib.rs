@@ -10,12 +10,14 @@
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
 //! - [`expression`]: conditions in a subset of CEL.
+//! - [`jwt`]: tokens that identify clients.
 //! - [`overrides`]: the plans of single clients.
 //! - [`request`], [`path`], [`matches`]: which requests a limit applies to.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
 pub mod expression;
+pub mod jwt;
 pub mod key;
 pub mod key_secret;
 pub mod matches;

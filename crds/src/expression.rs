@@ -29,12 +29,12 @@ enum Type {
 }
 
 impl Type {
-    /// Returns the name of the type in CEL.
-    fn name(self) -> &'static str {
+    /// Returns the name of the type in CEL, with its article.
+    fn phrase(self) -> &'static str {
         match self {
-            Self::Bool => "bool",
-            Self::Int => "int",
-            Self::Text => "string",
+            Self::Bool => "a bool",
+            Self::Int => "an int",
+            Self::Text => "a string",
         }
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn compile_condition(text: &str) -> Result<Expression, String> {
     match compile(text)? {
         (expression, Type::Bool) => Ok(expression),
         (_, other) => {
-            Err(format!("is a {}, and a condition must be a bool: compare it with something", other.name()))
+            Err(format!("is {}, and a condition must be a bool: compare it with something", other.phrase()))
         }
     }
 }
@@ -116,7 +116,9 @@ impl Compiler {
                 LiteralValue::Bytes(_)
                 | LiteralValue::Double(_)
                 | LiteralValue::Null
-                | LiteralValue::UInt(_) => Err("has a value that is no bool, int or string".to_owned()),
+                | LiteralValue::UInt(_) => {
+                    Err("has a value that is not a bool, an int or a string".to_owned())
+                }
             },
             Expr::Select(select) => {
                 if let Some(map) = map(&select.operand) {
@@ -174,7 +176,7 @@ impl Compiler {
                 let (left, right) = self.pair(left, right, depth)?;
                 let has_order = matches!(comparison, Comparison::Equal | Comparison::NotEqual);
                 if left.1 != right.1 || (left.1 == Type::Bool && !has_order) {
-                    return Err(format!("compares a {} with a {}", left.1.name(), right.1.name()));
+                    return Err(format!("compares {} with {}", left.1.phrase(), right.1.phrase()));
                 }
                 Ok((Node::Compare(comparison, Box::new((left.0, right.0))), Type::Bool))
             }
@@ -200,16 +202,16 @@ impl Compiler {
             }
             (None, [inner]) if name == operators::NEGATE => match self.node(inner, depth)? {
                 (inner, Type::Int) => Ok((Node::Negate(Box::new(inner)), Type::Int)),
-                (_, other) => Err(format!("negates a {}", other.name())),
+                (_, other) => Err(format!("negates {}", other.phrase())),
             },
             (None, [condition, yes, no]) if name == operators::CONDITIONAL => {
                 let condition = self.bool(condition, depth)?;
                 let (yes, no) = self.pair(yes, no, depth)?;
                 if yes.1 != no.1 {
                     return Err(format!(
-                        "is a {} or a {}, depending on a condition",
-                        yes.1.name(),
-                        no.1.name()
+                        "has {} before and {} behind the colon of a condition",
+                        yes.1.phrase(),
+                        no.1.phrase()
                     ));
                 }
                 Ok((Node::If(Box::new((condition, yes.0, no.0))), yes.1))
@@ -235,6 +237,7 @@ impl Compiler {
             (None, [text]) if name == "int" => {
                 Ok((Node::ToInt(Box::new(self.text(text, depth)?)), Type::Int))
             }
+            (None, [from, _]) if name == operators::INDEX => Err(unknown(from)),
             _ => Err(format!(
                 "has an unknown function or operator {:?}: there are startsWith, endsWith, contains, matches, size, \
                  lowerAscii and int",
@@ -258,7 +261,7 @@ impl Compiler {
         for element in &list.elements {
             let (element, of_element) = self.node(element, depth)?;
             if of_element != kind {
-                return Err(format!("looks for a {} in a list with a {}", kind.name(), of_element.name()));
+                return Err(format!("looks for {} in a list with {}", kind.phrase(), of_element.phrase()));
             }
             elements.push(element);
         }
@@ -291,14 +294,14 @@ impl Compiler {
     fn bool(&mut self, from: &IdedExpr, depth: u16) -> Result<Node, String> {
         match self.node(from, depth)? {
             (node, Type::Bool) => Ok(node),
-            (_, other) => Err(format!("has a {} where a bool is needed", other.name())),
+            (_, other) => Err(format!("has {} where a bool is needed", other.phrase())),
         }
     }
 
     fn text(&mut self, from: &IdedExpr, depth: u16) -> Result<Node, String> {
         match self.node(from, depth)? {
             (node, Type::Text) => Ok(node),
-            (_, other) => Err(format!("has a {} where a string is needed", other.name())),
+            (_, other) => Err(format!("has {} where a string is needed", other.phrase())),
         }
     }
 }
@@ -369,6 +372,9 @@ fn unknown(from: &IdedExpr) -> String {
     }
     path.reverse();
     let name: String = path.join(".").chars().take(80).collect();
+    if map(from).is_some() {
+        return format!("uses {name} as a value: name an entry, as in {name}[\"x\"]");
+    }
     format!(
         "has an unknown name {name:?}: there are request.method, request.host, request.path, request.headers, \
          request.query, request.cookies and source.address"

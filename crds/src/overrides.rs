@@ -113,9 +113,9 @@ fn build(
             let place = InvalidLine {
                 source: sources[*first_source].clone(),
                 line: *first_line,
-                problem: "does already: keep one of them".to_owned(),
+                problem: "does: keep one of them".to_owned(),
             };
-            if !add_problem(*source, *line, format!("names a client that {place}")) {
+            if !add_problem(*source, *line, format!("names the same client as {place}")) {
                 break;
             }
         }
@@ -143,11 +143,12 @@ fn parse(line: &[u8], plans: &[&str], part: Option<&KeyPart>) -> Result<Option<O
     let (plan, until) = match words[..] {
         [plan] => (plan, 0),
         [plan, "until", time] => (plan, parse_time(time)?),
-        _ => return Err("is not of the form `CLIENT: PLAN` or `CLIENT: PLAN until TIME`".to_owned()),
+        _ => return Err("is not of the form `CLIENT: PLAN` or `CLIENT: PLAN until TIME`; a comment needs a line of its own".to_owned()),
     };
     let plan = plans.iter().position(|name| *name == plan).and_then(|index| u8::try_from(index).ok());
-    let plan = plan
-        .ok_or_else(|| format!("names a plan that the limit does not have: it has {}", plans.join(", ")))?;
+    let plan = plan.ok_or_else(|| {
+        format!("names a plan that the limit does not have: its plans are {}", plans.join(", "))
+    })?;
     Ok(Some(Override { client: parse_client(client, part)?, plan, until }))
 }
 
@@ -155,10 +156,11 @@ fn parse_client(client: &[u8], part: Option<&KeyPart>) -> Result<ClientDigest, S
     match client {
         [] => Err("names no client: write `CLIENT: PLAN`".to_owned()),
         [b'"' | b'\'', ..] => {
-            Err("has a client in quotation marks: write it as it is, or as `sha256:` and its digest"
+            Err("has a client in quotation marks: write it as it is, or as `sha256:` and its SHA-256"
                 .to_owned())
         }
-        [b's', b'h', b'a', b'2', b'5', b'6', b':', digits @ ..] => {
+        [b'-', b' ', ..] => Err("begins with `- `: write `CLIENT: PLAN` without it".to_owned()),
+        [b's' | b'S', b'h' | b'H', b'a' | b'A', b'2', b'5', b'6', b':', digits @ ..] => {
             let digits = std::str::from_utf8(digits)
                 .ok()
                 .filter(|digits| digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -185,7 +187,7 @@ fn written_client<'a>(client: &'a [u8], part: Option<&KeyPart>) -> Result<Cow<'a
             let prefix = if network.addr().is_ipv4() { *ipv4_prefix } else { *ipv6_prefix };
             if network.prefix_len() != prefix || network.addr() != network.network() {
                 return Err(format!(
-                    "names other addresses than one client: the key takes each network with a prefix of /{prefix} for one"
+                    "names other addresses than one client: the key counts each /{prefix} network as one"
                 ));
             }
             let is_address = prefix == network.max_prefix_len();
@@ -198,8 +200,9 @@ fn written_client<'a>(client: &'a [u8], part: Option<&KeyPart>) -> Result<Cow<'a
 
 /// Parses the time at which an override ends, in seconds since the Unix epoch.
 fn parse_time(text: &str) -> Result<u32, &'static str> {
-    let time: Timestamp =
-        text.parse().map_err(|_| "has no valid time after `until`: write it as 2026-12-01T00:00:00Z")?;
+    let time: Timestamp = text
+        .parse()
+        .map_err(|_| "has no valid time after `until`: write it with a time zone, as 2026-12-01T00:00:00Z")?;
     let seconds = u32::try_from(time.as_second()).ok().filter(|seconds| *seconds > 0);
     seconds.ok_or("has a time before 1970 or after 2106: leave out `until` for an override without end")
 }

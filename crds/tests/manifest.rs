@@ -109,7 +109,7 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             limit("    key: {parts: [{}]}\n"),
             "spec.limits[0].key.parts[0]",
-            "exactly one of header, cookie, query, method, path, host, grpcMethod, clientIP must be set, but none is set",
+            "exactly one of header, cookie, query, method, path, host, grpcMethod, jwtClaim, clientIP must be set, but none is set",
         ),
         (
             limit("    key: {parts: [{header: {name: x}, clientIP: {}}]}\n"),
@@ -305,6 +305,7 @@ fn a_policy_with_too_many_regular_expressions_is_rejected() {
 fn a_file_without_a_readable_policy_is_rejected() {
     for (text, expected) in [
         ("a: [", "invalid YAML"),
+        ("when: !has(request.headers.x)", "put a text that begins with `!` in quotes"),
         ("", "the file contains no RateLimitPolicy"),
         ("- 1\n- 2\n", "expected a Kubernetes object"),
         ("kind: RateLimitPolicy\n", "apiVersion: is required"),

@@ -139,7 +139,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
         (limit(json!({"key": {"parts": [{}]}})), "spec.limits[0].key.parts[0]"),
         (
             limit(json!({"key": {"parts": [{"header": {"name": "x"}, "clientIP": {}}]}})),
-            "exactly one of header, cookie, query, method, path, host, grpcMethod, clientIP",
+            "exactly one of header, cookie, query, method, path, host, grpcMethod, jwtClaim, clientIP",
         ),
         (
             limit(json!({"algorithm": {"fixedWindow": {}, "slidingWindowCounter": {}}})),

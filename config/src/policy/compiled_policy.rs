@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluice_store::{Consistency, OnStoreFailure};
 
 use crate::client_address::ClientAddress;
-use crate::policy::{CompiledLimit, Mode, StatusHeaders};
+use crate::policy::{CompiledJwt, CompiledLimit, Mode, StatusHeaders};
 
 /// Name of the installation's store. Other names are those of stores in the policy's namespace.
 pub const DEFAULT_STORE: &str = "default";
@@ -34,6 +34,9 @@ pub struct CompiledPolicy {
     /// Headers that report the state of the limits; if absent, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_headers: Option<Vec<StatusHeaders>>,
+    /// Kinds of tokens to which the keys of limits refer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jwt: Vec<CompiledJwt>,
     /// Limits of the policy. A request must pass all that match it.
     pub limits: Vec<CompiledLimit>,
     /// Parts that a sidecar may ignore.

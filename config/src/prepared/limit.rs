@@ -10,6 +10,7 @@ use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
 use crate::expression::PreparedExpression;
+use crate::jwt::JwtVerifier;
 use crate::key::{Identity, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
@@ -108,6 +109,7 @@ impl PreparedLimit {
         policy: &str,
         limit: &CompiledLimit,
         blobs: &Blobs,
+        verifiers: &[Arc<JwtVerifier>],
     ) -> Result<Self, Nack> {
         let (kind, Exceptions { tiers, overrides }) = prepare_kind(&limit.kind, blobs)?;
         let matches = matchers(&limit.matches, Purpose::Limit)?;
@@ -131,7 +133,7 @@ impl PreparedLimit {
             applies_to_all: applies_to_all(limit),
             conditions: limit.matches.clone(),
             regexes: limit.regexes(),
-            key: KeyBuilder::new(&limit.key, limit.on_missing)?,
+            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers)?,
         })
     }
 

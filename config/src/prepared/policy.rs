@@ -1,10 +1,13 @@
 //! A whole policy, ready to be applied to requests.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::client_address::{self, ClientAddress};
-use crate::key::Identity;
+use crate::jwt::JwtVerifier;
+use crate::key::{Identity, KeyPart};
 use crate::key_secret::KeySecret;
 use crate::message::UntrustedProxy;
 use crate::nack::Nack;
@@ -69,8 +72,18 @@ impl PreparedPolicy {
     }
 
     fn new(policy: CompiledPolicy, hash: PolicyHash, blobs: &Blobs) -> Result<Self, Nack> {
+        let verifiers = policy.jwt.iter().map(|jwt| {
+            let parts = policy.limits.iter().flat_map(|limit| &limit.key);
+            let claims = parts.filter_map(|part| match part {
+                KeyPart::JwtClaim { jwt: name, claim } if *name == jwt.name => Some(claim.clone()),
+                _ => None,
+            });
+            let claims: BTreeSet<_> = claims.collect();
+            JwtVerifier::new(jwt, claims.into_iter().collect()).map(Arc::new)
+        });
+        let verifiers = verifiers.collect::<Result<Vec<_>, _>>()?;
         let limits = policy.limits.iter().map(|limit| {
-            PreparedLimit::new(&policy.namespace, &policy.name, limit, blobs)
+            PreparedLimit::new(&policy.namespace, &policy.name, limit, blobs, &verifiers)
                 .map_err(|nack| Nack(format!("limit {}: {nack}", limit.name)))
         });
         Ok(Self {

@@ -124,7 +124,7 @@ fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field
         return;
     }
     let by_address = policy.limits.iter().enumerate().find_map(|(n, limit)| {
-        let part = limit.key.iter().position(|part| !part.is_chosen_by_client())?;
+        let part = limit.key.iter().position(|part| matches!(part, KeyPart::ClientIp { .. }))?;
         Some((n, part))
     });
     let by_network = policy.limits.iter().enumerate().find_map(|(n, limit)| {

@@ -24,6 +24,7 @@ use self::field::{Field, Report};
 use self::installation::Installation;
 use self::readable::readable_spec;
 use crate::overrides::OverrideSources;
+use crate::policy::jwt::JwksSource;
 use crate::policy::{PodSelection, RateLimitPolicySpec};
 use crate::schema;
 use crate::store::{CompiledStore, RateLimitStoreSpec};
@@ -38,6 +39,8 @@ pub struct Compiled {
     pub pods: PodSelection,
     /// The objects with overrides, whose tables the policy does not have yet.
     pub overrides: Vec<OverrideSources>,
+    /// The objects with public keys, which the policy does not have yet.
+    pub jwks: Vec<JwksSource>,
     /// Settings that are valid but probably not intended.
     pub warnings: Vec<Violation>,
 }
@@ -48,10 +51,10 @@ pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, 
     let (compiled, warnings) =
         compile_spec(object, "RateLimitPolicy", |spec: RateLimitPolicySpec, at, name| {
             let (policy, pods) = spec.compile(at, installation, name("namespace"), name("name"));
-            Some((policy?, pods, spec.override_sources()))
+            Some((policy?, pods, spec.override_sources(), spec.jwks_sources()))
         })?;
-    let (policy, pods, overrides) = compiled;
-    Ok(Compiled { policy, pods, overrides, warnings })
+    let (policy, pods, overrides, jwks) = compiled;
+    Ok(Compiled { policy, pods, overrides, jwks, warnings })
 }
 
 /// Compiles a store in JSON, or returns all its violations.

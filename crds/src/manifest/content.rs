@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_saphyr::Spanned;
+use sluice_config::jwt::read_jwks;
 
 use super::loaded::{LoadedPolicy, PendingPolicy};
 use super::problem::Problem;
@@ -61,7 +62,7 @@ impl Content {
 
 /// Builds the tables of a policy from the contents of its file.
 pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<LoadedPolicy, Vec<Problem>> {
-    let PendingPolicy { mut loaded, overrides, lines } = policy;
+    let PendingPolicy { mut loaded, overrides, lines, jwks } = policy;
     let find = |source: &ContentRef| {
         let is_it = |content: &&Content| {
             content.namespace == loaded.namespace
@@ -92,8 +93,25 @@ pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<Loa
             })),
         }
     }
+    let mut key_sets = Vec::new();
+    for (of_jwt, line) in jwks {
+        match find(&of_jwt.source) {
+            None => {
+                let path = format!("spec.jwt[{}].jwksFrom", of_jwt.jwt);
+                let message = format!("{} is not in this file", of_jwt.source);
+                loaded.missing.push(Problem::new(line, path, message));
+            }
+            Some(field) => match read_jwks(&field.value) {
+                Ok(jwks) => key_sets.push((of_jwt, jwks)),
+                Err(error) => problems.push(Problem::new(field.line, field.path.clone(), error)),
+            },
+        }
+    }
     if !problems.is_empty() {
         return Err(problems);
+    }
+    for (of_jwt, jwks) in key_sets {
+        of_jwt.set(&mut loaded.compiled, jwks);
     }
     for (of_limit, table) in tables {
         of_limit.set(&mut loaded.compiled, sluice_config::policy::BlobHash::of(&table));

@@ -4,6 +4,7 @@ use sluice_config::CompiledPolicy;
 
 use super::problem::Problem;
 use crate::overrides::OverrideSources;
+use crate::policy::jwt::JwksSource;
 use crate::store::CompiledStore;
 
 /// A policy from a file.
@@ -29,6 +30,8 @@ pub(super) struct PendingPolicy {
     pub(super) overrides: Vec<OverrideSources>,
     /// The line of each entry in `overrides`.
     pub(super) lines: Vec<u64>,
+    /// The objects with public keys, each with its line.
+    pub(super) jwks: Vec<(JwksSource, u64)>,
 }
 
 /// A store from a file.

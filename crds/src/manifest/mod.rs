@@ -65,17 +65,22 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
             format!("the file has {} bytes: at most {MAX_BYTES} are allowed", text.len()),
         )]);
     }
-    // Only `true` and `false` are booleans, as in YAML 1.2; `n` and `off` are strings.
-    let options = serde_saphyr::options! { strict_booleans: true };
+    // Only `true` and `false` are booleans, as in YAML 1.2; `n` and `off` are strings. A text that begins with `!` without
+    // quotes is a tag, which would be dropped.
+    let options = serde_saphyr::options! { strict_booleans: true, reject_unsupported_tags: true };
     let documents: Vec<Spanned<Node>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
             let message = error.without_snippet().to_string();
-            vec![Problem::new(
-                line,
-                "",
-                format!("invalid YAML: {}", message.lines().next().unwrap_or_default()),
-            )]
+            vec![Problem::new(line, "", {
+                let message = message.lines().next().unwrap_or_default();
+                let hint = if message.contains("tag `!") {
+                    ": put a text that begins with `!` in quotes"
+                } else {
+                    ""
+                };
+                format!("invalid YAML: {message}{hint}")
+            })]
         })?;
     let mut nodes = Vec::new();
     for document in documents {
@@ -205,7 +210,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
     match kind {
         Kind::Policy => {
-            let Compiled { policy, pods: _, overrides, warnings } =
+            let Compiled { policy, pods: _, overrides, jwks, warnings } =
                 compile(&object, installation).map_err(located)?;
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
             let (tables, missing) = (Vec::new(), Vec::new());
@@ -213,7 +218,12 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
             let line =
                 |of: &OverrideSources| line_of(node, &format!("spec.limits[{}].overridesFrom", of.limit));
             let lines = overrides.iter().map(line).collect();
-            Ok(LoadedObject::Policy(Box::new(PendingPolicy { loaded, overrides, lines })))
+            let jwks = jwks.into_iter().map(|of| {
+                let line = line_of(node, &format!("spec.jwt[{}].jwksFrom", of.jwt));
+                (of, line)
+            });
+            let jwks = jwks.collect();
+            Ok(LoadedObject::Policy(Box::new(PendingPolicy { loaded, overrides, lines, jwks })))
         }
         Kind::Store => {
             let compiled = compile_store(&object).map_err(located)?;

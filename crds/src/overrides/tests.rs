@@ -65,13 +65,18 @@ fn a_bad_line_is_named_by_its_number_and_not_quoted() {
         ("secret:", "has no plan"),
         (": large", "names no client"),
         ("\"secret\": large", "quotation marks"),
-        ("secret: enormous", "names a plan that the limit does not have: it has large, deny, unlimited"),
+        (
+            "secret: enormous",
+            "names a plan that the limit does not have: its plans are large, deny, unlimited",
+        ),
         ("secret: large until", "is not of the form"),
         ("secret: large for ever", "is not of the form"),
-        ("secret: large until tomorrow", "write it as 2026-12-01T00:00:00Z"),
-        ("secret: large until 2026-12-01", "write it as 2026-12-01T00:00:00Z"),
+        ("secret: large until tomorrow", "as 2026-12-01T00:00:00Z"),
+        ("secret: large until 2026-12-01", "with a time zone, as 2026-12-01T00:00:00Z"),
         ("secret: large until 1969-12-01T00:00:00Z", "before 1970"),
         ("secret: large until 2999-12-01T00:00:00Z", "after 2106"),
+        ("- secret: large", "begins with `- `"),
+        ("SHA256:secret: large", "64 hexadecimal digits"),
         ("sha256:secret: large", "64 hexadecimal digits"),
         ("secret: \u{ff}", "names a plan"),
     ] {
@@ -87,8 +92,8 @@ fn a_bad_line_is_named_by_its_number_and_not_quoted() {
 #[test]
 fn a_client_has_one_line_in_all_sources() {
     let error = table(&[b"a: large\nb: large", b"\na: deny"]).unwrap_err();
-    let expected = "line 2 in `clients` of the ConfigMap c1 names a client that line 1 in `clients` of the ConfigMap c0 \
-                    does already: keep one of them";
+    let expected = "line 2 in `clients` of the ConfigMap c1 names the same client as line 1 in `clients` of the ConfigMap c0 \
+                    does: keep one of them";
     assert_eq!(error, expected);
 }
 

@@ -42,6 +42,8 @@ pub enum KeyPart {
     /// Service and method of a gRPC call, such as shop.Checkout/Pay. Other paths than those of two segments count as
     /// missing.
     GrpcMethod(GrpcMethodKey),
+    /// A claim of the request's token.
+    JwtClaim(JwtClaimKey),
     /// The client's address, or the network that it belongs to.
     #[serde(rename = "clientIP")]
     ClientIp(ClientIpKey),
@@ -90,6 +92,19 @@ pub struct HostKey {}
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct GrpcMethodKey {}
 
+/// A claim of a token as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct JwtClaimKey {
+    /// Name of the kind of tokens, one of spec.jwt.
+    #[schemars(length(min = 1, max = 63))]
+    pub jwt: String,
+    /// Name of the claim, such as sub. Its value is a string of at most 256 bytes, an integer or a boolean. Others count as
+    /// missing.
+    #[schemars(length(min = 1, max = 128))]
+    pub claim: String,
+}
+
 /// The client's address as a part of a key.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -131,6 +146,9 @@ impl KeyPart {
             Self::Path(PathKey {}) => key::KeyPart::Path,
             Self::Host(HostKey {}) => key::KeyPart::Host,
             Self::GrpcMethod(GrpcMethodKey {}) => key::KeyPart::GrpcMethod,
+            Self::JwtClaim(JwtClaimKey { jwt, claim }) => {
+                key::KeyPart::JwtClaim { jwt: jwt.clone(), claim: claim.clone() }
+            }
             Self::ClientIp(ip) => key::KeyPart::ClientIp {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),
                 ipv6_prefix: bits(ip.ipv6_prefix, 64),

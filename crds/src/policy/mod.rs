@@ -6,6 +6,7 @@
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
 //! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
 //! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
+//! - [`jwt`]: tokens that identify clients.
 //! - [`content_ref`]: content in a Secret or ConfigMap.
 //! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
 //! - [`status`]: the observed state.
@@ -14,6 +15,7 @@ pub mod adaptive;
 pub mod client_address;
 pub mod concurrency;
 pub mod content_ref;
+pub mod jwt;
 pub mod key;
 pub mod limit;
 pub mod matches;
@@ -27,6 +29,7 @@ pub use adaptive::Adaptive;
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
 pub use content_ref::{ContentKind, ContentRef};
+pub use jwt::Jwt;
 pub use key::Key;
 pub use limit::{Algorithm, Allowance, Enforcement, Limit, Plan, Rate, Tier};
 pub use matches::Match;

@@ -1,10 +1,13 @@
 //! The whole policy.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
+use sluice_config::key::KeyPart;
 use sluice_config::policy::{
     AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
     StatusHeaders,
@@ -15,8 +18,10 @@ use crate::compile::client_warnings;
 use crate::compile::field::Field;
 use crate::compile::installation::Installation;
 use crate::overrides::OverrideSources;
+use crate::policy::jwt::JwksSource;
 use crate::policy::{
-    ClientAddress, Concurrency, Limit, PodSelection, RateLimitPolicyStatus, StoreRef, TargetRef, target_ref,
+    ClientAddress, Concurrency, Jwt, Limit, PodSelection, RateLimitPolicyStatus, StoreRef, TargetRef,
+    target_ref,
 };
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -98,6 +103,11 @@ pub struct RateLimitPolicySpec {
     /// that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
+    /// Kinds of tokens that identify clients. Keys refer to them by `jwtClaim`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub jwt: Vec<Jwt>,
     /// Headers that report the state of the limits in each response. Retry-After is always sent. Default: all.
     /// - RateLimit: RateLimit and RateLimit-Policy of the IETF draft.
     /// - XRateLimit: X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset.
@@ -164,13 +174,40 @@ impl RateLimitPolicySpec {
             store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
             ambiguous_paths: self.ambiguous_paths,
             client_address,
+            jwt: self.jwt.iter().enumerate().map(|(n, jwt)| jwt.compile(&at.at("jwt").entry(n))).collect(),
             status_headers: self.compile_response_headers(),
             limits,
             hints: Hints::default(),
         };
+        self.check_claims(at, &policy.limits);
         client_warnings::warn(at, &policy, |index| self.field(at, index));
         self.check_store(at, &policy.limits);
         (Some(policy), pods)
+    }
+
+    /// Checks that keys refer to kinds of tokens that the policy has, and warns of those to which none refers.
+    fn check_claims(&self, at: &Field<'_>, limits: &[CompiledLimit]) {
+        let mut used = BTreeSet::new();
+        for (n, limit) in limits.iter().enumerate() {
+            for (part, key) in limit.key.iter().enumerate() {
+                let KeyPart::JwtClaim { jwt, .. } = key else { continue };
+                used.insert(jwt.as_str());
+                if !self.jwt.iter().any(|known| known.name == *jwt) {
+                    let at = self.field(at, n).at("key.parts").entry(part).at("jwtClaim.jwt");
+                    at.violation(format_args!("{jwt:?} is not in spec.jwt: add it there"));
+                }
+            }
+        }
+        for (n, jwt) in self.jwt.iter().enumerate().filter(|(_, jwt)| !used.contains(jwt.name.as_str())) {
+            let at = at.at("jwt").entry(n);
+            at.warning(format_args!("has no effect, because no key refers to {:?} by jwtClaim", jwt.name));
+        }
+    }
+
+    /// Returns the objects with public keys.
+    pub(crate) fn jwks_sources(&self) -> Vec<JwksSource> {
+        let sources = self.jwt.iter().enumerate();
+        sources.filter_map(|(jwt, of)| Some(JwksSource { jwt, source: of.jwks_from.clone()? })).collect()
     }
 
     /// Returns the objects with the overrides of each limit that has some.

@@ -189,7 +189,7 @@ async fn watch_cluster(context: &Context) {
             context.compilations.remove(&uid);
             let key = PolicyKey::new(namespace, name);
             select_pods::watch(context, &key, None);
-            contents::watch(context, &key, &[]);
+            contents::watch(context, &key, None);
         }
         // The controller opens the hub when all listed policies have been published.
         Change::Listed => {}

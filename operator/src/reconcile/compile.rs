@@ -8,6 +8,7 @@ use kube::api::DynamicObject;
 use sluice_config::CompiledPolicy;
 use sluice_crds::overrides::OverrideSources;
 use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::{Installation, Violation, compile as compile_policy};
 
 #[cfg(test)]
@@ -25,6 +26,8 @@ pub struct Compiled {
     pub pods: PodSelection,
     /// The objects with overrides of its limits.
     pub overrides: Vec<OverrideSources>,
+    /// The objects with public keys.
+    pub jwks: Vec<JwksSource>,
 }
 
 /// Result of compiling a policy: the policy, or all its violations.
@@ -64,6 +67,6 @@ impl Compilations {
 pub fn compile(object: &DynamicObject, installation: &Installation) -> Compilation {
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
-    let sluice_crds::Compiled { policy, pods, overrides, warnings: _ } = compiled;
-    Ok(Compiled { policy, pods, overrides })
+    let sluice_crds::Compiled { policy, pods, overrides, jwks, warnings: _ } = compiled;
+    Ok(Compiled { policy, pods, overrides, jwks })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_crds::conditions::reasons;
 use sluice_crds::overrides::OverrideSources;
+use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::policy::{ContentKind, ContentRef};
 
 use crate::cluster::references::{ContentKey, Reference, grant};
@@ -30,19 +31,30 @@ pub enum Resolution {
     Unread(ContentRef),
     /// Content cannot be used, and never could. The policy is without it.
     Unusable {
-        /// The content of other limits.
-        blobs: Vec<Blob>,
+        /// The content of other limits; `None` if the policy is of no use without what is missing.
+        blobs: Option<Vec<Blob>>,
         /// The reasons.
         problems: Vec<Problem>,
     },
 }
 
 /// Watches what a policy refers to, and nothing else for this policy.
-pub fn watch(context: &Context, key: &PolicyKey, overrides: &[OverrideSources]) {
-    let sources = overrides.iter().flat_map(|of_limit| &of_limit.sources);
-    let wanted: BTreeSet<_> = sources.map(|source| content_key(key, source)).collect();
+pub fn watch(context: &Context, key: &PolicyKey, compiled: Option<&Compiled>) {
+    let (overrides, jwks) =
+        compiled.map_or((&[][..], &[][..]), |compiled| (&compiled.overrides[..], &compiled.jwks[..]));
+    let wanted: BTreeSet<_> = sources(overrides, jwks).map(|source| content_key(key, source)).collect();
     context.references.want(key, wanted);
     context.tables.keep_only(key, overrides);
+    context.key_sets.keep_only(key, jwks);
+}
+
+/// Iterates over everything that a policy refers to.
+fn sources<'a>(
+    overrides: &'a [OverrideSources],
+    jwks: &'a [JwksSource],
+) -> impl Iterator<Item = &'a ContentRef> + Clone {
+    let of_limits = overrides.iter().flat_map(|of_limit| &of_limit.sources);
+    of_limits.chain(jwks.iter().map(|of_jwt| &of_jwt.source))
 }
 
 /// Waits until what a policy refers to has been read.
@@ -83,23 +95,47 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
             None => is_complete = false,
         }
     }
+    let mut has_keys = true;
+    for of_jwt in &compiled.jwks {
+        let source = &of_jwt.source;
+        let read = match context.references.get(&content_key(key, source)) {
+            Reference::Pending => return Resolution::Unread(source.clone()),
+            Reference::Found(content) => context.key_sets.read(key, of_jwt, &content).map_err(Some),
+            reference => {
+                unusable.push((source.clone(), reference));
+                Err(None)
+            }
+        };
+        let jwks = read.or_else(|problem| {
+            problems.extend(problem);
+            context.key_sets.last_good(key, of_jwt).ok_or(())
+        });
+        match jwks {
+            Ok(jwks) => of_jwt.set(&mut compiled.policy, jwks),
+            Err(()) => has_keys = false,
+        }
+    }
     unusable.dedup();
-    let of_objects = describe(context, key, &unusable, &compiled.overrides);
+    let of_objects = describe(context, key, &unusable, &sources(&compiled.overrides, &compiled.jwks));
     let problems = of_objects.into_iter().chain(problems).collect();
+    if !has_keys {
+        // Without keys all clients would be one.
+        return Resolution::Unusable { blobs: None, problems };
+    }
     if is_complete {
         Resolution::Resolved { blobs, unusable: problems }
     } else {
-        Resolution::Unusable { blobs, problems }
+        Resolution::Unusable { blobs: Some(blobs), problems }
     }
 }
 
 /// Describes objects that cannot be read. Those without a right to read them come first, with the command that grants it
 /// for all objects of their kind.
-fn describe(
+fn describe<'a>(
     context: &Context,
     key: &PolicyKey,
     unusable: &[(ContentRef, Reference)],
-    overrides: &[OverrideSources],
+    sources: &(impl Iterator<Item = &'a ContentRef> + Clone),
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     for kind in [ContentKind::ConfigMap, ContentKind::Secret] {
@@ -108,8 +144,7 @@ fn describe(
             .filter(|(source, reference)| source.kind() == kind && *reference == Reference::NotPermitted);
         let denied: BTreeSet<_> = denied.map(|(source, _)| source.field().name.as_str()).collect();
         let Some(first) = denied.first() else { continue };
-        let of_kind = overrides.iter().flat_map(|of_limit| &of_limit.sources);
-        let of_kind = of_kind.filter(|source| source.kind() == kind);
+        let of_kind = sources.clone().filter(|source| source.kind() == kind);
         let all: BTreeSet<_> = of_kind.map(|source| source.field().name.as_str()).collect();
         // A message has room for so many. With more, each object has a Role of its own.
         let names_all = all.iter().map(|name| name.len() + NAME_OPTION).sum::<usize>() <= MAX_NAMES;
@@ -136,7 +171,7 @@ fn describe(
             ),
             Reference::TooMany => problem(
                 reasons::INVALID_CONTENT,
-                format!("The {kind} {name} is not read, because the policies of the namespace refer to too many objects: use fewer and larger ones."),
+                format!("The {kind} {name} is not read, because the policies of the namespace refer to more than 64 objects or 24 MiB, or those of all namespaces to more than 64 MiB. Use fewer, or ask the administrators of Sluice."),
             ),
             Reference::Unreadable(error) => problem(
                 reasons::WAITING,

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
 use crate::reconcile::compile::Compilations;
+use crate::reconcile::key_sets::KeySets;
 use crate::reconcile::tables::Tables;
 use crate::store::resolve::Resolutions;
 
@@ -43,6 +44,8 @@ pub struct Context {
     pub references: References<PolicyKey>,
     /// The tables of overrides that were built from them.
     pub tables: Tables,
+    /// The public keys that were read from them.
+    pub key_sets: KeySets,
     /// Namespace of the operator, to whose service account rights are granted.
     pub operator_namespace: String,
     /// Services.
@@ -119,6 +122,7 @@ impl Context {
                 move |policies| queue.add_all(policies)
             }),
             tables: Tables::default(),
+            key_sets: KeySets::default(),
             services: Services::default(),
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),

@@ -5,7 +5,7 @@
 //! - [`mod@compile`]: validates and compiles the policy. Pure.
 //! - [`mod@select_pods`]: finds out which pods the policy selects.
 //! - [`contents`]: resolves the Secrets and ConfigMaps that the policy refers to.
-//! - [`tables`]: builds the tables of overrides.
+//! - [`tables`]: builds the tables of overrides; [`key_sets`]: reads public keys.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
 //!   requests to the API server.
@@ -25,6 +25,7 @@ pub mod context;
 pub mod controller;
 pub mod dereference;
 pub mod facts;
+pub mod key_sets;
 pub mod label_sets;
 pub mod publish;
 pub mod report;

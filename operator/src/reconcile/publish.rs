@@ -30,10 +30,11 @@ pub fn publish(
             (Ok(compiled), Resolution::Resolved { blobs, unusable }) => {
                 publish_edit(context, key, &uid, compiled, blobs, unusable)?
             }
-            (Ok(compiled), Resolution::Unusable { blobs, problems }) => {
+            (Ok(compiled), Resolution::Unusable { blobs: Some(blobs), problems }) => {
                 publish_fallback(context, key, &uid, compiled, blobs)?;
                 Outcome::Unresolved(problems)
             }
+            (Ok(_), Resolution::Unusable { blobs: None, problems }) => Outcome::Unresolved(problems),
         };
         match &outcome {
             Outcome::Published { .. } => {}
@@ -53,7 +54,7 @@ fn publish_edit(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, overrides: _ }: Compiled,
+    Compiled { policy, pods, overrides: _, jwks: _ }: Compiled,
     blobs: Vec<Blob>,
     unusable: Vec<Problem>,
 ) -> serde_json::Result<Outcome> {
@@ -74,7 +75,7 @@ fn publish_fallback(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, overrides: _ }: Compiled,
+    Compiled { policy, pods, overrides: _, jwks: _ }: Compiled,
     blobs: Vec<Blob>,
 ) -> serde_json::Result<()> {
     let Ok(selected) = select_pods(context, key, &pods) else { return Ok(()) };

@@ -2,10 +2,12 @@
 //! process, which starts again: a sidecar without one of its tasks would be worse than none.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use prometheus_client::metrics::counter::Counter;
 
 thread_local! {
     /// Whether this thread polls a guarded future.
@@ -33,18 +35,59 @@ impl Drop for Guarded {
     }
 }
 
-/// Runs a future, and returns whether it has panicked. It is dropped then, which frees what it holds.
-pub(crate) async fn guard<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let mut future = pin!(future);
-    // A panic leaves nothing behind that others see in between: their locks are consistent between any two statements.
-    poll_fn(|context| {
+pin_project! {
+    /// A future whose panic is its result.
+    pub(crate) struct Guard<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+/// Runs a future, and returns whether it has panicked. It must be dropped then, which frees what it holds. An async
+/// function would take the memory of the future twice.
+pub(crate) fn guard<F: Future>(future: F) -> Guard<F> {
+    Guard { future }
+}
+
+impl<F: Future> Future for Guard<F> {
+    type Output = Result<F::Output, Panicked>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future;
         let _guarded = Guarded::begin();
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        // A panic leaves nothing behind that others see in between: their locks are consistent between any two statements.
+        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(Panicked)),
         }
-    })
-    .await
+    }
+}
+
+pin_project! {
+    /// A guarded task, whose panic is counted.
+    struct Counted<F> {
+        #[pin]
+        guard: Guard<F>,
+        panics: Counter,
+    }
+}
+
+impl<F: Future> Future for Counted<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.guard.poll(context).map(|result| {
+            if let Err(Panicked) = result {
+                this.panics.inc();
+            }
+        })
+    }
+}
+
+/// Spawns a task, and counts its panic.
+pub(crate) fn spawn<F: Future<Output: Send> + Send + 'static>(future: F, panics: Counter) {
+    tokio::spawn(Counted { guard: guard(future), panics });
 }
 
 /// Makes a panic end the process after it is reported, unless it is in a guarded future. Call this once, at the start.

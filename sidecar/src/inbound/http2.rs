@@ -12,14 +12,14 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::timeout;
 
 use crate::capacity::{CONNECTION_WINDOW, MAX_BUFFER, STREAM_WINDOW};
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::DrainWatch;
-use crate::inbound::guard::{Panicked, guard};
+use crate::inbound::guard;
 use crate::inbound::table::activity::{Activity, EndReason};
-use crate::metrics::registry::Metrics;
 
 /// Maximum number of concurrent streams of a connection, as in hyper.
 const MAX_STREAMS: u32 = 200;
@@ -29,16 +29,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Runs the exchanges of a connection, of which a panic ends one.
 #[derive(Clone)]
-struct GuardedExecutor(Metrics);
+struct GuardedExecutor(Counter);
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for GuardedExecutor {
     fn execute(&self, future: F) {
-        let metrics = self.0.clone();
-        tokio::spawn(async move {
-            if let Err(Panicked) = guard(future).await {
-                metrics.panicked();
-            }
-        });
+        guard::spawn(future, self.0.clone());
     }
 }
 
@@ -50,14 +45,14 @@ pub(super) async fn serve<S, B>(
     first_request: impl Future<Output = ()> + Send,
     drain: &mut DrainWatch,
     activity: &Activity,
-    metrics: Metrics,
+    panics: Counter,
 ) -> hyper::Result<Option<EndReason>>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send,
     B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
     S::Future: Send + 'static,
 {
-    let connection = http2::Builder::new(GuardedExecutor(metrics))
+    let connection = http2::Builder::new(GuardedExecutor(panics))
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
         .initial_stream_window_size(STREAM_WINDOW)

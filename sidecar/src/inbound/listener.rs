@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 use crate::inbound::connection::ConnectionPermit;
-use crate::inbound::guard::{Panicked, guard};
+use crate::inbound::guard;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::serve::serve;
 use crate::inbound::table::ConnectionTable;
@@ -112,13 +112,8 @@ impl Acceptor {
         let place = place.ok_or_else(|| io::Error::other("the sidecar ends"))?;
         let open_connections = self.proxy.metrics.connections.clone();
         let permit = ConnectionPermit::new(place, self.connections.token(), open_connections);
-        let metrics = self.proxy.metrics.clone();
-        let serving = serve(stream, peer.ip(), self.proxy.clone(), permit, self.timeouts);
-        tokio::spawn(async move {
-            if let Err(Panicked) = guard(serving).await {
-                metrics.panicked();
-            }
-        });
+        let panics = self.proxy.metrics.panics.clone();
+        guard::spawn(serve(stream, peer.ip(), self.proxy.clone(), permit, self.timeouts), panics);
         Ok(())
     }
 }

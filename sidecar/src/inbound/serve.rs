@@ -74,7 +74,7 @@ pub(super) async fn serve(
             let response = match guard(handler.proxy.respond(&handler.connection, request)).await {
                 Ok(response) => response,
                 Err(Panicked) => {
-                    handler.proxy.metrics.panicked();
+                    handler.proxy.metrics.panics.inc();
                     internal_error()
                 }
             };
@@ -89,7 +89,7 @@ pub(super) async fn serve(
         }
         Protocol::Http2 => {
             let first_request = async move { first_request.connection.first_request().await };
-            http2::serve(stream, service, first_request, &mut drain, &activity, metrics.clone()).await
+            http2::serve(stream, service, first_request, &mut drain, &activity, metrics.panics.clone()).await
         }
     };
     match ended {

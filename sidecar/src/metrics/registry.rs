@@ -76,7 +76,7 @@ pub(crate) struct Metrics {
     upstream_errors: Family<ReasonLabels, Counter>,
     refused_requests: Family<ReasonLabels, Counter>,
     ended_connections: Family<ReasonLabels, Counter>,
-    panics: Counter,
+    pub(crate) panics: Counter,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
     /// Open connections of clients.
@@ -276,10 +276,6 @@ impl Metrics {
 
     pub(crate) fn refused_request(&self, reason: &'static str) {
         self.refused_requests.get_or_create(&ReasonLabels { reason }).inc();
-    }
-
-    pub(crate) fn panicked(&self) {
-        self.panics.inc();
     }
 
     pub(crate) fn ended_connection(&self, reason: EndReason) {

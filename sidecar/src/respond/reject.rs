@@ -91,7 +91,7 @@ impl ResponseFormat {
                 "Limit {name} denies requests that do not identify their client: a part of its key is missing, empty \
                  or repeated."
             ),
-            Refusal::Tier => format!("Limit {name} admits no such requests. Waiting does not help."),
+            Refusal::Tier => format!("Limit {name} admits no such requests."),
         };
         self.uncounted(snapshot, index, QUOTA_EXCEEDED, message, None)
     }

@@ -73,7 +73,7 @@ async fn a_policy_waits_for_its_content_and_follows_it() {
         format!(
             "The ConfigMap quotas does not exist in namespace {name}. Create it. The Secret vips does not exist in \
              namespace {name}. Create it. Until then, pods keep the version of the policy that they have. Those without \
-             one apply these limits without overrides."
+             one apply it without overrides, and not at all without public keys."
         )
     );
     namespace.wait_for("p", "Accepted", "True Accepted").await;

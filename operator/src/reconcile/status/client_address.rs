@@ -30,7 +30,8 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         | KeyPart::Method
         | KeyPart::Path
         | KeyPart::Host
-        | KeyPart::GrpcMethod => false,
+        | KeyPart::GrpcMethod
+        | KeyPart::JwtClaim { .. } => false,
     };
     let depends = |limit: &CompiledLimit| limit.key.iter().any(uses_address) || limit.reads_address();
     if !policy.limits.iter().any(depends) {

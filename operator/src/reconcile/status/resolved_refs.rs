@@ -24,8 +24,8 @@ pub(super) fn resolved_refs(observed: &Observed<'_>) -> Finding {
             return unresolved(unusable, "Until then, pods keep the content that could be used last.");
         }
         Outcome::Unresolved(unusable) => {
-            let until = "Until then, pods keep the version of the policy that they have. Those without one apply these limits \
-                         without overrides.";
+            let until = "Until then, pods keep the version of the policy that they have. Those without one apply it without \
+                         overrides, and not at all without public keys.";
             return unresolved(unusable, until);
         }
         Outcome::Unread(target) => {

@@ -60,6 +60,7 @@ fn compute(
             store: DEFAULT_STORE.into(),
             ambiguous_paths: Default::default(),
             client_address: None,
+            jwt: Vec::new(),
             status_headers: None,
             limits: Vec::new(),
             hints: Default::default(),

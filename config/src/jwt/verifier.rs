@@ -1,0 +1,170 @@
+//! Finds the token of a request, verifies it, and reads its claims.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use jsonwebtoken::{Algorithm, Validation, decode};
+use serde_json::{Map, Value};
+
+use super::cache::{Cache, Verified};
+use super::keys::{self, Key};
+use crate::nack::Nack;
+use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+
+/// Longest token that is read, in bytes.
+const MAX_TOKEN: usize = 16 << 10;
+/// Longest claim that identifies a client, in bytes. A longer one counts as missing.
+const MAX_CLAIM: usize = 256;
+/// Difference between the clocks of the issuer and of this machine that is forgiven, in seconds.
+const LEEWAY: u64 = 60;
+
+/// Verifies one kind of tokens.
+pub struct JwtVerifier {
+    name: String,
+    /// The requirements, and the public keys; `None` for tokens that something else has verified.
+    keys: Option<(VerificationKeys, Vec<Key>)>,
+    /// Names of the claims that limits need.
+    claims: Vec<String>,
+    cache: Cache,
+}
+
+impl fmt::Debug for JwtVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwtVerifier").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl JwtVerifier {
+    /// Creates a verifier for tokens of which these claims are needed. Fails if there are no keys.
+    pub fn new(jwt: &CompiledJwt, claims: Vec<String>) -> Result<Self, Nack> {
+        let keys = match &jwt.verification {
+            Verification::Trusted => None,
+            Verification::Keys(required) => {
+                let found = keys::keys(&required.jwks)
+                    .map_err(|error| Nack(format!("jwt {}: the key set {error}", jwt.name)))?;
+                if found.is_empty() {
+                    return Err(Nack(format!("jwt {}: there are no keys that can verify tokens", jwt.name)));
+                }
+                Some((required.clone(), found))
+            }
+        };
+        Ok(Self { name: jwt.name.clone(), keys, claims, cache: Cache::default() })
+    }
+
+    /// Returns the name to which keys refer.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Passes a claim of the request's token to `read`, and returns the result. Returns `None` without exactly one valid
+    /// token, or if it does not have the claim. `now` returns the time in seconds since the Unix epoch.
+    pub fn read_claim<R>(
+        &self,
+        headers: &HeaderMap,
+        claim: &str,
+        now: impl FnOnce() -> u64,
+        read: impl FnOnce(&str) -> R,
+    ) -> Option<R> {
+        let token = token(headers)?;
+        let index = self.claims.iter().position(|known| known == claim)?;
+        let (key, now) = (self.cache.key(token), now());
+        let verified = match self.cache.get(key, now) {
+            Some(verified) => verified,
+            None => {
+                let verified = Arc::new(self.verify(token, now)?);
+                self.cache.insert(key, verified.clone());
+                verified
+            }
+        };
+        verified.claims.get(index)?.as_deref().map(read)
+    }
+
+    fn verify(&self, token: &[u8], now: u64) -> Option<Verified> {
+        let (claims, expires) = match &self.keys {
+            Some((required, keys)) => verify(token, required, keys, now)?,
+            None => (json(token.split(|byte| *byte == b'.').nth(1)?)?, u64::MAX),
+        };
+        let claims = self.claims.iter().map(|name| claims.get(name).and_then(text));
+        Some(Verified { expires, claims: claims.collect() })
+    }
+
+    #[cfg(test)]
+    pub(super) fn cached(&self) -> usize {
+        self.cache.len()
+    }
+}
+
+/// Returns the token of a request that has exactly one (RFC 6750, section 2.1).
+fn token(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().filter(|_| values.next().is_none())?.as_bytes();
+    let (scheme, token) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
+    let token = token.trim_ascii();
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_valid = scheme.eq_ignore_ascii_case(b"bearer") && token.len() <= MAX_TOKEN;
+    (is_valid && !token.is_empty() && token.iter().all(is_token)).then_some(token)
+}
+
+/// Verifies a token, and returns its claims and the time from which it is no longer valid.
+fn verify(
+    token: &[u8],
+    required: &VerificationKeys,
+    keys: &[Key],
+    now: u64,
+) -> Option<(Map<String, Value>, u64)> {
+    let header = json(token.split(|byte| *byte == b'.').next()?)?;
+    // Extensions that must be understood (RFC 7515, section 4.1.11).
+    if header.contains_key("crit") {
+        return None;
+    }
+    let algorithm: Algorithm = header.get("alg")?.as_str()?.parse().ok()?;
+    let mut able = keys.iter().filter(|key| key.algorithms.contains(&algorithm));
+    let key = match header.get("kid") {
+        Some(id) => {
+            let id = id.as_str()?;
+            able.find(|key| key.id.as_deref() == Some(id))?
+        }
+        // Without a name there must be no choice.
+        None => able.next().filter(|_| able.next().is_none())?,
+    };
+    let mut validation = Validation::new(algorithm);
+    // Times are compared below, with the given time.
+    validation.validate_exp = false;
+    validation.set_issuer(&[&required.issuer]);
+    validation.set_required_spec_claims(&["exp", "iss"]);
+    if required.audiences.is_empty() {
+        validation.validate_aud = false;
+    } else {
+        validation.set_audience(&required.audiences);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+    }
+    let claims = decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims;
+    let seconds = |name: &str| claims.get(name).map(|time| time.as_f64().filter(|time| time.is_finite()));
+    let expires = (seconds("exp")?? as u64).saturating_add(LEEWAY);
+    let begins = match seconds("nbf") {
+        Some(begins) => begins? as u64,
+        None => 0,
+    };
+    (now < expires && begins <= now.saturating_add(LEEWAY)).then_some((claims, expires))
+}
+
+/// Decodes a part of a token.
+fn json(part: &[u8]) -> Option<Map<String, Value>> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+/// Returns a claim as a text that identifies a client.
+fn text(claim: &Value) -> Option<Box<str>> {
+    let text = match claim {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if !number.is_f64() => number.to_string(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(_) | Value::Null | Value::Array(_) | Value::Object(_) => return None,
+    };
+    (!text.is_empty() && text.len() <= MAX_CLAIM).then(|| text.into())
+}
