@@ -97,7 +97,7 @@ POLICIES = {
         ),
         graph(
             "Conditions without a value",
-            "Requests for which a condition in CEL had an error. They count for a limit, and not for a tier that admits more.",
+            "Requests for which a condition in CEL had an error. After an error a limit applies, and so does a tier with deny.",
             (limits(policy_rate("sluice_expression_errors_total")), "{{policy}} {{limit}}"),
             unit="reqps",
         ),

@@ -56,19 +56,19 @@ pub struct Limit {
     /// differ.
     #[schemars(length(min = 1, max = 8))]
     pub rates: Vec<Rate>,
-    /// Requests to which something else than `rates` applies, such as those of customers with a plan. The first tier that
+    /// Requests to which other rates than `rates` apply, or none, such as those of customers in a header. The first tier that
     /// matches decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub tiers: Vec<Tier>,
-    /// Plans that the lines of `overridesFrom` give to clients.
+    /// Plans that the lines of `overridesFrom` give to clients. Plans of the names deny and unlimited always exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub plans: Vec<Plan>,
-    /// Secrets and ConfigMaps with the plans of single clients, which precede `tiers` and `rates`. Each line gives a plan to
-    /// a client, for ever or until a time: `acme: large` or `mallory: deny until 2026-12-01T00:00:00Z`. The plan is one of
+    /// Secrets and ConfigMaps with the plans of single clients. If a client has a line, its plan decides instead of `tiers` and
+    /// `rates`. Each line gives a plan to a client, without end or until a time: `acme: large` or `mallory: deny until 2026-12-01T00:00:00Z`. The plan is one of
     /// `plans`, or deny or unlimited. The client is the text of the first part of the key, or `sha256:` and the SHA-256 of
     /// that text. Empty lines and those that begin with # are skipped. At most 250000 lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -35,8 +35,8 @@ pub struct Selection {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub except: Vec<Match>,
-    /// Condition in CEL that a request must fulfil too, such as `request.headers["x-internal"] != "1"`. It has no loops. An
-    /// error counts as fulfilled. See docs/policy.md.
+    /// Condition in CEL that a request must also meet, such as 'request.headers["x-internal"] != "1"'. Put it in single
+    /// quotes. It has no loops. After an error the limit applies. See docs/policy.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub when: Option<String>,

@@ -44,7 +44,7 @@ pub fn watch(context: &Context, key: &PolicyKey, compiled: Option<&Compiled>) {
         compiled.map_or((&[][..], &[][..]), |compiled| (&compiled.overrides[..], &compiled.jwks[..]));
     let wanted: BTreeSet<_> = sources(overrides, jwks).map(|source| content_key(key, source)).collect();
     context.references.want(key, wanted);
-    context.tables.keep_only(key, overrides);
+    context.tables.keep_only(key, compiled.map(|compiled| (&compiled.policy, overrides)));
     context.key_sets.keep_only(key, jwks);
 }
 

@@ -2,7 +2,7 @@
 //! while anything is locked, and once for all limits that share it. The last table of a limit that could be used is kept
 //! for as long as its policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_config::CompiledPolicy;
@@ -36,8 +36,8 @@ pub struct Problem {
 #[derive(Default)]
 pub struct Tables(Mutex<BTreeMap<Place, Table>>);
 
-/// A policy, and the index of a limit.
-type Place = (PolicyKey, usize);
+/// A policy, and the name of a limit.
+type Place = (PolicyKey, String);
 
 /// The table of a limit.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl Tables {
         of_limit: &OverrideSources,
         sources: Vec<Source>,
     ) -> Result<Blob, Vec<Problem>> {
-        let place = (policy.clone(), of_limit.limit);
+        let place = place(policy, compiled, of_limit.limit);
         let recipe = Recipe { sources, usable: Usable::of(compiled, of_limit.limit) };
         let known = self.find(&policy.namespace, &recipe);
         let built = match known {
@@ -114,7 +114,7 @@ impl Tables {
     pub fn last_good(&self, policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Option<Blob> {
         let now = Usable::of(compiled, limit);
         let tables = self.lock();
-        let (usable, blob) = tables.get(&(policy.clone(), limit))?.last_good.as_ref()?;
+        let (usable, blob) = tables.get(&place(policy, compiled, limit))?.last_good.as_ref()?;
         let fits = usable.part == now.part && usable.plans.iter().all(|plan| now.plans.contains(plan));
         fits.then(|| blob.clone())
     }
@@ -147,14 +147,23 @@ impl Tables {
         built
     }
 
-    /// Drops the tables of a policy, but for those of these limits.
-    pub fn keep_only(&self, policy: &PolicyKey, limits: &[OverrideSources]) {
-        self.lock().retain(|(key, limit), _| key != policy || limits.iter().any(|of| of.limit == *limit));
+    /// Drops the tables of a policy, but for those of its limits that have overrides.
+    pub fn keep_only(&self, policy: &PolicyKey, now: Option<(&CompiledPolicy, &[OverrideSources])>) {
+        let limits = now.into_iter().flat_map(|(compiled, overrides)| {
+            overrides.iter().map(|of_limit| place(policy, compiled, of_limit.limit).1)
+        });
+        let limits: BTreeSet<_> = limits.collect();
+        self.lock().retain(|(key, limit), _| key != policy || limits.contains(limit));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Table>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn place(policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Place {
+    let name = compiled.limits.get(limit).map(|limit| limit.name.clone());
+    (policy.clone(), name.unwrap_or_default())
 }
 
 /// Reports whether a table can be kept beside the others. Equal tables take their memory once.

@@ -198,3 +198,66 @@ async fn overrides_are_reviewed_with_their_policy() {
         assert!(error.contains(expected), "{expected}: {error}");
     }
 }
+
+/// Confirms the next whole policy, and returns the key set of its tokens.
+async fn confirm_keys(session: &mut Session) -> String {
+    let (uid, published) = loop {
+        let (policies, _) = session.policies().await;
+        if let Some(policy) = policies.policies.into_iter().next() {
+            break policy;
+        }
+    };
+    let policy: Value = serde_json::from_str(published.policy.get()).unwrap();
+    let report =
+        PolicyReport::Applied { hash: published.hash, untrusted_proxy: None, nearly_full: Vec::new() };
+    session.report([(uid, report)], sluice_config::message::StoreReport::Healthy).await;
+    policy["jwt"][0]["verification"]["keys"]["jwks"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn public_keys_follow_their_object_and_a_policy_is_of_no_use_without_them() {
+    let (namespace, control) = start("keys").await;
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "a"}},
+        "jwt": [{
+            "name": "main", "issuer": "https://id.example", "audiences": ["shop"],
+            "jwksFrom": {"secretRef": {"name": "id", "key": "jwks"}},
+        }],
+        "limits": [{
+            "name": "l", "key": {"parts": [{"jwtClaim": {"jwt": "main", "claim": "sub"}}]},
+            "rates": [{"requests": 5, "per": "1h"}],
+        }],
+    });
+    namespace.apply("p", spec).await.unwrap();
+    let message = namespace.wait_for("p", "ResolvedRefs", "False RefNotFound").await;
+    assert!(message.starts_with("The Secret id does not exist"), "{message}");
+    let mut session = open_session(&namespace, &control, "one").await;
+    let (policies, _) = session.policies().await;
+    let received = (policies.policies.len(), policies.fallback.len(), policies.keep.len());
+    assert_eq!(received, (0, 0, 1), "without keys all clients would be one");
+
+    let key = |id: &str| {
+        json!({
+            "kty": "EC", "crv": "P-256", "kid": id,
+            "x": "lRaUvsc4IuE829Roo5b3YCFe-jbevH1qMSrGrI3aOtA", "y": "vbBE-R0c_-GWpd-YcmvkbWG5J-AySu6CbRUX6BhXerg",
+        })
+    };
+    let apply = async |text: &str| {
+        let jwks = base64::engine::general_purpose::STANDARD.encode(text);
+        namespace.apply_object::<Secret>("id", json!({"data": {"jwks": jwks}})).await;
+    };
+    apply(&json!({"keys": [key("one")]}).to_string()).await;
+    assert!(confirm_keys(&mut session).await.contains("\"one\""));
+    namespace.wait_for("p", "Ready", "True Ready").await;
+    apply(&json!({"keys": [key("one"), key("two")]}).to_string()).await;
+    assert!(confirm_keys(&mut session).await.contains("\"two\""));
+    namespace.wait_for("p", "Ready", "True Ready").await;
+
+    apply("hunter2").await;
+    let message = namespace.wait_for("p", "Ready", "False InvalidContent").await;
+    assert!(message.contains("`jwks` of the Secret id is not a JSON Web Key Set, see line 1"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
+    namespace.wait_for("p", "Programmed", "True Programmed").await;
+    let mut new = open_session(&namespace, &control, "two").await;
+    assert!(confirm_keys(&mut new).await.contains("\"two\""), "a new pod gets the last good keys");
+}

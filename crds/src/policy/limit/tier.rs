@@ -20,8 +20,8 @@ pub struct Tier {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub matches: Vec<Match>,
-    /// Condition in CEL that requests of the tier must fulfil too. An error counts as fulfilled in a tier with `deny`, and as
-    /// not fulfilled in others.
+    /// Condition in CEL that requests of the tier must also meet. Put it in single quotes. After an error a tier with `deny`
+    /// applies, and another tier does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub when: Option<String>,
