@@ -149,8 +149,8 @@ fn tokens_are_checked_with_their_policy() {
         (
             "    jwksFrom:\n      configMapRef: {name: id-example, key: jwks.json}\n",
             "    trusted: true\n",
-            true,
-            "warning: spec.jwt[0].trusted: reads tokens without verifying them",
+            false,
+            "spec.jwt[0].trusted: cannot be combined with issuer or audiences",
         ),
         ("\"kty\":\"EC\"", "\"kty\":\"oct\"", false, "data.jwks.json: has 0 public keys"),
     ] {

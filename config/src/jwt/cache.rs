@@ -1,5 +1,6 @@
 //! Verified tokens, in bounded memory: two generations, of which the older is forgotten when the newer is full. A token that
-//! is used moves to the newer. Tokens that are not valid are not kept, so that nobody can displace the others by them.
+//! is used moves to the newer. Tokens that are not valid are remembered for a second in places of their own, so that nobody
+//! can displace the others by them, and several limits do not verify one request several times.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,6 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const SHARDS: usize = 8;
 /// Largest number of tokens in a generation of a part. All parts together keep at most 4096.
 const GENERATION: usize = 256;
+
+/// Number of refused tokens that a part remembers.
+const REFUSED: usize = 16;
 
 /// The claims of a verified token that limits need.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub(super) struct Cache {
 struct Generations {
     newer: HashMap<u128, Arc<Verified>>,
     older: HashMap<u128, Arc<Verified>>,
+    /// Tokens that were refused, each with the second in which that was.
+    refused: [(u128, u64); REFUSED],
 }
 
 impl Cache {
@@ -50,6 +56,16 @@ impl Cache {
         Some(found)
     }
 
+    /// Reports whether a token was refused in this second.
+    pub(super) fn is_refused(&self, key: u128, now: u64) -> bool {
+        self.shard(key).refused[place(key)] == (key, now)
+    }
+
+    /// Remembers a token that was refused.
+    pub(super) fn refuse(&self, key: u128, now: u64) {
+        self.shard(key).refused[place(key)] = (key, now);
+    }
+
     pub(super) fn insert(&self, key: u128, verified: Arc<Verified>) {
         self.shard(key).insert(key, verified);
     }
@@ -64,6 +80,11 @@ impl Cache {
         // No statement that changes a generation can panic halfway.
         self.shards[key as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the place of a refused token in its part.
+fn place(key: u128) -> usize {
+    (key >> 64) as usize % REFUSED
 }
 
 impl Generations {

@@ -126,9 +126,10 @@ fn a_token_that_proves_less_is_no_token() {
         (other.sign(Some("a"), &claims()), "another key of that name"),
         (signer.sign(Some("b"), &claims()), "the name of another key"),
         (signer.sign(Some("c"), &claims()), "an unknown name"),
-        (signer.sign(None, &claims()), "no name, with two keys"),
+        (other.sign(None, &claims()), "no name, and another key"),
         (sign(&with("iss", json!("https://evil.example"))), "another issuer"),
         (sign(&with("iss", Value::Null)), "no issuer"),
+        (sign(&with("iss", json!(["https://id.example"]))), "a list of issuers"),
         (sign(&with("aud", json!("other"))), "another audience"),
         (sign(&with("aud", Value::Null)), "no audience"),
         (sign(&with("exp", json!(NOW - 61))), "expired"),
@@ -148,6 +149,13 @@ fn a_token_that_proves_less_is_no_token() {
         assert_eq!(subject(&verifier, &token), None, "{what}");
     }
     assert_eq!(subject(&verifier, &sign(&with("exp", json!(NOW - 59)))).as_deref(), Some("alice"), "leeway");
+    for signer in [&signer, &second] {
+        assert_eq!(
+            subject(&verifier, &signer.sign(None, &claims())).as_deref(),
+            Some("alice"),
+            "without a name"
+        );
+    }
     let token = sign(&claims());
     let bearer = format!("Bearer {token}");
     for values in [
@@ -253,4 +261,50 @@ fn a_key_set_has_the_keys_that_can_verify_tokens() {
         let error = read_jwks(text.as_bytes()).unwrap_err();
         assert!(error.contains(problem) && !error.contains("hunter2"), "{error}");
     }
+}
+
+#[test]
+fn a_key_that_could_never_verify_anything_is_no_key() {
+    let (rsa, ec) = (Signer::new("a", Algorithm::RS256).jwk, Signer::new("a", Algorithm::ES256).jwk);
+    let ed = Signer::new("a", Algorithm::EdDSA).jwk;
+    let is_key = |jwk: &Value| read_jwks(json!({"keys": [jwk]}).to_string().as_bytes()).is_ok();
+    assert!(is_key(&rsa) && is_key(&ec) && is_key(&ed));
+    let with = |jwk: &Value, member: &str, value: &str| {
+        let mut jwk = jwk.clone();
+        jwk[member] = value.into();
+        jwk
+    };
+    let modulus = rsa["n"].as_str().unwrap();
+    for (jwk, what) in [
+        (with(&rsa, "n", &modulus[..modulus.len() / 2]), "1024 bits"),
+        (with(&rsa, "n", &format!("AA{modulus}")), "a zero byte in front"),
+        (with(&rsa, "e", "AQ"), "the exponent 1"),
+        (with(&rsa, "e", "BA"), "an even exponent"),
+        (with(&ec, "x", "AAAA"), "a short coordinate"),
+        (with(&ed, "x", "AAAA"), "a short key"),
+        (with(&ec, "kid", &"x".repeat(300)), "a long name"),
+        (with(&ec, "alg", "ES384"), "an algorithm for another curve"),
+    ] {
+        assert!(!is_key(&jwk), "{what}");
+    }
+    // Certificates and the like are not passed on.
+    let mut large = ec.clone();
+    large["x5c"] = json!(["x".repeat(60_000)]);
+    let read = read_jwks(json!({"keys": [large]}).to_string().as_bytes()).unwrap();
+    assert!(read.len() < 300, "{read}");
+}
+
+#[test]
+fn a_key_without_a_name_and_keys_of_one_name_verify_tokens() {
+    let (first, second) = (Signer::new("same", Algorithm::ES256), Signer::new("same", Algorithm::ES256));
+    let both = verifier(&[&first.jwk, &second.jwk]);
+    for signer in [&first, &second] {
+        assert_eq!(subject(&both, &signer.sign(Some("same"), &claims())).as_deref(), Some("alice"));
+    }
+    let mut unnamed = first.jwk.clone();
+    unnamed.as_object_mut().unwrap().remove("kid");
+    assert_eq!(
+        subject(&verifier(&[&unnamed]), &first.sign(Some("any"), &claims())).as_deref(),
+        Some("alice")
+    );
 }

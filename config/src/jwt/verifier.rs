@@ -17,16 +17,26 @@ use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
 
 /// Longest token that is read, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
+/// Longest header of a token that is verified, in bytes.
+const MAX_HEADER: usize = 4 << 10;
+/// Largest number of keys that are tried for a token which names none of them unambiguously.
+const MAX_TRIED: usize = 4;
 /// Longest claim that identifies a client, in bytes. A longer one counts as missing.
 const MAX_CLAIM: usize = 256;
 /// Difference between the clocks of the issuer and of this machine that is forgiven, in seconds.
 const LEEWAY: u64 = 60;
 
+/// Requirements of tokens.
+struct Required {
+    issuer: String,
+    audiences: Vec<String>,
+}
+
 /// Verifies one kind of tokens.
 pub struct JwtVerifier {
     name: String,
     /// The requirements, and the public keys; `None` for tokens that something else has verified.
-    keys: Option<(VerificationKeys, Vec<Key>)>,
+    keys: Option<(Required, Vec<Key>)>,
     /// Names of the claims that limits need.
     claims: Vec<String>,
     cache: Cache,
@@ -43,13 +53,13 @@ impl JwtVerifier {
     pub fn new(jwt: &CompiledJwt, claims: Vec<String>) -> Result<Self, Nack> {
         let keys = match &jwt.verification {
             Verification::Trusted => None,
-            Verification::Keys(required) => {
-                let found = keys::keys(&required.jwks)
+            Verification::Keys(VerificationKeys { issuer, audiences, jwks }) => {
+                let found = keys::keys(jwks)
                     .map_err(|error| Nack(format!("jwt {}: the key set {error}", jwt.name)))?;
                 if found.is_empty() {
                     return Err(Nack(format!("jwt {}: there are no keys that can verify tokens", jwt.name)));
                 }
-                Some((required.clone(), found))
+                Some((Required { issuer: issuer.clone(), audiences: audiences.clone() }, found))
             }
         };
         Ok(Self { name: jwt.name.clone(), keys, claims, cache: Cache::default() })
@@ -75,8 +85,12 @@ impl JwtVerifier {
         let (key, now) = (self.cache.key(token), now());
         let verified = match self.cache.get(key, now) {
             Some(verified) => verified,
+            None if self.cache.is_refused(key, now) => return None,
             None => {
-                let verified = Arc::new(self.verify(token, now)?);
+                let Some(verified) = self.verify(token, now).map(Arc::new) else {
+                    self.cache.refuse(key, now);
+                    return None;
+                };
                 self.cache.insert(key, verified.clone());
                 verified
             }
@@ -111,27 +125,22 @@ fn token(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Verifies a token, and returns its claims and the time from which it is no longer valid.
-fn verify(
-    token: &[u8],
-    required: &VerificationKeys,
-    keys: &[Key],
-    now: u64,
-) -> Option<(Map<String, Value>, u64)> {
-    let header = json(token.split(|byte| *byte == b'.').next()?)?;
+fn verify(token: &[u8], required: &Required, keys: &[Key], now: u64) -> Option<(Map<String, Value>, u64)> {
+    let header = json(token.split(|byte| *byte == b'.').next().filter(|part| part.len() <= MAX_HEADER)?)?;
     // Extensions that must be understood (RFC 7515, section 4.1.11).
     if header.contains_key("crit") {
         return None;
     }
     let algorithm: Algorithm = header.get("alg")?.as_str()?.parse().ok()?;
-    let mut able = keys.iter().filter(|key| key.algorithms.contains(&algorithm));
-    let key = match header.get("kid") {
-        Some(id) => {
-            let id = id.as_str()?;
-            able.find(|key| key.id.as_deref() == Some(id))?
-        }
-        // Without a name there must be no choice.
-        None => able.next().filter(|_| able.next().is_none())?,
+    // All keys of a set are trusted alike. A token that names none may be signed by any.
+    let name = match header.get("kid") {
+        Some(name) => Some(name.as_str()?),
+        None => None,
     };
+    let mut able = keys.iter().filter(|key| {
+        key.algorithms.contains(&algorithm)
+            && name.is_none_or(|name| key.id.as_deref().is_none_or(|id| id == name))
+    });
     let mut validation = Validation::new(algorithm);
     // Times are compared below, with the given time.
     validation.validate_exp = false;
@@ -143,7 +152,14 @@ fn verify(
         validation.set_audience(&required.audiences);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
     }
-    let claims = decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims;
+    let claims = able
+        .by_ref()
+        .take(MAX_TRIED)
+        .find_map(|key| Some(decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims))?;
+    // A list of issuers, which the library accepts, is none (RFC 7519, section 4.1.1).
+    if claims.get("iss").and_then(Value::as_str) != Some(&required.issuer) {
+        return None;
+    }
     let seconds = |name: &str| claims.get(name).map(|time| time.as_f64().filter(|time| time.is_finite()));
     let expires = (seconds("exp")?? as u64).saturating_add(LEEWAY);
     let begins = match seconds("nbf") {

@@ -2,7 +2,7 @@
 
 use sluice_config::CompiledPolicy;
 use sluice_config::expression::{Expression, Node};
-use sluice_config::key::KeyPart;
+use sluice_config::key::{KeyPart, OnMissing};
 use sluice_config::matches::Match;
 use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
 
@@ -41,6 +41,7 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             && (other.matches.is_empty() || other.matches == limit.matches)
             && (other.except.is_empty() || other.except == limit.except)
             && (other.when.is_none() || other.when == limit.when)
+            && other.on_missing != OnMissing::Skip
     };
     let peers = if policy.client_address.is_some() {
         ""

@@ -40,6 +40,10 @@ pub struct Jwt {
 pub struct JwksSource {
     /// Index of the kind in the compiled policy.
     pub jwt: usize,
+    /// Name of the kind.
+    pub name: String,
+    /// Issuer of its tokens.
+    pub issuer: String,
     /// The object.
     pub source: ContentRef,
 }
@@ -69,6 +73,9 @@ impl Jwt {
                  not count",
             ),
             (Some(_), false) => {}
+            (None, true) if issuer.is_some() || !audiences.is_empty() => at.at("trusted").violation(
+                "cannot be combined with issuer or audiences, which are not checked then: remove them",
+            ),
             (None, true) => at.at("trusted").warning(
                 "reads tokens without verifying them, so a client can be anyone unless something in front of the pods verifies \
                  every token: use jwksFrom",

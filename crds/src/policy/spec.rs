@@ -207,7 +207,11 @@ impl RateLimitPolicySpec {
     /// Returns the objects with public keys.
     pub(crate) fn jwks_sources(&self) -> Vec<JwksSource> {
         let sources = self.jwt.iter().enumerate();
-        sources.filter_map(|(jwt, of)| Some(JwksSource { jwt, source: of.jwks_from.clone()? })).collect()
+        let source = |(jwt, of): (usize, &Jwt)| {
+            let (name, issuer) = (of.name.clone(), of.issuer.clone().unwrap_or_default());
+            Some(JwksSource { jwt, name, issuer, source: of.jwks_from.clone()? })
+        };
+        sources.filter_map(source).collect()
     }
 
     /// Returns the objects with the overrides of each limit that has some.

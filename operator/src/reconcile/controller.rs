@@ -76,7 +76,10 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let published = context.hub.pods(&object.uid().unwrap_or_default());
     let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
     select_pods::watch(context, key, pods);
-    contents::watch(context, key, compiled.as_ref().ok());
+    // An invalid edit leaves what is known for the next valid one.
+    if let Ok(compiled) = &compiled {
+        contents::watch(context, key, Some(compiled));
+    }
     let reading = async { tokio::join!(select_pods::read(context, key, pods), contents::read(context, key)) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => return Ok(()),

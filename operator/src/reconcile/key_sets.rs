@@ -34,7 +34,7 @@ impl KeySets {
         })?;
         let mut all = self.lock();
         let of_policy = all.entry(policy.clone()).or_default();
-        of_policy.retain(|(other, _)| other != of_jwt);
+        of_policy.retain(|(other, _)| !is_same(other, of_jwt));
         of_policy.push((of_jwt.clone(), jwks.clone()));
         Ok(jwks)
     }
@@ -42,14 +42,14 @@ impl KeySets {
     /// Returns the last key set that could be used.
     pub fn last_good(&self, policy: &PolicyKey, of_jwt: &JwksSource) -> Option<String> {
         let all = self.lock();
-        all.get(policy)?.iter().find(|(other, _)| other == of_jwt).map(|(_, jwks)| jwks.clone())
+        all.get(policy)?.iter().find(|(other, _)| is_same(other, of_jwt)).map(|(_, jwks)| jwks.clone())
     }
 
     /// Drops the key sets of a policy, but for these.
     pub fn keep_only(&self, policy: &PolicyKey, jwks: &[JwksSource]) {
         let mut all = self.lock();
         let Some(of_policy) = all.get_mut(policy) else { return };
-        of_policy.retain(|(other, _)| jwks.contains(other));
+        of_policy.retain(|(other, _)| jwks.iter().any(|of_jwt| is_same(other, of_jwt)));
         if of_policy.is_empty() {
             all.remove(policy);
         }
@@ -58,4 +58,9 @@ impl KeySets {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PolicyKey, Vec<(JwksSource, String)>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reports whether two references are to the keys of one issuer for one kind of tokens. Its place in the policy may change.
+fn is_same(one: &JwksSource, other: &JwksSource) -> bool {
+    (&one.name, &one.issuer, &one.source) == (&other.name, &other.issuer, &other.source)
 }
