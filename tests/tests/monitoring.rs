@@ -27,6 +27,7 @@ fn policies() -> [(&'static str, Value); 3] {
         {"name": "shadow", "rates": rates(1, "1h"), "mode": "Shadow"},
         {"name": "elastic", "key": key, "rates": rates(300, "1m"), "enforcement": {"elastic": elastic}},
         {"name": "delays", "rates": rates(1_000, "1s"), "algorithm": {"leakyBucket": {"maxWait": "1s"}}},
+        {"name": "gold", "when": "request.headers['x-tier'] == 'gold'", "rates": rates(1_000, "1s")},
     ]);
     let concurrency = json!([
         {"name": "slots", "key": key, "max": 100},
@@ -75,6 +76,8 @@ async fn cause_rare_events(operator: &Operator, sidecar: &Sidecar, without_appli
     assert_eq!(response.status(), 200);
     let refused = send(&sidecar.address, b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n").await;
     assert_eq!(refused.status, 400);
+    // A repeated header is an error of an expression.
+    get(&sidecar.address, "/", &[("x-client", "eve"), ("x-tier", "gold"), ("x-tier", "basic")]).await;
     assert_eq!(get(&without_application.address, "/", &[("x-client", "nobody")]).await.status, 502);
     // A client that does not send its body.
     let mut stream = TcpStream::connect(&sidecar.address).await.unwrap();
