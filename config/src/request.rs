@@ -19,8 +19,8 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// Address of the peer that opened the connection.
     pub peer: IpAddr,
-    /// Whether the request has a body.
-    pub has_body: bool,
+    /// Length of the body in bytes, if it is known before the body; 0 without a body.
+    pub body_bytes: Option<u64>,
 }
 
 impl<'a> RequestAttributes<'a> {
@@ -35,7 +35,7 @@ impl<'a> RequestAttributes<'a> {
     #[must_use]
     pub fn is_preflight(&self) -> bool {
         *self.method == Method::OPTIONS
-            && !self.has_body
+            && self.body_bytes == Some(0)
             && self.headers.contains_key(ORIGIN)
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }

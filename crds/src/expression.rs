@@ -57,6 +57,14 @@ pub(crate) fn compile_condition(text: &str) -> Result<Expression, String> {
     }
 }
 
+/// Compiles the cost of a request, or returns why an expression cannot be one, as the end of a sentence.
+pub(crate) fn compile_cost(text: &str) -> Result<Expression, String> {
+    match compile(text)? {
+        (expression, Type::Int) => Ok(expression),
+        (_, other) => Err(format!("is {}, and a cost must be an int", other.phrase())),
+    }
+}
+
 fn compile(text: &str) -> Result<(Expression, Type), String> {
     if text.len() > MAX_LENGTH {
         return Err(format!("has more than {MAX_LENGTH} bytes"));

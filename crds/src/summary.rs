@@ -3,8 +3,9 @@
 //! onStoreFailure Deny`.
 
 use sluice_config::policy::{
-    AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE,
-    LimitKind, Mode, OnStoreFailure, Plan, Rates, Tier,
+    AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, Cost,
+    DEFAULT_STORE, LimitKind, Mode, OnStoreFailure, Outcomes, Plan, Rates, RequestCost, ResponseCost,
+    ResponseCostSource, StatusCodes, Tier,
 };
 
 use sluice_config::store_access::Topology;
@@ -93,7 +94,9 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
 }
 
 /// Describes how much the rates admit, with notes on their algorithm and enforcement.
-fn rates_of(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> (String, Vec<String>) {
+fn rates_of(
+    Rates { base, boosted, tiers, plans, overrides: _, cost, count_when }: &Rates,
+) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let quantities = quantities(base, &mut notes);
     let of_tiers = tiers.iter().map(|Tier { name, matches: _, when: _, allowance }| (name, allowance));
@@ -109,7 +112,44 @@ fn rates_of(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> (Str
     if let Some(Boosted { requests, below_percent, capacity: Capacity::InFlight(capacity) }) = boosted {
         notes.push(format!("elastic {} below {below_percent}% of {capacity} in flight", requests.get()));
     }
+    notes.extend(cost.as_ref().map(cost_of));
+    notes.extend(count_when.as_ref().map(outcomes_of));
     (quantities, notes)
+}
+
+/// Describes what a request costs: `cost header x-units and usage.total_tokens (reserve 500)`.
+fn cost_of(Cost { request, response }: &Cost) -> String {
+    let request = request.as_ref().map(|request| match request {
+        RequestCost::Number(number) => number.to_string(),
+        RequestCost::Header(name) => format!("header {name}"),
+        RequestCost::BodyBytes => "bytes of the request".to_owned(),
+        RequestCost::Expression(_) => "by CEL".to_owned(),
+    });
+    let response = response.as_ref().map(|ResponseCost { source, reserve }| {
+        let source = match source {
+            ResponseCostSource::Header(name) => format!("header {name} of the response"),
+            ResponseCostSource::GrpcTrailer(name) => format!("trailer {name}"),
+            ResponseCostSource::JsonField(path) => path.join("."),
+            ResponseCostSource::BodyBytes => "bytes of the response".to_owned(),
+        };
+        format!("{source} (reserve {reserve})")
+    });
+    let parts: Vec<_> = request.into_iter().chain(response).collect();
+    format!("cost {}", parts.join(" and "))
+}
+
+/// Describes which outcomes count: `counts 401 500-599 UNAUTHENTICATED`.
+fn outcomes_of(Outcomes { status_codes, grpc_statuses }: &Outcomes) -> String {
+    let codes =
+        status_codes.iter().map(
+            |StatusCodes { first, last }| {
+                if first == last { first.to_string() } else { format!("{first}-{last}") }
+            },
+        );
+    // A status serializes as its name.
+    let name = |status| serde_json::to_value(status).ok()?.as_str().map(str::to_owned);
+    let parts: Vec<_> = codes.chain(grpc_statuses.iter().filter_map(name)).collect();
+    format!("counts {}", parts.join(" "))
 }
 
 /// Describes the numbers of some rates, and adds the notes on them that are new.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, EXPECT};
+use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -137,16 +137,23 @@ impl Proxy {
         }
     }
 
-    /// Forwards a request. Its slots and permits are released when the response ends.
+    /// Forwards a request. Its slots and permits are released, and its charges settled, when the response ends.
     async fn forward(
         &self,
         client: &Connection,
         format: ResponseFormat,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         mut held: Held,
     ) -> Response<ResponseBody> {
         let in_flight = self.in_flight.clone();
         held.forwarding();
+        if let Some(meter) = held.upload.take() {
+            request.extensions_mut().insert(Arc::new(meter));
+        }
+        if held.charges.read_json() {
+            // A client must not hide the cost of its requests by a compression.
+            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
         let forwarded = if held.is_empty() {
             let forwarded = match client.protocol {
                 Protocol::Http1 => {

@@ -110,6 +110,12 @@ impl PreparedExpression {
         holds
     }
 
+    /// Reports whether the path decides, which applications read in several ways.
+    #[must_use]
+    pub fn reads_path(&self) -> bool {
+        self.reads_path
+    }
+
     /// Returns the value of the expression for a request with this path. `address` returns the client's address.
     pub fn evaluate<'a>(
         &'a self,

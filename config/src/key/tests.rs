@@ -17,7 +17,7 @@ fn identify_target(
 ) -> Identity {
     let uri = target.parse().unwrap();
     let request =
-        RequestAttributes { method: &Method::GET, uri: &uri, headers, peer: address, has_body: false };
+        RequestAttributes { method: &Method::GET, uri: &uri, headers, peer: address, body_bytes: Some(0) };
     key.identify(secret, &request, &request.path_readings(), address)
 }
 

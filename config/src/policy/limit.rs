@@ -6,7 +6,9 @@ use sluice_limiter::{Period, Rate, RateError, Requests};
 use crate::expression::{Attribute, Expression, Node};
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
-use crate::policy::{Allowance, BlobHash, CompiledAdaptive, Mode, Plan, Reject, Tier};
+use crate::policy::{
+    Allowance, BlobHash, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Reject, RequestCost, Tier,
+};
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
 /// its slots three times within it, so a shorter outage of the store loses no slot.
@@ -61,7 +63,7 @@ pub enum LimitKind {
 }
 
 /// The rates of a limit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rates {
     /// Rates, all of which must admit a request that no tier matches.
@@ -79,6 +81,12 @@ pub struct Rates {
     /// Hash of the [`OverrideTable`](crate::overrides::OverrideTable) with the plans of clients, which precede tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<BlobHash>,
+    /// Cost of a request; if absent, 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// Outcomes of requests that count; if absent, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count_when: Option<Outcomes>,
 }
 
 /// A higher number of requests while the pod has spare capacity.
@@ -124,13 +132,17 @@ impl CompiledLimit {
         self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
     }
 
-    /// Iterates over all expressions: those of the limit and of its tiers.
+    /// Iterates over all expressions: those of the limit and of its tiers, and that of its cost.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        let tiers = match &self.kind {
-            LimitKind::Rates(rates) => rates.tiers.as_slice(),
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
+        let (tiers, cost) = match &self.kind {
+            LimitKind::Rates(rates) => (rates.tiers.as_slice(), rates.cost.as_ref()),
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => (&[][..], None),
         };
-        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref()))
+        let cost = match cost.and_then(|cost| cost.request.as_ref()) {
+            Some(RequestCost::Expression(expression)) => Some(expression),
+            Some(RequestCost::Number(_) | RequestCost::Header(_) | RequestCost::BodyBytes) | None => None,
+        };
+        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref())).chain(cost)
     }
 
     /// Reports whether a condition looks at the address of the client.

@@ -9,12 +9,14 @@
 //! - [`ids`]: UIDs and hashes, which identify a policy, its version, and content that is sent apart from it.
 //! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, [`key`](crate::key) identifies
 //!   clients, and its [`LimitKind`] says how many requests it admits, in general, in each [`tier`] and with each plan.
+//! - [`cost`]: what a request costs, and which outcomes count.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`reject`]: the response to a request that a limit denies.
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
 pub mod adaptive;
 pub mod compiled_policy;
+pub mod cost;
 pub mod ids;
 pub mod jwt;
 pub mod limit;
@@ -24,6 +26,7 @@ pub mod tier;
 
 pub use adaptive::{AdaptiveKind, CompiledAdaptive};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
+pub use cost::{Cost, GrpcStatus, Outcomes, RequestCost, ResponseCost, ResponseCostSource, StatusCodes};
 pub use ids::{BlobHash, PolicyHash, PolicyUid};
 pub use jwt::{CompiledJwt, Verification, VerificationKeys};
 pub use limit::{

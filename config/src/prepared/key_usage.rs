@@ -88,13 +88,7 @@ mod tests {
     fn meter() -> KeyUsageMeter {
         let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(3_600_000).unwrap());
         let base = vec![Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap()];
-        KeyUsageMeter::new(&LimitKind::Rates(Rates {
-            base,
-            boosted: None,
-            tiers: Vec::new(),
-            plans: Vec::new(),
-            overrides: None,
-        }))
+        KeyUsageMeter::new(&LimitKind::Rates(Rates { base, ..Rates::default() }))
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::overrides::{DENY, OverrideTable, UNLIMITED};
 use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Rates, Slots};
 use crate::prepared::blobs::Blobs;
+use crate::prepared::charge::PreparedCharge;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
@@ -42,6 +43,8 @@ pub struct PreparedLimit {
     pub max_keys: u64,
     /// How much of `max_keys` is in use.
     pub key_usage: Arc<KeyUsageMeter>,
+    /// The charge for a request.
+    pub charge: PreparedCharge,
     /// The response to a request that the limit denies.
     pub rejection: Arc<Rejection>,
     /// Whether the limit applies to every request that is not exempt.
@@ -72,6 +75,8 @@ pub enum Identified {
         key: u128,
         /// Index of the rates that decide, in [`PreparedLimit::rate_sets`].
         rates: u16,
+        /// The charge before the response is known.
+        cost: u64,
     },
     /// The limit denies the request without counting it.
     Refused(Refusal),
@@ -123,6 +128,7 @@ impl PreparedLimit {
             overrides,
             tiers,
             rejection: Arc::new(Rejection::new(&limit.reject.clone().unwrap_or_default())?),
+            charge: PreparedCharge::new(&limit.kind)?,
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
@@ -179,10 +185,12 @@ impl PreparedLimit {
         self.applies_to_preflights
     }
 
-    /// Reports whether the limit has conditions in CEL.
+    /// Reports whether the limit has expressions in CEL.
     #[must_use]
     pub fn has_expressions(&self) -> bool {
-        self.when.is_some() || self.tiers.iter().any(|tier| tier.when.is_some())
+        self.charge.has_expression()
+            || self.when.is_some()
+            || self.tiers.iter().any(|tier| tier.when.is_some())
     }
 
     /// Returns the table of overrides.
@@ -218,6 +226,17 @@ impl PreparedLimit {
                 })
         });
         matching.map_or(Choice::Rates(0), |tier| tier.choice)
+    }
+
+    /// Returns what a request is charged before its response is known.
+    #[inline]
+    pub(super) fn cost(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: impl FnMut() -> IpAddr,
+    ) -> u64 {
+        self.charge.before_response(request, path, address, &self.expression_errors)
     }
 
     /// Returns the client of a request, as this limit identifies it.

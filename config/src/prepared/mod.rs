@@ -2,6 +2,7 @@
 //!
 //! - [`policy`]: a whole policy. It finds the limits that apply to a request and the client's key for each.
 //! - [`limit`]: one limit; [`rate_set`]: its sets of rates.
+//! - [`charge`]: what a limit charges for a request, and how the outcome corrects it.
 //! - [`blobs`]: content that policies refer to by its hash.
 //! - [`index`]: finds the limits that may apply to a request.
 //! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
@@ -9,6 +10,7 @@
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
 pub mod blobs;
+pub mod charge;
 pub mod index;
 pub mod key_usage;
 pub mod limit;

@@ -155,7 +155,9 @@ impl PreparedPolicy {
             let address = if limit.needs_address() { resolve() } else { request.peer };
             let identified = match limit.identify(secret, request, path, address) {
                 Identity::Skip => return None,
-                Identity::Key(key) => Identified::Counted { key, rates },
+                Identity::Key(key) => {
+                    Identified::Counted { key, rates, cost: limit.cost(request, path, &mut resolve) }
+                }
                 Identity::Deny => Identified::Refused(Refusal::KeyMissing),
             };
             Some((index, identified))

@@ -45,7 +45,9 @@ pub(super) struct RateSets {
 
 impl RateSets {
     /// Prepares all rates of a limit.
-    pub(super) fn new(Rates { base, boosted, tiers, plans, overrides: _ }: &Rates) -> Result<Self, Nack> {
+    pub(super) fn new(
+        Rates { base, boosted, tiers, plans, overrides: _, cost: _, count_when: _ }: &Rates,
+    ) -> Result<Self, Nack> {
         let mut sets = vec![RateSet::new(None, base.clone())?];
         if let Some(boosted) = boosted {
             sets.push(boosted_set(base, boosted)?);
@@ -170,13 +172,7 @@ mod tests {
             when: None,
             allowance,
         });
-        RateSets::new(&Rates {
-            base,
-            boosted: None,
-            tiers: tiers.collect(),
-            plans: Vec::new(),
-            overrides: None,
-        })
+        RateSets::new(&Rates { base, tiers: tiers.collect(), ..Rates::default() })
     }
 
     #[test]

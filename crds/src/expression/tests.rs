@@ -115,7 +115,7 @@ fn ours(text: &str) -> Option<CelValue> {
         .collect();
     let peer: IpAddr = "192.0.2.1".parse().unwrap();
     let request =
-        RequestAttributes { method: &Method::GET, uri: &uri, headers: &headers, peer, has_body: false };
+        RequestAttributes { method: &Method::GET, uri: &uri, headers: &headers, peer, body_bytes: Some(0) };
     let prepared = PreparedExpression::new(&expression).unwrap();
     Some(match prepared.evaluate(&request, uri.path(), &mut || peer).ok()? {
         Value::Bool(value) => CelValue::Bool(value),

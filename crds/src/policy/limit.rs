@@ -2,7 +2,7 @@
 //!
 //! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead; [`plan`]: what is
 //!   admitted of single clients.
-//! - [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced;
+//! - [`cost`]: what a request costs, and which outcomes count; [`algorithm`]: how requests are counted; [`enforcement`]: how strictly rates are enforced;
 //!   [`on_limit`]: what happens to a request that is denied.
 
 use kube::KubeSchema;
@@ -24,6 +24,7 @@ use crate::policy::selection::compile_when;
 use crate::policy::{ContentRef, Selection};
 
 pub mod algorithm;
+pub mod cost;
 pub mod enforcement;
 pub mod on_limit;
 pub mod plan;
@@ -31,6 +32,7 @@ pub mod rate;
 pub mod tier;
 
 pub use algorithm::Algorithm;
+pub use cost::{Cost, CountWhen};
 pub use enforcement::Enforcement;
 pub use on_limit::OnLimit;
 pub use plan::Plan;
@@ -75,6 +77,12 @@ pub struct Limit {
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub overrides_from: Vec<ContentRef>,
+    /// Cost of a request: how much of the rates it uses. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// Outcomes of requests that count, such as failed logins. Others are refunded. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count_when: Option<CountWhen>,
     /// Algorithm that counts requests. Default: slidingWindowCounter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
@@ -139,12 +147,39 @@ impl Limit {
             name: plan.name.clone(),
             allowance: self.compile_allowance(at, &at.at("plans").entry(n), &plan.allowance),
         });
-        let rates = Rates { base, boosted, tiers: tiers.collect(), plans: plans.collect(), overrides: None };
+        let rates = Rates {
+            base,
+            boosted,
+            tiers: tiers.collect(),
+            plans: plans.collect(),
+            overrides: None,
+            cost: self.cost.as_ref().and_then(|cost| cost.compile(&at.at("cost"))),
+            count_when: self.count_when.as_ref().map(|outcomes| outcomes.compile(&at.at("countWhen"))),
+        };
+        self.check_cost(at, &rates);
         if let Err(nack) = check_tiers(&rates) {
             at.at(if self.tiers.is_empty() { "plans" } else { "tiers" }).violation(nack);
         }
         self.algorithm.clone().unwrap_or_default().warn(&at.at("algorithm"));
         rates
+    }
+
+    /// Checks the cost and the outcomes of requests against all rates.
+    fn check_cost(&self, at: &Field<'_>, rates: &Rates) {
+        fn rates_of(allowance: &policy::Allowance) -> &[limiter::Rate] {
+            match allowance {
+                policy::Allowance::Rates(rates) => rates,
+                policy::Allowance::Unlimited | policy::Allowance::Deny => &[],
+            }
+        }
+        let in_list = |list: &str, n| at.at(list).entry(n).at("rates");
+        let tiers = rates.tiers.iter().enumerate();
+        let plans = rates.plans.iter().enumerate();
+        let lists: Vec<_> = std::iter::once((at.at("rates"), rates.base.as_slice()))
+            .chain(tiers.map(|(n, tier)| (in_list("tiers", n), rates_of(&tier.allowance))))
+            .chain(plans.map(|(n, plan)| (in_list("plans", n), rates_of(&plan.allowance))))
+            .collect();
+        cost::check(at, &self.algorithm.clone().unwrap_or_default(), rates, &lists);
     }
 
     fn compile_tier(&self, at: &Field<'_>, n: usize, tier: &Tier) -> CompiledTier {

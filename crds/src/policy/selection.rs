@@ -74,8 +74,17 @@ impl Selection {
 
 /// Compiles a condition in CEL.
 pub(crate) fn compile_when(at: &Field<'_>, text: &str) -> Option<Expression> {
+    compile_expression(at, text, compile_condition)
+}
+
+/// Compiles an expression in CEL by `compile`, which checks its type.
+pub(crate) fn compile_expression(
+    at: &Field<'_>,
+    text: &str,
+    compile: impl FnOnce(&str) -> Result<Expression, String>,
+) -> Option<Expression> {
     at.expression();
-    let expression = at.accept(compile_condition(text))?;
+    let expression = at.accept(compile(text))?;
     expression.patterns.iter().for_each(|pattern| at.regex(pattern));
     // As sidecars prepare it.
     at.accept(PreparedExpression::new(&expression))?;

@@ -295,8 +295,9 @@ impl RateLimitPolicySpec {
 /// Returns the rates of a limit that can be leased.
 fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
     match &limit.kind {
-        LimitKind::Rates(rates @ Rates { base, boosted, .. }) => {
+        LimitKind::Rates(rates @ Rates { base, boosted, cost, count_when, .. }) => {
             let can_be_leased = boosted.is_none()
+                && (cost.is_none() && count_when.is_none())
                 && rates.other_sets().next().is_none()
                 && base.iter().all(|rate| rate.longest_lease().is_some());
             can_be_leased.then_some(base)

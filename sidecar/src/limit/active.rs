@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::policy::{Mode, StatusHeaders};
+use sluice_config::prepared::charge::{CostUnit, SettlementTerms};
 use sluice_config::prepared::rejection::Rejection;
 use sluice_config::prepared::{PreparedKind, RateSet};
 use sluice_config::{PreparedLimit, PreparedPolicy};
@@ -54,6 +55,8 @@ pub(crate) struct ActiveLimit {
     pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
     /// Longest time for which a request whose client has left is in flight; zero for limits of rates.
     pub(crate) abandoned_for: Duration,
+    /// How the outcome of a request corrects its charge, if it does.
+    pub(crate) settlement: Option<Arc<SettlementTerms>>,
     /// The response to a request that the limit denies.
     pub(crate) rejection: Arc<Rejection>,
     /// Headers that report the state of the limit: those of the IETF draft, and the older ones.
@@ -87,6 +90,12 @@ impl ActiveLimit {
             {
                 (Consistency::Strict, on_failure)
             }
+            // The same holds for a block that is leased at another cost.
+            (PreparedKind::Rates { .. }, on_failure)
+                if !limit.charge.is_one() && policy.consistency == Consistency::Leased =>
+            {
+                (Consistency::Strict, on_failure)
+            }
             (PreparedKind::Rates { .. }, on_failure) => (policy.consistency, on_failure),
             (_, OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
             (_, on_failure) => (Consistency::Strict, on_failure),
@@ -108,13 +117,15 @@ impl ActiveLimit {
             _ => None,
         };
         let slot_rate = concurrency.as_ref().map(|limit| limit.slot_rate());
-        // A delayed request that its client abandons is refunded, a slot always is, and elastic rates change:
+        // A delayed request that its client abandons is refunded, so are charges by outcomes, a slot always is, and elastic rates change:
         // a denial by such a limit may not be remembered, and no quota leased. A full delay queue also
         // refunds the request's other limits, but too rarely to give up leases and remembered denials for
         // them.
         let corrected = match &limit.kind {
             PreparedKind::Rates { sets, boosted_below } => {
-                boosted_below.is_some() || sets.iter().flat_map(RateSet::deciding).any(Rate::delays)
+                limit.charge.settlement().is_some()
+                    || boosted_below.is_some()
+                    || sets.iter().flat_map(RateSet::deciding).any(Rate::delays)
             }
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => true,
         };
@@ -125,12 +136,14 @@ impl ActiveLimit {
             EffectiveRates { plan: Arc::new(plan), names }
         };
         let of_set = |set: &RateSet| {
-            effective(RateNames::new(name, set.exception.as_deref(), &set.rates, &set.decides), &set.rates)
+            let rates = (&set.rates[..], &set.decides[..]);
+            effective(RateNames::new(name, set.exception.as_deref(), rates, limit.charge.unit()), &set.rates)
         };
         let mut rate_sets: SmallVec<[EffectiveRates; 1]> = limit.rate_sets().iter().map(of_set).collect();
         if rate_sets.is_empty() {
             let rates = slot_rate.as_slice();
-            rate_sets.push(effective(RateNames::new(name, None, rates, &[true]), rates));
+            rate_sets
+                .push(effective(RateNames::new(name, None, (rates, &[true]), CostUnit::Requests), rates));
         }
         Self {
             rate_sets,
@@ -139,6 +152,7 @@ impl ActiveLimit {
             concurrency,
             adaptive,
             abandoned_for: limit.abandoned_for,
+            settlement: limit.charge.settlement().cloned(),
             rejection: limit.rejection.clone(),
             status_headers: StatusHeaders::ALL.map(|family| policy.status_headers.contains(&family)),
             metrics,

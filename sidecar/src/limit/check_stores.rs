@@ -12,7 +12,7 @@ use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
 use crate::limit::check::{Checked, check};
-use crate::limit::refund::Refund;
+use crate::limit::correction::Correction;
 use crate::limit::slots::{Slot, Slots, check_with_slots};
 
 /// The counters of a request.
@@ -68,8 +68,7 @@ impl<'a> Part<'a> {
         let counters = self.limits.iter().zip(&self.counters);
         for ((&limit, counter), &reservation) in counters.zip(&outcome.reservations) {
             if snapshot.limit(limit).concurrency.is_none() {
-                let (limiter, counter) = (self.limiter.clone(), counter.clone());
-                Refund { limiter, counter, reservation }.start(());
+                Correction::refund(self.limiter.clone(), counter.clone(), reservation).start(());
             }
         }
     }

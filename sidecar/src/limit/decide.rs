@@ -16,6 +16,7 @@ use crate::limit::check_stores::check_all;
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
 use crate::limit::matching::MatchedLimits;
+use crate::limit::settle::{Charges, Upload, check_whole};
 use crate::limit::slots::{Slot, Slots};
 use crate::limit::status::RateLimitStatus;
 
@@ -105,10 +106,15 @@ async fn decide_by_counters(
     for &index in &matched.shadow_refused {
         snapshot.limit(index).metrics.shadow_denied.inc();
     }
-    let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, .. } = matched;
+    let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, settles, counts_upload, .. } =
+        matched;
+    let upload = counts_upload.then(Upload::default);
+    held.upload = upload.as_ref().map(Upload::meter);
     let enforced = async {
         if counters.is_empty() {
             None
+        } else if settles {
+            Some(check_whole(slots, &snapshot, &limits, &mut counters, has_slots).await)
         } else {
             Some(check_all(slots, &snapshot, &limits, &mut counters, has_slots).await)
         }
@@ -116,10 +122,14 @@ async fn decide_by_counters(
     let result = if shadow.is_empty() {
         enforced.await
     } else {
-        let shadow =
-            shadow.into_iter().map(|(index, counter)| check_shadow(slots, &snapshot, index, counter));
-        let (result, shadow_slots) = join(enforced, join_all(shadow)).await;
-        held.slots.extend(shadow_slots.into_iter().flatten());
+        let shadow = shadow
+            .into_iter()
+            .map(|(index, counter)| check_shadow(slots, &snapshot, index, counter, upload.as_ref()));
+        let (result, of_shadow) = join(enforced, join_all(shadow)).await;
+        for (slots, charges) in of_shadow {
+            held.slots.extend(slots);
+            held.charges.extend(charges);
+        }
         result
     };
     let (checked, acquired) = match result {
@@ -154,6 +164,12 @@ async fn decide_by_counters(
     match Delay::of(&status, &counters) {
         Ok(delay) => {
             count(&status, by_local_quota);
+            if settles {
+                let charged = status.limits.iter().zip(&counters).zip(&status.reservations);
+                for ((&limit, counter), &reservation) in charged {
+                    held.charges.add(&status.snapshot, limit, counter, reservation, upload.as_ref());
+                }
+            }
             Admission::Admitted(status, delay)
         }
         Err(full) => {
@@ -163,17 +179,25 @@ async fn decide_by_counters(
     }
 }
 
-/// Checks one limit in shadow mode, and returns the slots that it acquired.
+/// Checks one limit in shadow mode, and returns the slots that it acquired and the charge that the outcome corrects.
 async fn check_shadow(
     slots: &Slots,
-    snapshot: &Snapshot,
+    snapshot: &Arc<Snapshot>,
     index: LimitIndex,
     counter: PlannedCounter,
-) -> Vec<Slot> {
+    upload: Option<&Upload>,
+) -> (Vec<Slot>, Charges) {
+    let mut charges = Charges::default();
     let limit = snapshot.limit(index);
     let mut counters: SmallVec<[PlannedCounter; 2]> = smallvec![counter];
     let has_slots = limit.concurrency.is_some();
-    match check_all(slots, snapshot, &[index], &mut counters, has_slots).await {
+    let limits = smallvec![index];
+    let result = if limit.settlement.is_some() {
+        check_whole(slots, snapshot, &limits, &mut counters, has_slots).await
+    } else {
+        check_all(slots, snapshot, &limits, &mut counters, has_slots).await
+    };
+    match result {
         Ok((checked, acquired)) if checked.uncounted == 0 => {
             let admitted = checked.outcome.response.admitted;
             let metrics = &limit.metrics;
@@ -183,11 +207,14 @@ async fn check_shadow(
             if checked.by_local_quota() {
                 metrics.by_local_quota(admitted).inc();
             }
-            acquired
+            for (counter, &reservation) in counters.iter().zip(&checked.outcome.reservations) {
+                charges.add(snapshot, index, counter, reservation, upload);
+            }
+            (acquired, charges)
         }
         Ok(_) | Err(_) => {
             limit.metrics.fallback_admitted.inc();
-            Vec::new()
+            (Vec::new(), charges)
         }
     }
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::limit::active::LimitIndex;
-use crate::limit::refund::Refund;
+use crate::limit::correction::Correction;
 use crate::limit::status::RateLimitStatus;
 
 /// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
@@ -82,7 +82,7 @@ impl Delay {
 /// queue.
 #[derive(Debug)]
 struct Charge {
-    refund: Option<Refund>,
+    refund: Option<Correction>,
     waiter: Option<Waiter>,
 }
 
@@ -104,7 +104,7 @@ impl Charge {
                 Reservation::Nothing => return None,
             };
             let limiter = status.snapshot.limiter(*status.limits.get(n)?).clone();
-            Some(Refund { limiter, counter: counters.get(n)?.clone(), reservation })
+            Some(Correction::refund(limiter, counters.get(n)?.clone(), reservation))
         };
         Self { refund: refund(), waiter }
     }

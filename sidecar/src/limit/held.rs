@@ -1,5 +1,5 @@
 //! The slots of shared concurrency limits and the permits of adaptive ones that a request holds until it
-//! ends.
+//! ends, and the charges that its outcome corrects.
 //!
 //! A slot is acquired by the same check that charges the rates, so either all of them are charged or none. A
 //! permit is acquired before that check, so that a request that is shed was charged nothing. Both are
@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::limit::adaptive::{AdaptiveLimit, AdaptivePermit};
+use crate::limit::settle::{Charges, UploadMeter};
 use crate::limit::slots::Slot;
 
 /// Everything that a request holds.
@@ -21,6 +22,10 @@ use crate::limit::slots::Slot;
 pub(crate) struct Held {
     pub(crate) slots: Vec<Slot>,
     pub(crate) permits: SmallVec<[AdaptivePermit; 1]>,
+    /// Charges that the outcome corrects.
+    pub(crate) charges: Charges,
+    /// Counts the body of the request, until it is forwarded.
+    pub(crate) upload: Option<UploadMeter>,
     /// Longest time for which they are held when the client has left.
     pub(crate) abandoned_for: Duration,
 }
@@ -30,7 +35,7 @@ pub(crate) struct Held {
 pub(crate) struct PausedPermits(SmallVec<[Arc<AdaptiveLimit>; 1]>);
 
 impl Held {
-    /// Reports whether the request holds nothing.
+    /// Reports whether the request holds no slot and no permit.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.permits.is_empty()
     }
@@ -48,6 +53,7 @@ impl Held {
 
     /// Notes that the request is being forwarded.
     pub(crate) fn forwarding(&mut self) {
+        self.charges.forwarding();
         if !self.permits.is_empty() {
             let now = Instant::now();
             self.permits.iter_mut().for_each(|permit| permit.forwarding(now));

@@ -14,8 +14,6 @@ use smallvec::SmallVec;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
 
-/// Cost of a request under every limit.
-const COST: u64 = 1;
 /// Index of the boosted rates of an elastic limit, which has no tiers.
 const BOOSTED: u16 = 1;
 
@@ -28,6 +26,10 @@ pub(crate) struct MatchedLimits {
     pub(crate) counters: SmallVec<[PlannedCounter; 2]>,
     /// Whether any of the counters holds slots.
     pub(crate) has_slots: bool,
+    /// Whether the outcome of the request corrects any charge.
+    pub(crate) settles: bool,
+    /// Whether the body is counted as it passes, because its length is a part of a cost and is not known.
+    pub(crate) counts_upload: bool,
     /// Longest time for which slots and permits are held when the client has left.
     pub(crate) abandoned_for: Duration,
     /// Adaptive limits, enforced or in shadow mode.
@@ -56,7 +58,11 @@ impl MatchedLimits {
             uri: request.uri(),
             headers: request.headers(),
             peer,
-            has_body: !request.body().is_end_stream(),
+            body_bytes: if request.body().is_end_stream() {
+                Some(0)
+            } else {
+                request.body().size_hint().exact()
+            },
         };
         let path = attributes.path_readings();
         let candidates = snapshot.candidates(&attributes, &path);
@@ -73,10 +79,15 @@ impl MatchedLimits {
                     (Identified::Counted { .. }, _) if limit.adaptive.is_some() => {
                         matched.adaptive.push(index);
                     }
-                    (Identified::Counted { key, rates }, mode) => {
+                    (Identified::Counted { key, rates, cost }, mode) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
+                        if let Some(settlement) = &limit.settlement {
+                            matched.settles = true;
+                            matched.counts_upload |=
+                                settlement.counts_request_body && attributes.body_bytes.is_none();
+                        }
                         let plan = snapshot.rates(index).plan.clone();
-                        let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost: COST };
+                        let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost };
                         match mode {
                             Mode::Enforce if matched.counters.len() == MAX_COUNTERS => {
                                 matched.meets_too_many = true;

@@ -8,8 +8,9 @@
 //! - [`decide`]: admits, delays or denies the request: first by its [`adaptive`] limits, then by one check of
 //!   all its counters.
 //! - [`check_stores`]: checks all counters in their stores; [`check`]: those of one store, and what the result means if
-//!   the store failed; [`refund`]: gives a charge back.
+//!   the store failed; [`correction`]: changes a charge.
 //! - [`slots`]: the slots of shared concurrency limits, from their acquisition to their release.
+//! - [`settle`]: what the outcome of a request changes about its charges.
 //! - [`held`]: everything that a request holds until its response ends.
 //! - [`status`]: the rate-limit status of a request, which the response headers report.
 //! - [`delay_queue`]: requests that wait for their admission time.
@@ -18,11 +19,12 @@ pub(crate) mod active;
 pub(crate) mod adaptive;
 pub(crate) mod check;
 pub(crate) mod check_stores;
+pub(crate) mod correction;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
 pub(crate) mod held;
 pub(crate) mod matching;
 pub(crate) mod rates;
-pub(crate) mod refund;
+pub(crate) mod settle;
 pub(crate) mod slots;
 pub(crate) mod status;

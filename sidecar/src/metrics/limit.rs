@@ -9,6 +9,7 @@ use sluice_config::prepared::key_usage::KeyUsageMeter;
 use sluice_store::KeyUsage;
 
 use crate::limit::adaptive::AdaptiveMetrics;
+use crate::metrics::settlements::SettlementMetrics;
 
 /// The metrics of one limit. A [`Counter`] here is a metric, not the counter of a key.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub(crate) struct LimitMetrics {
     pub(crate) adaptive: Option<AdaptiveMetrics>,
     /// For a limit with a maximum number of keys.
     pub(crate) keys: Option<KeyMetrics>,
+    /// For a limit whose charges outcomes correct.
+    pub(crate) settlements: Option<SettlementMetrics>,
 }
 
 /// The metrics of a limit's keys.

@@ -7,4 +7,5 @@
 pub(crate) mod limit;
 mod per_limit;
 pub(crate) mod registry;
+pub(crate) mod settlements;
 pub(crate) mod store;

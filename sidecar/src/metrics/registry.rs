@@ -17,6 +17,7 @@ use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
+use crate::metrics::settlements::SettlementMetrics;
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
@@ -69,6 +70,7 @@ pub(crate) struct Metrics {
     held: Family<LimitLabels, Gauge>,
     adaptive: [Family<LimitLabels, Gauge>; 3],
     overflowed: Family<LimitLabels, Counter>,
+    settlements: Family<DecisionLabels, Counter>,
     key_usages: KeyUsages,
     expression_errors: ExpressionErrors,
     policies: Family<PolicyInfoLabels, Gauge>,
@@ -126,6 +128,12 @@ impl Metrics {
             "Checks of new clients that the shared counter decided, because the limit has maxKeys keys",
             overflowed.clone(),
         );
+        let settlements = Family::default();
+        registry.register(
+            "settlements",
+            "Admitted requests of limits with countWhen or a cost of the response, by what their outcome changed",
+            settlements.clone(),
+        );
         let key_usages = KeyUsages::default();
         registry.register_collector(Box::new(key_usages.clone()));
         let expression_errors = ExpressionErrors::default();
@@ -182,6 +190,7 @@ impl Metrics {
             held,
             adaptive,
             overflowed,
+            settlements,
             key_usages,
             expression_errors,
             policies,
@@ -219,6 +228,12 @@ impl Metrics {
         self.key_usages.set(&policy, &limit.name, keys.is_some().then_some(&limit.key_usage));
         let errors = limit.has_expressions().then_some(&limit.expression_errors);
         self.expression_errors.set(&policy, &limit.name, errors);
+        let settlements = limit.charge.settlement().map(|_| SettlementMetrics {
+            counted: of(&self.settlements, "counted"),
+            uncounted: of(&self.settlements, "uncounted"),
+            missing: of(&self.settlements, "missing"),
+            lost: of(&self.settlements, "lost"),
+        });
         let waits = limit.rate_sets().iter().flat_map(RateSet::deciding).any(Rate::delays);
         let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
@@ -238,6 +253,7 @@ impl Metrics {
             boosted: gauge(&self.boosted, limit.boosted_below().is_some()),
             held: gauge(&self.held, is_shared),
             keys,
+            settlements,
             adaptive: adaptive.map(|((limit, in_flight), probing)| AdaptiveMetrics {
                 limit,
                 in_flight,

@@ -1,5 +1,6 @@
 //! The names of a limit's rates in headers and messages.
 
+use sluice_config::prepared::charge::CostUnit;
 use sluice_limiter::{Decision, Rate, Unit};
 
 /// The names of a limit's rates, made once for each snapshot.
@@ -29,11 +30,16 @@ pub(super) struct RateName {
 
 impl RateNames {
     /// Names the rates of a limit, or of one of its tiers and plans, that decide.
-    pub(crate) fn new(limit: &str, exception: Option<&str>, rates: &[Rate], decides: &[bool]) -> Self {
+    pub(crate) fn new(
+        limit: &str,
+        exception: Option<&str>,
+        (rates, decides): (&[Rate], &[bool]),
+        unit: CostUnit,
+    ) -> Self {
         let limit: String = limit.chars().map(|c| if c.is_ascii_graphic() { c } else { '_' }).collect();
         let has_several = decides.iter().filter(|decides| **decides).count() > 1;
         let name = |(rate, decides): (&Rate, &bool)| {
-            decides.then(|| RateName::new(&limit, exception, rate, has_several))
+            decides.then(|| RateName::new(&limit, exception, (rate, unit), has_several))
         };
         let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
         Self { rates: rates.iter().zip(decides).map(name).collect(), limit, has_reset }
@@ -49,7 +55,12 @@ impl RateNames {
 }
 
 impl RateName {
-    fn new(limit: &str, exception: Option<&str>, rate: &Rate, is_one_of_several: bool) -> Self {
+    fn new(
+        limit: &str,
+        exception: Option<&str>,
+        (rate, unit): (&Rate, CostUnit),
+        is_one_of_several: bool,
+    ) -> Self {
         let quoted = limit.replace('\\', "\\\\").replace('"', "\\\"");
         let suffix = if is_one_of_several { format!("/{}", rate.period) } else { String::new() };
         let item = format!("\"{quoted}{suffix}\"");
@@ -61,10 +72,20 @@ impl RateName {
             // `w` counts whole seconds, so a window with a fraction of a second is left out.
             let window =
                 if millis.is_multiple_of(1000) { format!(";w={}", millis / 1000) } else { String::new() };
-            format!("{item};q={requests}{window}")
+            // Draft-ietf-httpapi-ratelimit-headers has a name for bytes, and none for other units.
+            let quota_unit = match unit {
+                CostUnit::Requests | CostUnit::Units => "",
+                CostUnit::Bytes => ";qu=\"content-bytes\"",
+            };
+            format!("{item};q={requests}{window}{quota_unit}")
         };
         let exception = exception.map(|exception| format!(" ({exception})")).unwrap_or_default();
-        let rule = format!("Limit {limit}{exception} {}. ", rate.description());
+        let description = match unit {
+            CostUnit::Requests => rate.description(),
+            CostUnit::Bytes => rate.description().replacen(" request", " byte", 1),
+            CostUnit::Units => rate.description().replacen(" request", " unit", 1),
+        };
+        let rule = format!("Limit {limit}{exception} {description}. ");
         Self { item, policy_item, unquoted: format!("{limit}{suffix}"), rule }
     }
 }
@@ -86,7 +107,7 @@ mod tests {
     #[test]
     fn a_rate_is_named_by_its_limit_and_if_there_are_several_by_its_period() {
         let named = |limit: &str, exception, rates: &[Rate], decides: &[bool]| {
-            let names = RateNames::new(limit, exception, rates, decides);
+            let names = RateNames::new(limit, exception, (rates, decides), CostUnit::Requests);
             let rates = names.rates.into_iter().flatten();
             rates.map(|rate| (rate.policy_item, rate.rule)).collect::<Vec<_>>()
         };
@@ -101,5 +122,19 @@ mod tests {
         let second = named("a", None, &two, &[false, true]);
         assert_eq!(second.len(), 1);
         assert_eq!(second[0].0, "\"a\";q=9;w=7200", "the other rate only counts");
+    }
+
+    #[test]
+    fn a_limit_with_costs_admits_units_or_bytes() {
+        let named = |unit| {
+            let names = RateNames::new("a", None, (&[rate(5, 60_000)], &[true]), unit);
+            let rate = names.rates.into_iter().flatten().next().unwrap();
+            (rate.policy_item, rate.rule)
+        };
+        let (item, rule) = named(CostUnit::Units);
+        assert_eq!((&*item, &*rule), ("\"a\";q=5;w=60", "Limit a admits 5 units per minute. "));
+        let (item, rule) = named(CostUnit::Bytes);
+        assert_eq!(item, "\"a\";q=5;w=60;qu=\"content-bytes\"");
+        assert_eq!(rule, "Limit a admits 5 bytes per minute. ");
     }
 }

@@ -19,6 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::inbound::table::activity::{Activity, EndReason, Stage};
 use crate::inbound::table::exchange::Waiting;
+use crate::limit::settle::{NoResponse, UploadMeter};
 use crate::memory::BUDGET;
 use crate::respond::format;
 use crate::upstream::abandoned::Abandoned;
@@ -69,7 +70,15 @@ impl ForwardError {
         }
     }
 
-    fn no_response(error: hyper::Error, broken: Option<&BrokenMark>) -> Self {
+    /// Returns the meaning of the error for the charges of the request.
+    pub(crate) fn no_response(&self) -> NoResponse {
+        match self {
+            Self::Unreachable(_) => NoResponse::Unreachable(StatusCode::BAD_GATEWAY),
+            Self::NoResponse(_) | Self::BrokenRequest | Self::Stopped => NoResponse::Unknown,
+        }
+    }
+
+    fn ended(error: hyper::Error, broken: Option<&BrokenMark>) -> Self {
         if broken.is_some_and(BrokenMark::is_set) { Self::BrokenRequest } else { Self::NoResponse(error) }
     }
 }
@@ -102,6 +111,7 @@ pub(crate) async fn http1<K: Keep>(
     let upgrade = hop_by_hop::upgrade(request.headers());
     let upgraded = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
+    let meter = parts.extensions.remove::<Arc<UploadMeter>>();
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
@@ -118,7 +128,7 @@ pub(crate) async fn http1<K: Keep>(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    let (body, broken) = RequestBody::new(body, broken, || client.waiting(false));
+    let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(false));
     let request = Request::from_parts(parts, body);
     let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
@@ -152,14 +162,14 @@ async fn exchange(
             Ok(response) => return Ok((response, connection)),
             Err(mut error) => match error.take_message().or(copy) {
                 Some(again) if !error.error().is_parse() => request = again,
-                _ => return Err(ForwardError::no_response(error.into_error(), broken)),
+                _ => return Err(ForwardError::ended(error.into_error(), broken)),
             },
         }
     }
     let mut connection = pool.connect().await.map_err(ForwardError::Unreachable)?;
     match connection.sender.try_send_request(request).await {
         Ok(response) => Ok((response, connection)),
-        Err(error) => Err(ForwardError::no_response(error.into_error(), broken)),
+        Err(error) => Err(ForwardError::ended(error.into_error(), broken)),
     }
 }
 
@@ -243,11 +253,12 @@ pub(crate) async fn http2(
     broken: Option<BrokenMark>,
 ) -> Forwarded {
     let (mut parts, body) = request.into_parts();
+    let meter = parts.extensions.remove::<Arc<UploadMeter>>();
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
     let is_grpc = format::is_grpc(&parts.method, &parts.headers);
-    let (body, broken) = RequestBody::new(body, broken, || client.waiting(is_grpc));
+    let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(is_grpc));
     let mut request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
@@ -259,7 +270,7 @@ pub(crate) async fn http2(
             Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
             Err(mut error) => match error.take_message() {
                 Some(again) if reused && failed.is_none() => (request, failed) = (again, Some(number)),
-                _ => return Err(ForwardError::no_response(error.into_error(), broken.as_ref())),
+                _ => return Err(ForwardError::ended(error.into_error(), broken.as_ref())),
             },
         }
     }

@@ -62,7 +62,7 @@ async fn run_to_the_end<F>(
     }
 }
 
-/// Reports a result to the adaptive limits, and makes the response release what the request holds.
+/// Reports a result to the adaptive limits and to the charges that it corrects, and makes the response release what the request holds.
 pub(crate) fn release_at_end(
     forwarded: Forwarded,
     mut held: Held,
@@ -70,6 +70,12 @@ pub(crate) fn release_at_end(
     stall: StallGuard,
 ) -> Forwarded {
     held.forwarded(sample_outcome(&forwarded));
+    if !held.charges.is_empty() {
+        match &forwarded {
+            Ok(response) => held.charges.head(response.status(), response.headers()),
+            Err(error) => held.charges.no_response(error.no_response()),
+        }
+    }
     forwarded.map(|response: Response<ResponseBody>| {
         response.map(|body| body.hold_until_end(in_flight, held, stall))
     })

@@ -12,13 +12,14 @@ use hyper::body::Incoming;
 use tokio::sync::Notify;
 
 use crate::inbound::table::exchange::Waiting;
+use crate::limit::settle::UploadMeter;
 
 /// The body of a request on its way to the application.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
     Empty,
     /// Streamed from the client.
-    Streaming(Incoming, BrokenMark, Waiting),
+    Streaming(Incoming, BrokenMark, Waiting, Option<Arc<UploadMeter>>),
     /// Broken off by the client, with this error. It stalls until the exchange has finished.
     Stalled(Option<hyper::Error>, BrokenMark),
 }
@@ -82,17 +83,19 @@ impl BrokenMark {
 }
 
 impl RequestBody {
-    /// Wraps a client's body. `waiting` creates the mark that is set while the client sends nothing. Returns the mark too, unless the body is empty and cannot break.
+    /// Wraps a client's body. `meter` counts it, and `waiting` creates the mark that is set while the client sends nothing.
+    /// Returns the mark too, unless the body is empty and cannot break.
     pub(crate) fn new(
         body: Incoming,
         broken: Option<BrokenMark>,
+        meter: Option<Arc<UploadMeter>>,
         waiting: impl FnOnce() -> Waiting,
     ) -> (Self, Option<BrokenMark>) {
         if body.is_end_stream() {
             return (Self::Empty, None);
         }
         let broken = broken.unwrap_or_default();
-        (Self::Streaming(body, broken.clone(), waiting()), Some(broken))
+        (Self::Streaming(body, broken.clone(), waiting(), meter), Some(broken))
     }
 }
 
@@ -113,9 +116,12 @@ impl Body for RequestBody {
                 }
                 Poll::Ready(error.take().map(Err))
             }
-            Self::Streaming(body, broken, waiting) => {
+            Self::Streaming(body, broken, waiting, meter) => {
                 let frame = Pin::new(body).poll_frame(cx);
                 waiting.read(&frame);
+                if let (Some(meter), Poll::Ready(Some(Ok(frame)))) = (meter, &frame) {
+                    meter.add(frame.data_ref().map_or(0, Bytes::len));
+                }
                 let Poll::Ready(Some(Err(error))) = frame else { return frame };
                 broken.0.is_set.store(true, Ordering::Relaxed);
                 if !broken.0.stalls {

@@ -38,6 +38,7 @@ pub(crate) struct ReleasedAtEnd {
 impl ReleasedAtEnd {
     fn release(&mut self) {
         self.in_flight = None;
+        std::mem::take(&mut self.held.charges).end();
         self.held = Held::default();
         let stall = std::mem::take(&mut self.stall);
         // A connection in the middle of a request cannot take another.
@@ -53,7 +54,8 @@ impl ResponseBody {
         Self::Upstream(Some(body), ReleasedAtEnd { connection, ..ReleasedAtEnd::default() })
     }
 
-    /// Keeps the request in flight, with its slots and permits, until the application's body has ended.
+    /// Keeps the request in flight, with its slots and permits, until the application's body has ended. Then its charges are
+    /// settled.
     pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held, stall: StallGuard) -> Self {
         if let Self::Upstream(Some(body), released_at_end) = &mut self
             && !body.is_end_stream()
@@ -61,6 +63,8 @@ impl ResponseBody {
             released_at_end.in_flight = Some(in_flight);
             released_at_end.held = held;
             released_at_end.stall = stall;
+        } else {
+            held.charges.end();
         }
         self
     }
@@ -87,6 +91,8 @@ impl Drop for ResponseBody {
     /// Reads the body to its end, or until it has been abandoned for too long, if the request still holds anything.
     fn drop(&mut self) {
         let Self::Upstream(body, released_at_end) = self else { return };
+        // What the client does not receive changes no charge.
+        drop(std::mem::take(&mut released_at_end.held.charges));
         if released_at_end.held.is_empty() {
             return;
         }
@@ -121,6 +127,11 @@ impl Body for ResponseBody {
                     Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
                     _ => false,
                 };
+                if let Poll::Ready(Some(Ok(frame))) = &frame
+                    && !released_at_end.held.charges.is_empty()
+                {
+                    released_at_end.held.charges.frame(frame);
+                }
                 if ended {
                     released_at_end.release();
                 }

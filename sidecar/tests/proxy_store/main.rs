@@ -3,6 +3,7 @@
 
 #[path = "../../../store/tests/support/mod.rs"]
 mod server;
+mod settle;
 mod several;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,182 @@
+//! The charges of an admitted request that its outcome corrects.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::Frame;
+use sluice_config::prepared::charge::SettlementTerms;
+use sluice_store::{PlannedCounter, Reservation};
+use tokio::runtime::Handle;
+
+use super::observation::{NoResponse, Observation, Observed};
+use super::upload::Upload;
+use crate::config::limiter_handle::LimiterHandle;
+use crate::config::snapshot::Snapshot;
+use crate::limit::active::LimitIndex;
+use crate::limit::correction::Correction;
+use crate::metrics::settlements::SettlementMetrics;
+
+/// The charges of an admitted request that its outcome corrects. Dropping them settles them as they are: refunded before
+/// the request is forwarded, and of an unknown outcome after that.
+#[derive(Debug, Default)]
+pub(crate) struct Charges {
+    all: Vec<Charge>,
+    is_forwarded: bool,
+}
+
+#[derive(Debug)]
+struct Charge {
+    /// Taken when it is settled.
+    charged: Option<Charged>,
+    terms: Arc<SettlementTerms>,
+    observation: Observation,
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Admitted,
+    Forwarded,
+    /// Its response has ended.
+    Ended,
+}
+
+/// What was charged.
+#[derive(Debug)]
+struct Charged {
+    limiter: LimiterHandle,
+    counter: PlannedCounter,
+    reservation: Reservation,
+    /// The body of the request, if its length is a part of the cost and was not known.
+    upload: Option<Upload>,
+    metrics: SettlementMetrics,
+}
+
+impl Charges {
+    /// Reports whether there is nothing to settle.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Adds other charges of the request.
+    pub(crate) fn extend(&mut self, mut others: Self) {
+        self.all.extend(std::mem::take(&mut others.all));
+    }
+
+    /// Adds a charge of a request, if its outcome corrects it. `upload` counts a body of unknown length.
+    pub(crate) fn add(
+        &mut self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        counter: &PlannedCounter,
+        reservation: Reservation,
+        upload: Option<&Upload>,
+    ) {
+        let limit = snapshot.limit(index);
+        let Some((terms, metrics)) = limit.settlement.as_ref().zip(limit.metrics.settlements.as_ref()) else {
+            return;
+        };
+        let upload = upload.filter(|_| terms.counts_request_body).cloned();
+        let depends_on_outcome = terms.response.is_some() || terms.count_when.is_some();
+        if reservation == Reservation::Nothing || !(depends_on_outcome || upload.is_some()) {
+            return;
+        }
+        let charged = Charged {
+            limiter: snapshot.limiter(index).clone(),
+            counter: counter.clone(),
+            reservation,
+            upload,
+            metrics: metrics.clone(),
+        };
+        let observation = Observation::new(terms);
+        self.all.push(Charge { charged: Some(charged), terms: terms.clone(), observation });
+    }
+
+    /// Reports whether the body of the response is read as JSON.
+    pub(crate) fn read_json(&self) -> bool {
+        self.all.iter().any(|charge| charge.terms.reads_json())
+    }
+
+    /// Notes that the request is being forwarded.
+    pub(crate) fn forwarding(&mut self) {
+        self.is_forwarded = true;
+    }
+
+    /// Reads the head of the response.
+    pub(crate) fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.all.retain_mut(|charge| {
+            charge.observation.head(&charge.terms, status, headers);
+            let is_complete = charge.observation.is_complete();
+            if is_complete {
+                charge.settle(Progress::Ended);
+            }
+            !is_complete
+        });
+    }
+
+    /// Notes that no response comes.
+    pub(crate) fn no_response(&mut self, reason: NoResponse) {
+        for charge in &mut self.all {
+            charge.observation.no_response(&charge.terms, reason);
+            charge.settle(Progress::Forwarded);
+        }
+        self.all.clear();
+    }
+
+    /// Reads a part of the body, or the trailers.
+    pub(crate) fn frame(&mut self, frame: &Frame<Bytes>) {
+        for charge in &mut self.all {
+            charge.observation.frame(&charge.terms, frame);
+        }
+    }
+
+    /// Settles all charges at the end of the response.
+    pub(crate) fn end(mut self) {
+        self.all.iter_mut().for_each(|charge| charge.settle(Progress::Ended));
+    }
+}
+
+impl Drop for Charges {
+    fn drop(&mut self) {
+        let progress = if self.is_forwarded { Progress::Forwarded } else { Progress::Admitted };
+        self.all.iter_mut().for_each(|charge| charge.settle(progress));
+    }
+}
+
+impl Charge {
+    fn settle(&mut self, progress: Progress) {
+        let Some(charged) = self.charged.take() else { return };
+        let observed = match progress {
+            Progress::Admitted => Observed { counts: false, cost: 0, is_missing: false },
+            Progress::Forwarded => self.observation.result(&self.terms, false),
+            Progress::Ended => self.observation.result(&self.terms, true),
+        };
+        if observed.is_missing {
+            charged.metrics.missing.inc();
+        }
+        // Without a runtime the process is about to end.
+        if let Ok(runtime) = Handle::try_current() {
+            let reserve = self.terms.response.as_ref().map_or(0, |response| response.reserve);
+            runtime.spawn(charged.settle(observed, reserve));
+        }
+    }
+}
+
+impl Charged {
+    /// Corrects the charge in the store.
+    async fn settle(self, observed: Observed, reserve: u64) {
+        let Self { limiter, counter, reservation, upload, metrics } = self;
+        let cost = match upload {
+            _ if !observed.counts => 0,
+            Some(upload) => upload.bytes().await.saturating_add(observed.cost),
+            None => counter.cost.saturating_sub(reserve).saturating_add(observed.cost),
+        };
+        let metric = if !observed.counts { &metrics.uncounted } else { &metrics.counted };
+        metric.inc();
+        let correction = Correction::to(cost, limiter, counter, reservation);
+        if !correction.is_nothing() && correction.apply().await.is_err() {
+            metrics.lost.inc();
+        }
+    }
+}

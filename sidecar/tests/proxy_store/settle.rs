@@ -1,0 +1,236 @@
+//! Charges that outcomes correct, in a real Redis that several pods share and that is killed meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rand::Rng as _;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use sluice_config::PreparedPolicy;
+use sluice_config::message::Replica;
+use sluice_sidecar::Sidecar;
+use tokio::net::TcpListener;
+
+use crate::server::{Redis, eventually};
+use crate::support::*;
+use crate::{YEAR, until_healthy};
+
+const PODS: u32 = 8;
+const CLIENTS: usize = 200;
+
+/// Returns a policy that admits this number of failures a year of all clients together.
+fn policy(most: u64) -> Arc<PreparedPolicy> {
+    prepare(&format!(
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
+            "base":[{{"requests":{most},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}],
+            "countWhen":{{"statusCodes":[{{"first":401,"last":401}}]}}}}}}}}]}}"#
+    ))
+}
+
+/// Starts an application that checks logins, and returns its address and the number of failures that it has seen.
+async fn logins() -> (std::net::SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let failures = Arc::new(AtomicU64::new(0));
+    let counted = failures.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let failures = counted.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let failures = failures.clone();
+                async move {
+                    let fails = request.headers().contains_key("fail");
+                    failures.fetch_add(u64::from(fails), Relaxed);
+                    // Other requests run meanwhile.
+                    tokio::task::yield_now().await;
+                    let mut response = Response::new(Full::new(Bytes::from(vec![b'a'; 20_000])));
+                    if fails {
+                        *response.status_mut() = StatusCode::UNAUTHORIZED;
+                    }
+                    Ok::<_, std::convert::Infallible>(response)
+                }
+            });
+            tokio::spawn(async move {
+                let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    (address, failures)
+}
+
+/// The part of requests that end early, and of those that fail.
+#[derive(Clone, Copy)]
+struct Traffic {
+    aborted: u32,
+    failing: u32,
+}
+
+/// Sends requests until told to stop. Some of them end at some stage.
+async fn send(address: std::net::SocketAddr, traffic: Traffic, seed: u64, stop: Arc<AtomicBool>) {
+    let mut random = StdRng::seed_from_u64(seed);
+    while !stop.load(Relaxed) {
+        let head = if random.random_range(0..100) < traffic.failing { "fail: 1\r\n" } else { "" };
+        let request = format!("GET / HTTP/1.1\r\nhost: a\r\n{head}\r\n");
+        let mut client = Client::connect(address).await;
+        if random.random_range(0..100) >= traffic.aborted {
+            client.send(&request).await;
+            client.response().await;
+            continue;
+        }
+        // Before the end of the request, before the response, and in its head and body.
+        match random.random_range(0..3) {
+            0 => client.send(&request[..random.random_range(1..request.len())]).await,
+            1 => client.send(&request).await,
+            _ => {
+                client.send(&request).await;
+                for _ in 0..random.random_range(1..8) {
+                    client.line().await;
+                }
+            }
+        }
+    }
+}
+
+/// Eight pods with one Redis, and 200 clients.
+struct Storm {
+    pods: Vec<Sidecar>,
+    redis: Redis,
+    failures: Arc<AtomicU64>,
+    most: u64,
+    stop: Arc<AtomicBool>,
+    clients: Vec<tokio::task::JoinHandle<()>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Storm {
+    async fn start(most: u64, traffic: Traffic) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let redis =
+            Redis::start_restartable(&["--dir", path, "--appendonly", "yes", "--appendfsync", "always"]);
+        let (application, failures) = logins().await;
+        let policies = [policy(most)];
+        let mut pods = Vec::new();
+        for index in 0..PODS {
+            let (pod, _) = sidecar(application);
+            let replica = ("uid-p".to_owned(), Replica { index, count: PODS });
+            pod.publisher().set_replicas(&BTreeMap::from([replica]));
+            publish(&pod, &redis_at(&redis.url()), &policies);
+            until_healthy(&pod, true).await;
+            pods.push(pod);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |n: usize| {
+            let address = pods[n % pods.len()].addresses()[0];
+            tokio::spawn(send(address, traffic, n as u64, stop.clone()))
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Self { pods, redis, failures, most, stop, clients, _directory: directory }
+    }
+
+    fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
+
+    fn settlements(&self, outcome: &str) -> u64 {
+        self.sum("settlements", outcome)
+    }
+
+    fn admitted(&self) -> u64 {
+        self.sum("decisions", "admitted")
+    }
+
+    fn sum(&self, family: &str, outcome: &str) -> u64 {
+        let name = format!(r#"sluice_{family}_total{{policy="shop/p",limit="l",outcome="{outcome}"}}"#);
+        self.pods.iter().map(|pod| metric(&pod.metrics(), &name)).sum()
+    }
+
+    /// Waits until this number of requests more is admitted.
+    async fn admit(&self, more: u64) {
+        let until = self.admitted() + more;
+        eventually("requests are admitted", || async { self.admitted() >= until }).await;
+    }
+
+    async fn restart_redis(&mut self) {
+        self.redis.restart();
+        for pod in &self.pods {
+            until_healthy(pod, true).await;
+        }
+    }
+
+    /// Returns how many requests the store counts.
+    async fn in_store(&self) -> u64 {
+        let response = get(self.pods[0].addresses()[0], "").await;
+        let left = response.header("ratelimit").split(";r=").nth(1).and_then(|rest| rest.split(';').next());
+        let left: u64 = left.unwrap_or_else(|| panic!("{response:?}")).parse().unwrap();
+        // The request itself is charged before it is refunded.
+        self.most - left - u64::from(response.status == 200)
+    }
+
+    /// Stops the clients, and waits until everything is settled.
+    async fn end(&mut self) {
+        self.stop.store(true, Relaxed);
+        for client in self.clients.drain(..) {
+            client.await.unwrap();
+        }
+        eventually("all admitted requests are settled", || async {
+            self.settlements("counted") + self.settlements("uncounted") == self.admitted()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_five_failures_pass_all_pods_and_successes_are_free() {
+    let mut storm = Storm::start(5, Traffic { aborted: 0, failing: 2 }).await;
+    eventually("five failures have passed", || async { storm.failures() == 5 }).await;
+    storm.end().await;
+    assert_eq!((storm.failures(), storm.settlements("counted")), (5, 5));
+    eventually("the limit is used up", || async { storm.in_store().await == 5 }).await;
+    assert_eq!(get(storm.pods[3].addresses()[0], "fail: 1\r\n").await.status, 429);
+    assert!(storm.settlements("uncounted") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_leaks_when_clients_leave_at_every_stage() {
+    let mut storm = Storm::start(100_000, Traffic { aborted: 40, failing: 10 }).await;
+    storm.admit(5_000).await;
+    storm.end().await;
+    let counted = storm.settlements("counted");
+    // The client of a success may have left before its outcome, which then counts too.
+    assert!(storm.failures() <= counted && counted < storm.admitted(), "{counted}");
+    assert_eq!(storm.settlements("lost"), 0);
+    eventually("the store counts what the outcomes are", || async { storm.in_store().await == counted })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_never_exceed_the_limit_while_redis_dies() {
+    const MOST: u64 = 1_000;
+    const DEATHS: u64 = 3;
+    let mut storm = Storm::start(MOST, Traffic { aborted: 20, failing: 20 }).await;
+    for _ in 0..DEATHS {
+        storm.admit(300).await;
+        storm.restart_redis().await;
+    }
+    eventually("the limit is used up", || async { storm.in_store().await == MOST }).await;
+    storm.end().await;
+    let (counted, left) = (storm.settlements("counted"), MOST - storm.in_store().await);
+    assert!(
+        storm.failures() <= counted && counted <= MOST,
+        "{} failures, {counted} counted",
+        storm.failures()
+    );
+    // Each client has at most one request on its way when Redis dies, and one settlement.
+    let on_their_way = DEATHS * CLIENTS as u64 * 2;
+    assert!(counted + left + on_their_way >= MOST, "{counted} counted, {left} left");
+}
