@@ -16,7 +16,7 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use sluice_config::key::KeyPart;
-use sluice_config::policy::{LimitKind, Rates};
+use sluice_config::policy::LimitKind;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -133,11 +133,10 @@ fn terms(policy: &Path) -> anyhow::Result<Terms> {
         })?;
     let limits: Vec<_> = loaded.policies.iter().flat_map(|policy| &policy.compiled.limits).collect();
     let [limit] = limits[..] else { bail!("{name}: the demo needs exactly one limit") };
-    let ([KeyPart::Header(header)], LimitKind::Rates(Rates { base, .. })) = (&limit.key[..], &limit.kind)
-    else {
+    let ([KeyPart::Header(header)], LimitKind::Rates(rates)) = (&limit.key[..], &limit.kind) else {
         bail!("{name}: the demo needs a limit with rates that identifies clients by one header");
     };
-    let [rate] = base[..] else { bail!("{name}: the demo needs a limit with one rate") };
+    let [rate] = rates.base[..] else { bail!("{name}: the demo needs a limit with one rate") };
     let requests = rate.requests.get();
     ensure!((1..=1000).contains(&requests), "{name}: the demo needs a limit of 1 to 1000 requests");
     Ok(Terms { header: header.clone(), requests, period: Duration::from_millis(rate.period.millis()) })

@@ -81,6 +81,13 @@ POLICIES = {
             (f"sum by (policy, outcome) ({policy_rate('sluice_fallback_total')})", "{{policy}} {{outcome}}"),
             unit="reqps",
         ),
+        graph(
+            "Settled requests",
+            "Requests of limits with countWhen or a cost of the response: counted or not by their outcome, without the cost that "
+            "the response should have had, and with a correction that the store did not answer.",
+            (f"sum by (policy, limit, outcome) ({policy_rate('sluice_settlements_total')})", "{{policy}} {{limit}} {{outcome}}"),
+            unit="reqps",
+        ),
     ],
     "Keys": [
         graph(

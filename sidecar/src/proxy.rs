@@ -146,8 +146,7 @@ impl Proxy {
         mut held: Held,
     ) -> Response<ResponseBody> {
         let in_flight = self.in_flight.clone();
-        held.forwarding();
-        if let Some(meter) = held.upload.take() {
+        if let Some(meter) = held.forwarding() {
             request.extensions_mut().insert(Arc::new(meter));
         }
         if held.charges.read_json() {

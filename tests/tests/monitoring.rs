@@ -27,6 +27,7 @@ fn policies() -> [(&'static str, Value); 3] {
         {"name": "shadow", "rates": rates(1, "1h"), "mode": "Shadow"},
         {"name": "elastic", "key": key, "rates": rates(300, "1m"), "enforcement": {"elastic": elastic}},
         {"name": "delays", "rates": rates(1_000, "1s"), "algorithm": {"leakyBucket": {"maxWait": "1s"}}},
+        {"name": "errors", "rates": rates(1_000, "1s"), "countWhen": {"statusCodes": ["5xx"]}},
         {"name": "gold", "when": "request.headers['x-tier'] == 'gold'", "rates": rates(1_000, "1s")},
     ]);
     let concurrency = json!([

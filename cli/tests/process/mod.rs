@@ -33,6 +33,17 @@ impl Run {
 
     /// Starts the process with environment variables.
     pub async fn start_with(file: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
+        Self::start_before(answer, file, arguments, environment).await
+    }
+
+    /// Starts the process in front of an application that answers each request by this function, which receives its head.
+    pub async fn start_before(
+        answer: fn(&str) -> String,
+        file: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let application = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -40,8 +51,9 @@ impl Run {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 tokio::spawn(async move {
                     let mut request = [0; 1024];
-                    while stream.read(&mut request).await.is_ok_and(|n| n > 0) {
-                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                    while let Ok(length @ 1..) = stream.read(&mut request).await {
+                        let head = String::from_utf8_lossy(&request[..length]);
+                        let _ = stream.write_all(answer(&head).as_bytes()).await;
                     }
                 });
             }
@@ -112,8 +124,13 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
 
 /// Sends a GET request with a header line, which must end with a line break, and returns the raw response.
 pub async fn get_with(address: SocketAddr, path: &str, header: &str) -> String {
+    send(address, &format!("GET {path} HTTP/1.1\r\nhost: a\r\n{header}\r\n")).await
+}
+
+/// Sends a request that consists of a head, and returns the raw response.
+pub async fn send(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{header}connection: close\r\n\r\n");
+    let request = head.replacen("\r\n\r\n", "\r\nconnection: close\r\n\r\n", 1);
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();

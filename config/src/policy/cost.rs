@@ -21,7 +21,7 @@ pub struct Cost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum RequestCost {
-    /// The same for all requests.
+    /// One cost for all requests.
     Number(u64),
     /// The integer in the header with this name, in lower case.
     Header(String),

@@ -55,7 +55,7 @@ pub struct CompiledLimit {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum LimitKind {
     /// Requests per period.
-    Rates(Rates),
+    Rates(Box<Rates>),
     /// Concurrent requests in all pods together.
     Slots(Slots),
     /// Concurrent requests in each pod, which learns their number from its application.

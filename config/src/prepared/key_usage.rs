@@ -88,7 +88,7 @@ mod tests {
     fn meter() -> KeyUsageMeter {
         let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(3_600_000).unwrap());
         let base = vec![Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap()];
-        KeyUsageMeter::new(&LimitKind::Rates(Rates { base, ..Rates::default() }))
+        KeyUsageMeter::new(&LimitKind::Rates(Box::new(Rates { base, ..Rates::default() })))
     }
 
     #[test]

@@ -101,7 +101,8 @@ fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
 /// only to requests that match in every reading.
 fn warn_of_lower_tiers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
     for (n, limit) in policy.limits.iter().enumerate() {
-        let LimitKind::Rates(Rates { base, tiers, .. }) = &limit.kind else { continue };
+        let LimitKind::Rates(rates) = &limit.kind else { continue };
+        let Rates { base, tiers, .. } = &**rates;
         for (tier_index, tier) in tiers.iter().enumerate() {
             let Allowance::Rates(rates) = &tier.allowance else { continue };
             let is_lower = rates.iter().any(|rate| {

@@ -107,7 +107,7 @@ impl Limit {
         policy_mode: Mode,
         installation: &Installation,
     ) -> CompiledLimit {
-        let rates = LimitKind::Rates(self.compile_all_rates(at));
+        let rates = LimitKind::Rates(Box::new(self.compile_all_rates(at)));
         let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
         let reject = self.on_limit.as_ref().and_then(|on_limit| on_limit.compile(&at.at("onLimit")));
         CompiledLimit { max_keys, reject, ..self.selection.compile(at, policy_mode, rates) }

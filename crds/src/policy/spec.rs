@@ -295,7 +295,8 @@ impl RateLimitPolicySpec {
 /// Returns the rates of a limit that can be leased.
 fn leased_rates(limit: &CompiledLimit) -> Option<&[Rate]> {
     match &limit.kind {
-        LimitKind::Rates(rates @ Rates { base, boosted, cost, count_when, .. }) => {
+        LimitKind::Rates(rates) => {
+            let Rates { base, boosted, cost, count_when, .. } = &**rates;
             let can_be_leased = boosted.is_none()
                 && (cost.is_none() && count_when.is_none())
                 && rates.other_sets().next().is_none()

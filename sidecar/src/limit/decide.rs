@@ -109,7 +109,9 @@ async fn decide_by_counters(
     let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, settles, counts_upload, .. } =
         matched;
     let upload = counts_upload.then(Upload::default);
-    held.upload = upload.as_ref().map(Upload::meter);
+    if let Some(upload) = &upload {
+        held.charges.meter(upload.meter());
+    }
     let enforced = async {
         if counters.is_empty() {
             None

@@ -24,8 +24,6 @@ pub(crate) struct Held {
     pub(crate) permits: SmallVec<[AdaptivePermit; 1]>,
     /// Charges that the outcome corrects.
     pub(crate) charges: Charges,
-    /// Counts the body of the request, until it is forwarded.
-    pub(crate) upload: Option<UploadMeter>,
     /// Longest time for which they are held when the client has left.
     pub(crate) abandoned_for: Duration,
 }
@@ -51,13 +49,13 @@ impl Held {
         self.permits.extend(paused.0.iter().map(|limit| limit.acquire_anyway().0));
     }
 
-    /// Notes that the request is being forwarded.
-    pub(crate) fn forwarding(&mut self) {
-        self.charges.forwarding();
+    /// Notes that the request is being forwarded, and returns the meter of its body if its length is counted.
+    pub(crate) fn forwarding(&mut self) -> Option<UploadMeter> {
         if !self.permits.is_empty() {
             let now = Instant::now();
             self.permits.iter_mut().for_each(|permit| permit.forwarding(now));
         }
+        self.charges.forwarding()
     }
 
     /// Reports the result of forwarding to the adaptive limits.

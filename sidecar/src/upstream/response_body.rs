@@ -38,7 +38,7 @@ pub(crate) struct ReleasedAtEnd {
 impl ReleasedAtEnd {
     fn release(&mut self) {
         self.in_flight = None;
-        std::mem::take(&mut self.held.charges).end();
+        self.held.charges.end();
         self.held = Held::default();
         let stall = std::mem::take(&mut self.stall);
         // A connection in the middle of a request cannot take another.
@@ -56,7 +56,12 @@ impl ResponseBody {
 
     /// Keeps the request in flight, with its slots and permits, until the application's body has ended. Then its charges are
     /// settled.
-    pub(crate) fn hold_until_end(mut self, in_flight: InFlightGuard, held: Held, stall: StallGuard) -> Self {
+    pub(crate) fn hold_until_end(
+        mut self,
+        in_flight: InFlightGuard,
+        mut held: Held,
+        stall: StallGuard,
+    ) -> Self {
         if let Self::Upstream(Some(body), released_at_end) = &mut self
             && !body.is_end_stream()
         {

@@ -1,4 +1,4 @@
-//! What a request costs, and which outcomes of requests count.
+//! The cost of requests, and the outcomes that count.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -29,7 +29,7 @@ pub struct Cost {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub enum RequestCost {
-    /// The same for all requests.
+    /// One cost for all requests.
     Number(#[schemars(range(min = 0, max = 1_099_511_627_776i64))] i64),
     /// Name of a header with the cost. A header that is absent, repeated or no integer is a cost of 1. A client can send the
     /// header too: a proxy in front of the pods has to set or remove it.
@@ -125,7 +125,13 @@ impl RequestCost {
     fn compile(&self, at: &Field<'_>) -> Option<compiled::RequestCost> {
         Some(match self {
             Self::Number(cost) => compiled::RequestCost::Number(number(*cost)),
-            Self::Header(name) => compiled::RequestCost::Header(name.to_ascii_lowercase()),
+            Self::Header(name) => {
+                at.at("header").warning(
+                    "a client can send this header too, and so choose its cost: let a proxy in front of the pods set it, or \
+                     remove it from what clients send",
+                );
+                compiled::RequestCost::Header(name.to_ascii_lowercase())
+            }
             Self::BodyBytes(BodyBytes {}) => compiled::RequestCost::BodyBytes,
             Self::Cel(text) => {
                 compiled::RequestCost::Expression(compile_expression(&at.at("cel"), text, compile_cost)?)

@@ -10,7 +10,7 @@ use sluice_store::{PlannedCounter, Reservation};
 use tokio::runtime::Handle;
 
 use super::observation::{NoResponse, Observation, Observed};
-use super::upload::Upload;
+use super::upload::{Upload, UploadMeter};
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
@@ -20,8 +20,14 @@ use crate::metrics::settlements::SettlementMetrics;
 /// The charges of an admitted request that its outcome corrects. Dropping them settles them as they are: refunded before
 /// the request is forwarded, and of an unknown outcome after that.
 #[derive(Debug, Default)]
-pub(crate) struct Charges {
+pub(crate) struct Charges(Option<Box<Open>>);
+
+/// Charges that are not settled. Few requests have any.
+#[derive(Debug, Default)]
+struct Open {
     all: Vec<Charge>,
+    /// Counts the body of the request, until it is forwarded.
+    meter: Option<UploadMeter>,
     is_forwarded: bool,
 }
 
@@ -42,7 +48,7 @@ enum Progress {
     Ended,
 }
 
-/// What was charged.
+/// A charge in its store.
 #[derive(Debug)]
 struct Charged {
     limiter: LimiterHandle,
@@ -56,12 +62,23 @@ struct Charged {
 impl Charges {
     /// Reports whether there is nothing to settle.
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.0.is_none()
     }
 
     /// Adds other charges of the request.
-    pub(crate) fn extend(&mut self, mut others: Self) {
-        self.all.extend(std::mem::take(&mut others.all));
+    pub(crate) fn extend(&mut self, others: Self) {
+        if let Some(mut others) = others.0 {
+            self.open().all.append(&mut others.all);
+        }
+    }
+
+    /// Adds the meter of the request's body.
+    pub(crate) fn meter(&mut self, meter: UploadMeter) {
+        self.open().meter = Some(meter);
+    }
+
+    fn open(&mut self) -> &mut Open {
+        self.0.get_or_insert_default()
     }
 
     /// Adds a charge of a request, if its outcome corrects it. `upload` counts a body of unknown length.
@@ -90,22 +107,25 @@ impl Charges {
             metrics: metrics.clone(),
         };
         let observation = Observation::new(terms);
-        self.all.push(Charge { charged: Some(charged), terms: terms.clone(), observation });
+        self.open().all.push(Charge { charged: Some(charged), terms: terms.clone(), observation });
     }
 
     /// Reports whether the body of the response is read as JSON.
     pub(crate) fn read_json(&self) -> bool {
-        self.all.iter().any(|charge| charge.terms.reads_json())
+        self.0.iter().flat_map(|open| &open.all).any(|charge| charge.terms.reads_json())
     }
 
-    /// Notes that the request is being forwarded.
-    pub(crate) fn forwarding(&mut self) {
-        self.is_forwarded = true;
+    /// Notes that the request is being forwarded, and returns the meter of its body.
+    pub(crate) fn forwarding(&mut self) -> Option<UploadMeter> {
+        let open = self.0.as_mut()?;
+        open.is_forwarded = true;
+        open.meter.take()
     }
 
     /// Reads the head of the response.
     pub(crate) fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.all.retain_mut(|charge| {
+        let Some(open) = &mut self.0 else { return };
+        open.all.retain_mut(|charge| {
             charge.observation.head(&charge.terms, status, headers);
             let is_complete = charge.observation.is_complete();
             if is_complete {
@@ -113,31 +133,36 @@ impl Charges {
             }
             !is_complete
         });
+        if open.all.is_empty() {
+            self.0 = None;
+        }
     }
 
     /// Notes that no response comes.
     pub(crate) fn no_response(&mut self, reason: NoResponse) {
-        for charge in &mut self.all {
+        for charge in self.0.iter_mut().flat_map(|open| &mut open.all) {
             charge.observation.no_response(&charge.terms, reason);
-            charge.settle(Progress::Forwarded);
         }
-        self.all.clear();
+        self.0 = None;
     }
 
     /// Reads a part of the body, or the trailers.
+    #[inline]
     pub(crate) fn frame(&mut self, frame: &Frame<Bytes>) {
-        for charge in &mut self.all {
+        for charge in self.0.iter_mut().flat_map(|open| &mut open.all) {
             charge.observation.frame(&charge.terms, frame);
         }
     }
 
     /// Settles all charges at the end of the response.
-    pub(crate) fn end(mut self) {
-        self.all.iter_mut().for_each(|charge| charge.settle(Progress::Ended));
+    pub(crate) fn end(&mut self) {
+        if let Some(mut open) = self.0.take() {
+            open.all.iter_mut().for_each(|charge| charge.settle(Progress::Ended));
+        }
     }
 }
 
-impl Drop for Charges {
+impl Drop for Open {
     fn drop(&mut self) {
         let progress = if self.is_forwarded { Progress::Forwarded } else { Progress::Admitted };
         self.all.iter_mut().for_each(|charge| charge.settle(progress));

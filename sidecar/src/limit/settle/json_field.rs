@@ -322,8 +322,8 @@ mod tests {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
             let text = text.unwrap();
             let parts: Vec<_> = text.as_bytes().chunks(size).collect();
-            let names = at.split('.');
-            let parsed = names.fold(Some(&value), |value, name| value?.as_object()?.get(name));
+            let mut names = at.split('.');
+            let parsed = names.try_fold(&value, |value, name| value.as_object()?.get(name));
             let expected = parsed.and_then(Value::as_f64).filter(|number| *number >= 0.0);
             let expected = expected.map(|number| number.ceil().min(MAX_COUNT as f64) as u64);
             prop_assert_eq!(find(&at, &parts), expected, "{} in {}", at, json!(text));

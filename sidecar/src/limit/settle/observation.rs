@@ -1,4 +1,4 @@
-//! What a response shows about one charge.
+//! Observes what a response shows about one charge.
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -17,7 +17,7 @@ pub(crate) enum NoResponse {
     Unknown,
 }
 
-/// What a response shows about one charge.
+/// The part of a response that concerns one charge, as far as it has been seen.
 #[derive(Debug)]
 pub(super) struct Observation {
     /// Whether the request counts; `None` while that is unknown.

@@ -1,88 +1,20 @@
 //! Charges that the outcome of a request corrects: by its status, by a cost in its response, and by the length of its body.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
 
+mod application;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::StreamExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
-use http_body::Frame;
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::{HeaderValue, Request};
+use http_body_util::{BodyExt as _, Full};
 use sluice_config::PreparedPolicy;
 use sluice_sidecar::Sidecar;
 use support::*;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-
-type Answer = Response<BoxBody<Bytes, Infallible>>;
-
-/// Starts an application that does what the headers of a request tell it: `answer-status`, `answer-NAME` for a header,
-/// `answer-trailer-NAME`, `answer-body`, with `|` between the parts, and `answer-stall`, after which the body does not end.
-async fn application() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = service_fn(|request: Request<Incoming>| async {
-                let (parts, body) = request.into_parts();
-                if parts.headers.contains_key("answer-never") {
-                    std::future::pending::<()>().await;
-                }
-                let _ = body.collect().await;
-                Ok::<_, Infallible>(answer(&parts.headers))
-            });
-            tokio::spawn(async move {
-                let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
-    address
-}
-
-fn answer(request: &HeaderMap) -> Answer {
-    let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
-    let mut status = 200;
-    let mut parts = Vec::new();
-    for (name, value) in request {
-        let Some(name) = name.as_str().strip_prefix("answer-") else { continue };
-        match name {
-            "status" => status = value.to_str().unwrap().parse().unwrap(),
-            "body" => parts = value.to_str().unwrap().split('|').map(str::to_owned).collect(),
-            "stall" => {}
-            _ => {
-                let (map, name) = match name.strip_prefix("trailer-") {
-                    Some(name) => (&mut trailers, name),
-                    None => (&mut headers, name),
-                };
-                map.insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.clone());
-            }
-        }
-    }
-    let mut frames: Vec<_> = parts.into_iter().map(|part| Frame::data(Bytes::from(part))).collect();
-    if !trailers.is_empty() {
-        frames.push(Frame::trailers(trailers));
-    }
-    let frames = futures::stream::iter(frames.into_iter().map(Ok));
-    let stalls = request.contains_key("answer-stall");
-    let rest = futures::stream::poll_fn(move |_| {
-        if stalls { std::task::Poll::Pending } else { std::task::Poll::Ready(None) }
-    });
-    let mut response = Response::new(http_body_util::BodyExt::boxed(StreamBody::new(frames.chain(rest))));
-    *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
-    *response.headers_mut() = headers;
-    response
-}
 
 /// Returns a policy of one limit of 100 in a long time. `of_rates` holds further members of its rates, with a leading comma.
 fn policy_of(mode: &str, of_rates: &str) -> Arc<PreparedPolicy> {
@@ -96,13 +28,13 @@ fn policy_of(mode: &str, of_rates: &str) -> Arc<PreparedPolicy> {
 /// A sidecar with one limit, in front of the application.
 struct Setup {
     sidecar: Sidecar,
-    /// What the limit charges for a request before its response.
+    /// The charge for a request before its response.
     charge: u64,
 }
 
 impl Setup {
     async fn new(of_rates: &str, charge: u64) -> Self {
-        Self { sidecar: sidecar_with(application().await, &[policy_of("Enforce", of_rates)]), charge }
+        Self { sidecar: sidecar_with(application::start().await, &[policy_of("Enforce", of_rates)]), charge }
     }
 
     /// Sends a request and returns the response.
@@ -281,7 +213,7 @@ async fn a_response_that_ends_early_costs_its_reserve_or_what_was_seen() {
         client
             .send(format!("GET / HTTP/1.1\r\nhost: a\r\nanswer-stall: 1\r\nanswer-body: {body}\r\n\r\n"))
             .await;
-        while client.line().await != "" {}
+        while !client.line().await.is_empty() {}
         for _ in body.split('|') {
             client.line().await;
             client.line().await;
@@ -354,7 +286,7 @@ async fn a_request_costs_the_length_of_its_body() {
 #[tokio::test]
 async fn a_limit_in_shadow_mode_settles_too() {
     let of_rates = r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#;
-    let sidecar = sidecar_with(application().await, &[policy_of("Shadow", of_rates)]);
+    let sidecar = sidecar_with(application::start().await, &[policy_of("Shadow", of_rates)]);
     for n in 0..300 {
         let status = if n % 3 == 0 { "answer-status: 401\r\n" } else { "" };
         get(sidecar.addresses()[0], status).await;
