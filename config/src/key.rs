@@ -2,9 +2,11 @@
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
 
+use std::borrow::Cow;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::HeaderName;
@@ -12,6 +14,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use self::path_templates::PathTemplates;
+use crate::expression::{Expression, PreparedExpression, Value};
 use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
@@ -19,6 +23,7 @@ use crate::nack::Nack;
 use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, Text};
 
+mod path_templates;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +45,16 @@ pub enum KeyPart {
     Host,
     /// Service and method of a gRPC call.
     GrpcMethod,
+    /// The first of these templates that the path matches, or a segment of the path.
+    PathTemplate {
+        /// The templates.
+        templates: Vec<String>,
+        /// Name of the segment that is the value; if absent, the template is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        variable: Option<String>,
+    },
+    /// Value of an expression that is a text.
+    Expression(Expression),
     /// Claim of a verified token.
     JwtClaim {
         /// Name of the kind of tokens.
@@ -67,7 +82,9 @@ impl KeyPart {
             | Self::Method
             | Self::Path
             | Self::Host
-            | Self::GrpcMethod => true,
+            | Self::GrpcMethod
+            | Self::PathTemplate { .. }
+            | Self::Expression(_) => true,
             Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
         }
     }
@@ -114,6 +131,8 @@ enum KeySource {
     Path,
     Host,
     GrpcMethod,
+    PathTemplate(PathTemplates),
+    Expression { expression: PreparedExpression, errors: Arc<AtomicU64> },
     JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
@@ -129,19 +148,23 @@ const PATH: u8 = 7;
 const HOST: u8 = 8;
 const GRPC_METHOD: u8 = 9;
 const JWT_CLAIM: u8 = 10;
+const PATH_TEMPLATE: u8 = 11;
+const EXPRESSION: u8 = 12;
 const MISSING: u8 = 255;
 
 impl KeyBuilder {
     /// Creates a builder without tokens. Fails if a header name or a prefix length is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
-        Self::with_jwt(parts, on_missing, &[])
+        Self::with_jwt(parts, on_missing, &[], &Arc::default())
     }
 
-    /// Creates a builder. Fails if a header name or a prefix length is not valid, or if a kind of tokens is unknown.
+    /// Creates a builder, which adds the errors of expressions to `errors`. Fails if a header name, a prefix length, a template
+    /// or an expression is not valid, or if a kind of tokens is unknown.
     pub fn with_jwt(
         parts: &[KeyPart],
         on_missing: OnMissing,
         verifiers: &[Arc<JwtVerifier>],
+        errors: &Arc<AtomicU64>,
     ) -> Result<Self, Nack> {
         let parts = parts.iter().map(|part| {
             Ok(match part {
@@ -152,6 +175,13 @@ impl KeyBuilder {
                 KeyPart::Path => KeySource::Path,
                 KeyPart::Host => KeySource::Host,
                 KeyPart::GrpcMethod => KeySource::GrpcMethod,
+                KeyPart::PathTemplate { templates, variable } => {
+                    KeySource::PathTemplate(PathTemplates::new(templates, variable.as_deref())?)
+                }
+                KeyPart::Expression(expression) => KeySource::Expression {
+                    expression: PreparedExpression::new(expression)?,
+                    errors: errors.clone(),
+                },
                 KeyPart::JwtClaim { jwt, claim } => {
                     let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
                     let unknown = || Nack(format!("the key refers to jwt {jwt:?}, which is not defined"));
@@ -173,7 +203,25 @@ impl KeyBuilder {
     /// Reports whether the client's address is a part of the key.
     #[must_use]
     pub fn needs_address(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, KeySource::ClientIp { .. }))
+        self.parts.iter().any(|part| match part {
+            KeySource::ClientIp { .. } => true,
+            KeySource::Expression { expression, .. } => expression.reads_address(),
+            KeySource::Header(_)
+            | KeySource::Cookie(_)
+            | KeySource::Query(_)
+            | KeySource::Method
+            | KeySource::Path
+            | KeySource::Host
+            | KeySource::GrpcMethod
+            | KeySource::PathTemplate(_)
+            | KeySource::JwtClaim { .. } => false,
+        })
+    }
+
+    /// Reports whether an expression is a part of the key.
+    #[must_use]
+    pub fn has_expression(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, KeySource::Expression { .. }))
     }
 
     /// Returns the key of a request. A header, cookie or parameter that is empty or repeated counts as missing: a client
@@ -251,6 +299,21 @@ impl KeySource {
             Self::Path => Some(read(PATH, &folded(&path.normal()))),
             Self::Host => Some(read(HOST, &folded(request.host().filter(|host| !host.is_empty())?))),
             Self::GrpcMethod => Some(read(GRPC_METHOD, &folded(grpc_method(&path.normal())?))),
+            Self::PathTemplate(templates) => {
+                templates.read(&path.normal(), |value| read(PATH_TEMPLATE, value))
+            }
+            Self::Expression { expression, errors } => {
+                // The normal form is the same for all spellings of a path.
+                let path = if expression.reads_path() { path.normal() } else { Cow::Borrowed("") };
+                match expression.evaluate(request, &path, &mut address) {
+                    Ok(Value::Text(text)) if text.is_empty() => None,
+                    Ok(Value::Text(text)) => Some(read(EXPRESSION, text.as_bytes())),
+                    Ok(Value::Bool(_) | Value::Int(_)) | Err(_) => {
+                        errors.fetch_add(1, Ordering::Relaxed);
+                        None
+                    }
+                }
+            }
             Self::JwtClaim { verifier, claim } => {
                 let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                 verifier.read_claim(request.headers, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))

@@ -65,6 +65,17 @@ pub(crate) fn compile_cost(text: &str) -> Result<Expression, String> {
     }
 }
 
+/// Compiles a part of a key, or returns why an expression cannot be one, as the end of a sentence.
+pub(crate) fn compile_text(text: &str) -> Result<Expression, String> {
+    match compile(text)? {
+        (expression, Type::Text) => Ok(expression),
+        (_, other) => Err(format!(
+            "is {}, and a part of a key must be a string: write a condition as '... ? \"a\" : \"b\"'",
+            other.phrase()
+        )),
+    }
+}
+
 fn compile(text: &str) -> Result<(Expression, Type), String> {
     if text.len() > MAX_LENGTH {
         return Err(format!("has more than {MAX_LENGTH} bytes"));

@@ -177,6 +177,9 @@ fn written_client<'a>(client: &'a [u8], part: Option<&KeyPart>) -> Result<Cow<'a
     Ok(match (part, text) {
         (Some(KeyPart::Host), Some(host)) => folded(host_of(host)).to_vec().into(),
         (Some(KeyPart::Path), Some(path)) => folded(&normalize(path)).to_vec().into(),
+        (Some(KeyPart::PathTemplate { variable: Some(_), .. }), Some(segment)) => {
+            folded(segment).to_vec().into()
+        }
         (Some(KeyPart::GrpcMethod), Some(method)) => folded(method).to_vec().into(),
         (Some(KeyPart::ClientIp { ipv4_prefix, ipv6_prefix }), text) => {
             let network = text.and_then(|text| {

@@ -32,7 +32,7 @@ const ONE: &str = "{requests: 6, per: 1m}";
 const TWO: &str = "{requests: 6, per: 1m}, {requests: 60, per: 1h}";
 
 /// Every algorithm and every enforcement, with the summary of its policy.
-const EVERY: [(&str, &str, &str); 22] = [
+const EVERY: [(&str, &str, &str); 24] = [
     (ONE, "", "l 6/1m"),
     (ONE, "algorithm: {slidingWindowCounter: {}}", "l 6/1m"),
     (ONE, "enforcement: {hard: {}}", "l 6/1m"),
@@ -55,6 +55,16 @@ const EVERY: [(&str, &str, &str); 22] = [
         ONE,
         "algorithm: {slidingWindowLog: {minInterval: 2s, countDenied: true}}",
         "l 6/1m [slidingWindowLog, minInterval 2s, countDenied]",
+    ),
+    (
+        ONE,
+        "algorithm: {slidingWindowCounter: {bound: Guaranteed, countDenied: true}}",
+        "l 6/1m [Guaranteed, countDenied]",
+    ),
+    (
+        ONE,
+        "algorithm: {fixedWindow: {alignment: Spread, countDenied: true}}",
+        "l 6/1m [fixedWindow Spread, countDenied]",
     ),
     (TWO, "algorithm: {tokenBucket: {}}", "l 6/1m 60/1h [tokenBucket]"),
     (ONE, "algorithm: {tokenBucket: {burst: 20}}", "l 6/1m [tokenBucket burst 20]"),

@@ -116,3 +116,26 @@ fn an_invalid_concurrency_limit_is_reported_with_its_path() {
     let error = first_problem("  mode: Enforce").to_string();
     assert!(error.contains("spec.limits: is required unless spec.concurrency is set"), "{error}");
 }
+
+#[test]
+fn the_response_to_a_denied_request_is_that_of_limits() {
+    let policy = loaded(
+        "  concurrency:
+  - {name: c, max: 1, onLimit: {reject: {statusCode: 503, body: {envelope: {}}}}}
+  - {name: a, adaptive: {aimd: {minimum: 1, maximum: 9}}, onLimit: {reject: {statusCode: 529}}}",
+    );
+    let json = policy.compiled.to_json();
+    for part in [
+        r#""reject":{"status":503,"body":{"envelope":{"code":"rate_limit_exceeded"}}}"#,
+        r#""reject":{"status":529}"#,
+    ] {
+        assert!(json.contains(part), "{part} in {json}");
+    }
+    let problem = first_problem(
+        "  concurrency: [{name: c, max: 1, onLimit: {reject: {headers: [{name: date, value: x}]}}}]",
+    );
+    assert!(
+        problem.to_string().contains("spec.concurrency[0].onLimit.reject.headers: date is set by Sluice"),
+        "{problem}"
+    );
+}

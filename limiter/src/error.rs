@@ -50,4 +50,7 @@ pub enum RateError {
     /// A soft extra for an algorithm without windows.
     #[error("only windows can be soft: give a bucket a burst instead")]
     Soft,
+    /// Denied requests that count, for an algorithm that cannot count them.
+    #[error("only windows and logs can count denied requests")]
+    CountDenied,
 }

@@ -17,6 +17,8 @@ pub(crate) struct Quota {
     pub(crate) period: Period,
     /// Extra above the number; `None` for a hard limit.
     pub(crate) soft: Option<Soft>,
+    /// Whether denied requests count too.
+    pub(crate) count_denied: bool,
 }
 
 impl Quota {
@@ -80,10 +82,10 @@ impl Quota {
         Some((at * 1000).saturating_sub(now))
     }
 
-    /// Returns the arguments of windows for the script: `first`, the ceiling, and the duration of the extra
-    /// in milliseconds or 0.
+    /// Returns the arguments of windows for the script: `first`, the ceiling, the duration of the extra in milliseconds
+    /// or 0, and 1 if denied requests count.
     pub(crate) fn script_arguments(&self, first: u64) -> [u64; 5] {
-        [first, self.ceiling(), self.soft.map_or(0, Soft::millis), 0, 0]
+        [first, self.ceiling(), self.soft.map_or(0, Soft::millis), u64::from(self.count_denied), 0]
     }
 
     /// Reports whether the extra is available at `millis`.

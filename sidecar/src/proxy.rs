@@ -115,13 +115,13 @@ impl Proxy {
                 write_status(&status, self.reveal, response.headers_mut());
                 response
             }
-            Admission::StoreFailed { fault, deny: false } => {
+            Admission::StoreFailed { fault, denied_by: None } => {
                 let mut response = self.forward(client, format, request, held).await;
                 self.reveal.store_failure(fault, response.headers_mut());
                 response
             }
-            Admission::StoreFailed { fault, deny: true } => {
-                reject(client, request, format.store_failed(fault, self.reveal))
+            Admission::StoreFailed { fault, denied_by: Some(limit) } => {
+                reject(client, request, format.store_failed(&snapshot, limit, fault, self.reveal))
             }
             Admission::QueueFull(QueueFull { limit, wait, at }) => {
                 reject(client, request, format.queue_full(&snapshot, limit, wait, at))
@@ -130,9 +130,9 @@ impl Proxy {
             Admission::Refused(limit, refusal) => {
                 reject(client, request, format.refused(&snapshot, limit, refusal))
             }
-            Admission::Shed(limit) => reject(client, request, format.shed(snapshot.limit(limit))),
+            Admission::Shed(limit) => reject(client, request, format.shed(&snapshot, limit)),
             Admission::SlotsExpired { limit, fault } => {
-                reject(client, request, format.slots_expired(snapshot.limit(limit), fault, self.reveal))
+                reject(client, request, format.slots_expired(&snapshot, limit, fault, self.reveal))
             }
         }
     }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use http::uri::PathAndQuery;
 use serde_json::json;
+use sluice_config::store_access::StoreChoice;
 use support::*;
 use tonic_types::StatusExt as _;
 
@@ -101,6 +102,55 @@ async fn of_several_limits_that_deny_the_one_with_the_longest_wait_describes_the
     let sidecar = sidecar_with(application.address, &[policy(&[short, long])]);
     let denied = denied(&sidecar).await;
     assert_eq!((denied.status, &denied.json()["violated-policies"]), (403, &json!(["short", "long"])));
+}
+
+#[tokio::test]
+async fn limits_on_concurrent_requests_answer_in_their_own_form() {
+    let application = Application::start().await;
+    let reject = |status: &str| {
+        let body = r#""body":{"envelope":{"code":"busy"}},"resetFormat":"EpochSeconds""#;
+        format!(r#""reject":{{{status}"headers":[["x-docs","/busy"]],{body}}}"#)
+    };
+    let slots = r#"{"slots":{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}"#;
+    let adaptive = r#"{"adaptive":{"minimum":1,"initial":1,"maximum":1,"abandonedForMillis":30000,"kind":{"aimd":{"tolerancePercent":10,"timeoutMillis":1000}}}}"#;
+    for (kind, status, expected) in [
+        (slots, "", 429),
+        (slots, "\"status\":420,", 420),
+        (adaptive, "", 503),
+        (adaptive, "\"status\":529,", 529),
+    ] {
+        let limit = format!(
+            r#"{{"name":"c","mode":"Enforce","onMissing":"Shared",{},"kind":{kind}}}"#,
+            reject(status)
+        );
+        let sidecar = sidecar_with(application.address, &[policy(&[limit])]);
+        let address = sidecar.addresses()[0];
+        // The application echoes the body, which does not end.
+        let mut held = Client::connect(address).await;
+        held.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n").await;
+        assert_eq!(held.line().await, "HTTP/1.1 200 OK");
+        let denied = get(address, "").await;
+        assert_eq!(
+            (denied.status, denied.header("x-docs"), denied.header("retry-after")),
+            (expected, "/busy", "1")
+        );
+        let error = &denied.json()["error"];
+        assert_eq!(error["code"], "busy", "{error}");
+        assert!(error["context"]["renewal"].as_u64().is_some_and(|at| at > NOW), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_denies_while_its_store_does_not_answer_does_so_in_its_own_form() {
+    let application = Application::start().await;
+    let reject = r#","reject":{"status":503,"body":{"template":{"contentType":"text/plain","text":"${limit}: ${message}"}}}"#;
+    let json = policy_json("checkout", "Deny", &[limit("l", 1, reject)]);
+    let (sidecar, _) = sidecar(application.address);
+    publish(&sidecar, &StoreChoice::Unconfigured, &[prepare(&json)]);
+    let denied = get(sidecar.addresses()[0], "").await;
+    assert_eq!((denied.status, denied.header("retry-after")), (503, "1"));
+    let expected = "l: The rate limits cannot be checked now (unconfigured), and a policy rejects requests in that case.";
+    assert_eq!(denied.body, expected);
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ impl LimitSpec {
     /// Reports whether a denied check changes a counter of this limit.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
-        self.rates.iter().any(Rate::counts_denied)
+        self.rates.iter().any(|rate| rate.count_denied)
     }
 }
 
@@ -169,7 +169,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
                 };
                 // Counting the denial may have used up the room.
                 let room =
-                    room && (admitted || !rate.counts_denied() || rate.has_room(stored, at, counter.cost));
+                    room && (admitted || !rate.count_denied || rate.has_room(stored, at, counter.cost));
                 decisions.push(rate.decision(stored, at, counter.cost, room, admitted));
             }
         }

@@ -149,7 +149,7 @@ async fn new_keys_are_accepted_again_when_the_others_have_expired() {
     let redis = Redis::start(&[]);
     let store = in_one_partition(&redis);
     let bucket = Algorithm::TokenBucket { burst: Burst::new(1).unwrap() };
-    let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+    let log = Algorithm::SlidingWindowLog { min_interval: 0 };
     for (scope, algorithm) in [
         ("windows", Algorithm::SLIDING_WINDOW),
         ("fixed", Algorithm::FIXED_WINDOW),

@@ -140,7 +140,7 @@ async fn a_check_that_a_small_script_leaves_undecided_is_charged_once() {
     let store = patient_store(&redis.url());
     healthy(&store).await;
     let (own, all) = (limit("edited", &[4]), limit("all", &[9]));
-    let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+    let log = Algorithm::SlidingWindowLog { min_interval: 0 };
     let before = Rate::new(Requests::new(5).unwrap(), own.rates[0].period, log).unwrap();
     let before = Arc::new(LimitSpec::new(own.scope.clone(), vec![before]));
     let counter = |limit: &Arc<LimitSpec>, key| Counter { limit: limit.clone(), key: KeyHash(key), cost: 1 };

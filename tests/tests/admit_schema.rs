@@ -89,6 +89,14 @@ async fn admit_accepts_every_algorithm_and_enforcement() {
         json!({"algorithm": {"fixedWindow": {"alignment": "Spread"}}, "enforcement": elastic}),
         json!({"algorithm": {"slidingWindowLog": {"minInterval": "2s", "countDenied": true}}}),
         json!({"algorithm": {"slidingWindowLog": {}}}),
+        json!({"algorithm": {"slidingWindowCounter": {"countDenied": true}}}),
+        json!({"algorithm": {"fixedWindow": {"countDenied": true}}, "enforcement": soft}),
+        json!({"countWhen": {"statusCodes": ["401", "5xx"], "grpcStatuses": ["UNAUTHENTICATED"]}}),
+        json!({"cost": {"request": {"number": 0}, "response": {"header": "x-cost"}}}),
+        json!({"cost": {"request": {"header": "x-cost"}, "response": {"grpcTrailer": "x-cost", "reserve": 5}}}),
+        json!({"cost": {"request": {"bodyBytes": {}}, "response": {"bodyBytes": {}}}}),
+        json!({"cost": {"request": {"cel": "size(request.path)"}}}),
+        json!({"cost": {"response": {"jsonField": "usage.total_tokens", "reserve": 0}}}),
         json!({"algorithm": {"tokenBucket": {"burst": 500_000}}}),
         json!({"algorithm": {"tokenBucket": {"warmUp": {"period": "1h", "coldFactor": 100}}}}),
         json!({"algorithm": {"tokenBucket": {}}, "enforcement": elastic}),
@@ -139,7 +147,7 @@ async fn admit_names_the_field_of_an_invalid_policy() {
         (limit(json!({"key": {"parts": [{}]}})), "spec.limits[0].key.parts[0]"),
         (
             limit(json!({"key": {"parts": [{"header": {"name": "x"}, "clientIP": {}}]}})),
-            "exactly one of header, cookie, query, method, path, host, grpcMethod, jwtClaim, clientIP",
+            "exactly one of header, cookie, query, method, path, host, grpcMethod, pathTemplate, cel, jwtClaim, clientIP",
         ),
         (
             limit(json!({"algorithm": {"fixedWindow": {}, "slidingWindowCounter": {}}})),
@@ -172,6 +180,14 @@ async fn admit_names_the_field_of_an_invalid_policy() {
             "subWindows is only allowed with slidingWindowCounter",
         ),
         (limit(json!({"enforcement": {}})), "exactly one of hard, soft, elastic"),
+        (limit(json!({"cost": {}})), "at least one of request, response"),
+        (limit(json!({"cost": {"request": {}}})), "exactly one of number, header, bodyBytes, cel"),
+        (
+            limit(json!({"cost": {"response": {"reserve": 1}}})),
+            "exactly one of header, jsonField, grpcTrailer, bodyBytes",
+        ),
+        (limit(json!({"countWhen": {}})), "at least one of statusCodes, grpcStatuses"),
+        (limit(json!({"countWhen": {"statusCodes": ["600"]}})), "countWhen.statusCodes"),
         (
             limit(json!({"enforcement": {"hard": {}, "soft": {"overPercent": 1, "for": "1s"}}})),
             "exactly one of hard, soft, elastic",

@@ -43,6 +43,10 @@ fn spec() -> Value {
             json!({"requests": 3, "per": "1h"}),
             algorithm(json!({"slidingWindowLog": {"minInterval": "30m", "countDenied": true}})),
         ),
+        json!({"name": "busy", "matches": [{"path": {"prefix": "/busy"}}],
+            "key": {"parts": [{"header": {"name": "x-client"}}]},
+            "rates": [{"requests": 3, "per": "1h"}, {"requests": 20, "per": "8784h"}],
+            "algorithm": {"slidingWindowCounter": {"countDenied": true}}}),
         limit("tokens", json!({"requests": 2, "per": "1h"}), algorithm(json!({"tokenBucket": {"burst": 5}}))),
         limit(
             "warm",
@@ -133,6 +137,12 @@ async fn logs(stage: &Stage) {
             }
         }
         assert_eq!(remaining, expected, "{path}: denied requests count only with countDenied");
+    }
+    for sent in 1..=10 {
+        let response = stage.get("busy", "flood").await;
+        assert_eq!(response.status, if sent <= 3 { 200 } else { 429 });
+        let expected = format!("\"busy/8784h\";r={};", 20 - sent);
+        assert!(response.head.contains(&expected), "denied requests count in a window: {}", response.head);
     }
 }
 

@@ -110,6 +110,12 @@ impl PreparedExpression {
         holds
     }
 
+    /// Reports whether the client's address is read.
+    #[must_use]
+    pub fn reads_address(&self) -> bool {
+        self.root.any(&mut |node| *node == Node::Attribute(Attribute::ClientAddress))
+    }
+
     /// Reports whether the path decides, which applications read in several ways.
     #[must_use]
     pub fn reads_path(&self) -> bool {

@@ -189,3 +189,22 @@ fn a_grpc_method_is_a_path_of_two_segments() {
     let missing = keys_of(KeyPart::GrpcMethod, &["/", "/s.S", "/a/s.S/M"]);
     assert_eq!(missing, [Identity::Skip; 3]);
 }
+
+#[test]
+fn the_counter_of_an_expression_differs_from_that_of_a_header_with_its_value() {
+    use crate::expression::{Expression, Field, Node};
+    let header = KeyPart::Header("a".to_owned());
+    let root = Node::Field(Field::Header("a".to_owned()));
+    let expression = KeyPart::Expression(Expression { patterns: Vec::new(), root });
+    let mut headers = HeaderMap::new();
+    headers.insert("a", "x".parse().unwrap());
+    let key = |part: KeyPart, headers: &HeaderMap| {
+        let builder = KeyBuilder::new(&[part], OnMissing::Skip).unwrap();
+        identify(&builder, &KeySecret::new([7; 16]), headers, IP)
+    };
+    let (of_header, of_expression) = (key(header, &headers), key(expression.clone(), &headers));
+    assert!(of_expression != of_header && of_expression != Identity::Skip, "{of_expression:?}");
+    assert_eq!(key(expression.clone(), &HeaderMap::new()), Identity::Skip, "an empty text is missing");
+    headers.append("a", "x".parse().unwrap());
+    assert_eq!(key(expression, &headers), Identity::Skip, "and so is one of two values");
+}

@@ -132,7 +132,7 @@ impl CompiledLimit {
         self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
     }
 
-    /// Iterates over all expressions: those of the limit and of its tiers, and that of its cost.
+    /// Iterates over all expressions: those of the limit, its key and its tiers, and that of its cost.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let (tiers, cost) = match &self.kind {
             LimitKind::Rates(rates) => (rates.tiers.as_slice(), rates.cost.as_ref()),
@@ -142,7 +142,12 @@ impl CompiledLimit {
             Some(RequestCost::Expression(expression)) => Some(expression),
             Some(RequestCost::Number(_) | RequestCost::Header(_) | RequestCost::BodyBytes) | None => None,
         };
-        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref())).chain(cost)
+        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref())).chain(cost).chain(
+            self.key.iter().filter_map(|part| match part {
+                KeyPart::Expression(expression) => Some(expression),
+                _ => None,
+            }),
+        )
     }
 
     /// Reports whether a condition looks at the address of the client.

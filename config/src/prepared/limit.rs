@@ -118,6 +118,7 @@ impl PreparedLimit {
     ) -> Result<Self, Nack> {
         let (kind, Exceptions { tiers, overrides }) = prepare_kind(&limit.kind, blobs)?;
         let matches = matchers(&limit.matches, Purpose::Limit)?;
+        let expression_errors = Arc::default();
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
             applies_to_preflights: names_options || !kind.only_admits_rates(),
@@ -135,11 +136,11 @@ impl PreparedLimit {
             matches,
             except: matchers(&limit.except, Purpose::Exemption)?,
             when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
-            expression_errors: Arc::default(),
             applies_to_all: applies_to_all(limit),
             conditions: limit.matches.clone(),
             regexes: limit.regexes(),
-            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers)?,
+            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?,
+            expression_errors,
         })
     }
 
@@ -188,7 +189,8 @@ impl PreparedLimit {
     /// Reports whether the limit has expressions in CEL.
     #[must_use]
     pub fn has_expressions(&self) -> bool {
-        self.charge.has_expression()
+        self.key.has_expression()
+            || self.charge.has_expression()
             || self.when.is_some()
             || self.tiers.iter().any(|tier| tier.when.is_some())
     }

@@ -158,7 +158,13 @@ mod tests {
 
     fn rate(requests: u64, minutes: u64, algorithm: Algorithm) -> Rate {
         let period = Period::from_millis(minutes * 60_000).unwrap();
-        Rate { requests: Requests::new(requests).unwrap(), period, algorithm, soft: None }
+        Rate {
+            requests: Requests::new(requests).unwrap(),
+            period,
+            algorithm,
+            soft: None,
+            count_denied: false,
+        }
     }
 
     fn window(requests: u64, minutes: u64) -> Rate {

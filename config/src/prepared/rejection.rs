@@ -36,8 +36,8 @@ const RESERVED_PREFIXES: [&str; 2] = ["ratelimit", "x-ratelimit"];
 /// The response to a request that a limit denies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// HTTP status.
-    pub status: StatusCode,
+    /// HTTP status; `None` for that of the reason.
+    pub status: Option<StatusCode>,
     /// Further headers.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body.
@@ -84,11 +84,13 @@ impl Rejection {
     /// Prepares the response of a limit. An error names the field.
     pub fn new(reject: &Reject) -> Result<Self, Nack> {
         let Reject { status, headers, body, reset_format, jitter_percent } = reject;
-        let status = status.unwrap_or(429);
-        if !(400..600).contains(&status) {
-            return Err(Nack(format!("statusCode: {status} is not an error: use 400 to 599")));
-        }
-        let status = StatusCode::from_u16(status).map_err(Nack::new)?;
+        let status = match *status {
+            Some(status) if !(400..600).contains(&status) => {
+                return Err(Nack(format!("statusCode: {status} is not an error: use 400 to 599")));
+            }
+            Some(status) => Some(StatusCode::from_u16(status).map_err(Nack::new)?),
+            None => None,
+        };
         let headers = headers.iter().map(|(name, value)| header(name, value));
         let jitter_percent = jitter_percent.unwrap_or(0);
         if jitter_percent > MAX_JITTER {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 
+use sluice_config::expression::{Expression, PreparedExpression};
 use sluice_config::matches::full_match_regex;
 
 use crate::duration;
@@ -98,8 +99,12 @@ impl<'a> Field<'a> {
         self.accept(duration::up_to(text, max_millis)).map(sluice_limiter::Period::millis)
     }
 
-    /// Checks the number of expressions in the policy.
-    pub(crate) fn expression(&self) {
+    /// Compiles an expression in CEL by `compile`, which checks its type. Also checks the number of expressions in the policy.
+    pub(crate) fn expression(
+        &self,
+        text: &str,
+        compile: impl FnOnce(&str) -> Result<Expression, String>,
+    ) -> Option<Expression> {
         let number = self.report.expressions.get() + 1;
         self.report.expressions.set(number);
         if number == MAX_EXPRESSIONS + 1 {
@@ -107,6 +112,11 @@ impl<'a> Field<'a> {
                 "is one expression too many: a policy may have at most {MAX_EXPRESSIONS}"
             ));
         }
+        let expression = self.accept(compile(text))?;
+        expression.patterns.iter().for_each(|pattern| self.regex(pattern));
+        // As sidecars prepare it.
+        self.accept(PreparedExpression::new(&expression))?;
+        Some(expression)
     }
 
     /// Checks a regular expression, and the number of regular expressions in the policy.

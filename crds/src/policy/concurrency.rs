@@ -8,7 +8,7 @@ use sluice_limiter::{Period, Requests};
 
 use crate::compile::field::{Field, number};
 use crate::duration;
-use crate::policy::{Adaptive, Selection};
+use crate::policy::{Adaptive, OnLimit, Selection};
 
 /// Default `abandonedFor`, in milliseconds.
 const ABANDONED_MILLIS: u64 = 30_000;
@@ -31,6 +31,10 @@ pub struct Concurrency {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
     pub abandoned_for: Option<String>,
+    /// Treatment of a request that the limit denies. Default: reject, with problem details, and status 429 for max and 503 for
+    /// adaptive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_limit: Option<OnLimit>,
 }
 
 /// The number of concurrent requests, or how it is found.
@@ -56,20 +60,18 @@ impl Concurrency {
             Some(text) => at.at("abandonedFor").millis(text, MAX_ABANDONED_MILLIS)?,
             None => ABANDONED_MILLIS,
         };
+        let reject = self.on_limit.as_ref().and_then(|on_limit| on_limit.compile(&at.at("onLimit")));
+        let compile = |kind| CompiledLimit { reject, ..self.selection.compile(at, policy_mode, kind) };
         let kind = match &self.kind {
             ConcurrencyKind::Max(max) => Requests::new(number(*max)).map(|max| {
                 let lease = Period::from_millis(SLOT_LEASE_MILLIS);
                 lease.map(|lease| LimitKind::Slots(Slots { max, lease, abandoned_for_millis }))
             }),
             ConcurrencyKind::Adaptive(adaptive) => {
-                return Some(self.selection.compile(
-                    at,
-                    policy_mode,
-                    LimitKind::Adaptive(adaptive.compile(&at.at("adaptive"), abandoned_for_millis)?),
-                ));
+                let adaptive = adaptive.compile(&at.at("adaptive"), abandoned_for_millis)?;
+                return Some(compile(LimitKind::Adaptive(adaptive)));
             }
         };
-        let kind = at.at("max").accept(kind.and_then(|kind| kind))?;
-        Some(self.selection.compile(at, policy_mode, kind))
+        Some(compile(at.at("max").accept(kind.and_then(|kind| kind))?))
     }
 }

@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::key;
 use sluice_config::key::OnMissing;
+use sluice_config::matches::is_parameter;
 
 use crate::compile::field::Field;
+use crate::expression::compile_text;
 
 /// Identifies the client that sent a request.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -42,6 +44,11 @@ pub enum KeyPart {
     /// Service and method of a gRPC call, such as shop.Checkout/Pay. Other paths than those of two segments count as
     /// missing.
     GrpcMethod(GrpcMethodKey),
+    /// The template that the path matches, so that all its paths share a counter; or one segment of the path, such as the
+    /// name of a tenant.
+    PathTemplate(PathTemplateKey),
+    /// An expression in CEL whose value is a string.
+    Cel(CelKey),
     /// A claim of the request's token.
     JwtClaim(JwtClaimKey),
     /// The client's address, or the network that it belongs to.
@@ -92,6 +99,30 @@ pub struct HostKey {}
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct GrpcMethodKey {}
 
+/// The template of a path as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PathTemplateKey {
+    /// Templates such as /v1/orders/{id}: a name in braces stands for one segment that is not empty. The first one that the path
+    /// matches is the value. Upper and lower case do not differ. Other paths count as missing.
+    #[schemars(length(min = 1, max = 32), inner(length(min = 2, max = 1024), regex(pattern = "^/")))]
+    pub templates: Vec<String>,
+    /// Name in braces in each template: the text of that segment is the value instead, in lower case. With the template
+    /// /tenants/{tenant}/orders and the variable tenant, each tenant has a counter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9_]+$"))]
+    pub variable: Option<String>,
+}
+
+/// An expression as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CelKey {
+    /// Expression whose value is a string. Put it in single quotes. An empty string counts as missing, and so does an error.
+    #[schemars(length(min = 1, max = 1024))]
+    pub expression: String,
+}
+
 /// A claim of a token as a part of a key.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -124,15 +155,15 @@ pub struct ClientIpKey {
 impl Key {
     pub(crate) fn compile(&self, at: &Field<'_>) -> Vec<key::KeyPart> {
         let parts = self.parts.iter().enumerate();
-        parts.map(|(n, part)| part.compile(&at.at("parts").entry(n))).collect()
+        parts.filter_map(|(n, part)| part.compile(&at.at("parts").entry(n))).collect()
     }
 }
 
 impl KeyPart {
-    fn compile(&self, at: &Field<'_>) -> key::KeyPart {
+    fn compile(&self, at: &Field<'_>) -> Option<key::KeyPart> {
         let bits =
             |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);
-        match self {
+        Some(match self {
             Self::Header(header) => {
                 let name = header.name.to_ascii_lowercase();
                 if name == "host" {
@@ -146,6 +177,16 @@ impl KeyPart {
             Self::Path(PathKey {}) => key::KeyPart::Path,
             Self::Host(HostKey {}) => key::KeyPart::Host,
             Self::GrpcMethod(GrpcMethodKey {}) => key::KeyPart::GrpcMethod,
+            Self::PathTemplate(PathTemplateKey { templates, variable }) => {
+                let at = at.at("pathTemplate");
+                for (n, template) in templates.iter().enumerate() {
+                    check_template(&at.at("templates").entry(n), template, variable.as_deref());
+                }
+                key::KeyPart::PathTemplate { templates: templates.clone(), variable: variable.clone() }
+            }
+            Self::Cel(CelKey { expression }) => {
+                key::KeyPart::Expression(at.at("cel.expression").expression(expression, compile_text)?)
+            }
             Self::JwtClaim(JwtClaimKey { jwt, claim }) => {
                 key::KeyPart::JwtClaim { jwt: jwt.clone(), claim: claim.clone() }
             }
@@ -153,6 +194,21 @@ impl KeyPart {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),
                 ipv6_prefix: bits(ip.ipv6_prefix, 64),
             },
-        }
+        })
+    }
+}
+
+/// Checks a template, which must have a segment with the name of the variable.
+fn check_template(at: &Field<'_>, template: &str, variable: Option<&str>) {
+    let mut segments = template.split('/').filter(|segment| segment.contains(['{', '}']));
+    if let Some(segment) = segments.find(|segment| !is_parameter(segment)) {
+        at.violation(format_args!(
+            "{segment:?} is not a name in braces, such as {{id}}, that is a whole segment"
+        ));
+    }
+    if let Some(name) =
+        variable.filter(|name| !template.split('/').any(|segment| segment == format!("{{{name}}}")))
+    {
+        at.violation(format_args!("has no segment {{{name}}}, which `variable` names"));
     }
 }

@@ -269,7 +269,13 @@ impl Limit {
             }
             let requests = at_rate.at("requests").accept(Requests::new(number(rate.requests)));
             let (Some(requests), Some(algorithm_of_rate)) = (requests, compiled_algorithm) else { continue };
-            let hard = limiter::Rate { requests, period, algorithm: algorithm_of_rate, soft: None };
+            let hard = limiter::Rate {
+                requests,
+                period,
+                algorithm: algorithm_of_rate,
+                soft: None,
+                count_denied: algorithm.counts_denied(),
+            };
             let checked =
                 hard.validated().and_then(|hard| soft.map_or(Ok(hard), |soft| hard.with_soft(soft)));
             match checked {

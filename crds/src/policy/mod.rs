@@ -31,7 +31,7 @@ pub use concurrency::{Concurrency, ConcurrencyKind};
 pub use content_ref::{ContentKind, ContentRef};
 pub use jwt::Jwt;
 pub use key::Key;
-pub use limit::{Algorithm, Allowance, Enforcement, Limit, Plan, Rate, Tier};
+pub use limit::{Algorithm, Allowance, Enforcement, Limit, OnLimit, Plan, Rate, Tier};
 pub use matches::Match;
 pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};

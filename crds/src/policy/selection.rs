@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::expression::{Expression, PreparedExpression};
+use sluice_config::expression::Expression;
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::compile::field::Field;
@@ -74,19 +74,5 @@ impl Selection {
 
 /// Compiles a condition in CEL.
 pub(crate) fn compile_when(at: &Field<'_>, text: &str) -> Option<Expression> {
-    compile_expression(at, text, compile_condition)
-}
-
-/// Compiles an expression in CEL by `compile`, which checks its type.
-pub(crate) fn compile_expression(
-    at: &Field<'_>,
-    text: &str,
-    compile: impl FnOnce(&str) -> Result<Expression, String>,
-) -> Option<Expression> {
-    at.expression();
-    let expression = at.accept(compile(text))?;
-    expression.patterns.iter().for_each(|pattern| at.regex(pattern));
-    // As sidecars prepare it.
-    at.accept(PreparedExpression::new(&expression))?;
-    Some(expression)
+    at.expression(text, compile_condition)
 }

@@ -34,6 +34,11 @@ pub(crate) trait Definition: Copy {
         false
     }
 
+    /// Reports whether denied requests may count too.
+    fn can_count_denied(self) -> bool {
+        false
+    }
+
     /// Returns the tag of the rate's records. The number of requests does not change it.
     fn tag(self, quota: Quota) -> Tag;
 
@@ -62,12 +67,6 @@ pub(crate) trait Definition: Copy {
 
     /// Adds an admitted `cost`, which may be 0, to a rolled record.
     fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64);
-
-    /// Reports whether denied requests are charged too.
-    #[inline]
-    fn counts_denied(self) -> bool {
-        false
-    }
 
     /// Removes a `cost` that was charged to the record at the same instant.
     #[inline]

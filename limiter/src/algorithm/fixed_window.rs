@@ -42,6 +42,10 @@ impl Definition for FixedWindow {
         true
     }
 
+    fn can_count_denied(self) -> bool {
+        true
+    }
+
     #[inline]
     fn tag(self, quota: Quota) -> Tag {
         let kind = match self.0 {
@@ -114,7 +118,7 @@ impl Definition for FixedWindow {
         self.0 == Alignment::Clock
     }
 
-    /// Returns the phase in milliseconds, the soft ceiling, and the duration of the extra.
+    /// Returns the phase in milliseconds, and what all windows need.
     fn script_arguments(self, quota: Quota, key: u128, _cost: u64) -> [u64; 5] {
         quota.script_arguments(self.phase(quota, key) / 1000)
     }

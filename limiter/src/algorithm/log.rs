@@ -5,8 +5,7 @@
 //! most [`MAX_REQUESTS`]. A request of cost c is c instants. After the "sliding log" of the Kong and Figma
 //! articles (2017), which use a sorted set.
 //!
-//! `minInterval` also requires that much time between two admitted requests. `countDenied` records denied
-//! requests too, so that a client that keeps sending stays denied.
+//! `minInterval` also requires that much time between two admitted requests.
 //!
 //! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, or 0.
 
@@ -26,8 +25,6 @@ const MAX_REQUESTS: u64 = MAX_INSTANTS as u64;
 pub(crate) struct SlidingWindowLog {
     /// Shortest time between two admitted requests, in milliseconds; 0 for none.
     pub(crate) min_interval: u64,
-    /// Whether denied requests are recorded too.
-    pub(crate) count_denied: bool,
 }
 
 impl Definition for SlidingWindowLog {
@@ -40,6 +37,10 @@ impl Definition for SlidingWindowLog {
         } else {
             Ok(())
         }
+    }
+
+    fn can_count_denied(self) -> bool {
+        true
     }
 
     #[inline]
@@ -79,11 +80,6 @@ impl Definition for SlidingWindowLog {
         set_newest(record);
     }
 
-    #[inline]
-    fn counts_denied(self) -> bool {
-        self.count_denied
-    }
-
     fn settle(self, quota: Quota, record: &mut Record, _now: u64, charged: u64, delta: i64) {
         let (millis, requests) = (charged / 1000, quota.requests.get());
         let from = record.tail.partition_point(|&instant| instant > millis);
@@ -100,7 +96,7 @@ impl Definition for SlidingWindowLog {
     }
 
     fn is_mergeable(self) -> bool {
-        self.min_interval == 0 && !self.count_denied
+        self.min_interval == 0
     }
 
     #[inline]
@@ -141,9 +137,9 @@ impl Definition for SlidingWindowLog {
         }
     }
 
-    /// Returns the minimum interval in milliseconds, and 1 if denials count.
-    fn script_arguments(self, _quota: Quota, _key: u128, _cost: u64) -> [u64; 5] {
-        [self.min_interval, u64::from(self.count_denied), 0, 0, 0]
+    /// Returns the minimum interval in milliseconds, and in the place of windows 1 if denials count.
+    fn script_arguments(self, quota: Quota, _key: u128, _cost: u64) -> [u64; 5] {
+        [self.min_interval, 0, 0, u64::from(quota.count_denied), 0]
     }
 
     fn script_weight(self, quota: Quota) -> usize {
@@ -155,14 +151,12 @@ impl Definition for SlidingWindowLog {
             0 => String::new(),
             millis => format!(", at least {} apart", Words(millis)),
         };
-        let denied = if self.count_denied { "; denied requests count too" } else { "" };
-        format!("admits {quota}{interval}{denied}")
+        format!("admits {quota}{interval}")
     }
 
     fn notes(self, _quota: Quota) -> Vec<String> {
         let interval = (self.min_interval > 0).then(|| format!("minInterval {}", Millis(self.min_interval)));
-        let denied = self.count_denied.then(|| "countDenied".into());
-        ["slidingWindowLog".into()].into_iter().chain(interval).chain(denied).collect()
+        ["slidingWindowLog".into()].into_iter().chain(interval).collect()
     }
 }
 

@@ -62,9 +62,6 @@ pub enum Algorithm {
         /// Shortest time between two admitted requests, in milliseconds; 0 for none.
         #[serde(rename = "minIntervalMillis")]
         min_interval: u64,
-        /// Whether denied requests are recorded too, so that a client has to pause before it is admitted
-        /// again.
-        count_denied: bool,
     },
     /// A bucket that fills at a constant rate.
     TokenBucket {
@@ -107,8 +104,8 @@ macro_rules! dispatch {
                 let $definition = a::FixedWindow(alignment);
                 $value
             }
-            a::Algorithm::SlidingWindowLog { min_interval, count_denied } => {
-                let $definition = a::SlidingWindowLog { min_interval, count_denied };
+            a::Algorithm::SlidingWindowLog { min_interval } => {
+                let $definition = a::SlidingWindowLog { min_interval };
                 $value
             }
             algorithm @ (a::Algorithm::TokenBucket { burst } | a::Algorithm::Gcra { burst }) => {

@@ -74,6 +74,10 @@ impl Definition for SlidingWindow {
         true
     }
 
+    fn can_count_denied(self) -> bool {
+        true
+    }
+
     #[inline]
     fn tag(self, quota: Quota) -> Tag {
         Tag::new(Kind::Sliding, u64::from(self.sub_windows.get()), quota.period.millis())
@@ -136,7 +140,7 @@ impl Definition for SlidingWindow {
         self.sub_windows == SubWindows::ONE && self.bound == Bound::Estimate
     }
 
-    /// Returns 1 if guaranteed, the soft ceiling, and the duration of the extra.
+    /// Returns 1 if guaranteed, and what all windows need.
     fn script_arguments(self, quota: Quota, _key: u128, _cost: u64) -> [u64; 5] {
         quota.script_arguments(u64::from(self.bound == Bound::Guaranteed))
     }

@@ -52,23 +52,17 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn charge_denied(&self, mut record: Record, now: u64, cost: u64) -> Record {
-        dispatch!(self.algorithm, definition => if definition.counts_denied() {
-            definition.charge(self.quota(), &mut record, now, cost.max(1));
-        });
+        if self.count_denied {
+            let cost = cost.max(1);
+            dispatch!(self.algorithm, definition => definition.charge(self.quota(), &mut record, now, cost));
+        }
         record
-    }
-
-    /// Reports whether denied requests count too.
-    #[must_use]
-    #[inline]
-    pub fn counts_denied(&self) -> bool {
-        dispatch!(self.algorithm, definition => definition.counts_denied())
     }
 
     /// Reports whether equal checks at the same instant may be decided together, from their number alone.
     #[must_use]
     pub fn is_mergeable(&self) -> bool {
-        dispatch!(self.algorithm, definition => definition.is_mergeable())
+        !self.count_denied && dispatch!(self.algorithm, definition => definition.is_mergeable())
     }
 
     /// Returns the record as it was before `cost` was charged at `now`.

@@ -23,6 +23,9 @@ pub struct Rate {
     /// Extra above the number; `None` for a hard limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft: Option<Soft>,
+    /// Whether denied requests count too, so that a client has to pause before it is admitted again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub count_denied: bool,
 }
 
 /// The fields of a rate before they are checked together.
@@ -34,21 +37,23 @@ struct RateFields {
     algorithm: Algorithm,
     #[serde(default)]
     soft: Option<Soft>,
+    #[serde(default)]
+    count_denied: bool,
 }
 
 impl TryFrom<RateFields> for Rate {
     type Error = RateError;
 
     fn try_from(fields: RateFields) -> Result<Self, RateError> {
-        let RateFields { requests, period_millis: period, algorithm, soft } = fields;
-        Self { requests, period, algorithm, soft }.validated()
+        let RateFields { requests, period_millis: period, algorithm, soft, count_denied } = fields;
+        Self { requests, period, algorithm, soft, count_denied }.validated()
     }
 }
 
 impl Rate {
     /// Returns a hard rate, if its numbers fit together.
     pub fn new(requests: Requests, period: Period, algorithm: Algorithm) -> Result<Self, RateError> {
-        Self { requests, period, algorithm, soft: None }.validated()
+        Self { requests, period, algorithm, soft: None, count_denied: false }.validated()
     }
 
     /// Returns the rate with a soft extra, if its numbers fit together.
@@ -56,11 +61,22 @@ impl Rate {
         Self { soft: Some(soft), ..self }.validated()
     }
 
+    /// Returns the rate with denied requests counted too, if its algorithm can count them.
+    pub fn counting_denied(self) -> Result<Self, RateError> {
+        Self { count_denied: true, ..self }.validated()
+    }
+
     /// Returns the rate, if its numbers fit together.
     pub fn validated(self) -> Result<Self, RateError> {
         dispatch!(self.algorithm, definition => {
             definition.validate(self.quota())?;
-            if self.soft.is_some() && !definition.can_be_soft() { Err(RateError::Soft) } else { Ok(self) }
+            if self.soft.is_some() && !definition.can_be_soft() {
+                Err(RateError::Soft)
+            } else if self.count_denied && !definition.can_count_denied() {
+                Err(RateError::CountDenied)
+            } else {
+                Ok(self)
+            }
         })
     }
 
@@ -95,6 +111,7 @@ impl Rate {
 
     #[inline]
     pub(crate) fn quota(&self) -> Quota {
-        Quota { requests: self.requests, period: self.period, soft: self.soft }
+        let Self { requests, period, soft, count_denied, algorithm: _ } = *self;
+        Quota { requests, period, soft, count_denied }
     }
 }

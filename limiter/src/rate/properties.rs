@@ -14,7 +14,7 @@ const SHORTEST_LEASE: u64 = 50_000;
 
 impl Rate {
     /// Returns the arguments of this rate for a check of `cost` by a key; `None` for the two default
-    /// algorithms without a soft extra, which need none.
+    /// algorithms without a soft extra and without counted denials, which need none.
     ///
     /// They are the numbers that a script needs, beside a rate's number and tag, to repeat the arithmetic.
     /// All are whole and below 2^53, which a double holds exactly.
@@ -23,9 +23,9 @@ impl Rate {
     ///
     /// | algorithm | 1 | 2 | 3 | 4 | 5 |
     /// |---|---|---|---|---|---|
-    /// | `slidingWindowCounter` | 1 if guaranteed | soft ceiling | ms of the extra | | |
-    /// | `fixedWindow` | phase of `Spread`, ms | soft ceiling | ms of the extra | | |
-    /// | `slidingWindowLog` | minimum interval, ms | 1 if denials count | | | |
+    /// | `slidingWindowCounter` | 1 if guaranteed | soft ceiling | ms of the extra | 1 if denials count | |
+    /// | `fixedWindow` | phase of `Spread`, ms | soft ceiling | ms of the extra | 1 if denials count | |
+    /// | `slidingWindowLog` | minimum interval, ms | | | 1 if denials count | |
     /// | buckets | capacity, us | its rest | time of the cost, us | its rest | most ahead, us |
     /// | concurrency | holder | lease, ms | | | |
     /// | warm-up | period, us | cold factor | units of a settlement | | |
@@ -62,13 +62,19 @@ impl Rate {
 
     #[inline]
     fn is_plain(&self) -> bool {
-        self.soft.is_none() && dispatch!(self.algorithm, definition => definition.is_plain())
+        self.is_simple() && dispatch!(self.algorithm, definition => definition.is_plain())
     }
 
     /// Returns the shape of the rate, if a store may count it on a compact form of its record.
     #[must_use]
     pub fn shape(&self) -> Option<Shape> {
-        dispatch!(self.algorithm, definition => definition.shape()).filter(|_| self.soft.is_none())
+        dispatch!(self.algorithm, definition => definition.shape()).filter(|_| self.is_simple())
+    }
+
+    /// Reports whether only admitted requests change a record, up to the number.
+    #[inline]
+    fn is_simple(&self) -> bool {
+        self.soft.is_none() && !self.count_denied
     }
 
     /// Returns the most that is admitted at one instant.
@@ -87,11 +93,11 @@ impl Rate {
     ///
     /// It is `None` for rates that allow no leases: logs, which record the instant of each request; leaky
     /// buckets and warm-up, where each request waits for its own delay; soft rates, whose extra begins with
-    /// the request that exceeds the number; and rates whose blocks would expire before they arrive.
+    /// the request that exceeds the number; rates that count denied requests; and rates whose blocks would expire before they arrive.
     #[must_use]
     pub fn longest_lease(&self) -> Option<u64> {
         let longest = dispatch!(self.algorithm, definition => definition.longest_lease(self.quota()));
-        longest.filter(|&micros| self.soft.is_none() && micros >= SHORTEST_LEASE)
+        longest.filter(|&micros| self.is_simple() && micros >= SHORTEST_LEASE)
     }
 
     /// Returns the microseconds that are left of the window in which a key was charged. `at` is the time of
@@ -144,7 +150,11 @@ impl Rate {
     /// per minute, in bursts of up to 9`.
     #[must_use]
     pub fn description(&self) -> String {
-        dispatch!(self.algorithm, definition => definition.description(self.quota()))
+        let mut text = dispatch!(self.algorithm, definition => definition.description(self.quota()));
+        if self.count_denied {
+            text += "; denied requests count too";
+        }
+        text
     }
 
     /// Names the algorithm and its parameters as a policy does, without its defaults: `slidingWindowLog`,
@@ -154,6 +164,9 @@ impl Rate {
         let mut notes = dispatch!(self.algorithm, definition => definition.notes(self.quota()));
         if let Some(soft) = self.soft {
             notes.push(format!("soft +{}% for {}", soft.over_percent(), Millis(soft.millis())));
+        }
+        if self.count_denied {
+            notes.push("countDenied".into());
         }
         notes
     }

@@ -124,7 +124,7 @@ proptest! {
         let burst = Burst::new(requests).unwrap();
         let algorithm = match which {
             0 => sliding(sub_windows, Bound::Guaranteed),
-            1 => Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false },
+            1 => Algorithm::SlidingWindowLog { min_interval: 0 },
             2 => Algorithm::TokenBucket { burst },
             _ => Algorithm::FixedWindow(Alignment::FirstRequest),
         };
@@ -237,9 +237,10 @@ fn a_rate_survives_serialization() {
             true,
         ),
         (
-            r#"{"requests":5,"periodMillis":60000,"algorithm":{"slidingWindowLog":{"minIntervalMillis":10,"countDenied":true}}}"#,
+            r#"{"requests":5,"periodMillis":60000,"algorithm":{"slidingWindowLog":{"minIntervalMillis":10}},"countDenied":true}"#,
             true,
         ),
+        (r#"{"requests":5,"periodMillis":60000,"algorithm":{"gcra":{"burst":1}},"countDenied":true}"#, false),
         (
             r#"{"requests":5,"periodMillis":60000,"algorithm":{"warmUp":{"periodMillis":1000,"coldFactor":3}}}"#,
             true,

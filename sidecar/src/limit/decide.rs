@@ -46,8 +46,8 @@ pub(crate) enum Admission {
     StoreFailed {
         /// The store's failure, as in `x-sluice-store-failure`.
         fault: &'static str,
-        /// Whether a policy rejects the request in this case.
-        deny: bool,
+        /// A limit whose policy rejects the request in this case, if there is one.
+        denied_by: Option<LimitIndex>,
     },
 }
 
@@ -249,8 +249,9 @@ fn count(status: &RateLimitStatus, by_local_quota: bool) {
 /// Decides a request that neither the store nor local quota has counted.
 fn without_store(snapshot: &Snapshot, limits: &[LimitIndex], fault: &'static str) -> Admission {
     let expired = limits.iter().copied().find(|&index| snapshot.limit(index).has_expired_slots());
-    let deny = expired.is_some()
-        || limits.iter().any(|&index| snapshot.policy(index).on_store_failure == OnStoreFailure::Deny);
+    let denies = |index: &LimitIndex| snapshot.policy(*index).on_store_failure == OnStoreFailure::Deny;
+    let denied_by = limits.iter().copied().find(denies);
+    let deny = expired.or(denied_by).is_some();
     for &index in limits {
         let metrics = &snapshot.limit(index).metrics;
         let metric = if deny { &metrics.fallback_denied } else { &metrics.fallback_admitted };
@@ -258,6 +259,6 @@ fn without_store(snapshot: &Snapshot, limits: &[LimitIndex], fault: &'static str
     }
     match expired {
         Some(limit) => Admission::SlotsExpired { limit, fault },
-        None => Admission::StoreFailed { fault, deny },
+        None => Admission::StoreFailed { fault, denied_by },
     }
 }

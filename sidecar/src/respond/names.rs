@@ -101,6 +101,7 @@ mod tests {
             period: Period::from_millis(millis).unwrap(),
             algorithm: Algorithm::FIXED_WINDOW,
             soft: None,
+            count_denied: false,
         }
     }
 

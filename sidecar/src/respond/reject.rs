@@ -1,19 +1,19 @@
 //! One response for each reason to reject a request.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::header::{CONNECTION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use sluice_config::prepared::Refusal;
 use sluice_limiter::{Decision, Words};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::format::{GrpcStatus, ResponseFormat};
 use super::grpc_details::Violated;
 use super::headers::{retry_after, write_status};
 use super::problem::{ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
-use super::rejection::{Denial, time, with_jitter};
+use super::rejection::{Cause, Denial, time, with_jitter};
 use super::reveal::Reveal;
 use crate::config::snapshot::Snapshot;
 use crate::inbound::validate::InvalidRequest;
@@ -46,7 +46,14 @@ impl ResponseFormat {
             }
         }
         let Some((_, index, decision)) = longest else {
-            return self.store_failed("no limit denies", Reveal::Nothing);
+            // A denial always has a limit that denies.
+            return self.error(
+                StatusCode::TOO_MANY_REQUESTS,
+                GrpcStatus::ResourceExhausted,
+                QUOTA_EXCEEDED,
+                "",
+                &[],
+            );
         };
         let rejection = &*snapshot.limit(index).rejection;
         let wait = retry_after(status).map(|seconds| with_jitter(seconds, rejection.jitter_percent));
@@ -59,6 +66,7 @@ impl ResponseFormat {
         let (at, format) = (status.response.at, rejection.reset_format);
         let (policy, names) = (snapshot.policy(index), &snapshot.rates(index).names);
         let denial = Denial {
+            cause: Cause::Client,
             problem: QUOTA_EXCEEDED,
             message,
             violated,
@@ -93,70 +101,91 @@ impl ResponseFormat {
             ),
             Refusal::Tier => format!("Limit {name} admits no such requests."),
         };
-        self.uncounted(snapshot, index, QUOTA_EXCEEDED, message, None)
+        let uncounted = Uncounted {
+            cause: Cause::Client,
+            problem: QUOTA_EXCEEDED,
+            message,
+            violated: Some(name),
+            wait: None,
+        };
+        self.uncounted(snapshot, index, uncounted)
     }
 
-    /// Rejects a request that is not counted, for another reason than a rate. `wait` has the seconds until it would be
-    /// admitted, and the store's time, in microseconds.
+    /// Rejects a request that is not counted, for another reason than a rate.
     fn uncounted(
         self,
         snapshot: &Snapshot,
         index: LimitIndex,
-        problem: ProblemType,
-        message: String,
-        wait: Option<(u64, u64)>,
+        uncounted: Uncounted<'_>,
     ) -> Response<ResponseBody> {
+        let Uncounted { cause, problem, message, violated, wait } = uncounted;
         let (limit, policy) = (snapshot.limit(index), snapshot.policy(index));
         let rejection = &*limit.rejection;
-        let name = name(limit);
         let rule = message.clone();
+        let wait = wait.map(|(seconds, at)| (with_jitter(seconds, rejection.jitter_percent), at));
         let denial = Denial {
+            cause,
             problem,
             message,
-            violated: smallvec![Violated { limit: name, rule: &rule }],
+            violated: violated.into_iter().map(|limit| Violated { limit, rule: &rule }).collect(),
             namespace: &policy.namespace,
             policy: &policy.name,
-            limit: name,
+            limit: name(limit),
             requests: 0,
             period: 0,
             wait: wait.map(|(seconds, _)| seconds),
             renewal: wait
                 .map(|(seconds, at)| time(rejection.reset_format, at, seconds.saturating_mul(1_000_000))),
         };
-        self.rejection(rejection, &denial)
+        let mut response = self.rejection(rejection, &denial);
+        if let Some((seconds, _)) = wait {
+            set_retry_after(response.headers_mut(), seconds, limit);
+        }
+        response
     }
 
     /// Rejects a request because an adaptive limit is reached. The application has too many requests, not
-    /// this client: the response is 503, or UNAVAILABLE over gRPC, which a client may retry on another pod
+    /// this client: by default the response is 503, or UNAVAILABLE over gRPC, which a client may retry on another pod
     /// immediately.
-    pub(crate) fn shed(self, limit: &ActiveLimit) -> Response<ResponseBody> {
-        let name = name(limit);
-        let detail = format!(
+    pub(crate) fn shed(self, snapshot: &Snapshot, index: LimitIndex) -> Response<ResponseBody> {
+        let name = name(snapshot.limit(index));
+        let message = format!(
             "Limit {name}: the application is handling as many concurrent requests as it can. Try again in 1 second."
         );
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        let mut response = self.error(status, GrpcStatus::Unavailable, REDUCED_CAPACITY, &detail, &[name]);
-        set_retry_soon(response.headers_mut());
-        response
+        let uncounted = Uncounted {
+            cause: Cause::Capacity,
+            problem: REDUCED_CAPACITY,
+            message,
+            violated: Some(name),
+            wait: Some((RETRY_SOON, now())),
+        };
+        self.uncounted(snapshot, index, uncounted)
     }
 
     /// Rejects a request because slots of the limit have expired while the store failed.
     pub(crate) fn slots_expired(
         self,
-        limit: &ActiveLimit,
+        snapshot: &Snapshot,
+        index: LimitIndex,
         fault: &'static str,
         reveal: Reveal,
     ) -> Response<ResponseBody> {
-        let name = name(limit);
+        let name = name(snapshot.limit(index));
         let public = format!("Limit {name}: no new request can be admitted now. Try again in 1 second.");
-        let detail = reveal.detail(&public, || {
+        let message = reveal.detail(&public, || {
             format!(
                 "Limit {name}: the store has not answered ({fault}) for so long that the slots of requests in flight \
                  have expired, so no new request is admitted."
             )
         });
-        let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[name]);
-        set_retry_soon(response.headers_mut());
+        let uncounted = Uncounted {
+            cause: Cause::Client,
+            problem: REDUCED_CAPACITY,
+            message,
+            violated: Some(name),
+            wait: Some((RETRY_SOON, now())),
+        };
+        let mut response = self.uncounted(snapshot, index, uncounted);
         reveal.store_failure(fault, response.headers_mut());
         response
     }
@@ -176,21 +205,37 @@ impl ResponseFormat {
             "Limit {name}: {MAX_WAITING} requests are already waiting in its delay queue. Try again in {}.",
             Words(seconds.saturating_mul(1000))
         );
-        let limit = snapshot.limit(index);
-        let mut response = self.uncounted(snapshot, index, REDUCED_CAPACITY, message, Some((seconds, at)));
-        set_retry_after(response.headers_mut(), seconds, limit);
-        response
+        let uncounted = Uncounted {
+            cause: Cause::Client,
+            problem: REDUCED_CAPACITY,
+            message,
+            violated: Some(name),
+            wait: Some((seconds, at)),
+        };
+        self.uncounted(snapshot, index, uncounted)
     }
 
-    /// Rejects a request that the store could not check, under a policy that denies in that case.
-    pub(crate) fn store_failed(self, fault: &'static str, reveal: Reveal) -> Response<ResponseBody> {
-        let detail = reveal.detail("The request cannot be admitted now. Try again in 1 second.", || {
+    /// Rejects a request that the store could not check, under the policy of this limit, which denies in that case.
+    pub(crate) fn store_failed(
+        self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        fault: &'static str,
+        reveal: Reveal,
+    ) -> Response<ResponseBody> {
+        let message = reveal.detail("The request cannot be admitted now. Try again in 1 second.", || {
             format!(
                 "The rate limits cannot be checked now ({fault}), and a policy rejects requests in that case."
             )
         });
-        let mut response = self.too_many_requests(REDUCED_CAPACITY, &detail, &[]);
-        set_retry_soon(response.headers_mut());
+        let uncounted = Uncounted {
+            cause: Cause::Client,
+            problem: REDUCED_CAPACITY,
+            message,
+            violated: None,
+            wait: Some((RETRY_SOON, now())),
+        };
+        let mut response = self.uncounted(snapshot, index, uncounted);
         reveal.store_failure(fault, response.headers_mut());
         response
     }
@@ -219,15 +264,23 @@ impl ResponseFormat {
         let status = StatusCode::BAD_GATEWAY;
         self.error(status, GrpcStatus::Unavailable, ProblemType::blank(status), detail, &[])
     }
+}
 
-    fn too_many_requests(
-        self,
-        problem: ProblemType,
-        detail: &str,
-        violated: &[&str],
-    ) -> Response<ResponseBody> {
-        self.error(StatusCode::TOO_MANY_REQUESTS, GrpcStatus::ResourceExhausted, problem, detail, violated)
-    }
+/// A denial for another reason than a rate.
+struct Uncounted<'a> {
+    cause: Cause,
+    problem: ProblemType,
+    message: String,
+    /// The limit that denies, as the response names it.
+    violated: Option<&'a str>,
+    /// The seconds until the request would be admitted, and the present time in microseconds.
+    wait: Option<(u64, u64)>,
+}
+
+/// Returns the time of this process, in microseconds since the Unix epoch.
+fn now() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn name(limit: &ActiveLimit) -> &str {

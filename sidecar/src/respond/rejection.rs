@@ -1,7 +1,7 @@
 //! The response to a request that a limit denies, as the limit's `onLimit` describes it.
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use sluice_config::policy::ResetFormat;
 use sluice_config::prepared::rejection::{Escape, Rejection, RejectionBody};
 use sluice_config::prepared::template::{Piece, Placeholder};
@@ -12,8 +12,35 @@ use super::grpc_details::{self, Violated};
 use super::problem::{self, ProblemType, write_string};
 use crate::upstream::response_body::ResponseBody;
 
+/// The reason of a denial, which decides about the status unless the limit does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The client has used what it may use.
+    Client,
+    /// The application has too many requests. A client may try another pod immediately.
+    Capacity,
+}
+
+impl Cause {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Client => StatusCode::TOO_MANY_REQUESTS,
+            Self::Capacity => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn grpc_status(self) -> GrpcStatus {
+        match self {
+            Self::Client => GrpcStatus::ResourceExhausted,
+            Self::Capacity => GrpcStatus::Unavailable,
+        }
+    }
+}
+
 /// The denial of a request.
 pub(super) struct Denial<'a> {
+    /// Who has to wait: this client, or all of them.
+    pub(super) cause: Cause,
     /// Type of the problem.
     pub(super) problem: ProblemType,
     /// A sentence about each limit that denies, and when to try again.
@@ -54,7 +81,7 @@ impl ResponseFormat {
     /// Builds the response to a denied request, without the headers that report the state of its limits.
     pub(super) fn rejection(self, rejection: &Rejection, denial: &Denial<'_>) -> Response<ResponseBody> {
         if self == Self::Grpc {
-            let status = GrpcStatus::ResourceExhausted;
+            let status = denial.cause.grpc_status();
             let mut response = self.grpc_status(status, &denial.message);
             let details = grpc_details::encode(status as i32, &denial.message, denial.wait, &denial.violated);
             if let Some(details) = details {
@@ -63,9 +90,10 @@ impl ResponseFormat {
             add_headers(rejection, &mut response);
             return response;
         }
-        let (content_type, body) = body(rejection, denial);
+        let status = rejection.status.unwrap_or(denial.cause.status());
+        let (content_type, body) = body(rejection, status, denial);
         let mut response = Response::new(ResponseBody::empty());
-        *response.status_mut() = rejection.status;
+        *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, content_type);
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         add_headers(rejection, &mut response);
@@ -83,11 +111,11 @@ fn add_headers(rejection: &Rejection, response: &mut Response<ResponseBody>) {
 }
 
 /// Returns the body and its content type.
-fn body(rejection: &Rejection, denial: &Denial<'_>) -> (HeaderValue, Vec<u8>) {
+fn body(rejection: &Rejection, status: StatusCode, denial: &Denial<'_>) -> (HeaderValue, Vec<u8>) {
     match &rejection.body {
         RejectionBody::Problem => {
             let violated: SmallVec<[&str; 2]> = denial.violated.iter().map(|one| one.limit).collect();
-            let body = problem::write(denial.problem, rejection.status, &denial.message, &violated);
+            let body = problem::write(denial.problem, status, &denial.message, &violated);
             (HeaderValue::from_static("application/problem+json"), body)
         }
         RejectionBody::Envelope { code } => {

@@ -29,8 +29,8 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
         Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(sub_windows).unwrap(), bound }
     });
     let alignment = prop_oneof![2 => Just(Alignment::Clock), 1 => Just(Alignment::Spread), 1 => Just(Alignment::FirstRequest)];
-    let log = (prop_oneof![Just(0u64), 0u64..2000], any::<bool>())
-        .prop_map(|(min_interval, count_denied)| Algorithm::SlidingWindowLog { min_interval, count_denied });
+    let log = prop_oneof![Just(0u64), 0u64..2000]
+        .prop_map(|min_interval| Algorithm::SlidingWindowLog { min_interval });
     prop_oneof![
         4 => sliding,
         3 => alignment.prop_map(Algorithm::FixedWindow),
@@ -55,13 +55,18 @@ fn any_rate() -> impl Strategy<Value = Rate> {
         1 => Just(MAX_PERIOD_MS),
     ];
     let soft = proptest::option::weighted(0.2, (1u64..200, 1u64..100_000));
-    (requests, period, any_algorithm(), soft).prop_map(|(requests, period, algorithm, soft)| {
-        let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
-        let rate = Rate::new(requests, period, algorithm);
-        let rate = rate.unwrap_or_else(|_| Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap());
-        let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
-        soft.and_then(|soft| rate.with_soft(soft).ok()).unwrap_or(rate)
-    })
+    let counts_denied = proptest::bool::weighted(0.2);
+    (requests, period, any_algorithm(), soft, counts_denied).prop_map(
+        |(requests, period, algorithm, soft, counts)| {
+            let (requests, period) = (Requests::new(requests).unwrap(), Period::from_millis(period).unwrap());
+            let rate = Rate::new(requests, period, algorithm);
+            let rate =
+                rate.unwrap_or_else(|_| Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap());
+            let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
+            let rate = soft.and_then(|soft| rate.with_soft(soft).ok()).unwrap_or(rate);
+            if counts { rate.counting_denied().unwrap_or(rate) } else { rate }
+        },
+    )
 }
 
 fn any_cost() -> impl Strategy<Value = u64> {
@@ -302,7 +307,7 @@ fn store_decides_on_the_largest_and_the_smallest_numbers() {
         Algorithm::Gcra { burst: Burst::new(1).unwrap() },
         Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(MAX_PERIOD_MS).unwrap() },
         Algorithm::WarmUp(WarmUp::new(3_600_000, 100).unwrap()),
-        Algorithm::SlidingWindowLog { min_interval: 1, count_denied: true },
+        Algorithm::SlidingWindowLog { min_interval: 1 },
     ];
     let mut tried = 0;
     for algorithm in algorithms {

@@ -59,8 +59,7 @@ impl MemoryStore {
         let after = record.expires_at();
         match found {
             Ok(at) => shard.set(id, at, layout, record),
-            // Only logs count denials, and they do not fit into a cell.
-            Err(_) if !room => return Some((decision, None)),
+            Err(_) if !room && !rate.count_denied => return Some((decision, None)),
             Err(at) => {
                 let cell = TableCell::pack(id, layout, &record)?;
                 if !self.registries.has_room(limit, now) || !self.reserve() {

@@ -67,11 +67,8 @@ fn store_charges_nothing_when_one_of_several_counters_denies() {
 fn store_creates_no_counter_for_a_denied_check() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let none = limit("ns/p/none", 0, 60_000);
-    let (wide, quiet) = (
-        limit("ns/p/wide", 100, 60_000),
-        Algorithm::SlidingWindowLog { min_interval: 0, count_denied: true },
-    );
-    let quiet = Arc::new(LimitSpec::new("ns/p/quiet", vec![rate(1, 1000, quiet)]));
+    let (wide, quiet) = (limit("ns/p/wide", 100, 60_000), Algorithm::SlidingWindowLog { min_interval: 0 });
+    let quiet = Arc::new(LimitSpec::new("ns/p/quiet", vec![rate(1, 1000, quiet).counting_denied().unwrap()]));
     assert!(!store.check(&[counter(&none, 1)]).admitted);
     assert!(!store.check(&[counter(&none, 2), counter(&wide, 2)]).admitted);
     assert_eq!((store.keys(), occupied_cells(&store)), (0, 0));

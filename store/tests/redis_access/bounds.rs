@@ -115,10 +115,10 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
     let general = [
         ("a sliding window", checked(SLIDING, 10, [0, 10, 0, 0, 0])),
         ("60 sub-windows", checked(SIXTY_SLOTS, 10, [1, 12, 1000, 0, 0])),
-        ("a fixed window", checked(CLOCK, 10, [0, 10, 0, 0, 0])),
+        ("a fixed window", checked(CLOCK, 10, [0, 10, 0, 1, 0])),
         ("a spread window", checked(SPREAD, 10, [5, 10, 0, 0, 0])),
         ("a window of the first request", checked(FIRST_REQUEST, 10, [0, 10, 0, 0, 0])),
-        ("a log", checked(LOG, 10, [0, 1, 0, 0, 0])),
+        ("a log", checked(LOG, 10, [0, 0, 0, 1, 0])),
         ("a bucket", checked(BUCKET, 10, [1000, 0, 100, 0, 1000])),
         ("a warm-up", checked(WARM_UP, 10, [1000, 2, 100, 0, 0])),
         ("a concurrency limit", checked(CONCURRENCY, 10, [1, 1000, 0, 0, 0])),
@@ -259,7 +259,7 @@ fn largest_rates() -> Vec<Rate> {
     let most = MAX_PERIOD_MS / 60 * 60;
     let sliding =
         |bound| Algorithm::SlidingWindowCounter { sub_windows: SubWindows::new(60).unwrap(), bound };
-    let log = |min_interval| Algorithm::SlidingWindowLog { min_interval, count_denied: true };
+    let log = |min_interval| Algorithm::SlidingWindowLog { min_interval };
     let burst = Burst::new(MAX_COUNT).unwrap();
     let max_wait = MaxWait::from_millis(MAX_PERIOD_MS).unwrap();
     vec![
@@ -271,7 +271,8 @@ fn largest_rates() -> Vec<Rate> {
         rate(MAX_COUNT, most, Algorithm::FixedWindow(Alignment::Clock)),
         rate(MAX_COUNT, most, Algorithm::FixedWindow(Alignment::Spread)),
         rate(MAX_COUNT, most, Algorithm::FixedWindow(Alignment::FirstRequest)),
-        rate(10_000, most, log(0)),
+        rate(10_000, most, log(0)).counting_denied().unwrap(),
+        rate(MAX_COUNT, most, sliding(Bound::Guaranteed)).counting_denied().unwrap(),
         rate(10_000, most, log(most)),
         rate(MAX_COUNT, most, Algorithm::TokenBucket { burst }),
         rate(MAX_COUNT, most, Algorithm::Gcra { burst }),
@@ -306,9 +307,7 @@ async fn the_largest_limits_there_are_count_as_functions() {
     }
 
     // As many counters and rates as a check can have. One record takes as much room as eight can.
-    let log = |n: u64| {
-        rate(10_000, MAX_PERIOD_MS - n, Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false })
-    };
+    let log = |n: u64| rate(10_000, MAX_PERIOD_MS - n, Algorithm::SlidingWindowLog { min_interval: 0 });
     let limit = |n| LimitSpec::new(format!("shop/policy/many-{n}"), (0..8).map(log).collect());
     let counters: Vec<_> = (0..MAX_COUNTERS)
         .map(|n| Counter { limit: Arc::new(limit(n)), key: KeyHash(1), cost: 10_000 })

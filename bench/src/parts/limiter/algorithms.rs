@@ -32,7 +32,7 @@ pub(super) fn all(requests: u64, period: Duration) -> anyhow::Result<Vec<NamedRa
         let rate = Rate::new(Requests::new(requests)?, Period::from_millis(millis)?, algorithm)?;
         anyhow::Ok(NamedRate { name, rate, kind, is_strict })
     };
-    let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+    let log = Algorithm::SlidingWindowLog { min_interval: 0 };
     let token_bucket = Algorithm::TokenBucket { burst: Burst::new(requests)? };
     let gcra = Algorithm::Gcra { burst: Burst::new(requests / 10)? };
     let leaky_bucket = Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(millis / 2)? };

@@ -53,6 +53,9 @@ pub struct SlidingWindowCounter {
     ///   only subWindows/(subWindows+1) of it.
     #[serde(default)]
     pub bound: Bound,
+    /// If true, denied requests count as well: a client that keeps sending stays denied until it sends less. Default: false.
+    #[serde(default)]
+    pub count_denied: bool,
 }
 
 /// Windows that follow one another.
@@ -67,6 +70,9 @@ pub struct FixedWindow {
     ///   at the same time.
     #[serde(default)]
     pub alignment: Alignment,
+    /// If true, denied requests count as well, in the window in which they are denied. Default: false.
+    #[serde(default)]
+    pub count_denied: bool,
 }
 
 /// A log of the time of every request.
@@ -150,7 +156,7 @@ impl Algorithm {
             at_rate.at("subWindows").violation("is only allowed with slidingWindowCounter: remove it");
         }
         Some(match self {
-            Self::SlidingWindowCounter(SlidingWindowCounter { bound }) => {
+            Self::SlidingWindowCounter(SlidingWindowCounter { bound, count_denied: _ }) => {
                 let sub_windows = number(rate.sub_windows.unwrap_or(1));
                 if (*bound, sub_windows) == (Bound::Guaranteed, 1) {
                     at_rate.warning(
@@ -162,14 +168,16 @@ impl Algorithm {
                 let sub_windows = at_rate.at("subWindows").accept(SubWindows::new(sub_windows))?;
                 limiter::Algorithm::SlidingWindowCounter { sub_windows, bound: *bound }
             }
-            Self::FixedWindow(FixedWindow { alignment }) => limiter::Algorithm::FixedWindow(*alignment),
-            Self::SlidingWindowLog(SlidingWindowLog { min_interval, count_denied }) => {
+            Self::FixedWindow(FixedWindow { alignment, count_denied: _ }) => {
+                limiter::Algorithm::FixedWindow(*alignment)
+            }
+            Self::SlidingWindowLog(SlidingWindowLog { min_interval, count_denied: _ }) => {
                 let at = at.at("slidingWindowLog.minInterval");
                 let min_interval = match min_interval {
                     Some(text) => at.millis(text, MAX_PERIOD_MS)?,
                     None => 0,
                 };
-                limiter::Algorithm::SlidingWindowLog { min_interval, count_denied: *count_denied }
+                limiter::Algorithm::SlidingWindowLog { min_interval }
             }
             Self::TokenBucket(TokenBucket { burst, warm_up: Some(warm_up) }) => {
                 if burst.is_some() {
@@ -200,6 +208,16 @@ impl Algorithm {
         })
     }
 
+    /// Reports whether denied requests count too.
+    pub(crate) fn counts_denied(&self) -> bool {
+        match self {
+            Self::SlidingWindowCounter(SlidingWindowCounter { count_denied, .. })
+            | Self::FixedWindow(FixedWindow { count_denied, .. })
+            | Self::SlidingWindowLog(SlidingWindowLog { count_denied, .. }) => *count_denied,
+            Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) => false,
+        }
+    }
+
     /// Warns of settings that are valid with every rate but probably not intended.
     pub(crate) fn warn(&self, at: &Field<'_>) {
         if let Self::LeakyBucket(LeakyBucket { max_wait }) = self
@@ -221,19 +239,22 @@ impl Algorithm {
             RateError::SlowBucket(_) => limit.at("algorithm.tokenBucket.burst"),
             RateError::SlowWarmUp { .. } => rate.at("per"),
             RateError::Soft => limit.at("enforcement.soft"),
+            // No algorithm that cannot count them has the field.
+            RateError::CountDenied => limit.at("algorithm"),
         }
     }
 
     /// Returns how several rates with this algorithm relate to each other.
     pub(crate) fn relation(&self) -> Relation {
         match self {
-            Self::SlidingWindowCounter(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingWindowLog(SlidingWindowLog { count_denied: false, .. }) => Relation::Windows,
+            _ if self.counts_denied() => Relation::Other,
+            Self::SlidingWindowCounter(_) | Self::FixedWindow(_) | Self::SlidingWindowLog(_) => {
+                Relation::Windows
+            }
             Self::Gcra(_) | Self::LeakyBucket(_) | Self::TokenBucket(TokenBucket { burst: Some(_), .. }) => {
                 Relation::SameBurst
             }
-            Self::SlidingWindowLog(_) | Self::TokenBucket(_) => Relation::Other,
+            Self::TokenBucket(_) => Relation::Other,
         }
     }
 }

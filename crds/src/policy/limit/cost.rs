@@ -9,7 +9,6 @@ use sluice_limiter as limiter;
 use super::algorithm::Algorithm;
 use crate::compile::field::{Field, number};
 use crate::expression::compile_cost;
-use crate::policy::selection::compile_expression;
 
 /// The cost of a request: how much of the limit it uses. Default: 1. At least one of request and response is required; the sum
 /// is charged. Costs are integers from 0 to 1099511627776 (2^40).
@@ -134,7 +133,7 @@ impl RequestCost {
             }
             Self::BodyBytes(BodyBytes {}) => compiled::RequestCost::BodyBytes,
             Self::Cel(text) => {
-                compiled::RequestCost::Expression(compile_expression(&at.at("cel"), text, compile_cost)?)
+                compiled::RequestCost::Expression(at.at("cel").expression(text, compile_cost)?)
             }
         })
     }

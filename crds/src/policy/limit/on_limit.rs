@@ -20,7 +20,8 @@ pub enum OnLimit {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Reject {
-    /// HTTP status, 400 to 599. Default: 429. gRPC clients get the status RESOURCE_EXHAUSTED.
+    /// HTTP status, 400 to 599. Default: 429, or 503 for an adaptive limit. gRPC clients get the status RESOURCE_EXHAUSTED, or
+    /// UNAVAILABLE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 400, max = 599))]
     pub status_code: Option<i32>,

@@ -2,6 +2,9 @@ use super::*;
 use crate::Algorithm;
 use crate::testing::{Random, check, most_in_any_period, rate, worst_case};
 
+/// The beginning of an hour, in microseconds.
+const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
+
 #[test]
 fn an_adversary_gets_twice_the_number_across_an_edge_and_no_more() {
     for alignment in [Alignment::Clock, Alignment::Spread, Alignment::FirstRequest] {
@@ -65,4 +68,23 @@ fn spread_windows_begin_at_all_times_and_each_holds_its_number() {
         begins[((edges[1] - begin) / 6_000_001) as usize] += 1;
     }
     assert!(begins.iter().all(|n| (60..140).contains(n)), "{begins:?}");
+}
+
+#[test]
+fn denied_requests_that_count_stay_in_their_window() {
+    for alignment in [Alignment::Clock, Alignment::FirstRequest, Alignment::Spread] {
+        let rate = rate(2, 1_000, Algorithm::FixedWindow(alignment)).counting_denied().unwrap();
+        let mut stored = None;
+        let mut check = |now| {
+            let (record, decision) = check(&rate, stored.take(), now, 1);
+            let used = rate.used(&record, now);
+            stored = Some(record);
+            (decision.admitted, used, decision.retry_after)
+        };
+        let admitted: Vec<_> = (0..5).map(|_| check(START).0).collect();
+        assert_eq!(admitted, [true, true, false, false, false]);
+        let (is_admitted, used, wait) = check(START);
+        assert_eq!((is_admitted, used), (false, 6));
+        assert_eq!(check(START + wait.unwrap()).1, 1, "the next window is free");
+    }
 }

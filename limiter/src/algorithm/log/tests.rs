@@ -11,7 +11,8 @@ fn a_log_is_exact_in_every_trailing_period() {
         let (requests, period) = (1 + random.below(30), 1 + random.below(2000));
         let min_interval = if random.below(2) == 0 { 0 } else { random.below(period + 1) };
         let count_denied = random.below(3) == 0;
-        let rate = rate(requests, period, Algorithm::SlidingWindowLog { min_interval, count_denied });
+        let log = rate(requests, period, Algorithm::SlidingWindowLog { min_interval });
+        let rate = if count_denied { log.counting_denied().unwrap() } else { log };
         let (mut now, mut stored) = (10_000_000_000, None);
         let (mut recorded, mut admitted) = (Vec::<(u64, u64)>::new(), vec![]);
         for _ in 0..300 {
@@ -44,7 +45,7 @@ fn a_log_is_exact_in_every_trailing_period() {
 
 #[test]
 fn no_adversary_exceeds_the_number_of_a_log() {
-    let log = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+    let log = Algorithm::SlidingWindowLog { min_interval: 0 };
     for requests in [1, 10, 1000] {
         assert_eq!(worst_case_in_units(&rate(requests, 60_000, log), 3000, 5, 1000), requests);
     }
@@ -54,7 +55,7 @@ const START: u64 = 1_126_000_020_000_000;
 
 #[test]
 fn a_minimum_interval_keeps_requests_apart() {
-    let apart = rate(10, 60_000, Algorithm::SlidingWindowLog { min_interval: 500, count_denied: false });
+    let apart = rate(10, 60_000, Algorithm::SlidingWindowLog { min_interval: 500 });
     let (record, first) = check(&apart, None, START, 1);
     let (record, second) = check(&apart, Some(record), START + 499_999, 1);
     assert!(first.admitted && !second.admitted);
@@ -64,7 +65,7 @@ fn a_minimum_interval_keeps_requests_apart() {
 
 #[test]
 fn a_client_that_keeps_sending_stays_denied_if_denials_count() {
-    let quiet = rate(1, 1000, Algorithm::SlidingWindowLog { min_interval: 0, count_denied: true });
+    let quiet = rate(1, 1000, Algorithm::SlidingWindowLog { min_interval: 0 }).counting_denied().unwrap();
     let mut stored = None;
     let admitted = (0..50u64).filter(|n| {
         let (record, decision) = check(&quiet, stored.take(), START + n * 900_000, 1);

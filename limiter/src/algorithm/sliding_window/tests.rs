@@ -1,6 +1,9 @@
 use super::*;
-use crate::testing::{Random, rate, sliding, worst_case};
+use crate::testing::{Random, check, rate, sliding, worst_case};
 use crate::{Algorithm, Rate};
+
+/// The beginning of an hour, in microseconds.
+const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 
 /// Returns the bound that the documentation of the module derives.
 fn bound(rate: &Rate) -> u64 {
@@ -66,4 +69,35 @@ fn a_guaranteed_counter_admits_its_share_of_the_rate() {
         // A round is m + 1 windows, in which N requests pass.
         assert_eq!(total, rounds * 60, "m = {windows}");
     }
+}
+
+#[test]
+fn a_client_that_keeps_sending_too_fast_stays_denied_if_denials_count() {
+    let rate = rate(10, 1_000, Algorithm::SLIDING_WINDOW);
+    let admitted = |rate: Rate| {
+        let mut stored = None;
+        let passes = |n: &u64| {
+            let (record, decision) = check(&rate, stored.take(), START + n * 50_000, 1);
+            stored = Some(record);
+            decision.admitted
+        };
+        (0..200).filter(passes).count()
+    };
+    // 20 a second for 10 seconds.
+    assert!((85..=110).contains(&admitted(rate)), "{}", admitted(rate));
+    assert_eq!(admitted(rate.counting_denied().unwrap()), 10, "none after the first window");
+}
+
+#[test]
+fn a_denied_client_is_admitted_after_exactly_the_time_that_it_is_told() {
+    let rate = rate(5, 1_000, sliding(4, Bound::Estimate)).counting_denied().unwrap();
+    let mut stored = None;
+    let mut last = None;
+    for _ in 0..20 {
+        let (record, decision) = check(&rate, stored.take(), START, 1);
+        (stored, last) = (Some(record), decision.retry_after);
+    }
+    let wait = last.unwrap();
+    assert!(!check(&rate, stored.clone(), START + wait - 1, 1).1.admitted);
+    assert!(check(&rate, stored, START + wait, 1).1.admitted);
 }

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use crate::testing::{any_rate, check, rate, sliding};
 use crate::{
-    Algorithm, Alignment, Bound, Burst, Holder, MAX_PERIOD_MS, MaxWait, PreviousPart, Rate, Shape, Soft,
-    Unit, WarmUp,
+    Algorithm, Alignment, Bound, Burst, Holder, MAX_PERIOD_MS, MaxWait, PreviousPart, Rate, RateError, Shape,
+    Soft, Unit, WarmUp,
 };
 
 const START: u64 = 1_700_000_000_000_000;
@@ -25,8 +25,8 @@ fn warm_up() -> Algorithm {
     Algorithm::WarmUp(WarmUp::new(1_000, 3).unwrap())
 }
 
-fn log(min_interval: u64, count_denied: bool) -> Algorithm {
-    Algorithm::SlidingWindowLog { min_interval, count_denied }
+fn log(min_interval: u64) -> Algorithm {
+    Algorithm::SlidingWindowLog { min_interval }
 }
 
 fn concurrency() -> Algorithm {
@@ -83,7 +83,7 @@ fn a_lease_ends_with_its_window_and_is_a_small_part_of_a_bucket() {
         (gcra(1), MINUTE, None),
         (gcra(1_000), 999, None),
         (leaky_bucket(1_000), MINUTE, None),
-        (log(0, false), MINUTE, None),
+        (log(0), MINUTE, None),
         (warm_up(), MINUTE, None),
         (concurrency(), MINUTE, None),
     ] {
@@ -133,15 +133,19 @@ fn only_hard_rates_without_further_parameters_have_a_shape() {
         (gcra(4), Some(Shape::Bucket(4))),
         (leaky_bucket(1_000), None),
         (warm_up(), None),
-        (log(0, false), None),
+        (log(0), None),
     ] {
         assert_eq!(rate(5, MINUTE, algorithm).shape(), shape, "{algorithm:?}");
     }
     let window = rate(5, MINUTE, Algorithm::SLIDING_WINDOW);
     assert_eq!(soft(window).shape(), None);
+    let counts_denied = window.counting_denied().unwrap();
+    assert_eq!((counts_denied.shape(), counts_denied.longest_lease()), (None, None));
+    assert!(counts_denied.script_arguments(1, 1).is_some());
+    assert_eq!(rate(5, MINUTE, gcra(4)).counting_denied(), Err(RateError::CountDenied));
     assert_eq!((window.script_weight(), soft(window).script_weight()), (1, 3));
     assert_eq!(rate(5, MINUTE, sliding(60, Bound::Estimate)).script_weight(), 9);
-    assert_eq!(rate(2_000, MINUTE, log(0, false)).script_weight(), 5);
+    assert_eq!(rate(2_000, MINUTE, log(0)).script_weight(), 5);
 }
 
 #[test]
@@ -156,11 +160,11 @@ fn a_rate_is_described_without_the_names_of_algorithms_and_noted_with_them() {
             "admits 5 requests per minute",
             "fixedWindow FirstRequest",
         ),
-        (log(0, false), "admits 5 requests per minute", "slidingWindowLog"),
+        (log(0), "admits 5 requests per minute", "slidingWindowLog"),
         (
-            log(2_000, true),
-            "admits 5 requests per minute, at least 2 seconds apart; denied requests count too",
-            "slidingWindowLog, minInterval 2s, countDenied",
+            log(2_000),
+            "admits 5 requests per minute, at least 2 seconds apart",
+            "slidingWindowLog, minInterval 2s",
         ),
         (token_bucket(5), "admits 5 requests per minute", "tokenBucket"),
         (token_bucket(9), "admits 5 requests per minute, in bursts of up to 9", "tokenBucket burst 9"),
@@ -186,5 +190,9 @@ fn a_rate_is_described_without_the_names_of_algorithms_and_noted_with_them() {
     let soft = soft(rate(5, MINUTE, Algorithm::FIXED_WINDOW));
     assert_eq!(soft.description(), "admits 5 requests per minute, or 7 for 30 seconds");
     assert_eq!(soft.notes(), ["fixedWindow", "soft +50% for 30s"]);
+    let quiet = rate(5, MINUTE, log(2_000)).counting_denied().unwrap();
+    let description = "admits 5 requests per minute, at least 2 seconds apart; denied requests count too";
+    assert_eq!(quiet.description(), description);
+    assert_eq!(quiet.notes(), ["slidingWindowLog", "minInterval 2s", "countDenied"]);
     assert_eq!(rate(0, MINUTE, token_bucket(1)).notes(), ["tokenBucket"]);
 }

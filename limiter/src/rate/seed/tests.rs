@@ -73,7 +73,7 @@ fn algorithms_without_clock_windows_prove_nothing() {
     for algorithm in [
         Algorithm::FixedWindow(Alignment::FirstRequest),
         Algorithm::FixedWindow(Alignment::Spread),
-        Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false },
+        Algorithm::SlidingWindowLog { min_interval: 0 },
     ] {
         let other = rate(1000, MINUTE, algorithm);
         let known = counted(&other, &[START], START);

@@ -31,6 +31,8 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         | KeyPart::Path
         | KeyPart::Host
         | KeyPart::GrpcMethod
+        | KeyPart::PathTemplate { .. }
+        | KeyPart::Expression(_)
         | KeyPart::JwtClaim { .. } => false,
     };
     let depends = |limit: &CompiledLimit| limit.key.iter().any(uses_address) || limit.reads_address();

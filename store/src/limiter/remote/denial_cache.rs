@@ -145,7 +145,7 @@ mod tests {
             Just(Algorithm::FIXED_WINDOW),
             Just(Algorithm::TokenBucket { burst: Burst::new(3).unwrap() }),
             Just(Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(300).unwrap() }),
-            Just(Algorithm::SlidingWindowLog { min_interval: 20, count_denied: false }),
+            Just(Algorithm::SlidingWindowLog { min_interval: 20 }),
         ]
     }
 

@@ -22,7 +22,7 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
         Just(Algorithm::SLIDING_WINDOW),
         Just(Algorithm::FIXED_WINDOW),
-        Just(Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false }),
+        Just(Algorithm::SlidingWindowLog { min_interval: 0 }),
         Just(Algorithm::TokenBucket { burst: Burst::new(3).unwrap() }),
     ]
 }

@@ -32,7 +32,7 @@ impl PreparedLimit {
             layout: one.map(|(_, layout)| layout),
             window: one.and_then(|(rate, layout)| Window::of(rate, layout)),
             bucket: one.and_then(|(rate, layout)| Bucket::of(rate, layout)),
-            counts_denied: rates.iter().any(Rate::counts_denied),
+            counts_denied: rates.iter().any(|rate| rate.count_denied),
         }
     }
 

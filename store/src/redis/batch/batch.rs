@@ -246,6 +246,7 @@ mod tests {
             period: Period::from_millis(n).unwrap(),
             algorithm: Algorithm::FIXED_WINDOW,
             soft: None,
+            count_denied: false,
         };
         Arc::new(LimitSpec::new("ns/p/l", (1..=rates).map(rate).collect()))
     }

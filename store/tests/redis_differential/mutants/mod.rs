@@ -67,6 +67,7 @@ fn sections(sources: Sources<'_>) -> Vec<Section> {
         | Focus::TokenBucket
         | Focus::Gcra
         | Focus::LeakyBucket
+        | Focus::Log
         | Focus::Keys
         | Focus::Widths => MORE_SECTIONS,
         _ => SECTIONS,

@@ -14,7 +14,7 @@ pub(super) const MAX_RECORDS: usize = 64;
 /// The greatest number of instants of a log.
 const MAX_INSTANTS: usize = 10_000;
 
-const LOG: Algorithm = Algorithm::SlidingWindowLog { min_interval: 0, count_denied: false };
+const LOG: Algorithm = Algorithm::SlidingWindowLog { min_interval: 0 };
 
 impl World {
     /// Returns a value with a log of about the greatest number of instants, or one of about the greatest size or number of

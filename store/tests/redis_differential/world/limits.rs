@@ -159,7 +159,7 @@ impl World {
             Focus::Log | Focus::Large => {
                 requests = Requests::new(requests.get() % 40).unwrap();
                 let min_interval = if self.rng.random_bool(0.5) { 0 } else { millis.min(period) };
-                Algorithm::SlidingWindowLog { min_interval, count_denied: self.rng.random_bool(0.3) }
+                Algorithm::SlidingWindowLog { min_interval }
             }
             Focus::TokenBucket => Algorithm::TokenBucket { burst },
             Focus::Gcra => Algorithm::Gcra { burst },
@@ -187,6 +187,14 @@ impl World {
             .unwrap(),
         };
         let rate = Rate::new(requests, Period::from_millis(period).unwrap(), algorithm).ok()?;
+        let counts_denied = match focus {
+            Focus::Log | Focus::Large | Focus::Soft => 0.3,
+            Focus::SubWindows | Focus::Guaranteed | Focus::FixedClock => 0.2,
+            Focus::FixedFirstRequest | Focus::FixedSpread => 0.2,
+            _ => 0.0,
+        };
+        let rate =
+            if self.rng.random_bool(counts_denied) { rate.counting_denied().unwrap_or(rate) } else { rate };
         if focus == Focus::Soft || (focus == Focus::SubWindows && self.rng.random_bool(0.1)) {
             let lasts = *[1, 1000, period, (3 * period).min(MAX_PERIOD_MS)].choose(&mut self.rng).unwrap();
             return rate.with_soft(Soft::new(self.rng.random_range(1..=300), lasts).unwrap()).ok();

@@ -42,10 +42,10 @@ end
 -- The largest number of requests of a layout of records, and the least and the greatest value of each parameter of a rate.
 -- Instants are at most 2^51 microseconds apart, or a sum of them would not be exact.
 local FURTHEST = 2251799813685248
-local window = {MAX_COUNT, 0, MAX_PERIOD, 0, MAX_COUNT, 0, MAX_PERIOD, 0, 0, 0, 0}
+local window = {MAX_COUNT, 0, MAX_PERIOD, 0, MAX_COUNT, 0, MAX_PERIOD, 0, 1, 0, 0}
 local bounds_of = {
   [512] = window, [1024] = window, [1536] = window, [2048] = window,
-  [2560] = {10000, 0, MAX_PERIOD, 0, 1, 0, 0, 0, 0, 0, 0},
+  [2560] = {10000, 0, MAX_PERIOD, 0, 0, 0, 0, 0, 1, 0, 0},
   [3072] = {MAX_COUNT, 0, FURTHEST, 0, MAX_COUNT, 0, FURTHEST, 0, MAX_COUNT, 0, FURTHEST},
   [3584] = {MAX_COUNT, 1, 3600000000, 2, 100, 0, FURTHEST, 0, 0, 0, 0},
   [4608] = {1000000, 0, 281474976710655, 0, MAX_PERIOD, 0, 0, 0, 0, 0, 0},

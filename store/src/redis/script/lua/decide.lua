@@ -111,8 +111,8 @@ local function decide(p, operation)
     p = p + 3
     for r = first_rate[limit], first_rate[limit + 1] - 1 do
       m = m + 1
-      -- A log that counts denied requests is written by them too.
-      if admitted < callers and kind_of[r] == LOG and a[p + 1] == 1 then write = true end
+      -- A window or a log that counts denied requests is written by them too.
+      if admitted < callers and kind_of[r] < BUCKET and a[p + 3] == 1 then write = true end
       rules_of[r].charge(r, p, cost, admitted, callers, m)
       rules_of[r].reply(r, p, cost, m)
       p = p + 5

@@ -19,7 +19,7 @@ local function log_rules()
     return t, sub(instants, 1, low * 6), low
   end
 
-  -- Parameters: the minimum interval in milliseconds; 1 if denied requests count.
+  -- Parameters: the minimum interval in milliseconds; in the place of windows 1 if denied requests count.
   local function room(i, key, r, p, cost, callers, m)
     local t, instants, kept = roll(i, period_of[r])
     local slot = kept > 0 and record[i + 1] or 0
@@ -33,7 +33,7 @@ local function log_rules()
 
   local function charge(r, p, cost, admitted, callers, m)
     local requests, add, t = requests_of[r], admitted * cost, instant_of[m]
-    if a[p + 1] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
+    if a[p + 3] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
     if add == 0 then return end
     local instants = rep(pack('<I6', t), add < requests and add or requests) .. tail_of[m]
     tail_of[m] = sub(instants, 1, requests * 6)

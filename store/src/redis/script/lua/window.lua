@@ -141,7 +141,8 @@ local function window_rules()
     return most
   end
 
-  -- Parameters: the phase of a spread window, or 1 if a sliding one is guaranteed; the soft ceiling; how long it may be used.
+  -- Parameters: the phase of a spread window, or 1 if a sliding one is guaranteed; the soft ceiling; how long it may be used; 1 if
+  -- denied requests count.
   local function room(i, key, r, p, cost, callers, m)
     local requests, kind, period = requests_of[r], kind_of[r], period_of[r]
     local first, ceiling, extra = a[p], a[p + 1], a[p + 2]
@@ -171,11 +172,12 @@ local function window_rules()
     return admit(free, cost, callers)
   end
 
-  local function charge(r, p, cost, admitted, _, m)
+  local function charge(r, p, cost, admitted, callers, m)
     local add, kind, period = admitted * cost, kind_of[r], period_of[r]
+    if a[p + 3] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
     if add == 0 then return end
+    if add > MAX_COUNT - current_of[m] then add = MAX_COUNT - current_of[m] end
     current_of[m] = current_of[m] + add
-    if current_of[m] > MAX_COUNT then current_of[m] = MAX_COUNT end
     if a[p + 2] > 0 and used_of[m] + add > requests_of[r] then
       local t, _, length = instant_of[m], slots_of(kind, period)
       if since_of[m] == 0 or since_of[m] > t or t >= last_of[m] + period then since_of[m] = t end

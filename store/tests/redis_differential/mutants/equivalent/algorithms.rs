@@ -107,9 +107,9 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "window.lua",
-        before: "if a[p + 2] > 0 and used_of[m]",
-        after: &["if a[p + 1] > 0 and used_of[m]", "if a[p + 2] >= 0 and used_of[m]"],
-        reason: "A hard rate admits no more than its number of requests.",
+        before: "(cost < 1 and 1 or cost)",
+        after: &["(cost < 2 and 1 or cost)"],
+        reason: "1 is 1.",
     },
     Equivalent {
         file: "window.lua",
@@ -140,12 +140,6 @@ pub(super) const LIST: &[Equivalent] = &[
         before: "0 or slots + 1 end",
         after: &["0 or slots + 2 end"],
         reason: "Any number above the number of slots.",
-    },
-    Equivalent {
-        file: "window.lua",
-        before: "if current_of[m] > MAX_COUNT then current_of[m] = MAX_COUNT end",
-        after: &["if current_of[m] > MAX_COUNT then end"],
-        reason: "No rate admits more than that.",
     },
     Equivalent {
         file: "log.lua",
