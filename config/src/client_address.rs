@@ -1,6 +1,7 @@
 //! The address of the client that sent a request. It is the address of the peer, unless the peer is a trusted
 //! proxy: then the address that this proxy reports, and so on from right to left. Each proxy appends the peer
-//! that it saw, and the client may have written everything to the left of that.
+//! that it saw, and the client may have written everything to the left of that. A proxy that forwards bytes and not requests
+//! reports the address at the beginning of the connection instead, in the PROXY protocol.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,11 +21,11 @@ const MAX_ADDRESSES: usize = 64;
 pub struct ClientAddress {
     /// Networks of the proxies whose header is believed. If there are none, clients connect directly.
     pub trusted_proxies: Vec<IpNet>,
-    /// Header in which these proxies report the client's address.
+    /// Way in which these proxies report the client's address.
     pub header: AddressHeader,
 }
 
-/// A header that carries client addresses.
+/// The way in which a proxy reports the address of a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AddressHeader {
@@ -33,23 +34,32 @@ pub enum AddressHeader {
     XForwardedFor,
     /// `Forwarded` (RFC 7239).
     Forwarded,
+    /// The PROXY protocol, version 1 or 2: a header of the connection.
+    ProxyProtocol,
 }
 
 impl AddressHeader {
-    /// All headers.
-    pub const ALL: [Self; 2] = [Self::XForwardedFor, Self::Forwarded];
+    /// All headers of requests.
+    pub const OF_REQUESTS: [Self; 2] = [Self::XForwardedFor, Self::Forwarded];
 
-    /// Returns the name of the header.
+    /// Returns the name of the header, if it is one of requests.
     #[must_use]
-    pub fn name(self) -> HeaderName {
+    pub fn name(self) -> Option<HeaderName> {
         match self {
-            Self::XForwardedFor => X_FORWARDED_FOR,
-            Self::Forwarded => FORWARDED,
+            Self::XForwardedFor => Some(X_FORWARDED_FOR),
+            Self::Forwarded => Some(FORWARDED),
+            Self::ProxyProtocol => None,
         }
     }
 }
 
 impl ClientAddress {
+    /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
+    #[must_use]
+    pub fn accepts_proxy_protocol(&self, peer: IpAddr) -> bool {
+        self.header == AddressHeader::ProxyProtocol && self.trusts(peer.to_canonical())
+    }
+
     fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|net| net.contains(&ip))
     }
@@ -67,20 +77,28 @@ pub fn untrusted_header(
         Some(config) if config.trusts(peer.to_canonical()) => return None,
         // Proxies that are not trusted yet probably use the header of those that are.
         Some(config) if !config.trusted_proxies.is_empty() => std::slice::from_ref(&config.header),
-        _ => &AddressHeader::ALL,
+        _ => &AddressHeader::OF_REQUESTS,
     };
-    headers_of_proxies.iter().copied().find(|header| headers.contains_key(header.name()))
+    let is_present = |header: &AddressHeader| header.name().is_some_and(|name| headers.contains_key(name));
+    headers_of_proxies.iter().copied().find(is_present)
 }
 
 /// Returns the address of the client. The chain of trusted proxies ends at the first untrusted address, read from
 /// the right, or before the first element that is no address. What stands to the left of it has no effect: the
-/// client may have written it, in any bytes.
+/// client may have written it, in any bytes. `proxied` is the address that the peer has reported in the PROXY protocol.
 #[must_use]
-pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+pub fn resolve(
+    config: Option<&ClientAddress>,
+    peer: IpAddr,
+    proxied: Option<IpAddr>,
+    headers: &HeaderMap,
+) -> IpAddr {
     let mut address = peer.to_canonical();
     let Some(config) = config else { return address };
     let trusted = |ip: IpAddr| config.trusts(ip);
-    let name = config.header.name();
+    let Some(name) = config.header.name() else {
+        return proxied.filter(|_| trusted(address)).unwrap_or(address);
+    };
     let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
         let is_quoted = config.header == AddressHeader::Forwarded;
@@ -93,6 +111,7 @@ pub fn resolve(config: Option<&ClientAddress>, peer: IpAddr, headers: &HeaderMap
             let reported = match config.header {
                 AddressHeader::XForwardedFor => parse(element.trim_ascii()),
                 AddressHeader::Forwarded => forwarded_for(element).and_then(parse),
+                AddressHeader::ProxyProtocol => None,
             };
             let Some(reported) = reported else { return address };
             address = reported;
@@ -168,7 +187,7 @@ mod tests {
         let name = if header == AddressHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
         let value = |value: &&str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
         let headers = values.iter().map(|text| (name.clone(), value(text))).collect();
-        resolve(Some(&config), peer.parse().unwrap(), &headers).to_string()
+        resolve(Some(&config), peer.parse().unwrap(), None, &headers).to_string()
     }
 
     #[test]
@@ -196,6 +215,21 @@ mod tests {
     #[test]
     fn the_header_of_an_untrusted_peer_is_ignored() {
         assert_eq!(address(AddressHeader::XForwardedFor, "192.0.2.1", &["198.51.100.7"]), "192.0.2.1");
+    }
+
+    #[test]
+    fn the_proxy_protocol_is_believed_of_trusted_peers_and_only_where_it_is_named() {
+        let proxied = Some("192.0.2.9".parse().unwrap());
+        let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, HeaderValue::from_static("192.0.2.7"))]);
+        let address = |header, peer: &str, proxied| {
+            let config = ClientAddress { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], header };
+            resolve(Some(&config), peer.parse().unwrap(), proxied, &headers).to_string()
+        };
+        let protocol = AddressHeader::ProxyProtocol;
+        assert_eq!(address(protocol, "::ffff:10.1.2.3", proxied), "192.0.2.9");
+        assert_eq!(address(protocol, "10.1.2.3", None), "10.1.2.3");
+        assert_eq!(address(protocol, "198.51.100.1", proxied), "198.51.100.1");
+        assert_eq!(address(AddressHeader::XForwardedFor, "10.1.2.3", proxied), "192.0.2.7");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// Address of the peer that opened the connection.
     pub peer: IpAddr,
+    /// Address of the client that the peer has reported at the beginning of the connection.
+    pub proxied: Option<IpAddr>,
     /// Length of the body in bytes, if it is known before the body; 0 without a body.
     pub body_bytes: Option<u64>,
 }

@@ -102,7 +102,7 @@ impl Proxy {
         if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }
-        let matched = MatchedLimits::find(&snapshot, &request, client.peer);
+        let matched = MatchedLimits::find(&snapshot, &request, client.peer, client.proxied);
         if matched.meets_too_many {
             return self.refuse(format, InvalidRequest::TooManyLimits);
         }

@@ -63,6 +63,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "block" => redis::longest_call::measure(cores).await?.into(),
             "outage" => redis::outage::measure(cores).await?.into(),
             "proxy" => proxy::cpu::measure(cores).await?.into(),
+            "tokens" => proxy::tokens::measure(cores).await?.into(),
             "rules" => proxy::rules::measure(cores).await?.into(),
             "resident" => proxy::memory::measure(cores).await?.into(),
             _ => bail!("there is no part {name:?}"),

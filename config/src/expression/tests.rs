@@ -32,8 +32,14 @@ fn evaluate(
         map.append(*name, HeaderValue::from_bytes(value).unwrap());
     }
     let peer: IpAddr = "192.0.2.1".parse().unwrap();
-    let request =
-        RequestAttributes { method: &Method::GET, uri: &uri, headers: &map, peer, body_bytes: Some(0) };
+    let request = RequestAttributes {
+        method: &Method::GET,
+        uri: &uri,
+        headers: &map,
+        peer,
+        proxied: None,
+        body_bytes: Some(0),
+    };
     match prepared(root).evaluate(&request, uri.path(), &mut || peer)? {
         Value::Bool(value) => Ok(Value::Bool(value)),
         Value::Int(value) => Ok(Value::Int(value)),
@@ -123,8 +129,14 @@ fn an_error_fulfils_a_limit_and_no_exemption_and_is_counted_once() {
     ]);
     let (uri, headers): (Uri, _) = ("/x/..%2flogin".parse().unwrap(), HeaderMap::new());
     let peer: IpAddr = "192.0.2.1".parse().unwrap();
-    let request =
-        RequestAttributes { method: &Method::GET, uri: &uri, headers: &headers, peer, body_bytes: Some(0) };
+    let request = RequestAttributes {
+        method: &Method::GET,
+        uri: &uri,
+        headers: &headers,
+        peer,
+        proxied: None,
+        body_bytes: Some(0),
+    };
     let holds = |node: &Node, purpose| {
         let errors = AtomicU64::new(0);
         let readings = request.path_readings();

@@ -16,8 +16,14 @@ fn identify_target(
     address: IpAddr,
 ) -> Identity {
     let uri = target.parse().unwrap();
-    let request =
-        RequestAttributes { method: &Method::GET, uri: &uri, headers, peer: address, body_bytes: Some(0) };
+    let request = RequestAttributes {
+        method: &Method::GET,
+        uri: &uri,
+        headers,
+        peer: address,
+        proxied: None,
+        body_bytes: Some(0),
+    };
     key.identify(secret, &request, &request.path_readings(), address)
 }
 

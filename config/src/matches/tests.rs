@@ -11,8 +11,14 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 
 fn matches(matcher: &Matcher, method: &Method, target: &str, headers: &HeaderMap) -> bool {
     let uri: Uri = target.parse().unwrap();
-    let request =
-        RequestAttributes { method, uri: &uri, headers, peer: [192, 0, 2, 1].into(), body_bytes: Some(0) };
+    let request = RequestAttributes {
+        method,
+        uri: &uri,
+        headers,
+        peer: [192, 0, 2, 1].into(),
+        proxied: None,
+        body_bytes: Some(0),
+    };
     matcher.matches(&request, &request.path_readings(), &mut || [198, 51, 100, 7].into())
 }
 

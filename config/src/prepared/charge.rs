@@ -259,7 +259,14 @@ mod tests {
         }
         let uri = "/a".parse().unwrap();
         let peer = "192.0.2.1".parse().unwrap();
-        let request = RequestAttributes { method: &Method::POST, uri: &uri, headers: &map, peer, body_bytes };
+        let request = RequestAttributes {
+            method: &Method::POST,
+            uri: &uri,
+            headers: &map,
+            peer,
+            proxied: None,
+            body_bytes,
+        };
         let prepared = PreparedCharge::of(cost, None).unwrap();
         prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
     }

@@ -119,11 +119,17 @@ impl PreparedPolicy {
         self.untrusted_proxy.proxy()
     }
 
+    /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
+    #[must_use]
+    pub fn accepts_proxy_protocol(&self, peer: IpAddr) -> bool {
+        self.client_address.as_ref().is_some_and(|config| config.accepts_proxy_protocol(peer))
+    }
+
     fn client_address(&self, request: &RequestAttributes<'_>) -> IpAddr {
         let (config, peer) = (self.client_address.as_ref(), request.peer);
         let header = client_address::untrusted_header(config, peer, request.headers);
         self.untrusted_proxy.observe(peer, header);
-        client_address::resolve(config, peer, request.headers)
+        client_address::resolve(config, peer, request.proxied, request.headers)
     }
 
     /// Returns those of some limits that apply to a request, by their index, each with the client and the rates that

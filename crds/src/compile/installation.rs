@@ -41,7 +41,7 @@ mod args {
         /// Networks of the proxies that policies without `clientAddress` trust, separated by commas
         #[arg(long, env = "SLUICE_TRUSTED_PROXIES", value_name = "CIDR", value_delimiter = ',')]
         trusted_proxies: Vec<IpNet>,
-        /// Header in which these proxies report the addresses of clients: XForwardedFor or Forwarded
+        /// Header in which these proxies report the addresses of clients: XForwardedFor, Forwarded or ProxyProtocol
         #[arg(
             long,
             env = "SLUICE_CLIENT_ADDRESS_HEADER",

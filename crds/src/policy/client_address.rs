@@ -22,6 +22,8 @@ pub struct ClientAddress {
     /// Header in which trusted proxies report the client's address:
     /// - XForwardedFor (default): X-Forwarded-For.
     /// - Forwarded: Forwarded (RFC 7239).
+    /// - ProxyProtocol: the PROXY protocol, version 1 or 2, at the beginning of the connection. The application does not see it;
+    ///   the sidecar adds the address to X-Forwarded-For.
     #[serde(default)]
     pub header: AddressHeader,
 }

@@ -2,6 +2,7 @@
 //! is built for each change and swapped in between two requests; a request keeps the one it started with.
 //! Counters live in the store, so a swap loses none.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use sluice_config::path::Readings;
@@ -51,6 +52,11 @@ impl Snapshot {
             (0..).zip(&*policies).flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
         let places = places.collect();
         Self { stores, policies, index, places, denies_all: false, rejects_ambiguous_paths }
+    }
+
+    /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
+    pub(crate) fn accepts_proxy_protocol(&self, peer: IpAddr) -> bool {
+        self.policies.iter().any(|policy| policy.prepared.accepts_proxy_protocol(peer))
     }
 
     /// Creates a snapshot with the same policies and other stores.

@@ -48,9 +48,11 @@ impl Drop for ConnectionPermit {
 /// A client connection whose protocol is known.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Address of the client. IPv4-mapped addresses are IPv4.
+    /// Address of the peer. IPv4-mapped addresses are IPv4.
     pub(crate) peer: IpAddr,
-    /// Entry of `X-Forwarded-For` with that address.
+    /// Address of the client that a trusted peer has reported in the PROXY protocol.
+    pub(crate) proxied: Option<IpAddr>,
+    /// Entry of `X-Forwarded-For` with that address, or that of the peer.
     pub(crate) forwarded_for: HeaderValue,
     pub(crate) protocol: Protocol,
     pub(crate) ambiguity: Arc<AmbiguityMark>,
@@ -67,6 +69,7 @@ impl Connection {
     /// never happens: it consists of hexadecimal digits, dots and colons.
     pub(crate) fn new(
         peer: IpAddr,
+        proxied: Option<IpAddr>,
         protocol: Protocol,
         ambiguity: Arc<AmbiguityMark>,
         permit: ConnectionPermit,
@@ -74,7 +77,8 @@ impl Connection {
         let peer = peer.to_canonical();
         Some(Self {
             peer,
-            forwarded_for: HeaderValue::try_from(peer.to_string()).ok()?,
+            proxied,
+            forwarded_for: HeaderValue::try_from(proxied.unwrap_or(peer).to_string()).ok()?,
             protocol,
             ambiguity,
             dedicated: Arc::new(DedicatedConnection::new()),

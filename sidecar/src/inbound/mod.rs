@@ -4,7 +4,8 @@
 //! - [`listener`]: binds addresses and accepts connections.
 //! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
 //! - [`guard`]: keeps a panic from ending more than a request.
-//! - [`protocol`]: detects which of the two the client speaks.
+//! - [`protocol`]: detects which of the two the client speaks; [`proxy_protocol`]: the address that a trusted proxy reports
+//!   before.
 //! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests and by [`control_frames`]
 //!   for floods.
 //! - [`head_timeout`]: limits the time that a client takes to send a head.
@@ -24,6 +25,7 @@ pub(crate) mod http1;
 mod http2;
 pub(crate) mod listener;
 pub(crate) mod protocol;
+mod proxy_protocol;
 mod serve;
 pub(crate) mod table;
 pub(crate) mod validate;

@@ -1,12 +1,14 @@
-//! Detects whether a client speaks HTTP/1 or HTTP/2 with prior knowledge.
+//! Detects whether a client speaks HTTP/1 or HTTP/2 with prior knowledge, and reads the header of a trusted proxy before that.
 
 use std::io;
+use std::net::IpAddr;
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::inbound::head_timeout::HeadTimeouts;
+use crate::inbound::proxy_protocol::{self, Beginning};
 
 /// The first bytes of an HTTP/2 client with prior knowledge (RFC 9113, 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -20,11 +22,33 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// Reads until the protocol is clear. Returns it with the bytes read so far, or `None` if the client sent too
-/// little in time, closed the connection or speaks neither.
-pub(crate) async fn detect(stream: &mut TcpStream, timeouts: HeadTimeouts) -> Option<(Protocol, BytesMut)> {
+/// The beginning of a connection.
+#[derive(Debug)]
+pub(crate) struct Detected {
+    pub(crate) protocol: Protocol,
+    /// The bytes read so far, without a header of the PROXY protocol.
+    pub(crate) first_bytes: BytesMut,
+    /// Address of the client that such a header reports.
+    pub(crate) proxied: Option<IpAddr>,
+}
+
+/// Reads until the protocol is clear. `accepts_proxy` tells whether the connection may begin with a header of the PROXY
+/// protocol. Returns `None` if the client sent too little in time, closed the connection, sent an invalid header or speaks neither.
+pub(crate) async fn detect(
+    stream: &mut TcpStream,
+    timeouts: HeadTimeouts,
+    accepts_proxy: bool,
+) -> Option<Detected> {
     let first_bytes = tokio::time::timeout(timeouts.idle, first_read(stream));
     let mut bytes = first_bytes.await.ok()??;
+    let mut proxied = None;
+    if accepts_proxy {
+        proxied = tokio::time::timeout(timeouts.head, read_proxy_header(stream, &mut bytes)).await.ok()??;
+        if bytes.is_empty() {
+            let first_bytes = tokio::time::timeout(timeouts.idle, first_read(stream));
+            bytes = first_bytes.await.ok()??;
+        }
+    }
     let compare = async {
         loop {
             let received = bytes.len().min(PREFACE.len());
@@ -40,7 +64,27 @@ pub(crate) async fn detect(stream: &mut TcpStream, timeouts: HeadTimeouts) -> Op
         }
     };
     let protocol = tokio::time::timeout(timeouts.head, compare).await.ok()??;
-    Some((protocol, bytes))
+    Some(Detected { protocol, first_bytes: bytes, proxied })
+}
+
+/// Reads and removes a header of the PROXY protocol, if there is one. Returns the client that it reports, and `None` if it is
+/// not valid.
+async fn read_proxy_header(stream: &mut TcpStream, bytes: &mut BytesMut) -> Option<Option<IpAddr>> {
+    loop {
+        match proxy_protocol::read(bytes) {
+            Beginning::Plain => return Some(None),
+            Beginning::Invalid => return None,
+            Beginning::Header { length, client } => {
+                bytes.advance(length);
+                return Some(client);
+            }
+            Beginning::Incomplete => {
+                if stream.read_buf(bytes).await.ok()? == 0 {
+                    return None;
+                }
+            }
+        }
+    }
 }
 
 /// Reports whether a request of HTTP/1 may begin so. Otherwise there is no response that the client would understand:

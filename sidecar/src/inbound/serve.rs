@@ -15,7 +15,7 @@ use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::guard::{Panicked, guard};
 use crate::inbound::head_timeout::HeadTimeouts;
-use crate::inbound::protocol::{self, Protocol};
+use crate::inbound::protocol::{self, Detected, Protocol};
 use crate::inbound::table::activity::Stage;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::inbound::{http1, http2};
@@ -43,22 +43,25 @@ pub(super) async fn serve(
 ) {
     socket::prepare(&stream);
     let activity = permit.activity().clone();
+    let accepts_proxy = proxy.publisher.current().accepts_proxy_protocol(peer);
     let mut drain = proxy.drain.clone();
     let detected = tokio::select! {
         biased;
-        detected = protocol::detect(&mut stream, timeouts) => detected,
+        detected = protocol::detect(&mut stream, timeouts, accepts_proxy) => detected,
         () = last_chance(&mut drain) => None,
         reason = activity.ended() => {
             proxy.metrics.ended_connection(reason);
             None
         }
     };
-    let Some((protocol, first_bytes)) = detected else { return };
+    let Some(Detected { protocol, first_bytes, proxied }) = detected else { return };
     if protocol == Protocol::Http2 {
         activity.set_stage(Stage::Http2);
     }
     let Ok(stream) = ClientStream::new(stream, first_bytes, protocol, activity.clone()) else { return };
-    let Some(connection) = Connection::new(peer, protocol, stream.ambiguity(), permit) else { return };
+    let Some(connection) = Connection::new(peer, proxied, protocol, stream.ambiguity(), permit) else {
+        return;
+    };
     let metrics = proxy.metrics.clone();
     let handler = Arc::new(Handler { proxy, connection });
     let first_request = handler.clone();

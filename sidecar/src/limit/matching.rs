@@ -47,8 +47,14 @@ pub(crate) struct MatchedLimits {
 }
 
 impl MatchedLimits {
-    /// Matches a request against all policies of the snapshot.
-    pub(crate) fn find<B: Body>(snapshot: &Snapshot, request: &Request<B>, peer: IpAddr) -> Self {
+    /// Matches a request against all policies of the snapshot. `proxied` is the client that the peer has reported in the PROXY
+    /// protocol.
+    pub(crate) fn find<B: Body>(
+        snapshot: &Snapshot,
+        request: &Request<B>,
+        peer: IpAddr,
+        proxied: Option<IpAddr>,
+    ) -> Self {
         let mut matched = Self::default();
         if snapshot.policies.is_empty() {
             return matched;
@@ -58,6 +64,7 @@ impl MatchedLimits {
             uri: request.uri(),
             headers: request.headers(),
             peer,
+            proxied,
             body_bytes: if request.body().is_end_stream() {
                 Some(0)
             } else {

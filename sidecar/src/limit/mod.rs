@@ -17,6 +17,8 @@
 
 pub(crate) mod active;
 pub(crate) mod adaptive;
+#[cfg(test)]
+mod allocations;
 pub(crate) mod check;
 pub(crate) mod check_stores;
 pub(crate) mod correction;

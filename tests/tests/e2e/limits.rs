@@ -71,6 +71,7 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
         uri: &uri,
         headers: &headers,
         peer,
+        proxied: None,
         body_bytes: Some(0),
     };
     let Identity::Key(hash) = builder.identify(&key_secret, &request, &request.path_readings(), peer) else {

@@ -14,6 +14,11 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// Starts an upstream that answers every request with a few bytes, for as long as the runtime lives.
 pub(super) async fn upstream() -> anyhow::Result<SocketAddr> {
+    upstream_of(RESPONSE).await
+}
+
+/// Starts an upstream that answers every request with this response.
+pub(super) async fn upstream_of(response: &'static [u8]) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
@@ -25,7 +30,7 @@ pub(super) async fn upstream() -> anyhow::Result<SocketAddr> {
                     filled += n;
                     if buffer[..filled].ends_with(HEAD_END) {
                         filled = 0;
-                        if tcp.write_all(RESPONSE).await.is_err() {
+                        if tcp.write_all(response).await.is_err() {
                             break;
                         }
                     }
@@ -61,9 +66,19 @@ pub(super) async fn load(
     clients: usize,
     requests: usize,
 ) -> anyhow::Result<Responses> {
-    let prefix: Arc<str> = prefix.into();
+    let headers = (0..clients).map(|client| format!("x-api-key: {prefix}-{client}")).collect();
+    load_as(address, path, headers, requests).await
+}
+
+/// Sends `requests` GETs of `path` over [`CONNECTIONS`] connections, each with one of these headers in turn.
+pub(super) async fn load_as(
+    address: SocketAddr,
+    path: &'static str,
+    headers: Arc<[String]>,
+    requests: usize,
+) -> anyhow::Result<Responses> {
     let tasks: Vec<_> = (0..CONNECTIONS)
-        .map(|first| tokio::spawn(run_connection(address, path, prefix.clone(), clients, requests, first)))
+        .map(|first| tokio::spawn(run_connection(address, path, headers.clone(), requests, first)))
         .collect();
     let mut all = Responses::default();
     for task in tasks {
@@ -75,8 +90,7 @@ pub(super) async fn load(
 async fn run_connection(
     address: SocketAddr,
     path: &str,
-    prefix: Arc<str>,
-    clients: usize,
+    headers: Arc<[String]>,
     requests: usize,
     first: usize,
 ) -> anyhow::Result<Responses> {
@@ -86,9 +100,9 @@ async fn run_connection(
     let (mut request, mut buffer) = (Vec::new(), vec![0; 8192]);
     let mut responses = Responses::default();
     for number in (first..requests).step_by(CONNECTIONS) {
-        let client = number % clients;
+        let header = &headers[number % headers.len()];
         request.clear();
-        write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\nx-api-key: {prefix}-{client}\r\n\r\n")?;
+        write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\n{header}\r\n\r\n")?;
         tcp.write_all(&request).await?;
         match read_response(&mut tcp, &mut buffer).await? {
             200 => responses.admitted += 1,

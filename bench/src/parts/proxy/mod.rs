@@ -4,6 +4,7 @@
 //!   clients.
 //! - [`cpu`]: CPU time a request.
 //! - [`rules`]: CPU time a request with many limits and with each kind of rule.
+//! - [`tokens`]: CPU time a request whose client is a claim of a token.
 //! - [`memory`]: resident memory.
 
 pub(super) mod cpu;
@@ -11,3 +12,4 @@ mod load;
 pub(super) mod memory;
 mod proxies;
 pub(super) mod rules;
+pub(super) mod tokens;

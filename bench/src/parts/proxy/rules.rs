@@ -1,9 +1,9 @@
-//! CPU time of the sidecar for a request with many limits, plans of many clients, tiers and conditions in CEL, against
-//! the sidecar with a plain policy. A request meets the same two limits in all of them.
+//! CPU time of the sidecar for a request with many limits, plans of many clients, tiers, conditions in CEL, and charges that the
+//! response corrects, against the sidecar with a plain policy. A request meets the same two limits in all of them.
 
 use std::fmt::Write as _;
 
-use super::load::{Responses, load, upstream};
+use super::load::{Responses, load, upstream_of};
 use super::proxies::Proxy;
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
@@ -15,6 +15,11 @@ const REQUESTS: usize = 40_000;
 const CLIENTS: usize = 1_000;
 const PATH: &str = "/api/orders";
 
+/// A response with a cost in a header and in its body.
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-cost: 3\r\ncontent-length: 140\r\n\r\n\
+    {\"id\":\"answer-1\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hello\"}}],\
+    \"usage\":{\"prompt_tokens\":5,\"total_tokens\":9}}     ";
+
 /// Limits of a policy at most.
 const LIMITS_OF_POLICY: usize = 32;
 
@@ -23,7 +28,7 @@ const PLAIN: &str = "key: {parts: [{header: {name: x-api-key}}]}, rates: [{reque
 
 /// Measures each against the plain policy.
 pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
-    let upstream = upstream().await?;
+    let upstream = upstream_of(RESPONSE).await?;
     let mut rows = Vec::new();
     let tiers = "tiers: [{name: gold, matches: [{headers: [{name: x-plan, exact: gold}]}], unlimited: {}}]";
     let when = "when: 'request.headers[\"x-internal\"] != \"1\" && !request.path.startsWith(\"/health\")'";
@@ -42,6 +47,13 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         ("a tier", of_two(tiers), None),
         ("a condition in CEL", of_two(when), None),
         ("the plans of 100,000 clients", of_two(overrides) + &config_map, None),
+        ("a refund by the status code", of_two("countWhen: {statusCodes: [5xx]}"), None),
+        ("a cost in a header of the response", of_two("cost: {response: {header: x-cost}}"), None),
+        (
+            "a cost in the JSON of the response",
+            of_two("cost: {response: {jsonField: usage.total_tokens}}"),
+            None,
+        ),
     ] {
         // New processes each time: memory that one has touched does not slow the next.
         let ours = Proxy::start_sluice_with(cores, upstream, &policies).await?;

@@ -54,6 +54,8 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     let header = match first.header {
         AddressHeader::XForwardedFor => "X-Forwarded-For",
         AddressHeader::Forwarded => "Forwarded",
+        // No request has it.
+        AddressHeader::ProxyProtocol => "the PROXY protocol",
     };
     let message = format!(
         "{} most requests with the header {header} from {}, which the policy does not trust, so limits by clientIP \

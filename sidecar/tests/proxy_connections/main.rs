@@ -1,6 +1,8 @@
 //! Connections: timeouts, the maximum number, addresses, and isolation of clients from each other.
 #![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
+mod proxy_protocol;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::convert::Infallible;
