@@ -64,7 +64,7 @@ async fn five_failed_logins_pass_and_successful_ones_are_free() {
     until(&run, &login("wrong", "192.0.2.1"), "401").await;
     let denied = send(run.address, &login("right", "192.0.2.1")).await;
     assert!(
-        status(&denied) == "429" && denied.contains("Limit failures admits 5 requests per 2 days"),
+        status(&denied) == "429" && denied.contains("Limit failures admits 5 counted requests per 2 days"),
         "{denied}"
     );
     assert_eq!(status(&send(run.address, &login("right", "192.0.2.2")).await), "200");

@@ -299,9 +299,7 @@ impl KeySource {
             Self::Path => Some(read(PATH, &folded(&path.normal()))),
             Self::Host => Some(read(HOST, &folded(request.host().filter(|host| !host.is_empty())?))),
             Self::GrpcMethod => Some(read(GRPC_METHOD, &folded(grpc_method(&path.normal())?))),
-            Self::PathTemplate(templates) => {
-                templates.read(&path.normal(), |value| read(PATH_TEMPLATE, value))
-            }
+            Self::PathTemplate(templates) => templates.read(path, |value| read(PATH_TEMPLATE, value)),
             Self::Expression { expression, errors } => {
                 // The normal form is the same for all spellings of a path.
                 let path = if expression.reads_path() { path.normal() } else { Cow::Borrowed("") };

@@ -53,7 +53,10 @@ fn finish(schema: &mut Value, in_list: bool) {
                     members.iter().map(|name| format!("has(self.{name})")).collect::<Vec<_>>().join(", ");
                 let rule = json!({
                     "rule": format!("[{set}].filter(x, x).size() == 1"),
-                    "message": format!("exactly one of {} must be set", members.join(", ")),
+                    "message": match &members[..] {
+                        [only] => format!("{only} must be set"),
+                        _ => format!("exactly one of {} must be set", members.join(", ")),
+                    },
                 });
                 let rules = fields.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
                 if let Some(rules) = rules.as_array_mut() {

@@ -202,7 +202,12 @@ impl Compiler {
             (None, [left, right]) if let Some(operator) = operator => {
                 let (left, right) = self.pair(left, right, depth)?;
                 if (left.1, right.1) != (Type::Int, Type::Int) {
-                    return Err("calculates with something that is no int".to_owned());
+                    let are_texts = (left.1, right.1) == (Type::Text, Type::Text);
+                    return Err(if are_texts && operator == Operator::Add {
+                        "adds strings, and + is only for int: a key can have several parts".to_owned()
+                    } else {
+                        "calculates with something that is no int".to_owned()
+                    });
                 }
                 Ok((Node::Calculate(operator, Box::new((left.0, right.0))), Type::Int))
             }

@@ -126,8 +126,12 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                         [] => "none is set".to_owned(),
                         set => format!("{} are set", set.join(" and ")),
                     };
-                    let members = members.join(", ");
-                    let message = format!("exactly one of {members} must be set, but {found_members}");
+                    let message = match &members[..] {
+                        [only] => format!("{only} must be set"),
+                        _ => {
+                            format!("exactly one of {} must be set, but {found_members}", members.join(", "))
+                        }
+                    };
                     found.push(Violation::new(path, message));
                 }
             }

@@ -138,14 +138,13 @@ fn cost_of(Cost { request, response }: &Cost) -> String {
     format!("cost {}", parts.join(" and "))
 }
 
-/// Describes which outcomes count: `counts 401 500-599 UNAUTHENTICATED`.
+/// Describes which outcomes count: `counts 401 5xx UNAUTHENTICATED`.
 fn outcomes_of(Outcomes { status_codes, grpc_statuses }: &Outcomes) -> String {
-    let codes =
-        status_codes.iter().map(
-            |StatusCodes { first, last }| {
-                if first == last { first.to_string() } else { format!("{first}-{last}") }
-            },
-        );
+    let codes = status_codes.iter().map(|StatusCodes { first, last }| match (first, last - first) {
+        (first, 0) => first.to_string(),
+        (class, 99) if class % 100 == 0 => format!("{}xx", class / 100),
+        _ => format!("{first}-{last}"),
+    });
     // A status serializes as its name.
     let name = |status| serde_json::to_value(status).ok()?.as_str().map(str::to_owned);
     let parts: Vec<_> = codes.chain(grpc_statuses.iter().filter_map(name)).collect();

@@ -103,8 +103,48 @@ fn what_cannot_be_a_cost_or_an_outcome_is_named_by_its_field() {
         ),
         (
             "algorithm: {leakyBucket: {maxWait: 1s}}, cost: {response: {header: a}}",
-            "cost",
+            "cost.response",
             "use another algorithm",
+        ),
+        (
+            "algorithm: {leakyBucket: {maxWait: 1s}}, cost: {request: {bodyBytes: {}}}",
+            "cost.request.bodyBytes",
+            "use another algorithm",
+        ),
+        (
+            "algorithm: {tokenBucket: {warmUp: {period: 1s}}}, countWhen: {statusCodes: ['401']}",
+            "countWhen",
+            "use another algorithm",
+        ),
+        (
+            "key: {parts: [{pathTemplate: {templates: [/a/*]}}]}",
+            "key.parts[0].pathTemplate.templates[0]",
+            "write a name",
+        ),
+        (
+            "key: {parts: [{pathTemplate: {templates: [/a/:b]}}]}",
+            "key.parts[0].pathTemplate.templates[0]",
+            "write a name",
+        ),
+        (
+            "key: {parts: [{pathTemplate: {templates: ['/a%20b/{c}']}}]}",
+            "key.parts[0].pathTemplate.templates[0]",
+            "write \"/a b/{c}\"",
+        ),
+        (
+            "key: {parts: [{pathTemplate: {templates: ['/a/{b}'], variable: c}}]}",
+            "key.parts[0].pathTemplate.templates[0]",
+            "has no segment {c}",
+        ),
+        (
+            "key: {parts: [{cel: {expression: 'size(request.path)'}}]}",
+            "key.parts[0].cel.expression",
+            "must be a string",
+        ),
+        (
+            "key: {parts: [{cel: {expression: 'request.host + request.path'}}]}",
+            "key.parts[0].cel.expression",
+            "a key can have several parts",
         ),
     ] {
         let problem = first_problem(fields).to_string();
@@ -132,6 +172,15 @@ fn costs_that_are_probably_not_intended_are_warned_of() {
             "cost: {request: {number: 7}}, tiers: [{name: t, when: 'request.host == \"a\"', rates: [{requests: 5, per: 1m}]}]",
             "tiers[0].rates[0]",
             "there is room for 5",
+        ),
+        ("cost: {response: {header: a}}", "cost.response.reserve", "is 1 if it is not set"),
+        ("cost: {request: {cel: 'int(request.headers[\"x\"])'}}", "cost.request.cel", "a client can send"),
+        ("cost: {request: {cel: '1 + 1'}}", "cost.request.cel", "the same for all requests"),
+        ("cost: {request: {number: 0}}", "cost.request.number", "counts no request"),
+        (
+            "algorithm: {gcra: {}}, cost: {request: {bodyBytes: {}}}",
+            "rates[0]",
+            "set `burst` to the largest cost",
         ),
         ("cost: {request: {header: x-cost}}", "cost.request.header", "a client can send"),
     ] {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT};
+use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT, IF_RANGE, RANGE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -150,8 +150,11 @@ impl Proxy {
             request.extensions_mut().insert(Arc::new(meter));
         }
         if held.charges.read_json() {
-            // A client must not hide the cost of its requests by a compression.
-            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            // A client must not hide the cost of its requests, by a compression or by asking for a part.
+            let headers = request.headers_mut();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            headers.remove(RANGE);
+            headers.remove(IF_RANGE);
         }
         let forwarded = if held.is_empty() {
             let forwarded = match client.protocol {

@@ -177,7 +177,7 @@ async fn a_slot_is_free_again_however_a_request_ends() {
             assert_eq!(denied.header("ratelimit-policy"), "\"l\";q=1;qu=\"concurrent-requests\"");
             assert_eq!(denied.header("ratelimit"), "\"l\";r=0");
             assert_eq!(denied.header("x-ratelimit-reset"), "");
-            assert!(denied.body.contains("Limit l admits 1 concurrent requests."), "{}", denied.body);
+            assert!(denied.body.contains("Limit l admits 1 concurrent request."), "{}", denied.body);
             if client_leaves {
                 drop(client);
                 application.finish_all().await;

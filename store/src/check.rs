@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::{Decision, KeyRegistry, Rate, Record};
+use sluice_limiter::{Decision, KeyRegistry, MAX_COUNT, Rate, Record};
 use smallvec::SmallVec;
 
 use crate::key_usage::KeyUsages;
@@ -121,8 +121,9 @@ pub struct Grant {
     pub response: CheckResponse,
 }
 
-/// A correction of an earlier charge, for a request that cost more or less than it was charged. It is not
-/// `Clone`, so that no charge is corrected twice.
+/// A correction of an earlier charge, for a request that cost more or less than it was charged. A refund goes to the slot that
+/// was charged. More cost is charged now, whether or not there is room: the slot, or even the record, may be gone by
+/// then. It is not `Clone`, so that no charge is corrected twice.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The limit that was charged.
@@ -144,6 +145,20 @@ pub type Records = SmallVec<[Record; 1]>;
 /// Decides a check at `now`. `stored` holds the records of each counter and is updated: charged everywhere if
 /// the check is admitted; otherwise only rolled to `now`, plus the denial where denials count.
 pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
+    decide_as(check, stored, now, false)
+}
+
+/// Charges a check at `now` as [`decide`] does, but whether or not there is room.
+pub fn charge(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
+    decide_as(check, stored, now, true)
+}
+
+pub(crate) fn decide_as(
+    check: &[Counter],
+    stored: &mut [Records],
+    now: u64,
+    is_forced: bool,
+) -> CheckResponse {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
         let before = std::mem::take(records);
@@ -155,7 +170,7 @@ pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckRespo
             records.push(record);
         }
     }
-    let admitted = rooms.iter().all(|&(_, room)| room);
+    let admitted = is_forced || rooms.iter().all(|&(_, room)| room);
     let mut rooms = rooms.into_iter();
     let mut decisions = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
@@ -185,7 +200,15 @@ pub fn was_rebased(before: &Record, after: &Record) -> bool {
     before.tag == after.tag && after.window < before.window && !empty
 }
 
-/// Corrects a counter's records at `now`. Rates without a record are skipped.
+impl Settlement {
+    /// Returns the counter to charge, if the request cost more than it was charged.
+    pub(crate) fn more(&self) -> Option<Counter> {
+        let cost = u64::try_from(self.delta).ok().filter(|cost| *cost > 0)?;
+        Some(Counter { limit: self.limit.clone(), key: self.key, cost: cost.min(MAX_COUNT) })
+    }
+}
+
+/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped.
 pub fn settle(settlement: &Settlement, stored: &mut [Record], now: u64) {
     for rate in &settlement.limit.rates {
         let phase = rate.phase(settlement.key.0);

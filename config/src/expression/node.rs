@@ -129,6 +129,33 @@ pub enum Operator {
     Remainder,
 }
 
+impl Expression {
+    /// Returns the largest integer that is written in the expression.
+    #[must_use]
+    pub fn largest_int(&self) -> Option<i64> {
+        let mut largest = None;
+        self.root.any(&mut |node| {
+            if let Node::Int(value) = node {
+                largest = largest.max(Some(*value));
+            }
+            false
+        });
+        largest
+    }
+
+    /// Reports whether a value is read that a client can choose: a header, a query parameter or a cookie.
+    #[must_use]
+    pub fn reads_fields(&self) -> bool {
+        self.root.any(&mut |node| matches!(node, Node::Field(_) | Node::HasField(_)))
+    }
+
+    /// Reports whether the value is the same for all requests.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        !self.root.any(&mut |node| matches!(node, Node::Field(_) | Node::HasField(_) | Node::Attribute(_)))
+    }
+}
+
 impl Node {
     /// Reports whether this part or one in it passes a test.
     pub fn any(&self, test: &mut impl FnMut(&Node) -> bool) -> bool {

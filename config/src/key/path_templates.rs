@@ -1,8 +1,10 @@
 //! Paths that a key tells apart by their template, or by one segment.
 
+use smallvec::SmallVec;
+
 use crate::matches::is_parameter;
 use crate::nack::Nack;
-use crate::path::{folded, normalize};
+use crate::path::{Readings, folded, normalize};
 
 /// The templates of a part of a key.
 #[derive(Debug)]
@@ -53,13 +55,27 @@ impl PathTemplates {
         Ok(Self { templates: templates.iter().map(template).collect::<Result<_, _>>()? })
     }
 
-    /// Passes the value for a path in its normal form to `read`: the first template that the path matches, or its segment.
-    pub(super) fn read<R>(&self, path: &str, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    /// Passes the value for a path to `read`: the first template that the path matches, or its segment. The normal form
+    /// decides, which is one for all spellings of a path. If it matches no template, any other reading that does decides: no
+    /// spelling leaves a limit.
+    pub(super) fn read<R>(&self, path: &Readings<'_>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let mut found = self.find(&path.normal());
+        if found.is_none() {
+            path.any(|reading| {
+                found = self.find(reading.text());
+                found.is_some()
+            });
+        }
+        found.map(|value| read(&value))
+    }
+
+    /// Returns the value for one reading of a path.
+    fn find(&self, path: &str) -> Option<SmallVec<[u8; 128]>> {
         let path = folded(path);
         let template = self.templates.iter().find(|template| template.matches(&path))?;
         match template.variable {
-            Some(at) => segments(&path).nth(at).map(read),
-            None => Some(read(template.text.as_bytes())),
+            Some(at) => segments(&path).nth(at).map(SmallVec::from_slice),
+            None => Some(SmallVec::from_slice(template.text.as_bytes())),
         }
     }
 }
@@ -91,7 +107,7 @@ mod tests {
     fn value(templates: &[&str], variable: Option<&str>, path: &str) -> Option<String> {
         let templates: Vec<_> = templates.iter().map(|&template| template.to_owned()).collect();
         let templates = PathTemplates::new(&templates, variable).unwrap();
-        templates.read(path, |value| String::from_utf8(value.to_vec()).unwrap())
+        templates.read(&Readings::of(path), |value| String::from_utf8(value.to_vec()).unwrap())
     }
 
     #[test]
@@ -108,6 +124,25 @@ mod tests {
             ("*", None),
         ] {
             assert_eq!(value(&templates, None, path).as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_leaves_its_template() {
+        let templates = ["/t/{tenant}/orders/{id}"];
+        for path in [
+            "/t/acme/orders/5",
+            "//t/acme/orders/5",
+            "///t//acme/orders/5",
+            "/t/acme/orders/5/",
+            "/t/%61cme/orders/5",
+            "/t/x/../acme/orders/5",
+            "/t/acme/orders/5%2f6",
+            "/t/acme/orders/5\\6",
+            "/t/acme/orders/5;x=1",
+        ] {
+            assert_eq!(value(&templates, Some("tenant"), path).as_deref(), Some("acme"), "{path}");
+            assert_eq!(value(&templates, None, path).as_deref(), Some(templates[0]), "{path}");
         }
     }
 

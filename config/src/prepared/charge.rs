@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::MAX_COUNT;
 
 use crate::expression::{PreparedExpression, Value};
@@ -18,14 +18,16 @@ use crate::request::RequestAttributes;
 pub enum CostUnit {
     /// Each request counts one.
     Requests,
+    /// Each request whose outcome counts is one.
+    CountedRequests,
     /// Requests count as many bytes as their bodies have.
     Bytes,
     /// Requests have any costs.
     Units,
 }
 
-/// Charge for a request whose cost cannot be read.
-const UNREADABLE: u64 = 1;
+/// Charge for a request whose cost is not in the header that should have it, or is unknown before its body has passed.
+const UNKNOWN: u64 = 1;
 
 /// The charge of a limit for a request.
 #[derive(Debug)]
@@ -41,7 +43,12 @@ enum RequestCharge {
     Number(u64),
     Header(HeaderName),
     BodyBytes,
-    Expression(PreparedExpression),
+    Expression {
+        expression: PreparedExpression,
+        /// The charge after an error: the largest number in the expression. A client can cause errors, and must not pay
+        /// less by that.
+        after_error: u64,
+    },
 }
 
 /// How the outcome of a request corrects its charge.
@@ -97,7 +104,9 @@ impl PreparedCharge {
             Some(RequestCost::Header(name)) => RequestCharge::Header(header(name)?),
             Some(RequestCost::BodyBytes) => RequestCharge::BodyBytes,
             Some(RequestCost::Expression(expression)) => {
-                RequestCharge::Expression(PreparedExpression::new(expression)?)
+                let after_error =
+                    u64::try_from(expression.largest_int().unwrap_or(0)).unwrap_or(0).max(UNKNOWN);
+                RequestCharge::Expression { expression: PreparedExpression::new(expression)?, after_error }
             }
         };
         let counts_request_body = matches!(request, RequestCharge::BodyBytes);
@@ -119,6 +128,7 @@ impl PreparedCharge {
         let response = self.settlement.as_ref().and_then(|terms| terms.response.as_ref());
         let counts_response = response.map(|response| matches!(response.source, ResponseSource::BodyBytes));
         match (&self.request, counts_response) {
+            _ if self.is_one && self.settlement.is_some() => CostUnit::CountedRequests,
             _ if self.is_one => CostUnit::Requests,
             (RequestCharge::BodyBytes, None | Some(true)) | (RequestCharge::Number(0), Some(true)) => {
                 CostUnit::Bytes
@@ -130,7 +140,7 @@ impl PreparedCharge {
     /// Reports whether the charge is an expression.
     #[must_use]
     pub fn has_expression(&self) -> bool {
-        matches!(self.request, RequestCharge::Expression(_))
+        matches!(self.request, RequestCharge::Expression { .. })
     }
 
     /// Returns how the outcome of a request corrects its charge, if it does.
@@ -151,10 +161,12 @@ impl PreparedCharge {
     ) -> u64 {
         let charge = match &self.request {
             RequestCharge::Number(number) => *number,
-            RequestCharge::Header(name) => integer(request.headers, name).unwrap_or(UNREADABLE),
+            RequestCharge::Header(name) => largest(request.headers, name).unwrap_or(UNKNOWN),
             // A body of unknown length is counted as it passes.
-            RequestCharge::BodyBytes => request.body_bytes.unwrap_or(UNREADABLE),
-            RequestCharge::Expression(expression) => evaluate(expression, request, path, address, errors),
+            RequestCharge::BodyBytes => request.body_bytes.unwrap_or(UNKNOWN),
+            RequestCharge::Expression { expression, after_error } => {
+                evaluate(expression, *after_error, request, path, address, errors)
+            }
         };
         charge.saturating_add(self.reserve).min(MAX_COUNT)
     }
@@ -163,6 +175,7 @@ impl PreparedCharge {
 /// Returns the largest value of an expression for any reading of the path, so that no spelling is cheaper than another.
 fn evaluate(
     expression: &PreparedExpression,
+    after_error: u64,
     request: &RequestAttributes<'_>,
     path: &Readings<'_>,
     mut address: impl FnMut() -> IpAddr,
@@ -175,7 +188,7 @@ fn evaluate(
             Ok(Value::Bool(_) | Value::Text(_)) | Err(_) => None,
         };
         has_error |= value.is_none();
-        largest = largest.max(value.unwrap_or(UNREADABLE));
+        largest = largest.max(value.unwrap_or(after_error));
     };
     if expression.reads_path() {
         path.any(|reading| {
@@ -226,11 +239,19 @@ fn header(name: &str) -> Result<HeaderName, Nack> {
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is not the name of a header")))
 }
 
+/// Returns the largest of the integers in the headers with a name: a client must not pay less by sending one more.
+fn largest(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    headers.get_all(name).iter().filter_map(number).max()
+}
+
 /// Returns the integer in a header. A header that is repeated has none: it is unknown which of its values counts.
 #[must_use]
 pub fn integer(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next().filter(|_| values.next().is_none())?;
+    values.next().filter(|_| values.next().is_none()).and_then(number)
+}
+
+fn number(value: &HeaderValue) -> Option<u64> {
     let text = value.to_str().ok()?.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // A number that does not fit is larger than any limit.
@@ -248,7 +269,7 @@ pub fn grpc_status(headers: &HeaderMap) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, Method};
+    use http::Method;
 
     use super::*;
 
@@ -298,11 +319,34 @@ mod tests {
             (&[("x-cost", "-5")], 1),
             (&[("x-cost", "+5")], 1),
             (&[("x-cost", "2.5")], 1),
-            (&[("x-cost", "25"), ("x-cost", "0")], 1),
+            (&[("x-cost", "25"), ("x-cost", "0"), ("x-cost", "x")], 25),
             (&[("x-cost", "99999999999999999999999999")], MAX_COUNT),
         ] {
             assert_eq!(charge(&by_header, headers, None), expected, "{headers:?}");
         }
+    }
+
+    #[test]
+    fn an_expression_without_a_value_costs_the_largest_number_in_it() {
+        use crate::expression::{Comparison, Expression, Field, Node};
+        let is_all = Node::Compare(
+            Comparison::Equal,
+            Box::new((Node::Field(Field::Query("export".to_owned())), Node::Text("all".to_owned()))),
+        );
+        let root = Node::If(Box::new((is_all, Node::Int(50), Node::Int(1))));
+        let expression = Expression { patterns: Vec::new(), root };
+        let prepared =
+            PreparedCharge::of(&cost(Some(RequestCost::Expression(expression)), None), None).unwrap();
+        let charge = |target: &str| {
+            let (uri, headers, peer) =
+                (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
+            let (method, body_bytes) = (&Method::GET, Some(0));
+            let request =
+                RequestAttributes { method, uri: &uri, headers: &headers, peer, proxied: None, body_bytes };
+            prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
+        };
+        let costs = ["/", "/?export=all", "/?export=all&export=all", "/?export=all&EXPORT=1"].map(charge);
+        assert_eq!(costs, [1, 50, 50, 50]);
     }
 
     #[test]

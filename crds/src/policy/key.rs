@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::key;
 use sluice_config::key::OnMissing;
 use sluice_config::matches::is_parameter;
+use sluice_config::path::normalize;
 
 use crate::compile::field::Field;
 use crate::expression::compile_text;
@@ -200,15 +201,22 @@ impl KeyPart {
 
 /// Checks a template, which must have a segment with the name of the variable.
 fn check_template(at: &Field<'_>, template: &str, variable: Option<&str>) {
-    let mut segments = template.split('/').filter(|segment| segment.contains(['{', '}']));
-    if let Some(segment) = segments.find(|segment| !is_parameter(segment)) {
+    let normal = normalize(template);
+    if normal != template && template.strip_suffix('/') != Some(&normal) {
         at.violation(format_args!(
-            "{segment:?} is not a name in braces, such as {{id}}, that is a whole segment"
+            "{template:?} is not how paths are compared, which is decoded and without empty or dot segments: write {normal:?}"
         ));
     }
-    if let Some(name) =
-        variable.filter(|name| !template.split('/').any(|segment| segment == format!("{{{name}}}")))
-    {
+    let has_sign = |segment: &&str| segment.contains(['{', '}', '*']) || segment.starts_with(':');
+    let mut segments = template.split('/').filter(has_sign);
+    if let Some(segment) = segments.find(|segment| !is_parameter(segment)) {
+        at.violation(format_args!(
+            "{segment:?} is not allowed: write a name of letters, digits and _ in braces, as in /v1/orders/{{id}}, for a \
+             whole segment"
+        ));
+    }
+    let is_named = |name: &str| template.split('/').any(|segment| segment == format!("{{{name}}}"));
+    if let Some(name) = variable.filter(|name| !is_named(name)) {
         at.violation(format_args!("has no segment {{{name}}}, which `variable` names"));
     }
 }

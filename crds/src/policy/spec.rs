@@ -263,7 +263,7 @@ impl RateLimitPolicySpec {
                         "no limit of this policy can be leased, so every request calls the store, as with \
                          Strict: leases are possible for hard limits whose sub-windows last 50ms or longer, and \
                          for tokenBucket and gcra with a period of 1s or longer and a burst that takes 200ms or \
-                         longer to fill",
+                         longer to fill, without cost, countWhen, countDenied and tiers with rates",
                     );
                 }
                 for (n, rates) in leased.into_iter().enumerate() {

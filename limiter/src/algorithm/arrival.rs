@@ -51,7 +51,7 @@ pub(crate) fn has_room(quota: Quota, record: &Record, now: u64, cost: u64, capac
 #[inline]
 pub(crate) fn charge(quota: Quota, record: &mut Record, now: u64, cost: u64) {
     if cost > 0 {
-        let after = ahead(record, now).plus(time_of(quota, cost), quota.requests.get());
+        let after = ahead(record, now).plus(capped(time_of(quota, cost)), quota.requests.get());
         set_tat(record, now + after.micros, after.rest);
     }
 }

@@ -139,7 +139,8 @@ impl Definition for Concurrency {
     }
 
     fn description(self, quota: Quota) -> String {
-        format!("admits {} concurrent requests", quota.requests.get())
+        let noun = if quota.requests.get() == 1 { "request" } else { "requests" };
+        format!("admits {} concurrent {noun}", quota.requests.get())
     }
 
     fn notes(self, _quota: Quota) -> Vec<String> {

@@ -140,7 +140,7 @@ impl Definition for WarmUp {
         let wait = curve.wait(stored, cost);
         let left = (stored - stored.min(cost)) * curve.cool_down * UNITS as f64;
         record.current = left.floor() as u64;
-        let free = next_free(record) + (wait * UNITS as f64).floor() as u64;
+        let free = next_free(record).saturating_add((wait * UNITS as f64).floor() as u64);
         set_next_free(record, free);
     }
 

@@ -53,7 +53,8 @@ impl Rate {
     #[inline]
     pub fn charge_denied(&self, mut record: Record, now: u64, cost: u64) -> Record {
         if self.count_denied {
-            let cost = cost.max(1);
+            // One request alone must not deny all others for longer than the rate takes to recover.
+            let cost = cost.clamp(1, self.requests.get().max(1));
             dispatch!(self.algorithm, definition => definition.charge(self.quota(), &mut record, now, cost));
         }
         record

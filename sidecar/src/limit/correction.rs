@@ -6,12 +6,15 @@ use sluice_limiter::MAX_COUNT;
 use sluice_store::{PlannedCounter, Reservation, StoreError, StoreHealth};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
 
 use crate::config::limiter_handle::LimiterHandle;
 
 /// Longest time for which a correction waits for a store that does not answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Longest time for which a worker that ends waits for its corrections.
+const LONGEST_END: Duration = Duration::from_secs(2);
 /// Interval at which the health of such a store is read.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -26,6 +29,26 @@ pub(crate) struct Correction {
     reservation: Reservation,
     /// Additional cost; negative for a refund.
     delta: i64,
+}
+
+thread_local! {
+    /// The corrections that tasks of this worker make.
+    static RUNNING: TaskTracker = TaskTracker::new();
+}
+
+/// Runs a future that makes a correction. [`finish`] waits for it.
+pub(crate) fn spawn(correction: impl Future<Output = ()> + Send + 'static) {
+    // Without a runtime the process is about to end.
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(RUNNING.with(|running| running.track_future(correction)));
+    }
+}
+
+/// Waits for the corrections of this worker, for a limited time.
+pub(crate) async fn finish() {
+    let running = RUNNING.with(Clone::clone);
+    running.close();
+    let _ = timeout(LONGEST_END, running.wait()).await;
 }
 
 impl Correction {
@@ -51,13 +74,11 @@ impl Correction {
         if self.is_nothing() {
             return;
         }
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // Without an answer the charge may stay, as if the request had been admitted.
-                let _ = self.apply().await;
-                drop(after);
-            });
-        }
+        spawn(async move {
+            // Without an answer the charge may stay, as if the request had been admitted.
+            let _ = self.apply().await;
+            drop(after);
+        });
     }
 
     /// Reports whether there is nothing to correct.
@@ -65,22 +86,28 @@ impl Correction {
         self.reservation == Reservation::Nothing || self.delta == 0
     }
 
-    /// Makes the correction. It waits for a store that does not answer, and is then sent once: sent twice, it could be
-    /// made twice.
+    /// Makes the correction. It waits for a store that does not answer, or whose queue is full, and is then sent once: sent
+    /// twice, it could be made twice.
     ///
     /// # Errors
     /// The store did not answer. The correction may or may not have been made.
     pub(crate) async fn apply(self) -> Result<(), StoreError> {
-        if let StoreHealth::Failing(fault) = self.limiter.health()
-            && self.is_in_store()
-        {
-            let _waiting = WAITING.try_acquire().map_err(|_| StoreError::Unavailable(fault))?;
-            let until = Instant::now() + LONGEST_WAIT;
-            while matches!(self.limiter.health(), StoreHealth::Failing(_)) && Instant::now() < until {
-                sleep(HEALTH_INTERVAL).await;
+        let until = Instant::now() + LONGEST_WAIT;
+        let mut waiting = None;
+        loop {
+            let is_failing = matches!(self.limiter.health(), StoreHealth::Failing(_)) && self.is_in_store();
+            if !is_failing || Instant::now() >= until {
+                match self.limiter.settle(&self.counter, self.reservation, self.delta).await {
+                    // It has not been sent.
+                    Err(StoreError::Overloaded) if Instant::now() < until => {}
+                    result => return result,
+                }
             }
+            if waiting.is_none() {
+                waiting = Some(WAITING.try_acquire().map_err(|_| StoreError::Overloaded)?);
+            }
+            sleep(HEALTH_INTERVAL).await;
         }
-        self.limiter.settle(&self.counter, self.reservation, self.delta).await
     }
 
     fn is_in_store(&self) -> bool {

@@ -86,8 +86,8 @@ impl Collector for KeyUsages {
 
 impl Collector for ExpressionErrors {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Requests for which a condition in CEL had an error since the policy was last changed. After an error a limit \
-                    applies, and so does a tier with deny; another tier does not";
+        let help = "Requests for which an expression in CEL had an error since the policy was last changed: a condition, a cost or a \
+                    part of a key. After an error a limit applies, and so does a tier with deny; another tier does not";
         let metric = ("expression_errors", help, MetricType::Counter);
         self.0.encode(encoder, metric, |errors| ConstCounter::new(errors.load(Ordering::Relaxed)))
     }

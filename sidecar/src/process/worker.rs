@@ -16,6 +16,7 @@ use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::Acceptor;
 use crate::inbound::table::ConnectionTable;
+use crate::limit::correction;
 use crate::metrics::registry::Metrics;
 use crate::proxy::Proxy;
 use crate::respond::reveal::Reveal;
@@ -118,6 +119,8 @@ impl Work {
             let connections = connections.len();
             tracing::warn!(connections, "the grace period is over, closing the remaining connections");
         }
+        // The requests that have just ended are settled.
+        correction::finish().await;
         if let Role::Main { others } = role {
             others.close();
             // The other workers have the same deadline.

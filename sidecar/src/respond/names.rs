@@ -74,7 +74,7 @@ impl RateName {
                 if millis.is_multiple_of(1000) { format!(";w={}", millis / 1000) } else { String::new() };
             // Draft-ietf-httpapi-ratelimit-headers has a name for bytes, and none for other units.
             let quota_unit = match unit {
-                CostUnit::Requests | CostUnit::Units => "",
+                CostUnit::Requests | CostUnit::CountedRequests | CostUnit::Units => "",
                 CostUnit::Bytes => ";qu=\"content-bytes\"",
             };
             format!("{item};q={requests}{window}{quota_unit}")
@@ -82,6 +82,7 @@ impl RateName {
         let exception = exception.map(|exception| format!(" ({exception})")).unwrap_or_default();
         let description = match unit {
             CostUnit::Requests => rate.description(),
+            CostUnit::CountedRequests => rate.description().replacen(" request", " counted request", 1),
             CostUnit::Bytes => rate.description().replacen(" request", " byte", 1),
             CostUnit::Units => rate.description().replacen(" request", " unit", 1),
         };

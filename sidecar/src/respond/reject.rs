@@ -74,7 +74,8 @@ impl ResponseFormat {
             policy: &policy.name,
             limit: &names.limit,
             requests: decision.limit,
-            period: decision.period,
+            // That of slots is the length of their leases.
+            period: if names.has_reset { decision.period } else { 0 },
             wait,
             renewal: wait.map(|seconds| time(format, at, seconds * 1_000_000)),
         };

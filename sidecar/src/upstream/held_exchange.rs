@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 
-use http::Response;
+use http::{Response, StatusCode};
 use sluice_limiter::adaptive::SampleOutcome;
 use tokio::sync::oneshot;
 
 use crate::limit::held::Held;
+use crate::limit::settle::Charges;
 use crate::limit::slots::Slot;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::forward::{ForwardError, Forwarded, sample_outcome};
@@ -72,7 +73,13 @@ pub(crate) fn release_at_end(
     held.forwarded(sample_outcome(&forwarded));
     if !held.charges.is_empty() {
         match &forwarded {
-            Ok(response) => held.charges.head(response.status(), response.headers()),
+            Ok(response) => {
+                held.charges.head(response.status(), response.headers());
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    // Nothing of what follows is a response: it ends here as one that is broken off.
+                    held.charges = Charges::default();
+                }
+            }
             Err(error) => held.charges.no_response(error.no_response()),
         }
     }

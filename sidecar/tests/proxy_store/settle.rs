@@ -14,6 +14,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sluice_config::PreparedPolicy;
 use sluice_config::message::Replica;
+use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
 use tokio::net::TcpListener;
 
@@ -215,9 +216,9 @@ async fn nothing_leaks_when_clients_leave_at_every_stage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_never_exceed_the_limit_while_redis_dies() {
-    const MOST: u64 = 1_000;
+    const MOST: u64 = 10_000;
     const DEATHS: u64 = 3;
-    let mut storm = Storm::start(MOST, Traffic { aborted: 20, failing: 20 }).await;
+    let mut storm = Storm::start(MOST, Traffic { aborted: 20, failing: 60 }).await;
     for _ in 0..DEATHS {
         storm.admit(300).await;
         storm.restart_redis().await;
@@ -233,4 +234,79 @@ async fn failures_never_exceed_the_limit_while_redis_dies() {
     // Each client has at most one request on its way when Redis dies, and one settlement.
     let on_their_way = DEATHS * CLIENTS as u64 * 2;
     assert!(counted + left + on_their_way >= MOST, "{counted} counted, {left} left");
+}
+
+/// Starts an application whose responses have this cost.
+async fn expensive(cost: u64) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = service_fn(move |_: Request<Incoming>| async move {
+                let response = Response::builder().header("x-cost", cost);
+                Ok::<_, std::convert::Infallible>(response.body(Full::<Bytes>::default()).unwrap())
+            });
+            tokio::spawn(async move {
+                let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_cost_is_charged_although_nothing_of_the_request_is_in_the_store() {
+    let redis = Redis::start(&[]);
+    let application = expensive(15_000).await;
+    for (n, algorithm) in [
+        r#"{"slidingWindowCounter":{"subWindows":1,"bound":"Estimate"}}"#,
+        r#"{"fixedWindow":"FirstRequest"}"#,
+        r#"{"tokenBucket":{"burst":20000}}"#,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for store in [StoreChoice::Memory, redis_at(&redis.url())] {
+            let policy = prepare(&format!(
+                r#"{{"namespace":"shop","name":"p{n}","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
+                "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
+                    "base":[{{"requests":20000,"periodMillis":{YEAR},"algorithm":{algorithm}}}],
+                    "cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":0}}}}}}}}}}]}}"#
+            ));
+            let (sidecar, _) = sidecar(application);
+            publish(&sidecar, &store, &[policy]);
+            until_healthy(&sidecar, true).await;
+            // Each request is admitted for nothing, and costs more than half of the limit in the end.
+            assert_eq!(get(sidecar.addresses()[0], "").await.status, 200, "{algorithm}");
+            eventually("the limit is used up", || async {
+                get(sidecar.addresses()[0], "").await.status == 429
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sidecar_that_ends_settles_its_requests_first() {
+    let redis = Redis::start(&[]);
+    let (application, _) = logins().await;
+    let start = async || {
+        let (pod, _) = sidecar(application);
+        publish(&pod, &redis_at(&redis.url()), &[policy(100)]);
+        until_healthy(&pod, true).await;
+        pod
+    };
+    let first = start().await;
+    for _ in 0..50 {
+        assert_eq!(get(first.addresses()[0], "").await.status, 200);
+    }
+    first.shutdown(std::time::Duration::ZERO, std::time::Duration::from_secs(30)).await;
+    let second = start().await;
+    let response = get(second.addresses()[0], "").await;
+    assert!(
+        response.header("ratelimit").starts_with("\"l\";r=99;"),
+        "the request itself is counted: {response:?}"
+    );
 }

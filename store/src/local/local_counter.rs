@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::{Rate, Record};
+use sluice_limiter::{MAX_COUNT, Rate, Record};
 use smallvec::SmallVec;
 
 use super::last_known_usage::{KnownUsage, MAX_KNOWN_RATES};
 use super::local_limit::local_limit;
 use super::replica::Replica;
 use super::replicas::RateReplicas;
-use crate::check::{KeyHash, LimitSpec, Records};
+use crate::check::{Counter, KeyHash, LimitSpec, Records, charge};
 use crate::limiter::plan::LimitPlan;
 
 /// The counter of one key, limited by this replica's share.
@@ -100,8 +100,16 @@ impl LocalCounter {
         }
     }
 
-    /// Corrects what was admitted here at `charged`.
+    /// Corrects what was admitted here at `charged`. More cost is charged now.
     pub(super) fn correct(&mut self, charged: u64, delta: i64, now: u64) {
+        if let Some(cost) = u64::try_from(delta).ok().filter(|cost| *cost > 0) {
+            let counter = Counter { limit: self.limit.clone(), key: self.key, cost: cost.min(MAX_COUNT) };
+            let mut records = [std::mem::take(&mut self.records)];
+            charge(&[counter], &mut records, now);
+            [self.records] = records;
+            self.admitted(now, cost);
+            return;
+        }
         for records in [&mut self.records, &mut self.unflushed] {
             for (rate, stored) in self.limit.rates.iter().zip(records.iter_mut()) {
                 let phase = rate.phase(self.key.0);

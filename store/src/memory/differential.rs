@@ -15,7 +15,7 @@ use sluice_limiter::{
 use super::MemoryStore;
 use super::store::shard_of;
 use crate::check::{
-    CheckResponse, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide, settle,
+    CheckResponse, Counter, KeyHash, LimitSpec, MAX_RATES, Records, Settlement, decide_as, settle,
 };
 use crate::clock::Clock;
 
@@ -144,10 +144,14 @@ impl Model {
     }
 
     fn check(&mut self, check: &[Counter], now: u64) -> CheckResponse {
+        self.decide(check, now, false)
+    }
+
+    fn decide(&mut self, check: &[Counter], now: u64, is_forced: bool) -> CheckResponse {
         let taken: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
         let all = |(_, own, others): &(bool, Records, Records)| own.iter().chain(others).cloned().collect();
         let mut records: Vec<Records> = taken.iter().map(all).collect();
-        let response = decide(check, &mut records, now);
+        let response = decide_as(check, &mut records, now, is_forced);
         for ((counter, own), (exists, _, others)) in check.iter().zip(records).zip(taken) {
             if response.admitted || exists || counter.limit.counts_denied() {
                 self.put(&counter.limit, counter.key, own, others, now);
@@ -165,6 +169,10 @@ impl Model {
     }
 
     fn settle(&mut self, settlement: &Settlement, now: u64) {
+        if let Some(counter) = settlement.more() {
+            self.decide(&[counter], now, true);
+            return;
+        }
         let (exists, mut own, others) = self.take(&settlement.limit, settlement.key);
         if exists {
             settle(settlement, &mut own, now);
@@ -271,7 +279,7 @@ proptest! {
                 Step::Settle(charge, delta) => if let Some(n) = charge.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
                     let settlement = Settlement { limit, key, charged, delta, overflowed: false };
-                    store.settle_key_at(&settlement, key.0, now);
+                    store.settle_at(&settlement, now);
                     model.settle(&settlement, now);
                 }
             }

@@ -11,7 +11,7 @@ use super::key_registries::usage;
 use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
-use crate::check::{CheckResponse, Counter, Records, Settlement, decide, settle};
+use crate::check::{CheckResponse, Counter, Records, Settlement, decide_as, settle};
 use crate::key_usage::KeyUsages;
 
 /// Locked shards with their numbers.
@@ -71,8 +71,17 @@ impl MemoryStore {
         Some((decision, self.registries.replace(limit, before, after, now)))
     }
 
+    /// Charges a check, whether or not there is room.
+    pub(super) fn charge(&self, check: &[Counter], now: u64) -> CheckResponse {
+        self.decide_all(check, now, true)
+    }
+
     /// Decides any check.
     fn check_all(&self, check: &[Counter], now: u64) -> CheckResponse {
+        self.decide_all(check, now, false)
+    }
+
+    fn decide_all(&self, check: &[Counter], now: u64, is_forced: bool) -> CheckResponse {
         let mut ids: SmallVec<[CounterId; 4]> =
             check.iter().map(|counter| counter.limit.prepared.id(counter.key.0)).collect();
         let mut overflowed: SmallVec<[bool; 4]> = smallvec![false; ids.len()];
@@ -105,9 +114,10 @@ impl MemoryStore {
                 continue;
             }
             let (mut response, new) = match MergedCheck::new(check, &ids) {
-                None => self.decide_locked(&mut locked, check, &ids, now),
+                None => self.decide_locked(&mut locked, check, &ids, (now, is_forced)),
                 Some(merged) => {
-                    let (response, new) = self.decide_locked(&mut locked, &merged.check, &merged.ids, now);
+                    let (response, new) =
+                        self.decide_locked(&mut locked, &merged.check, &merged.ids, (now, is_forced));
                     (merged.expand(&response), new)
                 }
             };
@@ -119,8 +129,8 @@ impl MemoryStore {
         }
     }
 
-    /// Corrects a counter. Returns false if it does not exist.
-    pub(super) fn settle_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> bool {
+    /// Refunds a part of a charge. Returns false if the counter does not exist.
+    pub(super) fn refund_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> bool {
         let limit = &settlement.limit;
         let id = limit.prepared.id(key);
         let mut shard = self.lock(shard_of(id));
@@ -144,7 +154,7 @@ impl MemoryStore {
         locked: &mut LockedShards<'_>,
         check: &[Counter],
         ids: &[CounterId],
-        now: u64,
+        (now, is_forced): (u64, bool),
     ) -> (CheckResponse, usize) {
         let taken = ids.iter().zip(check).map(|(&id, counter)| {
             shard(locked, id).map(|shard| shard.take(id, &counter.limit)).unwrap_or_default()
@@ -156,7 +166,7 @@ impl MemoryStore {
             // After an edit, the records of the former rates determine what the new ones start with.
             records.extend(stored.others().iter().cloned());
         }
-        let mut response = decide(check, &mut records, now);
+        let mut response = decide_as(check, &mut records, now, is_forced);
         let (mut new, mut usages) = (0, KeyUsages::default());
         let counters = ids.iter().zip(check).zip(records).zip(stored).zip(expiries).enumerate();
         for (n, ((((&id, counter), records), stored), before)) in counters {

@@ -81,14 +81,19 @@ impl MemoryStore {
         self.check_any(check, now)
     }
 
-    /// Corrects a charge, also if the overflow counter was charged. A counter that has been removed stays removed; an additional charge then goes to
-    /// its limit's overflow counter, which may be the one that was charged.
+    /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
+    /// counter that has been removed has no effect.
     pub fn settle(&self, settlement: &Settlement) {
-        let now = self.clock.now();
-        if settlement.overflowed
-            || !self.settle_key_at(settlement, settlement.key.0, now) && settlement.delta > 0
-        {
-            self.settle_key_at(settlement, OVERFLOW, now);
+        self.settle_at(settlement, self.clock.now());
+    }
+
+    pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) {
+        match settlement.more() {
+            Some(counter) => drop(self.charge(&[counter], now)),
+            None => {
+                let key = if settlement.overflowed { OVERFLOW } else { settlement.key.0 };
+                self.refund_key_at(settlement, key, now);
+            }
         }
     }
 

@@ -279,10 +279,12 @@ fn store_settles_charges() {
     assert_eq!(left(1), 100, "never below zero usage");
     clock.advance(200_000);
     settle(1, at, 50);
-    assert_eq!(left(1), 100, "a removed counter stays removed");
+    assert_eq!(left(1), 50, "more cost is charged now, although the counter had been removed");
+    settle(1, at, -50);
+    assert_eq!(left(1), 50, "a refund of an earlier window has no effect");
 
-    settle(5, at, 50);
-    assert_eq!(store.keys(), 1, "and an unknown counter is not created");
+    settle(5, at, -50);
+    assert_eq!(store.keys(), 1, "and creates no counter");
     assert!(charge(2).0 && charge(3).0, "the second key has no room");
     let (_, at) = charge(4);
     assert_eq!(left(3), 80);

@@ -111,8 +111,11 @@ impl RedisStore {
     /// # Errors
     /// See [`RedisStore::check`].
     pub async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
-        let limit = settlement.limit.clone();
-        self.send(settlement.key, &limit, |caller| Operation::Settle(settlement, caller)).await
+        let (key, limit) = (settlement.key, settlement.limit.clone());
+        match settlement.more() {
+            Some(counter) => self.send(key, &limit, |caller| Operation::Charge(counter, caller)).await,
+            None => self.send(key, &limit, |caller| Operation::Settle(settlement, caller)).await,
+        }
     }
 
     /// Sends an operation on a single counter and waits for its result.

@@ -113,8 +113,13 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
     let mut operations = vec![];
     for entry in entries {
         match entry {
-            BatchEntry::Check { counters, callers } => {
-                operations.extend([1, counters.len() as u64, *callers]);
+            BatchEntry::Check { .. } | BatchEntry::Charge(_) => {
+                let (operation, counters, callers) = match entry {
+                    BatchEntry::Check { counters, callers } => (1, &counters[..], *callers),
+                    BatchEntry::Charge(counter) => (3, std::slice::from_ref(counter), 1),
+                    BatchEntry::Settle(_) => unreachable!("it is matched below"),
+                };
+                operations.extend([operation, counters.len() as u64, callers]);
                 for counter in counters {
                     let index = index_of(&mut names, name(&counter.limit, counter.key));
                     operations.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);

@@ -53,7 +53,7 @@ pub struct SlidingWindowCounter {
     ///   only subWindows/(subWindows+1) of it.
     #[serde(default)]
     pub bound: Bound,
-    /// If true, denied requests count as well: a client that keeps sending stays denied until it sends less. Default: false.
+    /// If true, denied requests count as well: a client that keeps sending faster than the rate stays denied. Default: false.
     #[serde(default)]
     pub count_denied: bool,
 }

@@ -6,9 +6,13 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy::{self as compiled, GrpcStatus, StatusCodes};
 use sluice_limiter as limiter;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, TokenBucket};
 use crate::compile::field::{Field, number};
 use crate::expression::compile_cost;
+
+/// The warning of a cost that a client can choose.
+const CHOSEN: &str = "a client can send these values too, and so choose its cost: let a proxy in front of the pods set them, or \
+                      remove them from what clients send";
 
 /// The cost of a request: how much of the limit it uses. Default: 1. At least one of request and response is required; the sum
 /// is charged. Costs are integers from 0 to 1099511627776 (2^40).
@@ -30,14 +34,15 @@ pub struct Cost {
 pub enum RequestCost {
     /// One cost for all requests.
     Number(#[schemars(range(min = 0, max = 1_099_511_627_776i64))] i64),
-    /// Name of a header with the cost. A header that is absent, repeated or no integer is a cost of 1. A client can send the
-    /// header too: a proxy in front of the pods has to set or remove it.
+    /// Name of a header with the cost. A header that is absent, repeated or no integer from 0 is a cost of 1. A client can send
+    /// the header too: a proxy in front of the pods has to set or remove it.
     Header(#[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))] String),
     /// The length of the body in bytes. If the request has no Content-Length, 1 is charged first, and the length when the
     /// body has passed.
     BodyBytes(BodyBytes),
     /// Expression in CEL whose value is an int. Put it in single quotes. After an error, or if the value is negative, the cost
-    /// is 1. If applications understand a path in different ways, the largest value counts.
+    /// is the largest number that is written in the expression, and at least 1: a client can cause an error. If applications
+    /// understand a path in different ways, the largest value counts.
     Cel(#[schemars(length(min = 1, max = 1024))] String),
 }
 
@@ -63,8 +68,8 @@ pub enum ResponseCostSource {
     /// Name of a header of the response with the cost.
     Header(#[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))] String),
     /// Field in the JSON of the body whose number is the cost, such as usage.total_tokens: up to 8 names with dots between
-    /// them. In a stream of events (text/event-stream) or of lines, the last such number counts. The body is not delayed. The
-    /// application is asked to send it without compression.
+    /// them. In a stream of events (text/event-stream), of lines or of the objects of a list, the last such number counts. The
+    /// body is not delayed. The application is asked to send it without compression, and as a whole.
     JsonField(
         #[schemars(
             length(min = 1, max = 256),
@@ -125,15 +130,19 @@ impl RequestCost {
         Some(match self {
             Self::Number(cost) => compiled::RequestCost::Number(number(*cost)),
             Self::Header(name) => {
-                at.at("header").warning(
-                    "a client can send this header too, and so choose its cost: let a proxy in front of the pods set it, or \
-                     remove it from what clients send",
-                );
+                at.at("header").warning(CHOSEN);
                 compiled::RequestCost::Header(name.to_ascii_lowercase())
             }
             Self::BodyBytes(BodyBytes {}) => compiled::RequestCost::BodyBytes,
             Self::Cel(text) => {
-                compiled::RequestCost::Expression(at.at("cel").expression(text, compile_cost)?)
+                let at = at.at("cel");
+                let expression = at.expression(text, compile_cost)?;
+                if expression.is_constant() {
+                    at.warning("is the same for all requests: write `number`");
+                } else if expression.reads_fields() {
+                    at.warning(CHOSEN);
+                }
+                compiled::RequestCost::Expression(expression)
             }
         })
     }
@@ -153,10 +162,20 @@ impl ResponseCost {
             }
             ResponseCostSource::BodyBytes(BodyBytes {}) => compiled::ResponseCostSource::BodyBytes,
         };
+        if let ResponseCostSource::JsonField(path) = &self.source
+            && let Some(rest) = path.strip_prefix("$.")
+        {
+            at.at("jsonField").violation(format_args!("begins with `$.`: write {rest}"));
+        }
         let reserve = number(self.reserve.unwrap_or(1));
         if reserve == 0 {
             at.at("reserve").warning(
                 "admits any number of requests at the same time while 1 is left: set it to what a request usually costs",
+            );
+        } else if self.reserve.is_none() {
+            at.at("reserve").warning(
+                "is 1 if it is not set, so requests at the same time can use far more than the limit: set it to what a \
+                 request usually costs",
             );
         }
         compiled::ResponseCost { source, reserve }
@@ -199,6 +218,9 @@ pub(crate) fn check(
         });
     let delayed = match algorithm {
         Algorithm::LeakyBucket(_) => Some("leakyBucket has already let later requests wait for their turn"),
+        Algorithm::TokenBucket(TokenBucket { warm_up: Some(_), .. }) => {
+            Some("warmUp has already delayed the next request by it")
+        }
         Algorithm::SlidingWindowCounter(_)
         | Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindowLog(_)
@@ -206,10 +228,21 @@ pub(crate) fn check(
         | Algorithm::Gcra(_) => None,
     };
     if let Some(reason) = delayed.filter(|_| settles) {
-        let field = if rates.count_when.is_some() { "countWhen" } else { "cost" };
+        let field = match &rates.cost {
+            _ if rates.count_when.is_some() => "countWhen",
+            Some(compiled::Cost { response: Some(_), .. }) => "cost.response",
+            Some(_) | None => "cost.request.bodyBytes",
+        };
         at.at(field).violation(format_args!(
             "corrects a charge after the response, and {reason}: use another algorithm"
         ));
+    }
+    let is_constant =
+        rates.cost.as_ref().is_none_or(|cost| cost.constant().is_some() && cost.response.is_none());
+    if rates.cost.as_ref().and_then(compiled::Cost::constant) == Some(0)
+        && rates.cost.as_ref().is_some_and(|cost| cost.response.is_none())
+    {
+        at.at("cost.request.number").warning("counts no request, so the limit never denies one");
     }
     let constant = rates.cost.as_ref().and_then(compiled::Cost::constant).unwrap_or(0);
     for (at_list, rates) in at_rates {
@@ -219,6 +252,11 @@ pub(crate) fn check(
                 at_list.entry(n).warning(format_args!(
                     "denies every request: each costs {constant}, and there is room for {capacity}"
                 ));
+            } else if !is_constant && capacity == 1 && rate.requests.get() > 1 {
+                at_list.entry(n).warning(
+                    "denies every request that costs more than 1, because its burst is 1: set `burst` to the largest cost \
+                     of a request",
+                );
             }
         }
     }

@@ -9,7 +9,8 @@ use crate::duration;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Rate {
-    /// Number of requests that are admitted per period, 0 to 1099511627776 (2^40). 0 denies every request.
+    /// Number of requests that are admitted per period, or of units if the limit has a cost, 0 to 1099511627776 (2^40). 0 denies
+    /// every request.
     #[schemars(range(min = 0, max = 1_099_511_627_776i64))]
     pub requests: i64,
     /// Length of the period: a duration such as 500ms, 10s, 1m or 1h30m, from 1ms to 8784h (366 days).

@@ -7,14 +7,13 @@ use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 use sluice_config::prepared::charge::SettlementTerms;
 use sluice_store::{PlannedCounter, Reservation};
-use tokio::runtime::Handle;
 
 use super::observation::{NoResponse, Observation, Observed};
 use super::upload::{Upload, UploadMeter};
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
-use crate::limit::correction::Correction;
+use crate::limit::correction::{self, Correction};
 use crate::metrics::settlements::SettlementMetrics;
 
 /// The charges of an admitted request that its outcome corrects. Dropping them settles them as they are: refunded before
@@ -180,11 +179,8 @@ impl Charge {
         if observed.is_missing {
             charged.metrics.missing.inc();
         }
-        // Without a runtime the process is about to end.
-        if let Ok(runtime) = Handle::try_current() {
-            let reserve = self.terms.response.as_ref().map_or(0, |response| response.reserve);
-            runtime.spawn(charged.settle(observed, reserve));
-        }
+        let reserve = self.terms.response.as_ref().map_or(0, |response| response.reserve);
+        correction::spawn(charged.settle(observed, reserve));
     }
 }
 

@@ -115,6 +115,8 @@ impl JsonField {
                 self.state = State::String(self.next_name().map(|_| 0));
             }
             b':' => self.is_value = std::mem::take(&mut self.is_name),
+            // The objects of a list at the top follow one another like those of a stream.
+            b'[' | b']' if self.depth == 0 => {}
             b'{' | b'[' => {
                 let is_on_path = if self.depth == 0 {
                     byte == b'{'
@@ -279,7 +281,11 @@ mod tests {
             assert_eq!(value(text), expected, "{text}");
         }
         assert_eq!(find("n", &[b"{\"n\":12"]), Some(12), "a body that ends early");
-        assert_eq!(find("n", &[b"[{\"n\":1}]"]), None);
+        assert_eq!(
+            find("n", &[b"[{\"n\":1},\n{\"n\":2},{\"m\":[{\"n\":3}]}]"]),
+            Some(2),
+            "a list is a stream"
+        );
     }
 
     #[test]
@@ -315,6 +321,11 @@ mod tests {
         })
     }
 
+    /// Returns the values of lists at the top.
+    fn roots(value: &Value) -> Vec<&Value> {
+        value.as_array().map_or_else(|| vec![value], |list| list.iter().flat_map(roots).collect())
+    }
+
     proptest! {
         /// Compares with a parser that reads the whole text.
         #[test]
@@ -322,8 +333,11 @@ mod tests {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
             let text = text.unwrap();
             let parts: Vec<_> = text.as_bytes().chunks(size).collect();
-            let mut names = at.split('.');
-            let parsed = names.try_fold(&value, |value, name| value.as_object()?.get(name));
+            let parsed = roots(&value).into_iter().rev().find_map(|object| {
+                let mut names = at.split('.');
+                let found = names.try_fold(object, |value, name| value.as_object()?.get(name));
+                found.filter(|found| found.as_f64().is_some_and(|number| number >= 0.0))
+            });
             let expected = parsed.and_then(Value::as_f64).filter(|number| *number >= 0.0);
             let expected = expected.map(|number| number.ceil().min(MAX_COUNT as f64) as u64);
             prop_assert_eq!(find(&at, &parts), expected, "{} in {}", at, json!(text));

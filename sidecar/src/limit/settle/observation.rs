@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Frame;
-use sluice_config::prepared::charge::{GRPC_STATUS, ResponseSource, SettlementTerms, grpc_status, integer};
+use sluice_config::prepared::charge::{ResponseSource, SettlementTerms, grpc_status, integer};
 
 use super::json_field::{EventData, JsonField};
 
@@ -70,14 +70,12 @@ impl Observation {
     pub(super) fn head(&mut self, terms: &SettlementTerms, status: StatusCode, headers: &HeaderMap) {
         if let Some(outcomes) = &terms.count_when {
             let by_code = outcomes.has_status_code(status.as_u16());
-            let is_later =
-                terms.reads_grpc_status() && is_grpc(headers) && !headers.contains_key(GRPC_STATUS);
-            let of_grpc = grpc_status(headers).filter(|_| is_grpc(headers));
-            self.counts = match of_grpc {
+            // A call without a message has its status in the head. A status that cannot be read is unknown.
+            self.counts = match grpc_status(headers) {
                 _ if by_code => Some(true),
+                _ if !terms.reads_grpc_status() || !is_grpc(headers) => Some(false),
                 Some(status) => Some(outcomes.has_grpc_status(status)),
-                None if is_later => None,
-                None => Some(false),
+                None => None,
             };
         }
         if let Some(response) = &terms.response {
@@ -179,6 +177,7 @@ fn known(cost: Option<u64>) -> ResponseCost {
     cost.map_or(ResponseCost::Missing, ResponseCost::Known)
 }
 
+/// Reports whether a response is one of gRPC. That of gRPC-Web has its status in the body.
 fn is_grpc(headers: &HeaderMap) -> bool {
     has_content_type(headers, b"application/grpc")
 }
@@ -187,7 +186,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 fn has_content_type(headers: &HeaderMap, name: &[u8]) -> bool {
     let content = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
     content.split_at_checked(name.len()).is_some_and(|(start, rest)| {
-        start.eq_ignore_ascii_case(name) && !rest.first().is_some_and(u8::is_ascii_alphanumeric)
+        start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
     })
 }
 

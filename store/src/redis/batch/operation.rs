@@ -28,17 +28,19 @@ pub(crate) enum Operation {
     Check(CheckRequest, Responder<CheckResponse>),
     /// Charges a counter's cost up to this many times, as far as there is room.
     Acquire(Counter, u64, Responder<Grant>),
-    /// Corrects a charge.
+    /// Refunds a part of a charge.
     Settle(Settlement, Responder<()>),
+    /// Charges a counter, whether or not there is room.
+    Charge(Counter, Responder<()>),
 }
 
 impl PendingOperation {
-    /// Reports whether the caller has given up already. A settlement is sent all the same.
+    /// Reports whether the caller has given up already. A correction is sent all the same.
     pub(crate) fn is_abandoned(&self) -> bool {
         match &self.operation {
             Operation::Check(_, caller) => caller.is_closed(),
             Operation::Acquire(.., caller) => caller.is_closed(),
-            Operation::Settle(..) => false,
+            Operation::Settle(..) | Operation::Charge(..) => false,
         }
     }
 }
@@ -49,7 +51,7 @@ impl Operation {
         match self {
             Self::Check(_, caller) => drop(caller.send(Err(error))),
             Self::Acquire(.., caller) => drop(caller.send(Err(error))),
-            Self::Settle(_, caller) => drop(caller.send(Err(error))),
+            Self::Settle(_, caller) | Self::Charge(_, caller) => drop(caller.send(Err(error))),
         }
     }
 }

@@ -172,6 +172,11 @@ impl Reply {
         if let Some(result) = broken(first) {
             return Ok(result);
         }
+        if let BatchEntry::Single(Operation::Charge(counter, _)) = entry {
+            // Nobody needs the state afterwards.
+            counter.limit.rates.iter().try_for_each(|rate| self.state(rate).map(drop))?;
+            return Ok(EntryResult::Settled);
+        }
         let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
         let rates = entry.counters().iter().flat_map(|counter| &counter.limit.rates);
         let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
@@ -188,7 +193,10 @@ impl Reply {
         while self.rest.len() > 0 {
             let (place, keys) = (count(&mut self.rest)?, count(&mut self.rest)?);
             let (entry, counter) = ((place / 32) as usize, place % 32);
-            let counters = entries.get(entry).map_or(&[][..], BatchEntry::counters);
+            let counters = match entries.get(entry) {
+                Some(BatchEntry::Single(Operation::Charge(counter, _))) => std::slice::from_ref(counter),
+                entry => entry.map_or(&[][..], BatchEntry::counters),
+            };
             let limit = &counters.get(counter as usize).ok_or(InvalidReply)?.limit;
             let used = (keys > 0).then(|| names.used(limit, keys));
             if let Some(EntryResult::Decided(_, _, usages)) = results.get_mut(entry) {

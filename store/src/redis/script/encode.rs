@@ -107,12 +107,20 @@ fn push_counts(payload: &mut Vec<u8>, checks: &[BatchEntry]) {
     payload.extend((checks.len() as u16).to_le_bytes());
 }
 
+/// The number of a check in the arguments of the general script.
+const CHECK: u64 = 1;
+/// The number of a charge, which has the form of a check.
+const CHARGE: u64 = 3;
+
 fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
     let mut encoder = Encoder::new(context);
     for entry in entries {
         match entry {
             BatchEntry::Single(Operation::Settle(settlement, _)) => encoder.settlement(settlement),
-            check => encoder.check(check.counters(), check.times()),
+            BatchEntry::Single(Operation::Charge(counter, _)) => {
+                encoder.check(CHARGE, std::slice::from_ref(counter), 1);
+            }
+            check => encoder.check(CHECK, check.counters(), check.times()),
         }
     }
     encoder.finish()
@@ -151,9 +159,9 @@ impl<'a> Encoder<'a> {
         ScriptArguments { script: Script::General, keys, payload: pack(&numbers) }
     }
 
-    /// Adds a check that is decided a number of times.
-    fn check(&mut self, counters: &'a [Counter], times: u64) {
-        self.operations.extend([1, counters.len() as u64, times]);
+    /// Adds a check that is decided a number of times, or charged without a decision.
+    fn check(&mut self, operation: u64, counters: &'a [Counter], times: u64) {
+        self.operations.extend([operation, counters.len() as u64, times]);
         for counter in counters {
             let index = self.key(&counter.limit, counter.key);
             // No limit exceeds MAX_COUNT, so MAX_COUNT + 1 stands for any larger cost, and stays exact.
@@ -166,7 +174,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Adds a correction.
+    /// Adds a refund.
     fn settlement(&mut self, settlement: &'a Settlement) {
         let index = self.key(&settlement.limit, settlement.key);
         let limit = self.limit(&settlement.limit);

@@ -42,7 +42,7 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
     let (admitted, after, usages) = match result {
         EntryResult::Decided(admitted, after, usages) => (admitted, after, usages),
         EntryResult::Settled => {
-            if let BatchEntry::Single(Operation::Settle(_, caller)) = entry {
+            if let BatchEntry::Single(Operation::Settle(_, caller) | Operation::Charge(_, caller)) = entry {
                 let _ = caller.send(Ok(()));
             }
             return;
@@ -65,7 +65,7 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
             let response = with_usages(response(&[counter], &after, granted, granted, now));
             let _ = caller.send(Ok(Grant { granted, response }));
         }
-        BatchEntry::Single(settle) => settle.fail(StoreError::Unavailable(StoreFault::Nonsense)),
+        BatchEntry::Single(correction) => correction.fail(StoreError::Unavailable(StoreFault::Nonsense)),
     }
 }
 

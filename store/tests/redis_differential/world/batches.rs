@@ -74,6 +74,18 @@ impl World {
             1 => -(MAX_COUNT as i64),
             _ => self.rng.random_range(-6..6),
         };
+        let can_be_charged = limit.rates.iter().all(|rate| match rate.algorithm {
+            Algorithm::SlidingWindowCounter { .. }
+            | Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindowLog { .. }
+            | Algorithm::TokenBucket { .. }
+            | Algorithm::Gcra { .. } => true,
+            // Admission refuses settlements of these limits.
+            Algorithm::LeakyBucket { .. } | Algorithm::WarmUp(_) | Algorithm::Concurrency { .. } => false,
+        });
+        if can_be_charged && delta > 0 && self.rng.random_bool(0.7) {
+            return BatchEntry::Charge(Counter { cost: delta.unsigned_abs(), key: self.key(), limit });
+        }
         let rate = limit.rates[0];
         let (key, delta) = match self.refund_since_1970(&limit) {
             Some((key, refund)) => (key, -refund),

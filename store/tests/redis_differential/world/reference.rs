@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use sluice_limiter::{Overrun, Rate, Record};
-use sluice_store::check::{Records, decide, settle, was_rebased};
+use sluice_store::check::{Records, charge, decide, settle, was_rebased};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
 use super::keys::overflow_name;
@@ -14,7 +14,8 @@ impl World {
     /// Decides an entry and returns its part of the reply.
     pub(crate) fn decide(&mut self, entry: &BatchEntry) -> Vec<Value> {
         match entry {
-            BatchEntry::Check { counters, callers } => self.check(counters, *callers),
+            BatchEntry::Check { counters, callers } => self.check(counters, *callers, false),
+            BatchEntry::Charge(counter) => self.check(std::slice::from_ref(counter), 1, true),
             BatchEntry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
         }
     }
@@ -26,6 +27,9 @@ impl World {
                 .iter()
                 .map(|counter| self.records(&name(&counter.limit, counter.key)).to_vec())
                 .collect(),
+            BatchEntry::Charge(counter) => {
+                vec![self.records(&name(&counter.limit, counter.key)).to_vec()]
+            }
             BatchEntry::Settle(settlement) => {
                 vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
@@ -66,7 +70,7 @@ impl World {
         counter.limit.rates.iter().map(state).collect()
     }
 
-    pub(super) fn check(&mut self, counters: &[Counter], callers: u64) -> Vec<Value> {
+    pub(super) fn check(&mut self, counters: &[Counter], callers: u64, is_charge: bool) -> Vec<Value> {
         let names = if self.is_general {
             self.names_with_overflow(counters)
         } else {
@@ -77,6 +81,7 @@ impl World {
         let broken = names.iter().find_map(|name| self.broken(name));
         for _ in 0..callers {
             after = names.iter().map(|name| self.records(name).iter().cloned().collect()).collect();
+            let decide = if is_charge { charge } else { decide };
             let passes = decide(counters, &mut after, self.now).admitted && broken.is_none();
             admitted += u64::from(passes);
             for (n, ((counter, name), own)) in counters.iter().zip(&names).zip(&after).enumerate() {

@@ -118,8 +118,13 @@ pub(crate) struct World {
 
 #[derive(Debug)]
 pub(crate) enum BatchEntry {
-    Check { counters: Vec<Counter>, callers: u64 },
+    Check {
+        counters: Vec<Counter>,
+        callers: u64,
+    },
     Settle(Settlement),
+    /// A charge that is made whether or not there is room.
+    Charge(Counter),
 }
 
 impl BatchEntry {
@@ -130,6 +135,7 @@ impl BatchEntry {
                 counters.iter().map(|counter| name(&counter.limit, counter.key)).collect()
             }
             Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
+            Self::Charge(counter) => vec![name(&counter.limit, counter.key)],
         }
     }
 }

@@ -84,7 +84,7 @@ local function refuse_general(keys, a)
   local records = 0
   while p <= size do
     local operation, counters = a[p], 1
-    local is_check = operation == 1
+    local is_check = operation == 1 or operation == 3
     if is_check then
       counters = a[p + 1]
       local callers = a[p + 2]

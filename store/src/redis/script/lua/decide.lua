@@ -68,8 +68,9 @@ local function overflow_of(key)
   return overflows[name]
 end
 
--- Decides the check whose number of counters stands at p. Returns the position after it, or an error.
-local function decide(p, operation)
+-- Decides the check whose number of counters stands at p, or charges it whether or not there is room. Returns the position
+-- after it, or an error.
+local function decide(p, operation, is_charge)
   local counters, callers, begin, bad, m = a[p], a[p + 1], p + 2, nil, 0
   local admitted = callers
   p = begin
@@ -100,6 +101,7 @@ local function decide(p, operation)
       p = p + 5
     end
   end
+  if is_charge then admitted = callers end
   out[o] = bad or admitted
   o = o + 1
   if bad then return p end

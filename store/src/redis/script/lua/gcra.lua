@@ -56,7 +56,8 @@ local function bucket_rules()
 
   local function charge(r, p, cost, admitted, _, m)
     if admitted * cost == 0 then return end
-    local requests, ahead, rest = requests_of[r], ahead_of(m)
+    local ahead, rest = ahead_of(m)
+    local requests = requests_of[r] < 1 and 1 or requests_of[r]
     local sum = admitted * a[p + 3]
     local over = sum % requests
     ahead, rest = ahead + admitted * a[p + 2] + (sum - over) / requests, rest + over

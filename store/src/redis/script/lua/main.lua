@@ -18,8 +18,8 @@ end
 
 local operations = 0
 while p <= #a do
-  local operation = a[p] == 1 and decide or settle
-  p = operation(p + 1, operations, a[p] == 2)
+  local operation = a[p] % 2 == 1 and decide or settle
+  p = operation(p + 1, operations, a[p] > 1)
   operations = operations + 1
   if type(p) == 'table' then return p end
 end

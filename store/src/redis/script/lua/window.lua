@@ -174,7 +174,12 @@ local function window_rules()
 
   local function charge(r, p, cost, admitted, callers, m)
     local add, kind, period = admitted * cost, kind_of[r], period_of[r]
-    if a[p + 3] == 1 then add = add + (callers - admitted) * (cost < 1 and 1 or cost) end
+    if a[p + 3] == 1 then
+      -- A denied request counts no more than the rate admits.
+      local counted = cost < 1 and 1 or cost
+      if counted > requests_of[r] then counted = requests_of[r] < 1 and 1 or requests_of[r] end
+      add = add + (callers - admitted) * counted
+    end
     if add == 0 then return end
     if add > MAX_COUNT - current_of[m] then add = MAX_COUNT - current_of[m] end
     current_of[m] = current_of[m] + add

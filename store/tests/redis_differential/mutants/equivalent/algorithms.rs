@@ -107,8 +107,14 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "window.lua",
-        before: "(cost < 1 and 1 or cost)",
-        after: &["(cost < 2 and 1 or cost)"],
+        before: "counted = cost < 1 and",
+        after: &["counted = cost < 2 and"],
+        reason: "1 is 1.",
+    },
+    Equivalent {
+        file: "window.lua",
+        before: "counted = requests_of[r] < 1 and",
+        after: &["counted = requests_of[r] < 2 and"],
         reason: "1 is 1.",
     },
     Equivalent {
@@ -212,6 +218,15 @@ pub(super) const LIST: &[Equivalent] = &[
         before: "(cost < 1 and 1 or cost)",
         after: &["(cost < 2 and 1 or cost)"],
         reason: "1 is 1.",
+    },
+    Equivalent {
+        file: "gcra.lua",
+        before: "local requests = requests_of[r] < 1 and 1 or",
+        after: &[
+            "local requests = requests_of[r] < 2 and 1 or",
+            "local requests = requests_of[r] < 1 and 2 or",
+        ],
+        reason: "1 is 1, and without requests there is no fraction.",
     },
     Equivalent {
         file: "gcra.lua",
