@@ -204,7 +204,7 @@ impl Compiler {
                 if (left.1, right.1) != (Type::Int, Type::Int) {
                     let are_texts = (left.1, right.1) == (Type::Text, Type::Text);
                     return Err(if are_texts && operator == Operator::Add {
-                        "adds strings, and + is only for int: a key can have several parts".to_owned()
+                        "adds strings, but + is only for ints; to count by several values, list them as parts of the key".to_owned()
                     } else {
                         "calculates with something that is no int".to_owned()
                     });

@@ -310,7 +310,7 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
             ONE,
             "enforcement: {elastic: {requests: 7, utilizationBelowPercent: 70, capacity: {}}}",
             ".enforcement.elastic.capacity",
-            "exactly one of inFlight",
+            "inFlight must be set",
         ),
         (
             ONE,

@@ -65,7 +65,7 @@ fn every_cost_and_outcome_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
         ),
         (
             "countWhen: {statusCodes: [5xx, '401'], grpcStatuses: [UNAUTHENTICATED, PERMISSION_DENIED]}",
-            "counts 401 500-599 PERMISSION_DENIED UNAUTHENTICATED",
+            "counts 401 5xx PERMISSION_DENIED UNAUTHENTICATED",
             r#""countWhen":{"statusCodes":[{"first":401,"last":401},{"first":500,"last":599}],"grpcStatuses":["PERMISSION_DENIED","UNAUTHENTICATED"]}"#,
         ),
     ] {
@@ -144,7 +144,7 @@ fn what_cannot_be_a_cost_or_an_outcome_is_named_by_its_field() {
         (
             "key: {parts: [{cel: {expression: 'request.host + request.path'}}]}",
             "key.parts[0].cel.expression",
-            "a key can have several parts",
+            "list them as parts of the key",
         ),
     ] {
         let problem = first_problem(fields).to_string();

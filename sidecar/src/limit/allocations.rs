@@ -73,9 +73,11 @@ fn an_admitted_request_allocates_nothing_until_it_is_forwarded() {
 }
 
 #[test]
-fn a_charge_that_the_response_corrects_takes_at_most_three_allocations() {
+fn a_charge_that_the_response_corrects_takes_a_few_allocations() {
     let counted = r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#;
-    // The charges, the first of them, and the task that refunds the request, which is dropped here.
+    // The charges, the first of them, and the task that refunds the request, which is dropped here. In a debug build tokio
+    // boxes the future of such a task.
+    let most = if cfg!(debug_assertions) { 4 } else { 3 };
     let count = allocations(&[limit("a", "", counted)]);
-    assert!((1..=3).contains(&count), "{count}");
+    assert!((1..=most).contains(&count), "{count}");
 }
