@@ -130,17 +130,11 @@ pub enum Operator {
 }
 
 impl Expression {
-    /// Returns the largest integer that is written in the expression.
+    /// Returns the largest value that the numbers in the expression can give, or 0. Numbers in conditions give none, and
+    /// neither does what is read from the request.
     #[must_use]
-    pub fn largest_int(&self) -> Option<i64> {
-        let mut largest = None;
-        self.root.any(&mut |node| {
-            if let Node::Int(value) = node {
-                largest = largest.max(Some(*value));
-            }
-            false
-        });
-        largest
+    pub fn largest_value(&self) -> i64 {
+        self.root.largest_value()
     }
 
     /// Reports whether a value is read that a client can choose: a header, a query parameter or a cookie.
@@ -157,6 +151,38 @@ impl Expression {
 }
 
 impl Node {
+    fn largest_value(&self) -> i64 {
+        match self {
+            Self::Int(value) => *value,
+            Self::If(parts) => parts.1.largest_value().max(parts.2.largest_value()),
+            Self::Calculate(operator, pair) => {
+                let (first, second) = (pair.0.largest_value().max(0), pair.1.largest_value().max(0));
+                match operator {
+                    Operator::Add => first.saturating_add(second),
+                    Operator::Multiply => first.saturating_mul(second.max(1)).max(second),
+                    Operator::Subtract | Operator::Divide => first,
+                    Operator::Remainder => second,
+                }
+            }
+            Self::Bool(_)
+            | Self::Text(_)
+            | Self::Attribute(_)
+            | Self::Field(_)
+            | Self::HasField(_)
+            | Self::Not(_)
+            | Self::All(_)
+            | Self::Any(_)
+            | Self::Compare(..)
+            | Self::OneOf(..)
+            | Self::Test(..)
+            | Self::Matches(..)
+            | Self::Size(_)
+            | Self::LowerAscii(_)
+            | Self::ToInt(_)
+            | Self::Negate(_) => 0,
+        }
+    }
+
     /// Reports whether this part or one in it passes a test.
     pub fn any(&self, test: &mut impl FnMut(&Node) -> bool) -> bool {
         test(self)

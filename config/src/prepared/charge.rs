@@ -45,7 +45,7 @@ enum RequestCharge {
     BodyBytes,
     Expression {
         expression: PreparedExpression,
-        /// The charge after an error: the largest number in the expression. A client can cause errors, and must not pay
+        /// The charge after an error: the largest value that its numbers can give. A client can cause errors, and must not pay
         /// less by that.
         after_error: u64,
     },
@@ -104,8 +104,7 @@ impl PreparedCharge {
             Some(RequestCost::Header(name)) => RequestCharge::Header(header(name)?),
             Some(RequestCost::BodyBytes) => RequestCharge::BodyBytes,
             Some(RequestCost::Expression(expression)) => {
-                let after_error =
-                    u64::try_from(expression.largest_int().unwrap_or(0)).unwrap_or(0).max(UNKNOWN);
+                let after_error = u64::try_from(expression.largest_value()).unwrap_or(0).max(UNKNOWN);
                 RequestCharge::Expression { expression: PreparedExpression::new(expression)?, after_error }
             }
         };
@@ -239,9 +238,11 @@ fn header(name: &str) -> Result<HeaderName, Nack> {
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is not the name of a header")))
 }
 
-/// Returns the largest of the integers in the headers with a name: a client must not pay less by sending one more.
+/// Returns the largest of the integers in the headers with a name: a client must not pay less by sending one more. A proxy may
+/// have joined several headers to one, with commas.
 fn largest(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    headers.get_all(name).iter().filter_map(number).max()
+    let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).filter_map(digits).max()
 }
 
 /// Returns the integer in a header. A header that is repeated has none: it is unknown which of its values counts.
@@ -252,7 +253,11 @@ pub fn integer(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 }
 
 fn number(value: &HeaderValue) -> Option<u64> {
-    let text = value.to_str().ok()?.trim();
+    digits(value.to_str().ok()?)
+}
+
+fn digits(text: &str) -> Option<u64> {
+    let text = text.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // A number that does not fit is larger than any limit.
     is_number.then(|| text.parse().unwrap_or(MAX_COUNT).min(MAX_COUNT))
@@ -320,6 +325,7 @@ mod tests {
             (&[("x-cost", "+5")], 1),
             (&[("x-cost", "2.5")], 1),
             (&[("x-cost", "25"), ("x-cost", "0"), ("x-cost", "x")], 25),
+            (&[("x-cost", "0, 25,x")], 25),
             (&[("x-cost", "99999999999999999999999999")], MAX_COUNT),
         ] {
             assert_eq!(charge(&by_header, headers, None), expected, "{headers:?}");
@@ -327,26 +333,31 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_without_a_value_costs_the_largest_number_in_it() {
-        use crate::expression::{Comparison, Expression, Field, Node};
-        let is_all = Node::Compare(
-            Comparison::Equal,
-            Box::new((Node::Field(Field::Query("export".to_owned())), Node::Text("all".to_owned()))),
-        );
-        let root = Node::If(Box::new((is_all, Node::Int(50), Node::Int(1))));
-        let expression = Expression { patterns: Vec::new(), root };
-        let prepared =
-            PreparedCharge::of(&cost(Some(RequestCost::Expression(expression)), None), None).unwrap();
-        let charge = |target: &str| {
-            let (uri, headers, peer) =
-                (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
-            let (method, body_bytes) = (&Method::GET, Some(0));
-            let request =
-                RequestAttributes { method, uri: &uri, headers: &headers, peer, proxied: None, body_bytes };
-            prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
+    fn an_expression_without_a_value_costs_the_largest_value_of_its_numbers() {
+        use crate::expression::{Comparison, Expression, Field, Node, Operator};
+        // Without a value if the parameter is no number.
+        let is_deep = |name: &str| {
+            let number = Node::ToInt(Box::new(Node::Field(Field::Query(name.to_owned()))));
+            Node::Compare(Comparison::Greater, Box::new((number, Node::Int(100))))
         };
-        let costs = ["/", "/?export=all", "/?export=all&export=all", "/?export=all&EXPORT=1"].map(charge);
-        assert_eq!(costs, [1, 50, 50, 50]);
+        let part = |name: &str, cost: i64| Node::If(Box::new((is_deep(name), Node::Int(cost), Node::Int(1))));
+        let sum = Node::Calculate(Operator::Add, Box::new((part("page", 30), part("size", 20))));
+        for (root, costs) in [(part("page", 5), [1, 5, 5]), (sum, [2, 31, 50])] {
+            let expression = Expression { patterns: Vec::new(), root };
+            let prepared =
+                PreparedCharge::of(&cost(Some(RequestCost::Expression(expression)), None), None).unwrap();
+            let charge = |target: &str| {
+                let (uri, headers, peer) =
+                    (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
+                let (method, body_bytes) = (&Method::GET, Some(0));
+                let proxied = None;
+                let request =
+                    RequestAttributes { method, uri: &uri, headers: &headers, peer, proxied, body_bytes };
+                prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
+            };
+            let targets = ["/?page=1&size=1", "/?page=101&size=1", "/?page=101&page=101&size=1"];
+            assert_eq!(targets.map(charge), costs);
+        }
     }
 
     #[test]

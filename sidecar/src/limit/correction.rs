@@ -14,7 +14,7 @@ use crate::config::limiter_handle::LimiterHandle;
 /// Longest time for which a correction waits for a store that does not answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Longest time for which a worker that ends waits for its corrections.
-const LONGEST_END: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_END: Duration = Duration::from_secs(2);
 /// Interval at which the health of such a store is read.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 

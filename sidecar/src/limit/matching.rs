@@ -91,7 +91,7 @@ impl MatchedLimits {
                         if let Some(settlement) = &limit.settlement {
                             matched.settles = true;
                             matched.counts_upload |=
-                                settlement.counts_request_body && attributes.body_bytes.is_none();
+                                settlement.counts_request_body && attributes.body_bytes != Some(0);
                         }
                         let plan = snapshot.rates(index).plan.clone();
                         let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost };

@@ -120,11 +120,12 @@ impl Work {
             tracing::warn!(connections, "the grace period is over, closing the remaining connections");
         }
         // The requests that have just ended are settled.
+        let settled = tokio::time::Instant::now() + correction::LONGEST_END;
         correction::finish().await;
         if let Role::Main { others } = role {
             others.close();
-            // The other workers have the same deadline.
-            let _ = tokio::time::timeout_at(deadline, others.wait()).await;
+            // The other workers have the same deadline, and settle their requests after it.
+            let _ = tokio::time::timeout_at(deadline.max(settled), others.wait()).await;
             publisher.slots().release_all(deadline).await;
             publisher.close_stores().await;
         }

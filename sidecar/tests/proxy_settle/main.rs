@@ -281,6 +281,12 @@ async fn a_request_costs_the_length_of_its_body() {
     until(async || metric(&setup.sidecar.metrics(), IN_FLIGHT) > 0).await;
     drop(client);
     setup.used(50).await;
+    // Whatever length it has promised.
+    let mut client = Client::connect(setup.sidecar.addresses()[0]).await;
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 40\r\n\r\n01234").await;
+    setup.used(90).await;
+    drop(client);
+    setup.used(55).await;
 }
 
 #[tokio::test]

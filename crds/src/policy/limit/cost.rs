@@ -34,15 +34,15 @@ pub struct Cost {
 pub enum RequestCost {
     /// One cost for all requests.
     Number(#[schemars(range(min = 0, max = 1_099_511_627_776i64))] i64),
-    /// Name of a header with the cost. A header that is absent, repeated or no integer from 0 is a cost of 1. A client can send
-    /// the header too: a proxy in front of the pods has to set or remove it.
+    /// Name of a header with the cost. If it is repeated, the largest number counts. A header that is absent or no integer
+    /// from 0 is a cost of 1. A client can send the header too: a proxy in front of the pods has to set or remove it.
     Header(#[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))] String),
-    /// The length of the body in bytes. If the request has no Content-Length, 1 is charged first, and the length when the
-    /// body has passed.
+    /// The length of the body in bytes. The Content-Length is charged first, and corrected if less has passed. Without one, 1 is
+    /// charged first, and the length when the body has passed.
     BodyBytes(BodyBytes),
     /// Expression in CEL whose value is an int. Put it in single quotes. After an error, or if the value is negative, the cost
-    /// is the largest number that is written in the expression, and at least 1: a client can cause an error. If applications
-    /// understand a path in different ways, the largest value counts.
+    /// is the largest value that the numbers in the expression can give, and at least 1: a client can cause an error. Numbers in
+    /// conditions do not count. If applications understand a path in different ways, the largest value counts.
     Cel(#[schemars(length(min = 1, max = 1024))] String),
 }
 
@@ -237,8 +237,8 @@ pub(crate) fn check(
             "corrects a charge after the response, and {reason}: use another algorithm"
         ));
     }
-    let is_constant =
-        rates.cost.as_ref().is_none_or(|cost| cost.constant().is_some() && cost.response.is_none());
+    // More cost of a response is charged even if there is no room.
+    let varies = rates.cost.as_ref().is_some_and(|cost| cost.constant().is_none() && cost.response.is_none());
     if rates.cost.as_ref().and_then(compiled::Cost::constant) == Some(0)
         && rates.cost.as_ref().is_some_and(|cost| cost.response.is_none())
     {
@@ -252,7 +252,7 @@ pub(crate) fn check(
                 at_list.entry(n).warning(format_args!(
                     "denies every request: each costs {constant}, and there is room for {capacity}"
                 ));
-            } else if !is_constant && capacity == 1 && rate.requests.get() > 1 {
+            } else if varies && capacity == 1 && rate.requests.get() > 1 {
                 at_list.entry(n).warning(
                     "denies every request that costs more than 1, because its burst is 1: set `burst` to the largest cost \
                      of a request",

@@ -11,7 +11,7 @@ use crate::config::snapshot::Snapshot;
 use crate::limit::active::LimitIndex;
 use crate::limit::check::Checked;
 use crate::limit::check_stores::check_all;
-use crate::limit::correction::Correction;
+use crate::limit::correction::{self, Correction};
 use crate::limit::slots::{Slot, Slots};
 
 type Limits = SmallVec<[LimitIndex; 2]>;
@@ -66,10 +66,8 @@ const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(task) = self.0.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(async move {
+        if let Some(task) = self.0.take() {
+            correction::spawn(async move {
                 if let Ok((Ok((checked, _slots)), check)) = task.await {
                     check.refund(&checked);
                 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::join;
 use sluice_store::{KeyHash, LimitPlan, Limiter, PlannedCounter, StoreError, StoreFault, StoreHealth};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -41,12 +42,21 @@ pub(crate) async fn check_with_slots(
             counter.limit = plan;
         }
     }
+    let releases = slots.releases_before(&pending);
     if limiter.memory().is_some() {
+        slots.send_all(releases).await;
         return check_and_settle(limiter, counters, pending).await;
     }
-    // A client that goes away must not cancel the call, or the store's answer would be lost.
-    let (limiter, counters) = (limiter.clone(), counters.clone());
-    let call = tokio::spawn(async move { check_and_settle(&limiter, &counters, pending).await });
+    // A client that goes away must not cancel the calls, or the store's answers would be lost.
+    let (slots, limiter, counters) = (slots.clone(), limiter.clone(), counters.clone());
+    let call = tokio::spawn(async move {
+        let check = check_and_settle(&limiter, &counters, pending);
+        if releases.is_empty() {
+            return check.await;
+        }
+        // The first one is sent first, usually in the same batch.
+        join(slots.send_all(releases), check).await.1
+    });
     call.await.unwrap_or(Err(LOST))
 }
 

@@ -28,6 +28,11 @@ impl Slot {
         Self { table, id, state: State::Pending }
     }
 
+    /// Returns the counter of the slot.
+    pub(super) fn id(&self) -> CounterId {
+        self.id
+    }
+
     /// Notes that the store has granted the slot.
     pub(super) fn granted(&mut self) {
         self.state = State::Held;
@@ -60,7 +65,7 @@ impl Drop for Slot {
                 counter.held = counter.held.saturating_sub(1);
                 counter.limit.totals.held.dec();
                 counter.released += 1;
-                first_release = counter.released == 1;
+                first_release = !std::mem::replace(&mut counter.listed, true);
             }
             State::Denied => counter.pending = counter.pending.saturating_sub(1),
             State::Pending | State::Uncertain => {
@@ -71,7 +76,7 @@ impl Drop for Slot {
         if counter.held == 0 {
             counter.expired = None;
         }
-        if counter.is_unused() && counter.released == 0 && !counter.uncertain && !counter.moving {
+        if counter.is_forgettable() {
             counters.remove(&self.id);
         }
         if first_release {

@@ -50,6 +50,8 @@ pub(super) struct CounterSlots {
     pub(super) held: u32,
     /// Number of released slots that the store still counts.
     pub(super) released: u32,
+    /// Whether the counter is in the table's list of released slots.
+    pub(super) listed: bool,
     /// Whether the store may count more slots than this process holds. Everything is released when the last
     /// request ends.
     pub(super) uncertain: bool,
@@ -77,6 +79,7 @@ impl CounterSlots {
             pending: 0,
             held: 0,
             released: 0,
+            listed: false,
             uncertain: false,
             expired: None,
             moving: false,
@@ -88,6 +91,11 @@ impl CounterSlots {
     /// Reports whether no request uses the counter any more.
     pub(super) fn is_unused(&self) -> bool {
         self.pending == 0 && self.held == 0
+    }
+
+    /// Reports whether the counter holds nothing that must be remembered.
+    pub(super) fn is_forgettable(&self) -> bool {
+        self.is_unused() && self.released == 0 && !self.uncertain && !self.moving && !self.listed
     }
 
     /// Notes that the store may count slots that this process does not know of. The limit continues under a

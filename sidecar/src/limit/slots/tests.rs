@@ -105,6 +105,27 @@ async fn releases_are_merged_and_never_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_check_is_made_after_the_releases_of_its_counter() {
+    let stage = Stage::new(2);
+    let held = stage.acquire();
+    for _ in 0..10 {
+        drop(stage.acquire().expect("the one before has ended"));
+        let (mut slot, plan) = stage.request();
+        let calls = stage.slots.releases_before(std::slice::from_ref(&slot));
+        assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::Release(1)]);
+        stage.slots.send_all(calls).await;
+        assert!(stage.check(&plan));
+        slot.granted();
+        drop(slot);
+        assert_eq!(stage.slots.0.lock().released.len(), 1, "the list does not grow");
+        let calls = stage.slots.releases();
+        assert_eq!(calls.len(), 1, "the task releases what no check has released");
+        stage.slots.send_all(calls).await;
+    }
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn held_slots_are_renewed_in_time() {
     let stage = Stage::new(3);
     let held = stage.acquire();

@@ -1,5 +1,6 @@
 //! The task that sends releases and renewals of slots to the store.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError,
 use tokio::time::Instant;
 
 use super::limit::{ConcurrencyLimit, ExpiredMark};
+use super::slot::Slot;
 use super::table::{CounterId, CounterSlots, Slots, Table};
 
 /// Interval at which the task searches for slots to renew, and for releases that the store did not
@@ -70,6 +72,25 @@ pub(super) struct HolderChange {
     released: u32,
 }
 
+/// Takes the release of a counter, and the counter if nothing uses it any more.
+fn take_release(
+    counters: &mut HashMap<CounterId, CounterSlots>,
+    id: CounterId,
+    now: Instant,
+) -> Option<SlotCall> {
+    let counter = counters.get_mut(&id).filter(|counter| counter.released > 0 && !counter.moving)?;
+    let release = std::mem::take(&mut counter.released);
+    if !counter.is_unused() {
+        let until = now + counter.limit.lease();
+        return Some(SlotCall::new(id, counter, SlotOperation::Release(release), until));
+    }
+    // A call that fails inserts the counter again.
+    let counter = counters.remove(&id)?;
+    let operation =
+        if counter.uncertain { SlotOperation::ReleaseAll } else { SlotOperation::Release(release) };
+    Some(SlotCall::new(id, &counter, operation, counter.until))
+}
+
 impl Slots {
     /// Sends releases and renewals to the store. Never returns.
     pub(crate) async fn run(self) {
@@ -94,26 +115,26 @@ impl Slots {
         let Table { counters, released } = &mut *table;
         let mut calls = Vec::with_capacity(released.len());
         for id in released.drain(..) {
-            let ready = |counter: &&mut CounterSlots| counter.released > 0 && !counter.moving;
-            let Some(counter) = counters.get_mut(&id).filter(ready) else { continue };
-            let release = std::mem::take(&mut counter.released);
-            if !counter.is_unused() {
-                calls.push(SlotCall::new(
-                    id,
-                    counter,
-                    SlotOperation::Release(release),
-                    now + counter.limit.lease(),
-                ));
-            } else if let Some(counter) = counters.remove(&id) {
-                // A call that fails inserts the counter again.
-                let operation = if counter.uncertain {
-                    SlotOperation::ReleaseAll
-                } else {
-                    SlotOperation::Release(release)
-                };
-                calls.push(SlotCall::new(id, &counter, operation, counter.until));
+            if let Some(counter) = counters.get_mut(&id) {
+                counter.listed = false;
+                // A check has taken the release.
+                if counter.is_forgettable() {
+                    counters.remove(&id);
+                }
             }
+            calls.extend(take_release(counters, id, now));
         }
+        self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
+        calls
+    }
+
+    /// Takes the releases of counters that a check needs, so that the store makes them before it. Otherwise a client that sends
+    /// one request after another would hold the slots that nobody has released yet.
+    pub(super) fn releases_before(&self, pending: &[Slot]) -> Vec<SlotCall> {
+        let now = Instant::now();
+        let mut table = self.0.lock();
+        let calls: Vec<_> =
+            pending.iter().filter_map(|slot| take_release(&mut table.counters, slot.id(), now)).collect();
         self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
         calls
     }
