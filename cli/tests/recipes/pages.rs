@@ -1,27 +1,11 @@
-//! Each recipe of `docs/recipes.md`, as `sluice run` enforces it.
-#![allow(clippy::unwrap_used)]
-
-mod process;
+//! The recipes of `docs/recipes.md`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use Admitted::{AtLeast, Exactly};
-use process::Run;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
-
-/// The number of equal requests that are admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Admitted {
-    /// So many, and no more.
-    Exactly(usize),
-    /// So many at least. No more are sent.
-    AtLeast(usize),
-}
-
-/// Requests that are sent one after another: the beginning of a head, without its last line break.
-struct Requests(&'static str, Admitted);
+use crate::client::Admitted::{AtLeast, Exactly};
+use crate::client::{Client, Requests};
+use crate::process::{self, Run};
 
 /// For each recipe, requests in their order.
 const RECIPES: [(&str, &[Requests]); 19] = [
@@ -173,57 +157,6 @@ fn recipes() -> BTreeMap<String, String> {
     recipes
 }
 
-/// A client with one connection at a time.
-struct Client<'a> {
-    run: &'a Run,
-    connection: Option<BufReader<TcpStream>>,
-}
-
-impl Client<'_> {
-    /// Sends a request and returns the status.
-    async fn send(&mut self, head: &str) -> u16 {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => BufReader::new(TcpStream::connect(self.run.address).await.unwrap()),
-        };
-        connection.get_mut().write_all(format!("{head}\r\n\r\n").as_bytes()).await.unwrap();
-        let (mut status, mut length, mut closes) = (0, 0, false);
-        loop {
-            let mut line = String::new();
-            connection.read_line(&mut line).await.unwrap();
-            let line = line.trim_end().to_lowercase();
-            if let Some(rest) = line.strip_prefix("http/1.1 ") {
-                status = rest[..3].parse().unwrap();
-            } else if let Some(value) = line.strip_prefix("content-length: ") {
-                length = value.parse().unwrap();
-            } else if line == "connection: close" {
-                closes = true;
-            } else if line.is_empty() {
-                break;
-            }
-        }
-        connection.read_exact(&mut vec![0; length]).await.unwrap();
-        self.connection = Some(connection).filter(|_| !closes);
-        status
-    }
-
-    /// Sends equal requests until one is denied, or until enough are admitted.
-    async fn flood(&mut self, head: &str, expected: Admitted) -> Admitted {
-        let (Exactly(most) | AtLeast(most)) = expected;
-        for admitted in 0..=most {
-            if expected == AtLeast(admitted) {
-                return expected;
-            }
-            match self.send(head).await {
-                200 => {}
-                429 => return Exactly(admitted),
-                other => panic!("{head:?}: {other}"),
-            }
-        }
-        AtLeast(most + 1)
-    }
-}
-
 #[tokio::test]
 async fn each_recipe_admits_what_it_says() {
     let mut recipes = recipes();
@@ -233,9 +166,9 @@ async fn each_recipe_admits_what_it_says() {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         std::fs::write(file.path(), policy).unwrap();
         let run = Run::start(file.path(), &["--store", "memory"]).await;
-        let mut client = Client { run: &run, connection: None };
+        let mut client = Client::new(&run);
         for Requests(head, expected) in requests {
-            assert_eq!(client.flood(head, *expected).await, *expected, "{title}: {head:?}");
+            assert_eq!(client.flood(head, *expected, 429).await, *expected, "{title}: {head:?}");
         }
         println!("{title}: {} kinds of requests", requests.len());
     }
@@ -248,12 +181,12 @@ async fn a_script_in_a_browser_reads_when_its_quota_is_back() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(file.path(), policy).unwrap();
     let run = Run::start(file.path(), &["--store", "memory"]).await;
-    let mut client = Client { run: &run, connection: None };
+    let mut client = Client::new(&run);
     let head = "GET / HTTP/1.1\r\nhost: a\r\norigin: https://b.example";
-    assert_eq!(client.flood(head, Exactly(300)).await, Exactly(300));
+    assert_eq!(client.flood(head, Exactly(300), 429).await, Exactly(300));
     let preflight =
         "OPTIONS / HTTP/1.1\r\nhost: a\r\norigin: https://b.example\r\naccess-control-request-method: GET";
-    assert_eq!(client.send(preflight).await, 200, "the application answers it");
+    assert_eq!(client.send(preflight).await.status, 200, "the application answers it");
     let denied = process::get(run.address, "/").await.to_lowercase();
     for header in ["access-control-allow-origin: ", "access-control-expose-headers: ", "x-ratelimit-reset: 1"]
     {
