@@ -23,6 +23,7 @@ use crate::nack::Nack;
 use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, Text};
 
+mod description;
 mod path_templates;
 #[cfg(test)]
 mod tests;
@@ -119,6 +120,8 @@ pub enum Identity {
 pub struct KeyBuilder {
     parts: Vec<KeySource>,
     on_missing: OnMissing,
+    /// Indexes of the parts whose values operators may read.
+    public: Vec<usize>,
 }
 
 /// The source of one part of a key.
@@ -197,7 +200,7 @@ impl KeyBuilder {
                 }
             })
         });
-        Ok(Self { parts: parts.collect::<Result<_, _>>()?, on_missing })
+        Ok(Self { parts: parts.collect::<Result<_, _>>()?, on_missing, public: Vec::new() })
     }
 
     /// Reports whether the client's address is a part of the key.

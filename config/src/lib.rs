@@ -41,5 +41,7 @@ pub use request::RequestAttributes;
 pub const PROXY_PORT: u16 = 8790;
 /// Port of a sidecar's health checks and metrics.
 pub const ADMIN_PORT: u16 = 8791;
+/// Port of a sidecar's list of limited clients, on the loopback address.
+pub const DEBUG_PORT: u16 = 8793;
 /// Audience of the service account tokens with which sidecars authenticate to the operator.
 pub const TOKEN_AUDIENCE: &str = "sluice.dev";

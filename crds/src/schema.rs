@@ -38,6 +38,9 @@ pub fn violations(kind: &str, object: &Value) -> Vec<Violation> {
 fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
     let mut wrong = |message: String| found.push(Violation::new(path, message));
     let expected = schema["type"].as_str().unwrap_or("object");
+    if value.is_number() && schema["pattern"].as_str() == Some(duration::PATTERN) {
+        return wrong(format!("must be a duration with a unit, such as {value}s"));
+    }
     if !has_type(value, expected) {
         return wrong(format!("must be {}, not {}", article(expected), article(type_of(value))));
     }

@@ -4,12 +4,12 @@
 
 use sluice_config::policy::{
     AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, Cost,
-    DEFAULT_STORE, LimitKind, Mode, OnStoreFailure, Outcomes, Plan, Rates, RequestCost, ResponseCost,
-    ResponseCostSource, StatusCodes, Tier,
+    DEFAULT_STORE, LimitKind, Mode, OnStoreFailure, Outcomes, Plan, Queue, QueueOrder, Rates, RequestCost,
+    ResponseCost, ResponseCostSource, StatusCodes, Tier,
 };
 
 use sluice_config::store_access::Topology;
-use sluice_limiter::Rate;
+use sluice_limiter::{Millis, Rate};
 
 use crate::store::{CompiledStore, servers};
 
@@ -86,6 +86,8 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
             (range, vec![algorithm.to_owned()])
         }
     };
+    notes.extend(limit.queue.as_ref().map(queue_of));
+    notes.extend(limit.mark.as_ref().map(|header| format!("mark {header}")));
     if (policy_mode, limit.mode) == (Mode::Enforce, Mode::Shadow) {
         notes.push("Shadow".into());
     }
@@ -93,9 +95,18 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
     if notes.is_empty() { text } else { format!("{text} [{}]", notes.join(", ")) }
 }
 
+/// Describes a queue: `queue 100 for up to 2s Lifo`.
+fn queue_of(Queue { max_wait_millis, max_length, order }: &Queue) -> String {
+    let order = match order {
+        QueueOrder::Fifo => "",
+        QueueOrder::Lifo => " Lifo",
+    };
+    format!("queue {max_length} for up to {}{order}", Millis(*max_wait_millis))
+}
+
 /// Describes how much the rates admit, with notes on their algorithm and enforcement.
 fn rates_of(
-    Rates { base, boosted, tiers, plans, overrides: _, cost, count_when }: &Rates,
+    Rates { base, boosted, tiers, plans, overrides: _, cost, count_when, block }: &Rates,
 ) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let quantities = quantities(base, &mut notes);
@@ -114,6 +125,7 @@ fn rates_of(
     }
     notes.extend(cost.as_ref().map(cost_of));
     notes.extend(count_when.as_ref().map(outcomes_of));
+    notes.extend(block.and_then(|block| block.rate().ok()).iter().flat_map(Rate::notes));
     (quantities, notes)
 }
 

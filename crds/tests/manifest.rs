@@ -255,7 +255,7 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             limit("    onLimit: {drop: {}}\n"),
             "spec.limits[0].onLimit.drop",
-            "unknown field: known fields are reject",
+            "unknown field: known fields are block, mark, queue, reject",
         ),
         (
             limit("    tiers: [{name: t, matches: [{methods: [GET]}]}]\n"),

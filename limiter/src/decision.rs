@@ -16,7 +16,8 @@ pub struct Decision {
     /// Microseconds until the whole limit is free again if nothing else happens; 0 if it is free now.
     pub reset: u64,
     /// Shortest wait, in microseconds, after which a denied check is admitted if nothing else happens. `None`
-    /// if the check was admitted, or if its cost is larger than the limit and no wait helps.
+    /// if the check was admitted, or if its cost is larger than the limit and no wait helps. The denial that begins a block
+    /// has the wait of the block, although the block did not deny it.
     pub retry_after: Option<u64>,
     /// Microseconds for which an admitted request has to be delayed; only a leaky bucket delays requests.
     pub delay: u64,

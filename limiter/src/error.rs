@@ -47,6 +47,9 @@ pub enum RateError {
     /// A concurrency limit with too many slots.
     #[error("a concurrency limit has at most 1000000 slots, not {0}: make it smaller")]
     TooManySlots(u64),
+    /// A block after too few or too many denials.
+    #[error("a client is blocked after 1 to 1000 denials, not {0}")]
+    BlockAfter(u64),
     /// A soft extra for an algorithm without windows.
     #[error("only windows can be soft: give a bucket a burst instead")]
     Soft,

@@ -32,7 +32,7 @@ impl KeyRegistry {
         if rates.iter().all(|rate| rate.script_arguments(0, 1).is_none()) {
             return rates.iter().map(|rate| rate.period.millis()).max().unwrap_or(1);
         }
-        rates.iter().map(longest_lifetime).max().unwrap_or(0).div_ceil(8).max(1)
+        rates.iter().map(Rate::longest_lifetime).max().unwrap_or(0).div_ceil(8).max(1)
     }
 
     /// An empty registry at `now`, in milliseconds.
@@ -134,14 +134,6 @@ impl KeyRegistry {
         }
         &mut self.counts[index]
     }
-}
-
-/// Returns how long a record lives at most, in milliseconds: that of a counter which is charged to its capacity when
-/// a window begins.
-fn longest_lifetime(rate: &Rate) -> u64 {
-    let now = rate.period.millis() * 1000;
-    let (record, at) = rate.roll(None, now);
-    rate.charge(record, at, rate.capacity()).expires_at().saturating_sub(now / 1000)
 }
 
 /// Returns how many keys of a limit one of so many partitions takes, if keys are spread over them by chance.

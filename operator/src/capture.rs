@@ -8,7 +8,7 @@
 use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
-use sluice_config::{ADMIN_PORT, PROXY_PORT};
+use sluice_config::{ADMIN_PORT, DEBUG_PORT, PROXY_PORT};
 use sluice_crds::{PORTS_ANNOTATION, SIDECAR_CONTAINER};
 
 #[cfg(test)]
@@ -111,8 +111,8 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(|port| u16::try_from(port.container_port).ok())
         .collect();
-    if used.contains(&ADMIN_PORT) {
-        return Err(CaptureError::PortInUse(ADMIN_PORT));
+    if let Some(own) = [ADMIN_PORT, DEBUG_PORT].into_iter().find(|port| used.contains(port)) {
+        return Err(CaptureError::PortInUse(own));
     }
     for port in &wanted {
         let Some(listen) = port.listen else { continue };

@@ -8,7 +8,7 @@
 //! - [`limit`]: matches the request to limits, checks their counters and decides.
 //! - [`upstream`]: forwards the request to the application and streams the response back.
 //! - [`respond`]: rate-limit headers, and the responses that the sidecar writes itself.
-//! - [`metrics`]: counters and gauges of everything above.
+//! - [`metrics`]: counters and gauges of everything above; [`clients`]: the clients that limits deny most.
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
@@ -17,6 +17,7 @@
 
 mod capacity;
 mod cgroup;
+mod clients;
 pub mod config;
 mod inbound;
 mod limit;

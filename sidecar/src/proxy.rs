@@ -1,4 +1,4 @@
-//! The path of one request, from top to bottom: validate, match, decide, delay, forward or reject. Its slots
+//! The path of one request, from top to bottom: validate, match, decide (perhaps after a wait), delay, forward or reject. Its slots
 //! and permits are settled when the response ends.
 
 use std::sync::Arc;
@@ -9,17 +9,23 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use sluice_config::path;
+use sluice_store::KeyHash;
 
 use crate::config::publisher::Publisher;
+use crate::config::snapshot::Snapshot;
 use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::table::activity::EndReason;
 use crate::inbound::validate::{InvalidRequest, validate};
-use crate::limit::decide::{Admission, decide};
+use crate::limit::active::Effect;
+use crate::limit::decide::{Admission, Decided, decide};
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
-use crate::limit::matching::MatchedLimits;
+use crate::limit::index::LimitIndex;
+use crate::limit::mark::{Marks, remove_marks};
+use crate::limit::matching::{MatchedLimits, attributes};
+use crate::limit::queue::admit;
 use crate::limit::slots::Slot;
 use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
@@ -102,11 +108,38 @@ impl Proxy {
         if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }
-        let matched = MatchedLimits::find(&snapshot, &request, client.peer, client.proxied);
-        if matched.meets_too_many {
-            return self.refuse(format, InvalidRequest::TooManyLimits);
+        let find = |snapshot: &Snapshot| MatchedLimits::find(snapshot, &request, client.peer, client.proxied);
+        let matched = find(&snapshot);
+        let Decided { snapshot, admission, mut held, passed } = if matched.has_queue {
+            Box::pin(admit(&self.publisher, self.drain.clone(), (snapshot, matched), find)).await
+        } else {
+            decide(snapshot, matched, self.publisher.slots()).await
+        };
+        let denied = |limit: LimitIndex, key: KeyHash| {
+            let policy = &snapshot.policies[usize::from(limit.policy)].prepared;
+            let describe = || {
+                let attributes = attributes(&request, client.peer, client.proxied);
+                policy.describe_client(usize::from(limit.limit), &attributes)
+            };
+            snapshot.limit(limit).denied_clients.count(key.0, describe);
+        };
+        passed.iter().for_each(|&(limit, key)| key.into_iter().for_each(|key| denied(limit, key)));
+        match &admission {
+            Admission::Denied(status) => status.denials().for_each(|(limit, key)| denied(limit, key)),
+            Admission::NotQueued(denial) => denied(denial.limit, denial.key),
+            _ => {}
         }
-        let (admission, mut held) = decide(snapshot.clone(), matched, self.publisher.slots()).await;
+        // Only marks of the sidecar are forwarded.
+        remove_marks(request.headers_mut(), &snapshot.mark_headers);
+        let mut marks = Marks::default();
+        for (limit, _) in passed {
+            if let Effect::Mark(mark) = &snapshot.limit(limit).effect {
+                marks.add(mark);
+            }
+        }
+        if !marks.is_empty() {
+            request.extensions_mut().insert(marks);
+        }
         match admission {
             Admission::Unlimited => self.forward(client, format, request, held).await,
             Admission::Admitted(status, delayed) => {
@@ -126,7 +159,11 @@ impl Proxy {
             Admission::QueueFull(QueueFull { limit, wait, at }) => {
                 reject(client, request, format.queue_full(&snapshot, limit, wait, at))
             }
-            Admission::Denied(status) => reject(client, request, format.denied(&status, self.reveal)),
+            Admission::NotQueued(denial) => reject(client, request, format.not_queued(&snapshot, &denial)),
+            Admission::TooManyLimits => self.refuse(format, InvalidRequest::TooManyLimits),
+            Admission::Denied(status) | Admission::Waits { status, .. } => {
+                reject(client, request, format.denied(&status, self.reveal))
+            }
             Admission::Refused(limit, refusal) => {
                 reject(client, request, format.refused(&snapshot, limit, refusal))
             }

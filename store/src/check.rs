@@ -1,8 +1,11 @@
 //! Checks, their responses, and the reference definition of how one becomes the other: [`decide`]. The memory
 //! store calls it; the Redis script repeats its arithmetic and is tested against it.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use sluice_limiter::{Decision, KeyRegistry, MAX_COUNT, Rate, Record};
 use smallvec::SmallVec;
 
@@ -12,19 +15,35 @@ use crate::memory::PreparedLimit;
 /// Maximum number of counters in one check.
 pub const MAX_COUNTERS: usize = 32;
 
-/// Maximum number of rates in one limit.
-pub const MAX_RATES: usize = 8;
+/// Maximum number of rates in one limit: 8, and a block.
+pub const MAX_RATES: usize = 9;
 
 /// A client's key, hashed with the store's secret to 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u128);
+
+impl KeyHash {
+    /// Appends the hash as it ends the name of a key in Redis.
+    pub(crate) fn append_to(self, name: &mut String) {
+        URL_SAFE_NO_PAD.encode_string(self.0.to_be_bytes(), name);
+    }
+}
+
+/// The hash as it ends the name of a key in Redis.
+impl Display for KeyHash {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let mut name = String::new();
+        self.append_to(&mut name);
+        f.write_str(&name)
+    }
+}
 
 /// A limit as the stores see it, built once per snapshot.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct LimitSpec {
     /// `NAMESPACE/POLICY/LIMIT`: distinguishes the limit's counters from all others in the store.
     pub scope: String,
-    /// The rates, all of which must hold. At least one, at most [`MAX_RATES`], no two with the same tag.
+    /// The rates, all of which must hold. At least one, at most [`MAX_RATES`], no two with the same tag. A block is the last one.
     pub rates: Vec<Rate>,
     /// Number of keys that the store keeps for the limit at most, within 25 %; 0 for any number. Beyond it, new keys
     /// share an overflow counter. See [`LimitSpec::with_max_keys`].
@@ -64,7 +83,13 @@ impl LimitSpec {
         self.rates.iter().all(Rate::is_mergeable)
     }
 
-    /// Reports whether a denied check changes a counter of this limit.
+    /// Reports whether a denied check has counted in a counter that did not exist, given its records afterwards.
+    pub(crate) fn counted_denial(&self, after: &[Record]) -> bool {
+        let counts = |(rate, record): (&Rate, &Record)| !rate.counts_only_own_denials() || !record.is_blank();
+        self.counts_denied() && self.rates.iter().zip(after).any(|pair| pair.0.count_denied && counts(pair))
+    }
+
+    /// Reports whether a denied check may change a counter of this limit.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
         self.rates.iter().any(|rate| rate.count_denied)
@@ -145,12 +170,23 @@ pub type Records = SmallVec<[Record; 1]>;
 /// Decides a check at `now`. `stored` holds the records of each counter and is updated: charged everywhere if
 /// the check is admitted; otherwise only rolled to `now`, plus the denial where denials count.
 pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
-    decide_as(check, stored, now, false)
+    decide_as(check, stored, now, false, &[])
+}
+
+/// Decides a check as [`decide`] does. `shared` tells of each counter whether it is an overflow counter, which many clients share:
+/// their denials do not count for a block, which would concern all of them.
+pub fn decide_with_overflow(
+    check: &[Counter],
+    stored: &mut [Records],
+    now: u64,
+    shared: &[bool],
+) -> CheckResponse {
+    decide_as(check, stored, now, false, shared)
 }
 
 /// Charges a check at `now` as [`decide`] does, but whether or not there is room.
 pub fn charge(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
-    decide_as(check, stored, now, true)
+    decide_as(check, stored, now, true, &[])
 }
 
 pub(crate) fn decide_as(
@@ -158,10 +194,14 @@ pub(crate) fn decide_as(
     stored: &mut [Records],
     now: u64,
     is_forced: bool,
+    shared: &[bool],
 ) -> CheckResponse {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
+    // For each counter, whether any of its rates denies the check.
+    let mut denials: SmallVec<[bool; 4]> = SmallVec::new();
     for (counter, records) in check.iter().zip(stored.iter_mut()) {
         let before = std::mem::take(records);
+        let first = rooms.len();
         for rate in &counter.limit.rates {
             let found = before.iter().find(|record| record.tag == rate.tag()).cloned();
             let found = found.or_else(|| rate.seeded(&before, now));
@@ -169,22 +209,27 @@ pub(crate) fn decide_as(
             rooms.push((at, rate.has_room(&record, at, counter.cost)));
             records.push(record);
         }
+        denials.push(rooms[first..].iter().any(|&(_, room)| !room));
     }
     let admitted = is_forced || rooms.iter().all(|&(_, room)| room);
     let mut rooms = rooms.into_iter();
     let mut decisions = SmallVec::new();
-    for (counter, records) in check.iter().zip(stored.iter_mut()) {
+    let mut denials = denials.into_iter();
+    for (n, (counter, records)) in check.iter().zip(stored.iter_mut()).enumerate() {
+        let denies = denials.next().unwrap_or_default() && !shared.get(n).is_some_and(|shared| *shared);
         for (rate, stored) in counter.limit.rates.iter().zip(records.iter_mut()) {
             if let Some((at, room)) = rooms.next() {
                 let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
                 *stored = if admitted {
                     rate.charge(record, at, counter.cost)
-                } else {
+                } else if denies || !rate.counts_only_own_denials() {
                     rate.charge_denied(record, at, counter.cost)
+                } else {
+                    record
                 };
                 // Counting the denial may have used up the room.
-                let room =
-                    room && (admitted || !rate.count_denied || rate.has_room(stored, at, counter.cost));
+                let counts = rate.count_denied && !rate.counts_only_own_denials();
+                let room = room && (admitted || !counts || rate.has_room(stored, at, counter.cost));
                 decisions.push(rate.decision(stored, at, counter.cost, room, admitted));
             }
         }
@@ -196,8 +241,7 @@ pub(crate) fn decide_as(
 /// when the check is denied; otherwise every denial would rebase it again until the clock catches up.
 #[must_use]
 pub fn was_rebased(before: &Record, after: &Record) -> bool {
-    let empty = after.tag.has_view() && after.tail.is_empty();
-    before.tag == after.tag && after.window < before.window && !empty
+    before.tag == after.tag && after.window < before.window && !after.is_blank()
 }
 
 impl Settlement {

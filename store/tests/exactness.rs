@@ -409,3 +409,37 @@ async fn the_longest_logs_are_counted_exactly() {
     let length: u64 = redis.connection().strlen(store.key(&counter(&limit("long", logs(0)), 1))).unwrap();
     assert_eq!(length, 16 * (14 + 6 * 10_000));
 }
+
+/// Twenty processes try to guess a password, 40 times each, all at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn twenty_processes_are_blocked_after_exactly_so_many_denials() {
+    let redis = Redis::start(&[]);
+    let stores: Vec<_> = (0..3).flat_map(|_| stores(&redis)).take(20).collect();
+    let year = long_period();
+    let millis = |millis| Period::from_millis(millis).unwrap();
+    for (n, algorithm) in [Algorithm::SLIDING_WINDOW, Algorithm::TokenBucket { burst: burst(5) }, log(0)]
+        .into_iter()
+        .enumerate()
+    {
+        let block = Rate::block(Requests::new(10).unwrap(), millis(year), millis(year)).unwrap();
+        let limit = limit(&format!("block-{n}"), vec![rate(5, year, algorithm), block]);
+        let checks = (0..800).map(|n| {
+            let (store, check) = (stores[n % 20].clone(), [counter(&limit, 1)].into_iter().collect());
+            tokio::spawn(async move { store.check(check).await.unwrap() })
+        });
+        let (mut admitted, mut denied, mut blocked) = (0, 0, 0);
+        for check in checks.collect::<Vec<_>>() {
+            let response = check.await.unwrap();
+            match &response.decisions[..] {
+                _ if response.admitted => admitted += 1,
+                [_, block] if block.admitted => denied += 1,
+                _ => blocked += 1,
+            }
+        }
+        println!("20 processes, 800 tries: {admitted} admitted, {denied} denied, {blocked} blocked");
+        assert_eq!((admitted, denied, blocked), (5, 10, 785));
+        let _: () = redis.connection().del(stores[0].key(&counter(&limit, 1))).unwrap();
+        let again = stores[0].check([counter(&limit, 1)].into_iter().collect()).await.unwrap();
+        assert!(again.admitted, "deleting the key lifts the block");
+    }
+}

@@ -103,6 +103,9 @@ async fn admit_accepts_every_algorithm_and_enforcement() {
         json!({"algorithm": {"gcra": {"burst": 2}}}),
         json!({"algorithm": {"gcra": {}}}),
         json!({"algorithm": {"leakyBucket": {"maxWait": "1h"}}}),
+        json!({"onLimit": {"queue": {"maxWait": "5m", "maxLength": 10_000, "order": "Lifo"}, "reject": {"statusCode": 503}}}),
+        json!({"onLimit": {"mark": {"header": "X-Rate-Limited"}}}),
+        json!({"onLimit": {"block": {"after": 1000, "within": "1ms", "for": "8784h"}}}),
     ]
     .into_iter()
     .enumerate()

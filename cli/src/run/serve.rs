@@ -30,6 +30,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         upstream,
         listen,
         admin,
+        debug,
         installation,
         store,
         workers,
@@ -44,6 +45,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
     options.admin = Some(admin);
+    options.debug = debug;
     options.workers = usize::from(workers);
     options.debug_headers = debug_headers;
     let bound = Sidecar::bind(options)?;

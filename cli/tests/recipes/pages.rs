@@ -8,7 +8,7 @@ use crate::client::{Client, Requests};
 use crate::process::{self, Run};
 
 /// For each recipe, requests in their order.
-const RECIPES: [(&str, &[Requests]); 19] = [
+const RECIPES: [(&str, &[Requests]); 22] = [
     (
         "Each API key",
         &[
@@ -105,6 +105,10 @@ const RECIPES: [(&str, &[Requests]); 19] = [
     ),
     // Failures are tested with `examples/failed-logins.yaml`.
     ("Failed logins only", &[Requests("POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 0", AtLeast(3))]),
+    // Blocks are tested with `examples/login-block.yaml`, waits with `examples/queue.yaml`, and marks with `examples/mark.yaml`.
+    ("A login that blocks", &[Requests("POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 0", AtLeast(3))]),
+    ("Bursts that wait", &[Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(30))]),
+    ("Requests that the application decides about", &[Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(150))]),
     // The application reports no tokens, so each request costs its reserve.
     (
         "Tokens of a language model",

@@ -7,7 +7,8 @@ use crate::expression::{Attribute, Expression, Node};
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
 use crate::policy::{
-    Allowance, BlobHash, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Reject, RequestCost, Tier,
+    Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Queue, Reject, RequestCost,
+    Tier,
 };
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
@@ -37,6 +38,9 @@ pub struct CompiledLimit {
     /// Parts of the key that identifies clients. If empty, all clients share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
+    /// Indexes of the parts whose values operators may read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub public_parts: Vec<usize>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
     /// Number of keys that the store keeps at most, within 25 %. New keys beyond it share one counter. `None` is
@@ -46,6 +50,13 @@ pub struct CompiledLimit {
     /// The response to a request that the limit denies, if it differs from that of other limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject: Option<Reject>,
+    /// Where requests wait that the limit would deny; if absent, none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// The header of the request that names the limit to the application, which then receives the requests that the limit
+    /// would deny.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
     /// Kind of the limit, and how much it admits.
     pub kind: LimitKind,
 }
@@ -87,6 +98,9 @@ pub struct Rates {
     /// Outcomes of requests that count; if absent, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count_when: Option<Outcomes>,
+    /// The block of clients that the limit denies too often; if absent, none is blocked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<Block>,
 }
 
 /// A higher number of requests while the pod has spare capacity.

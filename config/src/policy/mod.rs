@@ -11,7 +11,7 @@
 //!   clients, and its [`LimitKind`] says how many requests it admits, in general, in each [`tier`] and with each plan.
 //! - [`cost`]: what a request costs, and which outcomes count.
 //! - [`jwt`]: tokens that identify clients.
-//! - [`reject`]: the response to a request that a limit denies.
+//! - [`on_limit`]: what else happens to a request that a limit denies; [`reject`]: the response to a request that a limit denies.
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
 pub mod adaptive;
@@ -21,6 +21,7 @@ pub mod ids;
 pub mod jwt;
 pub mod limit;
 pub mod mode;
+pub mod on_limit;
 pub mod reject;
 pub mod tier;
 
@@ -33,6 +34,7 @@ pub use limit::{
     Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
 };
 pub use mode::Mode;
+pub use on_limit::{Block, Queue, QueueOrder};
 pub use reject::{Reject, RejectBody, ResetFormat, StatusHeaders};
 pub use sluice_store::{Consistency, OnStoreFailure};
 pub use tier::{Allowance, Plan, Tier};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::Method;
+use http::{HeaderName, Method};
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
@@ -17,13 +17,13 @@ use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::overrides::{DENY, OverrideTable, UNLIMITED};
 use crate::path::Readings;
-use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Rates, Slots};
+use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Rates, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
-use crate::prepared::rejection::Rejection;
+use crate::prepared::rejection::{Rejection, mark_header};
 use crate::request::RequestAttributes;
 
 /// A limit, ready to be applied to requests.
@@ -47,6 +47,12 @@ pub struct PreparedLimit {
     pub charge: PreparedCharge,
     /// The response to a request that the limit denies.
     pub rejection: Arc<Rejection>,
+    /// Where requests wait that the limit would deny.
+    pub queue: Option<Queue>,
+    /// The header of the request that names the limit to the application, instead of a denial.
+    pub mark: Option<HeaderName>,
+    /// Indexes of the parts of the key whose values operators may read.
+    pub public_parts: Vec<usize>,
     /// Whether the limit applies to every request that is not exempt.
     pub applies_to_all: bool,
     /// Conditions on requests, which an index reads.
@@ -128,6 +134,9 @@ impl PreparedLimit {
             kind,
             overrides,
             tiers,
+            queue: limit.queue,
+            public_parts: limit.public_parts.clone(),
+            mark: limit.mark.as_deref().map(mark_header).transpose()?,
             rejection: Arc::new(Rejection::new(&limit.reject.clone().unwrap_or_default())?),
             charge: PreparedCharge::new(&limit.kind)?,
             max_keys: limit.most_keys(),
@@ -139,7 +148,8 @@ impl PreparedLimit {
             applies_to_all: applies_to_all(limit),
             conditions: limit.matches.clone(),
             regexes: limit.regexes(),
-            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?,
+            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?
+                .with_public(limit.public_parts.clone()),
             expression_errors,
         })
     }
@@ -239,6 +249,16 @@ impl PreparedLimit {
         address: impl FnMut() -> IpAddr,
     ) -> u64 {
         self.charge.before_response(request, path, address, &self.expression_errors)
+    }
+
+    /// Describes the client of a request for operators. Only the public parts of its key are shown.
+    pub(super) fn describe_client(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: IpAddr,
+    ) -> String {
+        self.key.describe(request, path, address)
     }
 
     /// Returns the client of a request, as this limit identifies it.

@@ -132,6 +132,18 @@ impl PreparedPolicy {
         client_address::resolve(config, peer, request.proxied, request.headers)
     }
 
+    /// Describes the client of a request for operators, as the limit with this index identifies it. Only the public parts of the
+    /// key are shown.
+    #[must_use]
+    pub fn describe_client(&self, limit: usize, request: &RequestAttributes<'_>) -> String {
+        let config = self.client_address.as_ref();
+        let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let limit = self.limits.get(limit);
+        limit
+            .map(|limit| limit.describe_client(request, &request.path_readings(), address))
+            .unwrap_or_default()
+    }
+
     /// Returns those of some limits that apply to a request, by their index, each with the client and the rates that
     /// decide. Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited.
     /// `path` has the readings of the request's path.

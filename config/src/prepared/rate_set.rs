@@ -5,7 +5,7 @@
 use sluice_limiter::{Algorithm, MAX_COUNT, Rate, Requests};
 
 use crate::nack::Nack;
-use crate::policy::{Allowance, Boosted, Rates};
+use crate::policy::{Allowance, Block, Boosted, Rates};
 
 /// Largest number of different rates in all sets of a limit.
 pub const MAX_RATES: usize = 8;
@@ -17,7 +17,7 @@ pub struct RateSet {
     pub exception: Option<String>,
     /// Rates, in the same order of their records in all sets of the limit.
     pub rates: Vec<Rate>,
-    /// Whether each of them decides. The others, of other sets, only count the request.
+    /// Whether each of them decides. The others, of other sets, only count the request; a block is also among them.
     pub decides: Vec<bool>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct RateSets {
 impl RateSets {
     /// Prepares all rates of a limit.
     pub(super) fn new(
-        Rates { base, boosted, tiers, plans, overrides: _, cost: _, count_when: _ }: &Rates,
+        Rates { base, boosted, tiers, plans, overrides: _, cost: _, count_when: _, block }: &Rates,
     ) -> Result<Self, Nack> {
         let mut sets = vec![RateSet::new(None, base.clone())?];
         if let Some(boosted) = boosted {
@@ -72,6 +72,9 @@ impl RateSets {
             .map(|plan| choose(format!("plan {}", plan.name), &plan.allowance))
             .collect::<Result<_, Nack>>()?;
         unite(&mut sets)?;
+        if let Some(block) = block {
+            add_block(&mut sets, *block)?;
+        }
         Ok(Self { sets, tiers, plans })
     }
 }
@@ -96,10 +99,29 @@ impl RateSet {
         Ok(Self { exception, decides: vec![true; rates.len()], rates })
     }
 
+    /// Returns the block, if the limit has one.
+    #[must_use]
+    pub fn block(&self) -> Option<&Rate> {
+        self.rates.last().filter(|rate| rate.counts_only_own_denials())
+    }
+
     /// Returns the rates that decide.
     pub fn deciding(&self) -> impl Iterator<Item = &Rate> {
         self.rates.iter().zip(&self.decides).filter(|(_, decides)| **decides).map(|(rate, _)| rate)
     }
+}
+
+/// Adds the block of a limit to each of its sets, so that it holds for a client in all tiers.
+fn add_block(sets: &mut [RateSet], block: Block) -> Result<(), Nack> {
+    let block = block.rate().map_err(Nack::new)?;
+    for set in sets {
+        if set.rates.iter().any(|rate| rate.count_denied) {
+            return Err(Nack("a limit that counts denied requests cannot block".into()));
+        }
+        set.rates.push(block);
+        set.decides.push(false);
+    }
+    Ok(())
 }
 
 /// Returns the boosted rates. Each has the tag of the base rate that it replaces.

@@ -33,6 +33,10 @@ const RESERVED: [&str; 18] = [
 /// Beginnings of the names of headers that Sluice sets.
 const RESERVED_PREFIXES: [&str; 2] = ["ratelimit", "x-ratelimit"];
 
+/// Headers of requests that others than Sluice set, among those that begin as a mark does.
+const OTHER_MEANING: [&str; 7] =
+    ["x-b3-", "x-envoy-", "x-forwarded-", "x-http-method", "x-method-override", "x-real-ip", "x-request-"];
+
 /// The response to a request that a limit denies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
@@ -137,14 +141,32 @@ impl Escape {
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Nack> {
     let header = HeaderName::from_bytes(name.as_bytes());
     let header = header.map_err(|_| Nack(format!("headers: {name:?} is not the name of a header")))?;
-    let is_reserved = RESERVED.contains(&header.as_str())
-        || RESERVED_PREFIXES.iter().any(|prefix| header.as_str().starts_with(prefix));
-    if is_reserved {
+    if is_reserved(&header) {
         return Err(Nack(format!("headers: {name} is set by Sluice")));
     }
     let value = HeaderValue::from_str(value);
     let value = value.map_err(|_| Nack(format!("headers: the value of {name} is not valid")))?;
     Ok((header, value))
+}
+
+fn is_reserved(header: &HeaderName) -> bool {
+    RESERVED.contains(&header.as_str())
+        || RESERVED_PREFIXES.iter().any(|prefix| header.as_str().starts_with(prefix))
+}
+
+/// Returns the header with which a limit marks requests for the application.
+pub fn mark_header(name: &str) -> Result<HeaderName, Nack> {
+    let header = HeaderName::from_bytes(name.as_bytes());
+    let header = header.map_err(|_| Nack(format!("{name:?} is not the name of a header")))?;
+    // Some applications do not tell underscores from hyphens.
+    let is_own = header.as_str().starts_with("x-") && !header.as_str().contains('_');
+    if !is_own || is_reserved(&header) || OTHER_MEANING.iter().any(|other| header.as_str().starts_with(other))
+    {
+        return Err(Nack(format!(
+            "{name:?} may have another meaning: use a name that begins with x-, such as x-rate-limited"
+        )));
+    }
+    Ok(header)
 }
 
 #[cfg(test)]
@@ -175,6 +197,23 @@ mod tests {
             let nack = Rejection::new(&reject).unwrap_err();
             assert!(nack.0.contains(expected), "{nack}");
         }
+    }
+
+    #[test]
+    fn a_mark_has_a_header_of_its_own() {
+        assert_eq!(mark_header("X-Rate-Limited").unwrap(), "x-rate-limited");
+        for name in [
+            "Authorization",
+            "x-forwarded-for",
+            "host",
+            "x-ratelimit-limit",
+            "Range",
+            "x_rate_limited",
+            "x-request-id",
+        ] {
+            assert!(mark_header(name).unwrap_err().0.contains("may have another meaning"), "{name}");
+        }
+        assert!(mark_header("a b").is_err());
     }
 
     #[test]

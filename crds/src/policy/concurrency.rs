@@ -8,6 +8,7 @@ use sluice_limiter::{Period, Requests};
 
 use crate::compile::field::{Field, number};
 use crate::duration;
+use crate::policy::limit::on_limit::CompiledOnLimit;
 use crate::policy::{Adaptive, OnLimit, Selection};
 
 /// Default `abandonedFor`, in milliseconds.
@@ -60,8 +61,23 @@ impl Concurrency {
             Some(text) => at.at("abandonedFor").millis(text, MAX_ABANDONED_MILLIS)?,
             None => ABANDONED_MILLIS,
         };
-        let reject = self.on_limit.as_ref().and_then(|on_limit| on_limit.compile(&at.at("onLimit")));
-        let compile = |kind| CompiledLimit { reject, ..self.selection.compile(at, policy_mode, kind) };
+        let at_on_limit = at.at("onLimit");
+        let on_limit = self.on_limit.as_ref().map(|on_limit| on_limit.compile(&at_on_limit));
+        let CompiledOnLimit { reject, queue, mark, block } = on_limit.unwrap_or_default();
+        if block.is_some() {
+            at_on_limit.at("block").violation("is only allowed with rates: remove it");
+        }
+        if matches!(self.kind, ConcurrencyKind::Adaptive(_)) {
+            for (name, _) in
+                [("queue", queue.is_some()), ("mark", mark.is_some())].into_iter().filter(|one| one.1)
+            {
+                at_on_limit.at(name).violation("is not allowed with adaptive: remove it");
+            }
+        }
+        let compile = |kind| {
+            let selected = self.selection.compile(at, policy_mode, kind);
+            CompiledLimit { reject, queue, mark, ..selected }
+        };
         let kind = match &self.kind {
             ConcurrencyKind::Max(max) => Requests::new(number(*max)).map(|max| {
                 let lease = Period::from_millis(SLOT_LEASE_MILLIS);

@@ -26,10 +26,23 @@ pub struct Key {
     pub on_missing: OnMissing,
 }
 
-/// A part of a key. Exactly one field is required.
+/// A part of a key: exactly one source, and whether operators may read its values.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub enum KeyPart {
+pub struct KeyPart {
+    /// The source of the values.
+    #[serde(flatten)]
+    pub source: KeySource,
+    /// Whether the list of the clients that a sidecar denies most has the values of this part in clear. Leave it out for secrets, such as
+    /// API keys. Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public: Option<bool>,
+}
+
+/// The source of a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub enum KeySource {
     /// The value of a header.
     Header(HeaderKey),
     /// The value of a cookie.
@@ -156,11 +169,31 @@ pub struct ClientIpKey {
 impl Key {
     pub(crate) fn compile(&self, at: &Field<'_>) -> Vec<key::KeyPart> {
         let parts = self.parts.iter().enumerate();
-        parts.filter_map(|(n, part)| part.compile(&at.at("parts").entry(n))).collect()
+        parts.filter_map(|(n, part)| part.source.compile(&at.at("parts").entry(n))).collect()
+    }
+
+    /// Reports whether requests may lack a part.
+    pub(crate) fn may_lack_a_part(&self) -> bool {
+        self.parts.iter().any(|part| match part.source {
+            KeySource::Header(_)
+            | KeySource::Cookie(_)
+            | KeySource::Query(_)
+            | KeySource::GrpcMethod(_)
+            | KeySource::PathTemplate(_)
+            | KeySource::Cel(_)
+            | KeySource::JwtClaim(_) => true,
+            KeySource::Method(_) | KeySource::Path(_) | KeySource::Host(_) | KeySource::ClientIp(_) => false,
+        })
+    }
+
+    /// Returns the indexes of the parts that operators may read.
+    pub(crate) fn public_parts(&self) -> Vec<usize> {
+        let parts = self.parts.iter().enumerate();
+        parts.filter(|(_, part)| part.public == Some(true)).map(|(n, _)| n).collect()
     }
 }
 
-impl KeyPart {
+impl KeySource {
     fn compile(&self, at: &Field<'_>) -> Option<key::KeyPart> {
         let bits =
             |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);

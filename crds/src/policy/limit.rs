@@ -7,6 +7,7 @@
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::key::OnMissing;
 use sluice_config::overrides::{DENY, UNLIMITED};
 use sluice_config::policy::{
     self, Boosted, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Plan as CompiledPlan, Rates,
@@ -21,7 +22,7 @@ use crate::compile::redundant_rates;
 use crate::compile::redundant_rates::Relation;
 use crate::duration;
 use crate::policy::selection::compile_when;
-use crate::policy::{ContentRef, Selection};
+use crate::policy::{ContentRef, Key, Selection};
 
 pub mod algorithm;
 pub mod cost;
@@ -34,6 +35,7 @@ pub mod tier;
 pub use algorithm::Algorithm;
 pub use cost::{Cost, CountWhen};
 pub use enforcement::Enforcement;
+use on_limit::CompiledOnLimit;
 pub use on_limit::OnLimit;
 pub use plan::Plan;
 pub use rate::Rate;
@@ -107,10 +109,39 @@ impl Limit {
         policy_mode: Mode,
         installation: &Installation,
     ) -> CompiledLimit {
-        let rates = LimitKind::Rates(Box::new(self.compile_all_rates(at)));
+        let at_on_limit = at.at("onLimit");
+        let on_limit = self.on_limit.as_ref().map(|on_limit| on_limit.compile(&at_on_limit));
+        let CompiledOnLimit { reject, queue, mark, block } = on_limit.unwrap_or_default();
+        let counts_denied = self.algorithm.as_ref().is_some_and(Algorithm::counts_denied);
+        if mark.as_ref().is_some_and(|mark| self.selection.reads_header(mark)) {
+            at_on_limit.at("mark.header").violation(
+                "is a header that the limit reads, and would no longer reach the application: use another name",
+            );
+        }
+        if block.is_some() && counts_denied {
+            at_on_limit.at("block").violation("is not allowed with countDenied: remove one of them");
+        }
+        if block.is_some() && self.selection.key.is_none() {
+            at_on_limit.at("block").warning(
+                "blocks all clients together, because the limit has no `key`: identify clients by a key",
+            );
+        }
+        let shares_missing = |key: &Key| key.on_missing == OnMissing::Shared && key.may_lack_a_part();
+        if block.is_some() && self.selection.key.as_ref().is_some_and(shares_missing) {
+            at.at("key.onMissing").warning(
+                "is Shared, so all requests that lack a part of the key are blocked together: use Skip or Deny",
+            );
+        }
+        if queue.is_some() && counts_denied {
+            at_on_limit.at("queue").violation(
+                "is not allowed with countDenied, because a request that waits would lengthen its own wait: remove one of \
+                 them",
+            );
+        }
+        let rates = LimitKind::Rates(Box::new(Rates { block, ..self.compile_all_rates(at) }));
         let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
-        let reject = self.on_limit.as_ref().and_then(|on_limit| on_limit.compile(&at.at("onLimit")));
-        CompiledLimit { max_keys, reject, ..self.selection.compile(at, policy_mode, rates) }
+        let selected = self.selection.compile(at, policy_mode, rates);
+        CompiledLimit { max_keys, reject, queue, mark, ..selected }
     }
 
     /// Compiles the maximum number of keys. The default is reduced to what the installation allows.
@@ -155,6 +186,7 @@ impl Limit {
             overrides: None,
             cost: self.cost.as_ref().and_then(|cost| cost.compile(&at.at("cost"))),
             count_when: self.count_when.as_ref().map(|outcomes| outcomes.compile(&at.at("countWhen"))),
+            block: None,
         };
         self.check_cost(at, &rates);
         if let Err(nack) = check_tiers(&rates) {

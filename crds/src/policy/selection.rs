@@ -8,6 +8,7 @@ use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::compile::field::Field;
 use crate::expression::compile_condition;
+use crate::policy::key::KeySource;
 use crate::policy::{Key, Match};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
@@ -47,6 +48,17 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Reports whether a condition or a part of the key reads a header.
+    pub(crate) fn reads_header(&self, name: &str) -> bool {
+        let is_named = |other: &str| other.eq_ignore_ascii_case(name);
+        let mut headers = self.matches.iter().chain(&self.except).flat_map(|entry| &entry.headers);
+        headers.any(|header| is_named(&header.name))
+            || self.key.iter().flat_map(|key| &key.parts).any(|part| match &part.source {
+                KeySource::Header(header) => is_named(&header.name),
+                _ => false,
+            })
+    }
+
     /// Compiles a limit of this kind.
     pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
         let Self { name, mode, matches, except, when, key } = self;
@@ -64,9 +76,12 @@ impl Selection {
             except: compile("except", except),
             when: when.as_ref().and_then(|when| compile_when(&at.at("when"), when)),
             key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
+            public_parts: key.as_ref().map(Key::public_parts).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
             max_keys: None,
             reject: None,
+            queue: None,
+            mark: None,
             kind,
         }
     }

@@ -39,6 +39,16 @@ pub(crate) trait Definition: Copy {
         false
     }
 
+    /// Reports whether only denials by the rate's own limit count, and not those by other limits of the request.
+    fn counts_only_own_denials(self) -> bool {
+        false
+    }
+
+    /// Reports whether a replica that decides alone has a part of the number.
+    fn is_divided_among_replicas(self) -> bool {
+        true
+    }
+
     /// Returns the tag of the rate's records. The number of requests does not change it.
     fn tag(self, quota: Quota) -> Tag;
 
@@ -67,6 +77,12 @@ pub(crate) trait Definition: Copy {
 
     /// Adds an admitted `cost`, which may be 0, to a rolled record.
     fn charge(self, quota: Quota, record: &mut Record, now: u64, cost: u64);
+
+    /// Adds a denied `cost` to a rolled record, if denied requests count.
+    #[inline]
+    fn charge_denied(self, quota: Quota, record: &mut Record, now: u64, cost: u64) {
+        self.charge(quota, record, now, cost);
+    }
 
     /// Removes a `cost` that was charged to the record at the same instant.
     #[inline]
@@ -129,6 +145,15 @@ pub(crate) trait Definition: Copy {
     /// Returns the shape of a hard rate that a store may count on a compact form of its record.
     fn shape(self) -> Option<Shape> {
         None
+    }
+
+    /// Returns how long a record lives at most, in milliseconds: mostly that of a counter which is charged to its capacity
+    /// when a window begins.
+    fn longest_lifetime(self, quota: Quota) -> u64 {
+        let now = quota.period.micros();
+        let mut record = self.fresh(quota, now);
+        self.charge(quota, &mut record, now, self.capacity(quota));
+        record.expires_at().saturating_sub(now / 1000)
     }
 
     // Leases and local quota.

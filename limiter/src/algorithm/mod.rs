@@ -10,10 +10,12 @@
 //! - [`arrival`]: the theoretical arrival time, shared by the next two.
 //! - [`token_bucket`]: token bucket and generic cell rate algorithm; [`leaky_bucket`]: the one that delays.
 //! - [`warm_up`]: the bucket that warms up.
+//! - [`block`]: the block of a client that is denied too often.
 //! - [`concurrency`]: slots shared by many processes.
 //! - [`stored`]: operations on a record without its rate.
 
 mod arrival;
+mod block;
 pub(crate) mod clock_windows;
 mod concurrency;
 mod definition;
@@ -28,6 +30,9 @@ mod warm_up;
 
 use serde::{Deserialize, Serialize};
 
+use crate::number::Period;
+
+pub use block::MAX_BLOCK_AFTER;
 pub use concurrency::{Holder, MAX_CONCURRENT};
 pub use fixed_window::Alignment;
 pub use leaky_bucket::MaxWait;
@@ -36,6 +41,7 @@ pub use sliding_window::{Bound, SubWindows};
 pub use token_bucket::Burst;
 pub use warm_up::{MAX_WARM_UP_MS, WarmUp};
 
+pub(crate) use block::Block;
 pub(crate) use concurrency::Concurrency;
 pub(crate) use definition::{Checked, Definition};
 pub(crate) use fixed_window::FixedWindow;
@@ -81,6 +87,13 @@ pub enum Algorithm {
     },
     /// A token bucket that warms up.
     WarmUp(WarmUp),
+    /// Blocks a client that the other rates of the limit deny too often. The number of the rate is that of denials. It is never
+    /// sent: a limit that blocks names its block beside its rates.
+    #[serde(skip)]
+    Block {
+        /// Length of the block.
+        lasts: Period,
+    },
     /// Counts requests in flight. The period of the rate is the length of a slot lease. It is never sent: each
     /// process has a holder of its own.
     #[serde(skip)]
@@ -118,6 +131,10 @@ macro_rules! dispatch {
                 $value
             }
             a::Algorithm::WarmUp($definition) => $value,
+            a::Algorithm::Block { lasts } => {
+                let $definition = a::Block { lasts };
+                $value
+            }
             a::Algorithm::Concurrency { holder } => {
                 let $definition = a::Concurrency { holder };
                 $value

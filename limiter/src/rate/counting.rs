@@ -55,9 +55,17 @@ impl Rate {
         if self.count_denied {
             // One request alone must not deny all others for longer than the rate takes to recover.
             let cost = cost.clamp(1, self.requests.get().max(1));
-            dispatch!(self.algorithm, definition => definition.charge(self.quota(), &mut record, now, cost));
+            dispatch!(self.algorithm, definition => {
+                definition.charge_denied(self.quota(), &mut record, now, cost);
+            });
         }
         record
+    }
+
+    /// Reports whether only denials by the rate's own limit count in it, and not those by other limits of the request.
+    #[must_use]
+    pub fn counts_only_own_denials(&self) -> bool {
+        dispatch!(self.algorithm, definition => definition.counts_only_own_denials())
     }
 
     /// Reports whether equal checks at the same instant may be decided together, from their number alone.

@@ -66,6 +66,11 @@ impl Rate {
         Self { count_denied: true, ..self }.validated()
     }
 
+    /// Returns the block of clients that the other rates of a limit deny `after` times within a time.
+    pub fn block(after: Requests, within: Period, lasts: Period) -> Result<Self, RateError> {
+        Self::new(after, within, Algorithm::Block { lasts })?.counting_denied()
+    }
+
     /// Returns the rate, if its numbers fit together.
     pub fn validated(self) -> Result<Self, RateError> {
         dispatch!(self.algorithm, definition => {
@@ -83,6 +88,9 @@ impl Rate {
     /// Returns the rate of a replica whose part of each number is its `share`.
     #[must_use]
     pub fn scaled(self, share: impl Fn(u64) -> u64) -> Self {
+        if !dispatch!(self.algorithm, definition => definition.is_divided_among_replicas()) {
+            return self;
+        }
         // A share is at most the whole number, and so in range.
         let requests = Requests::new(share(self.requests.get())).unwrap_or(self.requests);
         Self { requests, algorithm: self.algorithm.scaled(share), ..self }

@@ -27,6 +27,7 @@ impl Rate {
     /// | `fixedWindow` | phase of `Spread`, ms | soft ceiling | ms of the extra | 1 if denials count | |
     /// | `slidingWindowLog` | minimum interval, ms | | | 1 if denials count | |
     /// | buckets | capacity, us | its rest | time of the cost, us | its rest | most ahead, us |
+    /// | block | its length, ms | time of a denial, ms | | | |
     /// | concurrency | holder | lease, ms | | | |
     /// | warm-up | period, us | cold factor | units of a settlement | | |
     #[must_use]
@@ -134,6 +135,11 @@ impl Rate {
         dispatch!(self.algorithm, definition => definition.least_still_used(self.quota(), used, at, now))
     }
 
+    /// Returns how long a record lives at most, in milliseconds.
+    pub(crate) fn longest_lifetime(&self) -> u64 {
+        dispatch!(self.algorithm, definition => definition.longest_lifetime(self.quota()))
+    }
+
     /// Returns the unit of the rate's number.
     #[must_use]
     pub fn unit(&self) -> Unit {
@@ -151,7 +157,7 @@ impl Rate {
     #[must_use]
     pub fn description(&self) -> String {
         let mut text = dispatch!(self.algorithm, definition => definition.description(self.quota()));
-        if self.count_denied {
+        if self.count_denied && !self.counts_only_own_denials() {
             text += "; denied requests count too";
         }
         text
@@ -165,7 +171,7 @@ impl Rate {
         if let Some(soft) = self.soft {
             notes.push(format!("soft +{}% for {}", soft.over_percent(), Millis(soft.millis())));
         }
-        if self.count_denied {
+        if self.count_denied && !self.counts_only_own_denials() {
             notes.push("countDenied".into());
         }
         notes

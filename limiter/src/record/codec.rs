@@ -15,7 +15,7 @@
 //! If a soft rate has gone over its number, a second record of kind `Overrun` and the same period follows.
 //! Its `window` is [`Overrun::since`], its only count the milliseconds from there to [`Overrun::last`].
 
-use super::kind::{Kind, MAX_HOLDERS, MAX_INSTANTS};
+use super::kind::{Kind, MAX_DENIALS, MAX_HOLDERS, MAX_INSTANTS};
 use super::state::{Overrun, Record};
 use super::tag::Tag;
 use crate::number::{MAX_COUNT, MAX_PERIOD_MS};
@@ -41,13 +41,13 @@ impl Record {
     /// Appends the record's bytes to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self.tag.kind() {
-            Some(Kind::Log) => self.encode_log(out),
+            Some(Kind::Log | Kind::Block) => self.encode_instants(out),
             Some(Kind::Holders) => self.encode_holders(out),
             kind => self.encode_counts(out, kind),
         }
     }
 
-    fn encode_log(&self, out: &mut Vec<u8>) {
+    fn encode_instants(&self, out: &mut Vec<u8>) {
         write_head(out, self.tag, 6, self.window);
         write(out, self.tail.len() as u64, 2);
         self.tail.iter().for_each(|&instant| write(out, instant, 6));
@@ -95,6 +95,10 @@ impl Record {
                     return Err(RecordError::Disorder);
                 }
             }
+            Kind::Block => {
+                let denials = reader.length(MAX_DENIALS)?.ok_or(unknown)?;
+                record.tail = reader.list(6, denials)?;
+            }
             Kind::Holders => {
                 for _ in 0..reader.length(MAX_HOLDERS)?.ok_or(unknown)? {
                     for width in HOLDER {
@@ -135,10 +139,10 @@ fn is_valid(kind: Kind, tag: Tag, width: usize) -> bool {
         Kind::Sliding => (1..=60).contains(&variant) && tag.period_millis().is_multiple_of(variant),
         Kind::Clock | Kind::Spread => variant == 0,
         Kind::Overrun => false,
-        Kind::FirstRequest | Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders => true,
+        Kind::FirstRequest | Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block => true,
     };
     let is_width_valid = match kind {
-        Kind::Log | Kind::Holders => width == 6,
+        Kind::Log | Kind::Holders | Kind::Block => width == 6,
         _ => (1..=6).contains(&width),
     };
     is_variant_valid && is_width_valid && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())

@@ -2,6 +2,8 @@
 
 /// Largest number of instants in the record of a log.
 pub(crate) const MAX_INSTANTS: usize = 10_000;
+/// Largest number of denials before a block. A record has fewer.
+pub(crate) const MAX_DENIALS: usize = 1000;
 /// Largest number of holders in the record of a concurrency limit.
 pub(crate) const MAX_HOLDERS: usize = 1000;
 
@@ -29,6 +31,8 @@ pub(crate) enum Kind {
     Overrun = 8,
     /// Slots by holder.
     Holders = 9,
+    /// The denials of a client, or the end of its block.
+    Block = 10,
 }
 
 impl Kind {
@@ -49,6 +53,7 @@ impl Kind {
             7 => Self::WarmUp,
             8 => Self::Overrun,
             9 => Self::Holders,
+            10 => Self::Block,
             _ => return None,
         })
     }
@@ -61,6 +66,6 @@ mod tests {
     #[test]
     fn every_code_names_its_kind() {
         let kinds: Vec<Kind> = (0..16).filter_map(Kind::from_code).collect();
-        assert_eq!(kinds.iter().map(|kind| kind.code()).collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
+        assert_eq!(kinds.iter().map(|kind| kind.code()).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
     }
 }

@@ -37,12 +37,22 @@ impl Record {
     #[inline]
     pub fn empty(tag: Tag, now: u64) -> Self {
         let window = match tag.kind() {
-            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders) => 0,
+            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block) => 0,
             Some(Kind::FirstRequest) => now / 1000,
             _ => now / (tag.window_millis() * 1000),
         };
         let tail = vec![0; (tag.previous_windows() as usize).saturating_sub(1)];
         Self { tag, window, current: 0, previous: 0, overrun: Overrun::default(), tail }
+    }
+}
+
+impl Record {
+    /// Reports whether this is a record with a list that is empty, which tells nothing.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        // Without denials, a record of a block may have the end of the block.
+        let has_more = self.tag.kind() == Some(Kind::Block) && self.window > 0;
+        self.tag.has_view() && self.tail.is_empty() && !has_more
     }
 }
 

@@ -84,7 +84,7 @@ impl Tag {
     /// [`RecordView`](crate::RecordView).
     #[must_use]
     pub fn has_view(self) -> bool {
-        matches!(self.kind(), Some(Kind::Log | Kind::Holders))
+        matches!(self.kind(), Some(Kind::Log | Kind::Holders | Kind::Block))
     }
 
     /// Reports whether this is the tag of a log.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use sluice_config::{ADMIN_PORT, TOKEN_AUDIENCE};
+use sluice_config::{ADMIN_PORT, DEBUG_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 
 use crate::admission::config::InjectConfig;
@@ -80,6 +80,8 @@ fn args(captured: &[CapturedPort], config: &InjectConfig, settings: &PodSettings
         captured.iter().map(|c| format!("--proxy=[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
     args.extend([
         format!("--admin=[::]:{ADMIN_PORT}"),
+        // Only who can forward a port of the pod reaches it.
+        format!("--debug=127.0.0.1:{DEBUG_PORT}"),
         format!("--operator={}", config.control_url),
         format!("--ca-file={IDENTITY_PATH}/{CONFIG_MAP_KEY}"),
         format!("--token-file={IDENTITY_PATH}/token"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::Mode;
-use sluice_config::{Nack, PreparedPolicy};
+use sluice_config::{Nack, PreparedLimit, PreparedPolicy};
 use sluice_store::MAX_COUNTERS;
 
 /// Largest number of limits of a pod. A request is compared with those that its path and host allow.
@@ -22,7 +22,7 @@ pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 struct Size {
     /// All limits.
     limits: usize,
-    /// Limits for every request that are enforced, and those in shadow mode.
+    /// Limits for every request that deny, and those that mark or are in shadow mode.
     enforced_for_all: usize,
     shadow_for_all: usize,
     regexes: usize,
@@ -33,7 +33,14 @@ struct Size {
 impl Size {
     fn of(policy: &PreparedPolicy) -> Self {
         let limits = &policy.limits;
-        let for_all = |mode| limits.iter().filter(|limit| limit.applies_to_all && limit.mode == mode).count();
+        // A limit that marks is checked like one in shadow mode.
+        let for_all = |mode| {
+            let is_of = |limit: &&PreparedLimit| match limit.mark {
+                Some(_) => mode == Mode::Shadow,
+                None => limit.mode == mode,
+            };
+            limits.iter().filter(|limit| limit.applies_to_all).filter(is_of).count()
+        };
         Self {
             limits: limits.len(),
             enforced_for_all: for_all(Mode::Enforce),

@@ -1,14 +1,14 @@
 //! Builds snapshots and swaps them in.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use sluice_config::message::{PolicyUid, Replica};
-use sluice_config::prepared::PreparedKind;
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
+use tokio::sync::watch;
 
 use crate::config::fit::{IdentifiedPolicy, fit};
 use crate::config::named_store::StartedStore;
@@ -35,6 +35,8 @@ struct Shared {
     in_flight: InFlight,
     slots: Slots,
     published: AtomicBool,
+    /// Tells waiting requests that the snapshot has changed.
+    changes: watch::Sender<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +60,7 @@ impl Publisher {
             in_flight,
             slots: Slots::default(),
             published: AtomicBool::new(false),
+            changes: watch::Sender::new(()),
         }))
     }
 
@@ -78,7 +81,7 @@ impl Publisher {
         let chosen = in_use.choose(stores, &names, |runtime, name, starting| {
             runtime.spawn(self.clone().switch_store(name, starting));
         });
-        self.0.current.store(Arc::new(Snapshot::new(chosen, active)));
+        self.activate_snapshot(Snapshot::new(chosen, active));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);
@@ -91,16 +94,13 @@ impl Publisher {
         let current = self.current();
         let replicas = lock(&self.0.replicas).activate(accepted);
         let repeated = repeated_names(accepted);
+        let before: HashMap<&str, &ActiveLimit> =
+            current.limits().map(|limit| (&*limit.base().plan.spec.scope, limit)).collect();
         let active = accepted.iter().zip(replicas).map(|((_, policy), replicas)| {
             let limits = policy.limits.iter().map(|limit| {
                 let qualified = format!("{}/{}", policy.name, limit.name);
                 let repeated = repeated.contains(limit.name.as_str());
-                let before = match limit.kind {
-                    PreparedKind::Rates { .. } => None,
-                    PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => {
-                        current.limits().find(|before| before.base().plan.spec.scope == limit.scope)
-                    }
-                };
+                let before = before.get(limit.scope.as_str()).copied();
                 ActiveLimit::new(LimitSource {
                     policy,
                     limit,
@@ -122,8 +122,7 @@ impl Publisher {
         starting.ready().await;
         let mut stores = lock(&self.0.stores);
         if let Some(stores) = stores.switch(&name, &starting) {
-            let snapshot = self.current().with_stores(stores);
-            self.0.current.store(Arc::new(snapshot));
+            self.activate_snapshot(self.current().with_stores(stores));
         }
     }
 
@@ -162,6 +161,16 @@ impl Publisher {
     #[must_use]
     pub fn store_states(&self) -> BTreeMap<String, StoreState> {
         lock(&self.0.stores).states()
+    }
+
+    fn activate_snapshot(&self, snapshot: Snapshot) {
+        self.0.current.store(Arc::new(snapshot));
+        self.0.changes.send_replace(());
+    }
+
+    /// Observes changes of the snapshot.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     pub(crate) fn slots(&self) -> &Slots {

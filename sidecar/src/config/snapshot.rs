@@ -2,9 +2,11 @@
 //! is built for each change and swapped in between two requests; a request keeps the one it started with.
 //! Counters live in the store, so a swap loses none.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::HeaderName;
 use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
 use sluice_config::prepared::index::LimitIndex as Index;
@@ -13,7 +15,8 @@ use smallvec::SmallVec;
 
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::startup_policy::StartupPolicy;
-use crate::limit::active::{ActiveLimit, ActivePolicy, LimitIndex};
+use crate::limit::active::{ActiveLimit, ActivePolicy};
+use crate::limit::index::LimitIndex;
 use crate::limit::rates::EffectiveRates;
 
 /// The active policies and their stores.
@@ -26,6 +29,8 @@ pub(crate) struct Snapshot {
     index: Arc<Index>,
     /// Policy and limit of each number in the index.
     places: Arc<[(u16, u16)]>,
+    /// The headers with which limits mark requests. Those of clients are removed.
+    pub(crate) mark_headers: Arc<[HeaderName]>,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
@@ -51,7 +56,10 @@ impl Snapshot {
         let places =
             (0..).zip(&*policies).flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
         let places = places.collect();
-        Self { stores, policies, index, places, denies_all: false, rejects_ambiguous_paths }
+        let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
+        let mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
+        let mark_headers = mark_headers.into_iter().collect();
+        Self { stores, policies, index, places, mark_headers, denies_all: false, rejects_ambiguous_paths }
     }
 
     /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
@@ -62,7 +70,8 @@ impl Snapshot {
     /// Creates a snapshot with the same policies and other stores.
     pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
         let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
-        Self { stores, policies, index, places, ..*self }
+        let mark_headers = self.mark_headers.clone();
+        Self { stores, policies, index, places, mark_headers, ..*self }
     }
 
     /// Returns policy and limit of those that may apply to a request, in their order.

@@ -2,8 +2,10 @@
 //! all requests.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use http::HeaderName;
 use sluice_config::policy::{Mode, StatusHeaders};
 use sluice_config::prepared::charge::{CostUnit, SettlementTerms};
 use sluice_config::prepared::rejection::Rejection;
@@ -13,21 +15,15 @@ use sluice_limiter::Rate;
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 use smallvec::SmallVec;
 
+use crate::clients::DeniedClients;
 use crate::limit::adaptive::AdaptiveLimit;
+use crate::limit::mark::Mark;
+use crate::limit::queue::LimitQueue;
 use crate::limit::rates::{Boost, EffectiveRates};
 use crate::limit::slots::ConcurrencyLimit;
 use crate::metrics::limit::LimitMetrics;
 use crate::respond::names::RateNames;
 use crate::upstream::in_flight::Load;
-
-/// The position of a limit in a snapshot, and which of its rates apply to the request at hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LimitIndex {
-    pub(crate) policy: u16,
-    pub(crate) limit: u16,
-    /// Index of the rates that apply to the request.
-    pub(crate) rates: u16,
-}
 
 /// A policy of a snapshot.
 #[derive(Debug)]
@@ -48,7 +44,9 @@ pub(crate) struct ActiveLimit {
     rate_sets: SmallVec<[EffectiveRates; 1]>,
     /// When the second set of an elastic limit applies.
     pub(crate) boost: Option<Boost>,
-    pub(crate) mode: Mode,
+    pub(crate) effect: Effect,
+    /// Where requests wait that the limit denies.
+    pub(crate) queue: Option<Arc<LimitQueue>>,
     /// The number of concurrent requests over all pods, for a shared concurrency limit. It has no rates.
     pub(crate) concurrency: Option<Arc<ConcurrencyLimit>>,
     /// The number of concurrent requests that this pod has learnt, for an adaptive limit. It has no rates.
@@ -61,7 +59,36 @@ pub(crate) struct ActiveLimit {
     pub(crate) rejection: Arc<Rejection>,
     /// Headers that report the state of the limit: those of the IETF draft, and the older ones.
     pub(crate) status_headers: [bool; 2],
+    /// Number of requests that a leaky bucket delays.
+    pub(crate) delayed: Arc<AtomicI64>,
+    /// The clients that it denies most often.
+    pub(crate) denied_clients: DeniedClients,
+    /// Indexes of the parts of the key that the list shows.
+    public_parts: Vec<usize>,
     pub(crate) metrics: LimitMetrics,
+}
+
+/// The effect of a limit on a request that it denies.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// The request is rejected, or waits.
+    Deny,
+    /// The request is forwarded with a mark.
+    Mark(Mark),
+    /// The denial is only counted.
+    Observe,
+}
+
+impl Effect {
+    fn of(policy: &PreparedPolicy, limit: &PreparedLimit) -> Self {
+        let mark = |header: &HeaderName| Mark::new(header.clone(), &policy.name, &limit.name).ok();
+        match (limit.mode, &limit.mark) {
+            (Mode::Enforce, None) => Self::Deny,
+            // Names of policies and limits are valid values of headers.
+            (Mode::Enforce, Some(header)) => mark(header).map_or(Self::Observe, Self::Mark),
+            (Mode::Shadow, _) => Self::Observe,
+        }
+    }
 }
 
 /// Everything that a limit is built from.
@@ -73,8 +100,8 @@ pub(crate) struct LimitSource<'a> {
     pub(crate) replicas: &'a Arc<Replicas>,
     pub(crate) load: &'a Load,
     pub(crate) metrics: LimitMetrics,
-    /// The limit with the same namespace, policy and name in the previous snapshot. Held slots and learnt
-    /// limits survive an edit.
+    /// The limit with the same namespace, policy and name in the previous snapshot. Held slots, learnt limits and
+    /// requests that wait survive an edit.
     pub(crate) before: Option<&'a ActiveLimit>,
 }
 
@@ -148,14 +175,38 @@ impl ActiveLimit {
         Self {
             rate_sets,
             boost: limit.boosted_below().map(|below| Boost { below, load: load.clone() }),
-            mode: limit.mode,
+            queue: limit.queue.zip(metrics.waiting.clone()).map(|(settings, waiting)| {
+                LimitQueue::new(settings, waiting, before.and_then(|before| before.queue.as_ref()))
+            }),
+            effect: Effect::of(policy, limit),
             concurrency,
             adaptive,
             abandoned_for: limit.abandoned_for,
             settlement: limit.charge.settlement().cloned(),
             rejection: limit.rejection.clone(),
             status_headers: StatusHeaders::ALL.map(|family| policy.status_headers.contains(&family)),
+            delayed: before.map(|before| before.delayed.clone()).unwrap_or_default(),
+            denied_clients: match before {
+                // What is not public any more must not stay in the list.
+                Some(before) if before.public_parts == limit.public_parts => before.denied_clients.clone(),
+                Some(_) | None => DeniedClients::new(),
+            },
+            public_parts: limit.public_parts.clone(),
             metrics,
+        }
+    }
+
+    /// Counts a denial by a limit that denies nothing.
+    pub(crate) fn count_passed_denial(&self) {
+        match &self.effect {
+            Effect::Mark(_) => {
+                self.metrics.marked.iter().for_each(|marked| {
+                    marked.inc();
+                });
+            }
+            Effect::Deny | Effect::Observe => {
+                self.metrics.shadow_denied.inc();
+            }
         }
     }
 

@@ -47,7 +47,7 @@ fn allocations(limits: &[String]) -> u64 {
             let matched = MatchedLimits::find(&snapshot, &request, [192, 0, 2, 1].into(), None);
             // The memory store decides at once.
             let decided = decide(snapshot, matched, publisher.slots()).now_or_never();
-            assert!(decided.is_some_and(|(admission, _held)| matches!(admission, Admission::Admitted(..))));
+            assert!(decided.is_some_and(|decided| matches!(decided.admission, Admission::Admitted(..))));
         });
         least = least.min(counted.count_total);
     }

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
 use crate::limit::check::{Checked, check};
 use crate::limit::correction::Correction;
+use crate::limit::index::LimitIndex;
 use crate::limit::slots::{Slot, Slots, check_with_slots};
 
 /// The counters of a request.

@@ -1,21 +1,23 @@
-//! Decides a request: one check for all enforced limits, one beside it for each limit in shadow mode, and the
+//! Decides a request: one check for all enforced limits, one beside it for each limit that marks or is in shadow mode, and the
 //! policies' `onStoreFailure` if the store does not answer. Every decision is counted here, where it is made.
 
 use std::sync::Arc;
 
 use futures::future::{join, join_all};
-use sluice_config::policy::{Mode, OnStoreFailure};
+use sluice_config::policy::OnStoreFailure;
 use sluice_config::prepared::Refusal;
-use sluice_store::PlannedCounter;
+use sluice_store::{KeyHash, PlannedCounter};
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
+use crate::limit::active::Effect;
 use crate::limit::check::Checked;
 use crate::limit::check_stores::check_all;
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
+use crate::limit::index::LimitIndex;
 use crate::limit::matching::MatchedLimits;
+use crate::limit::queue::{QueueDenial, Wait};
 use crate::limit::settle::{Charges, Upload, check_whole};
 use crate::limit::slots::{Slot, Slots};
 use crate::limit::status::RateLimitStatus;
@@ -31,6 +33,17 @@ pub(crate) enum Admission {
     QueueFull(QueueFull),
     /// At least one limit had no room. Nothing was charged.
     Denied(RateLimitStatus),
+    /// At least one limit had no room, and all of those have queues. Nothing was charged, and the denial is not counted yet.
+    Waits {
+        status: RateLimitStatus,
+        wait: Wait,
+        /// Whether local quota has decided, because the store failed.
+        by_local_quota: bool,
+    },
+    /// The request cannot wait in a queue, or not any longer.
+    NotQueued(QueueDenial),
+    /// The request meets more limits than one check holds.
+    TooManyLimits,
     /// This limit denies the request without counting it.
     Refused(LimitIndex, Refusal),
     /// An adaptive limit is reached. Nothing was charged.
@@ -51,46 +64,92 @@ pub(crate) enum Admission {
     },
 }
 
-/// Decides a request, and returns what it holds until it ends.
-pub(crate) async fn decide(
-    snapshot: Arc<Snapshot>,
-    matched: MatchedLimits,
-    slots: &Slots,
-) -> (Admission, Held) {
-    let mut held = Held { abandoned_for: matched.abandoned_for, ..Held::default() };
-    if matched.refused.is_none()
-        && let Err(limit) = acquire_permits(&snapshot, &matched, &mut held)
-    {
-        return (Admission::Shed(limit), held);
-    }
-    (decide_by_counters(snapshot, matched, slots, &mut held).await, held)
+/// A request that was decided.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    /// The snapshot whose limits have decided.
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) admission: Admission,
+    /// Everything that the request holds until it ends.
+    pub(crate) held: Held,
+    /// The limits that would deny the request if they did not only mark or observe it.
+    pub(crate) passed: Passed,
 }
 
-/// Acquires the permits of all adaptive limits, or none.
-fn acquire_permits(snapshot: &Snapshot, matched: &MatchedLimits, held: &mut Held) -> Result<(), LimitIndex> {
+/// Limits that mark or observe a request instead of denying it, with its keys.
+pub(crate) type Passed = SmallVec<[(LimitIndex, Option<KeyHash>); 1]>;
+
+impl Decided {
+    /// A request that holds nothing.
+    pub(crate) fn without(snapshot: Arc<Snapshot>, admission: Admission) -> Self {
+        Self { snapshot, admission, held: Held::default(), passed: Passed::new() }
+    }
+}
+
+/// Decides a request.
+pub(crate) async fn decide(snapshot: Arc<Snapshot>, matched: MatchedLimits, slots: &Slots) -> Decided {
+    if matched.meets_too_many {
+        return Decided::without(snapshot, Admission::TooManyLimits);
+    }
+    let mut held = Held { abandoned_for: matched.abandoned_for, ..Held::default() };
+    let mut rooms = SmallVec::new();
+    if matched.refused.is_none() {
+        match acquire_permits(&snapshot, &matched, &mut held) {
+            Ok(acquired) => rooms = acquired,
+            Err(limit) => return Decided { held, ..Decided::without(snapshot, Admission::Shed(limit)) },
+        }
+    }
+    let (mut passed, adaptive) = (Passed::new(), matched.adaptive.clone());
+    let beside_refused = matched.beside_refused.clone();
+    let is_refused = matched.refused.is_some();
+    let admission = decide_by_counters(snapshot.clone(), matched, slots, &mut held, &mut passed).await;
+    // A request that waits is decided several times, and counts at the end.
+    if !matches!(admission, Admission::Waits { .. }) {
+        count_permits(&snapshot, &adaptive, &rooms);
+        if !is_refused {
+            for index in beside_refused {
+                snapshot.limit(index).count_passed_denial();
+                passed.push((index, None));
+            }
+        }
+    }
+    Decided { snapshot, admission, held, passed }
+}
+
+/// Acquires the permits of all adaptive limits, or none. Returns for each whether it had room.
+fn acquire_permits(
+    snapshot: &Snapshot,
+    matched: &MatchedLimits,
+    held: &mut Held,
+) -> Result<SmallVec<[bool; 1]>, LimitIndex> {
+    let mut rooms = SmallVec::new();
     for &index in &matched.adaptive {
         let limit = snapshot.limit(index);
         let Some(adaptive) = &limit.adaptive else { continue };
-        let permit = match limit.mode {
-            Mode::Enforce => {
-                let Some(permit) = adaptive.try_acquire() else {
+        let (permit, had_room) = match limit.effect {
+            Effect::Deny => match adaptive.try_acquire() {
+                Some(permit) => (permit, true),
+                None => {
                     limit.metrics.denied.inc();
                     held.permits.clear();
                     return Err(index);
-                };
-                limit.metrics.admitted.inc();
-                permit
-            }
-            Mode::Shadow => {
-                let (permit, had_room) = adaptive.acquire_anyway();
-                let metric = if had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
-                metric.inc();
-                permit
-            }
+                }
+            },
+            Effect::Mark(_) | Effect::Observe => adaptive.acquire_anyway(),
         };
+        rooms.push(had_room);
         held.permits.push(permit);
     }
-    Ok(())
+    Ok(rooms)
+}
+
+/// Counts the decisions of adaptive limits that have not shed the request.
+fn count_permits(snapshot: &Snapshot, adaptive: &[LimitIndex], rooms: &[bool]) {
+    let limits = adaptive.iter().map(|&index| snapshot.limit(index)).filter(|limit| limit.adaptive.is_some());
+    for (limit, had_room) in limits.zip(rooms) {
+        let metric = if *had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
+        metric.inc();
+    }
 }
 
 async fn decide_by_counters(
@@ -98,16 +157,22 @@ async fn decide_by_counters(
     matched: MatchedLimits,
     slots: &Slots,
     held: &mut Held,
+    passed: &mut Passed,
 ) -> Admission {
     if let Some((index, refusal)) = matched.refused {
         snapshot.limit(index).metrics.denied.inc();
         return Admission::Refused(index, refusal);
     }
-    for &index in &matched.shadow_refused {
-        snapshot.limit(index).metrics.shadow_denied.inc();
-    }
-    let MatchedLimits { enforced: limits, mut counters, has_slots, shadow, settles, counts_upload, .. } =
-        matched;
+    let MatchedLimits {
+        enforced: limits,
+        mut counters,
+        has_slots,
+        has_queue,
+        beside,
+        settles,
+        counts_upload,
+        ..
+    } = matched;
     let upload = counts_upload.then(Upload::default);
     if let Some(upload) = &upload {
         held.charges.meter(upload.meter());
@@ -121,16 +186,26 @@ async fn decide_by_counters(
             Some(check_all(slots, &snapshot, &limits, &mut counters, has_slots).await)
         }
     };
-    let result = if shadow.is_empty() {
+    let result = if beside.is_empty() {
         enforced.await
     } else {
-        let shadow = shadow
+        let beside = beside
             .into_iter()
-            .map(|(index, counter)| check_shadow(slots, &snapshot, index, counter, upload.as_ref()));
-        let (result, of_shadow) = join(enforced, join_all(shadow)).await;
-        for (slots, charges) in of_shadow {
+            .map(|(index, counter)| check_beside(slots, &snapshot, index, counter, upload.as_ref()));
+        let beside = join_all(beside);
+        let (result, of_others) = if has_queue {
+            // A request that waits is checked several times, but counts once.
+            let result = enforced.await;
+            let waits = matches!(&result, Some(Ok((checked, _)))
+                if Wait::of(&snapshot, &limits, &counters, &checked.outcome.response).is_some());
+            (result, if waits { Vec::new() } else { beside.await })
+        } else {
+            join(enforced, beside).await
+        };
+        for (slots, charges, denied) in of_others {
             held.slots.extend(slots);
             held.charges.extend(charges);
+            passed.extend(denied);
         }
         result
     };
@@ -158,8 +233,16 @@ async fn decide_by_counters(
         reservations: outcome.reservations,
         failure,
         uncounted,
+        denied_keys: SmallVec::new(),
     };
     if !status.response.admitted {
+        let status =
+            RateLimitStatus { denied_keys: counters.iter().map(|counter| counter.key).collect(), ..status };
+        if has_queue
+            && let Some(wait) = Wait::of(&status.snapshot, &status.limits, &counters, &status.response)
+        {
+            return Admission::Waits { status, wait, by_local_quota };
+        }
         count(&status, by_local_quota);
         return Admission::Denied(status);
     }
@@ -181,15 +264,16 @@ async fn decide_by_counters(
     }
 }
 
-/// Checks one limit in shadow mode, and returns the slots that it acquired and the charge that the outcome corrects.
-async fn check_shadow(
+/// Checks one limit that denies nothing. Returns the slots that it acquired, the charge that the outcome corrects, and the limit and
+/// the key if it would deny the request.
+async fn check_beside(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,
     index: LimitIndex,
     counter: PlannedCounter,
     upload: Option<&Upload>,
-) -> (Vec<Slot>, Charges) {
-    let mut charges = Charges::default();
+) -> (Vec<Slot>, Charges, Option<(LimitIndex, Option<KeyHash>)>) {
+    let (mut charges, key) = (Charges::default(), counter.key);
     let limit = snapshot.limit(index);
     let mut counters: SmallVec<[PlannedCounter; 2]> = smallvec![counter];
     let has_slots = limit.concurrency.is_some();
@@ -204,30 +288,37 @@ async fn check_shadow(
             let admitted = checked.outcome.response.admitted;
             let metrics = &limit.metrics;
             checked.outcome.response.key_usages.0.iter().for_each(|usage| metrics.record_key(*usage));
-            let metric = if admitted { &metrics.admitted } else { &metrics.shadow_denied };
-            metric.inc();
+            if admitted {
+                metrics.admitted.inc();
+            } else {
+                limit.count_passed_denial();
+            }
             if checked.by_local_quota() {
                 metrics.by_local_quota(admitted).inc();
             }
             for (counter, &reservation) in counters.iter().zip(&checked.outcome.reservations) {
                 charges.add(snapshot, index, counter, reservation, upload);
             }
-            (acquired, charges)
+            (acquired, charges, (!admitted).then_some((index, Some(key))))
         }
         Ok(_) | Err(_) => {
             limit.metrics.fallback_admitted.inc();
-            (Vec::new(), charges)
+            (Vec::new(), charges, None)
         }
     }
 }
 
 /// Adds a decision to the metrics of each limit that made it.
-fn count(status: &RateLimitStatus, by_local_quota: bool) {
+pub(crate) fn count(status: &RateLimitStatus, by_local_quota: bool) {
     let admitted = status.response.admitted;
     for (limit, decisions) in status.counted() {
         let metrics = &status.snapshot.limit(limit).metrics;
         if admitted {
             metrics.admitted.inc();
+        } else if let Some(blocked) = &metrics.blocked
+            && decisions.last().is_some_and(|block| !block.admitted)
+        {
+            blocked.inc();
         } else if decisions.iter().any(|decision| !decision.admitted) {
             metrics.denied.inc();
         } else {

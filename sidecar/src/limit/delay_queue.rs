@@ -1,6 +1,8 @@
 //! Requests that a leaky bucket admits wait for their admission time before they go to the application. A
 //! client that goes away while it waits is refunded, so later requests wait less.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -9,8 +11,8 @@ use sluice_store::{PlannedCounter, Reservation};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::limit::active::LimitIndex;
 use crate::limit::correction::Correction;
+use crate::limit::index::LimitIndex;
 use crate::limit::status::RateLimitStatus;
 
 /// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
@@ -56,7 +58,8 @@ impl Delay {
             if delay(decisions).is_zero() {
                 continue;
             }
-            let Some(waiter) = Waiter::enter(waiting) else {
+            let delayed = &status.snapshot.limit(limit).delayed;
+            let Some(waiter) = Waiter::enter(delayed, waiting) else {
                 charges.into_iter().for_each(Charge::keep);
                 for (n, limit, decisions) in status.counted_with_position() {
                     // Slots are released by their own guards.
@@ -125,20 +128,25 @@ impl Drop for Charge {
 
 /// An entry in the delay queue of a limit.
 #[derive(Debug)]
-struct Waiter(Gauge);
+struct Waiter {
+    delayed: Arc<AtomicI64>,
+    waiting: Gauge,
+}
 
 impl Waiter {
-    /// Enters the queue, unless it is full. The gauge itself is the count, so that the metric and the bound
-    /// cannot differ.
-    fn enter(waiting: &Gauge) -> Option<Self> {
-        let waiter = Self(waiting.clone());
-        (waiting.inc() < MAX_WAITING).then_some(waiter)
+    /// Enters the queue, unless it is full. `delayed` counts the requests in it; the metric also counts those that wait until the
+    /// limit admits them.
+    fn enter(delayed: &Arc<AtomicI64>, waiting: &Gauge) -> Option<Self> {
+        waiting.inc();
+        let waiter = Self { delayed: delayed.clone(), waiting: waiting.clone() };
+        (delayed.fetch_add(1, Ordering::Relaxed) < MAX_WAITING).then_some(waiter)
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.dec();
+        self.delayed.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.dec();
     }
 }
 
@@ -148,12 +156,16 @@ mod tests {
 
     #[test]
     fn a_delay_queue_is_bounded() {
-        let waiting = Gauge::default();
-        let mut waiters: Vec<_> = std::iter::from_fn(|| Waiter::enter(&waiting)).collect();
+        let (delayed, waiting) = (Arc::default(), Gauge::default());
+        // Requests that wait until the limit admits them take no room.
+        waiting.set(5);
+        let enter = || Waiter::enter(&delayed, &waiting);
+        let mut waiters: Vec<_> = std::iter::from_fn(enter).collect();
+        waiting.dec_by(5);
         assert_eq!((waiters.len() as i64, waiting.get()), (MAX_WAITING, MAX_WAITING));
         waiters.pop();
         assert_eq!(waiting.get(), MAX_WAITING - 1);
-        assert!(Waiter::enter(&waiting).is_some());
+        assert!(enter().is_some());
         drop(waiters);
         assert_eq!(waiting.get(), 0);
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::Request;
 use http_body::Body;
 use sluice_config::RequestAttributes;
-use sluice_config::policy::Mode;
 use sluice_config::prepared::{Identified, Refusal};
 use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use smallvec::SmallVec;
 
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
+use crate::limit::active::Effect;
+use crate::limit::index::LimitIndex;
 
 /// Index of the boosted rates of an elastic limit, which has no tiers.
 const BOOSTED: u16 = 1;
@@ -26,6 +26,8 @@ pub(crate) struct MatchedLimits {
     pub(crate) counters: SmallVec<[PlannedCounter; 2]>,
     /// Whether any of the counters holds slots.
     pub(crate) has_slots: bool,
+    /// Whether the request may wait in the queue of a limit.
+    pub(crate) has_queue: bool,
     /// Whether the outcome of the request corrects any charge.
     pub(crate) settles: bool,
     /// Whether the body is counted as it passes, because its length is a part of a cost and is not known.
@@ -34,11 +36,11 @@ pub(crate) struct MatchedLimits {
     pub(crate) abandoned_for: Duration,
     /// Adaptive limits, enforced or in shadow mode.
     pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
-    /// Limits in shadow mode. Each is checked alone, because its denial must not keep the others from
-    /// counting.
-    pub(crate) shadow: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
-    /// Limits in shadow mode that would deny the request without counting it.
-    pub(crate) shadow_refused: SmallVec<[LimitIndex; 1]>,
+    /// Limits that deny nothing: those in shadow mode and those that mark. Each is checked alone, because its denial must not
+    /// keep the others from counting.
+    pub(crate) beside: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
+    /// Those of them that would deny the request without counting it.
+    pub(crate) beside_refused: SmallVec<[LimitIndex; 1]>,
     /// The first enforced limit that denies the request without counting it, and why.
     pub(crate) refused: Option<(LimitIndex, Refusal)>,
     /// Whether the request meets more enforced limits than one check holds. It is refused: a client must not choose which
@@ -59,18 +61,7 @@ impl MatchedLimits {
         if snapshot.policies.is_empty() {
             return matched;
         }
-        let attributes = RequestAttributes {
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            peer,
-            proxied,
-            body_bytes: if request.body().is_end_stream() {
-                Some(0)
-            } else {
-                request.body().size_hint().exact()
-            },
-        };
+        let attributes = attributes(request, peer, proxied);
         let path = attributes.path_readings();
         let candidates = snapshot.candidates(&attributes, &path);
         for of_policy in candidates.chunk_by(|(a, _), (b, _)| a == b) {
@@ -82,11 +73,11 @@ impl MatchedLimits {
                 let limit = &policy.limits[l];
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
-                match (identified, limit.mode) {
+                match (identified, &limit.effect) {
                     (Identified::Counted { .. }, _) if limit.adaptive.is_some() => {
                         matched.adaptive.push(index);
                     }
-                    (Identified::Counted { key, rates, cost }, mode) => {
+                    (Identified::Counted { key, rates, cost }, effect) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
                         if let Some(settlement) = &limit.settlement {
                             matched.settles = true;
@@ -95,28 +86,46 @@ impl MatchedLimits {
                         }
                         let plan = snapshot.rates(index).plan.clone();
                         let counter = PlannedCounter { limit: plan, key: KeyHash(key), cost };
-                        match mode {
-                            Mode::Enforce if matched.counters.len() == MAX_COUNTERS => {
+                        match effect {
+                            Effect::Deny if matched.counters.len() == MAX_COUNTERS => {
                                 matched.meets_too_many = true;
                             }
-                            Mode::Enforce => {
+                            Effect::Deny => {
                                 matched.has_slots |= limit.concurrency.is_some();
+                                matched.has_queue |= limit.queue.is_some();
                                 matched.enforced.push(index);
                                 matched.counters.push(counter);
                             }
-                            Mode::Shadow if matched.shadow.len() == 2 * MAX_COUNTERS => {
+                            Effect::Mark(_) if matched.beside.len() == 2 * MAX_COUNTERS => {
+                                matched.meets_too_many = true;
+                            }
+                            Effect::Observe if matched.beside.len() == 2 * MAX_COUNTERS => {
                                 limit.metrics.skipped.inc();
                             }
-                            Mode::Shadow => matched.shadow.push((index, counter)),
+                            Effect::Mark(_) | Effect::Observe => matched.beside.push((index, counter)),
                         }
                     }
-                    (Identified::Refused(refusal), Mode::Enforce) => {
+                    (Identified::Refused(refusal), Effect::Deny) => {
                         matched.refused = matched.refused.or(Some((index, refusal)));
                     }
-                    (Identified::Refused(_), Mode::Shadow) => matched.shadow_refused.push(index),
+                    (Identified::Refused(_), Effect::Mark(_) | Effect::Observe) => {
+                        matched.beside_refused.push(index);
+                    }
                 }
             }
         }
         matched
     }
+}
+
+/// Returns what limits look at in a request.
+pub(crate) fn attributes<B: Body>(
+    request: &Request<B>,
+    peer: IpAddr,
+    proxied: Option<IpAddr>,
+) -> RequestAttributes<'_> {
+    let body = request.body();
+    let body_bytes = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    RequestAttributes { method, uri, headers, peer, proxied, body_bytes }
 }

@@ -2,6 +2,7 @@
 //! it ends.
 //!
 //! In the order in which a request meets them:
+//! - [`index`]: the place of a limit in a snapshot.
 //! - [`active`]: policies and limits as a snapshot holds them; [`rates`]: the rates of a limit that apply
 //!   right now.
 //! - [`matching`]: finds the limits that match a request and builds the key of each.
@@ -9,11 +10,13 @@
 //!   all its counters.
 //! - [`check_stores`]: checks all counters in their stores; [`check`]: those of one store, and what the result means if
 //!   the store failed; [`correction`]: changes a charge.
+//! - [`mark`]: headers that name to the application the limits which would deny a request.
 //! - [`slots`]: the slots of shared concurrency limits, from their acquisition to their release.
 //! - [`settle`]: what the outcome of a request changes about its charges.
 //! - [`held`]: everything that a request holds until its response ends.
 //! - [`status`]: the rate-limit status of a request, which the response headers report.
-//! - [`delay_queue`]: requests that wait for their admission time.
+//! - [`queue`]: requests that wait until their limits admit them.
+//! - [`delay_queue`]: admitted requests that wait for their admission time.
 
 pub(crate) mod active;
 pub(crate) mod adaptive;
@@ -25,7 +28,10 @@ pub(crate) mod correction;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
 pub(crate) mod held;
+pub(crate) mod index;
+pub(crate) mod mark;
 pub(crate) mod matching;
+pub(crate) mod queue;
 pub(crate) mod rates;
 pub(crate) mod settle;
 pub(crate) mod slots;

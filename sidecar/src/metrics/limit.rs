@@ -19,6 +19,10 @@ pub(crate) struct LimitMetrics {
     pub(crate) denied: Counter,
     /// Requests that the limit would have denied if it were not in shadow mode.
     pub(crate) shadow_denied: Counter,
+    /// Requests of clients that the limit has blocked.
+    pub(crate) blocked: Option<Counter>,
+    /// Requests that the limit would have denied, forwarded with its mark.
+    pub(crate) marked: Option<Counter>,
     /// Requests that had met as many limits in shadow mode as they may.
     pub(crate) skipped: Counter,
     /// Requests admitted because the store did not answer.
@@ -27,7 +31,7 @@ pub(crate) struct LimitMetrics {
     pub(crate) fallback_denied: Counter,
     /// Requests admitted, and denied, by local quota because the store did not answer.
     pub(super) local_quota: [Counter; 2],
-    /// Requests in the delay queue, for a leaky bucket.
+    /// Requests in the queue, or in the delay queue of a leaky bucket.
     pub(crate) waiting: Option<Gauge>,
     /// 1 while the boosted rates apply, for an elastic limit.
     pub(crate) boosted: Option<Gauge>,

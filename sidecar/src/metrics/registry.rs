@@ -100,7 +100,7 @@ impl Metrics {
         let waiting = Family::default();
         registry.register(
             "waiting_requests",
-            "Requests waiting in the delay queue of a limit",
+            "Requests waiting in the queue of a limit, or in the delay queue of a leaky bucket",
             waiting.clone(),
         );
         let boosted = Family::default();
@@ -234,7 +234,9 @@ impl Metrics {
             missing: of(&self.settlements, "missing"),
             lost: of(&self.settlements, "lost"),
         });
-        let waits = limit.rate_sets().iter().flat_map(RateSet::deciding).any(Rate::delays);
+        let waits =
+            limit.queue.is_some() || limit.rate_sets().iter().flat_map(RateSet::deciding).any(Rate::delays);
+        let blocks = limit.rate_sets().first().is_some_and(|set| set.block().is_some());
         let is_shared = matches!(limit.kind, PreparedKind::Slots(_));
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
         let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
@@ -244,6 +246,8 @@ impl Metrics {
         LimitMetrics {
             admitted: of(&self.decisions, "admitted"),
             denied: of(&self.decisions, denied),
+            blocked: blocks.then(|| of(&self.decisions, "blocked")),
+            marked: limit.mark.is_some().then(|| of(&self.decisions, "marked")),
             shadow_denied: of(&self.decisions, "shadow_denied"),
             skipped: of(&self.decisions, "skipped"),
             fallback_admitted: of(&self.fallbacks, "admitted"),

@@ -1,5 +1,5 @@
-//! The admin port: liveness, readiness, startup and metrics. Nothing else. It has the same timeouts as the proxy and
-//! few connections, of which the longest idle one makes room for a probe.
+//! The admin port: liveness, readiness, startup and metrics. Nothing else. The debug port, on an address of the pod alone, tells who is
+//! limited. Both have the same timeouts as the proxy and few connections, of which the longest idle one makes room for a probe.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::clients::top_page;
 use crate::config::publisher::Publisher;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::{self, DrainWatch};
@@ -43,6 +44,16 @@ pub(crate) struct Admin {
     /// The client connections of the proxy.
     pub(crate) table: Arc<ConnectionTable>,
     pub(crate) timeouts: HeadTimeouts,
+    pub(crate) pages: Pages,
+}
+
+/// The pages of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Probes and metrics.
+    Admin,
+    /// Clients. Only for who can forward a port of the pod, or run something in it.
+    Debug,
 }
 
 type Page = Response<Full<Bytes>>;
@@ -86,11 +97,12 @@ impl Admin {
     }
 
     fn page(&self, method: &Method, path: &str) -> Page {
-        let mut page = match path {
-            "/livez" => text(StatusCode::OK, "ok\n"),
-            "/readyz" => self.ready(),
-            "/startupz" => self.started(),
-            "/metrics" => self.metrics(),
+        let mut page = match (self.pages, path) {
+            (Pages::Admin, "/livez") => text(StatusCode::OK, "ok\n"),
+            (Pages::Admin, "/readyz") => self.ready(),
+            (Pages::Admin, "/startupz") => self.started(),
+            (Pages::Admin, "/metrics") => self.metrics(),
+            (Pages::Debug, "/keys/top") => self.top_clients(),
             _ => text(StatusCode::NOT_FOUND, ""),
         };
         if page.status() != StatusCode::NOT_FOUND && !matches!(*method, Method::GET | Method::HEAD) {
@@ -125,6 +137,12 @@ impl Admin {
         } else {
             text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first policies\n")
         }
+    }
+
+    fn top_clients(&self) -> Page {
+        let mut page = Response::new(Full::from(top_page(&self.publisher.current())));
+        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        page
     }
 
     fn metrics(&self) -> Page {

@@ -29,6 +29,8 @@ pub struct Options {
     pub routes: Vec<Route>,
     /// Address of the admin port, if there is one.
     pub admin: Option<SocketAddr>,
+    /// Address of the debug port, if there is one. It tells who is limited, and should not be reached from other pods.
+    pub debug: Option<SocketAddr>,
     /// Number of workers; at least one is started.
     pub workers: usize,
     /// Maximum number of concurrent connections of all workers. For more, the longest idle ones make room.
@@ -55,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Creates options with defaults: one worker, the system's clock, no admin port, as many connections as
+    /// Creates options with defaults: one worker, the system's clock, neither an admin nor a debug port, as many connections as
     /// the memory has room for, 10 s for a head and for the first policies, before which requests are forwarded, 60 s
     /// for a part of a body, and idle timeouts of 75 s for HTTP/1, 5 minutes for HTTP/2 and none for upgraded
     /// connections.
@@ -64,6 +66,7 @@ impl Options {
         Self {
             routes,
             admin: None,
+            debug: None,
             workers: 1,
             max_connections: capacity::connections(),
             header_timeout: Duration::from_secs(10),

@@ -53,6 +53,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
         command: _,
         proxies,
         admin,
+        debug,
         operator,
         ca_file,
         token_file,
@@ -76,6 +77,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let mut options = Options::new(proxies);
     options.admin = Some(admin);
+    options.debug = debug;
     options.workers = workers.map_or_else(capacity::workers, usize::from);
     if let Some(max_connections) = max_connections {
         options.max_connections = max_connections as usize;

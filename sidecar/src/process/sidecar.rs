@@ -18,7 +18,7 @@ use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::listener::bind;
 use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
-use crate::process::admin::Admin;
+use crate::process::admin::{Admin, Pages};
 use crate::process::options::Options;
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
@@ -48,6 +48,7 @@ pub struct BoundSidecar {
     sidecar: Sidecar,
     work: Vec<Work>,
     admin: Option<TcpListener>,
+    debug: Option<TcpListener>,
     drain: DrainWatch,
     startup_wait: Duration,
     table: Arc<ConnectionTable>,
@@ -60,6 +61,7 @@ pub struct BoundSidecar {
 pub struct Sidecar {
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
+    debug: Option<SocketAddr>,
     publisher: Publisher,
     metrics: Metrics,
     drain: DrainSignal,
@@ -77,7 +79,8 @@ impl BoundSidecar {
     /// Starts to accept connections.
     #[must_use]
     pub fn serve(self) -> Sidecar {
-        let Self { mut sidecar, work, admin, drain, startup_wait, table, timeouts, head_timeouts } = self;
+        let Self { mut sidecar, work, admin, debug, drain, startup_wait, table, timeouts, head_timeouts } =
+            self;
         for (worker, work) in sidecar.workers.iter().zip(work) {
             worker.start_work(work);
         }
@@ -89,8 +92,17 @@ impl BoundSidecar {
         sidecar.tasks.push(tokio::spawn(publisher.slots().clone().run()));
         sidecar.tasks.push(tokio::spawn(table.clone().sweep(timeouts)));
         sidecar.tasks.push(tokio::spawn(relieve(table.clone())));
-        if let Some(listener) = admin {
-            let admin = Admin { publisher, metrics, drain, startup_over, table, timeouts: head_timeouts };
+        for (listener, pages) in [(admin, Pages::Admin), (debug, Pages::Debug)] {
+            let Some(listener) = listener else { continue };
+            let admin = Admin {
+                publisher: publisher.clone(),
+                metrics: metrics.clone(),
+                drain: drain.clone(),
+                startup_over: startup_over.clone(),
+                table: table.clone(),
+                timeouts: head_timeouts,
+                pages,
+            };
             sidecar.tasks.push(tokio::spawn(admin.serve(listener)));
         }
         sidecar
@@ -109,6 +121,7 @@ impl Sidecar {
         let Options {
             routes,
             admin,
+            debug,
             workers,
             max_connections,
             header_timeout,
@@ -131,6 +144,7 @@ impl Sidecar {
         }
         let admin_listener = admin.map(bind_admin).transpose()?;
         let (admin, admin_listener) = admin_listener.unzip();
+        let (debug, debug_listener) = debug.map(bind_admin).transpose()?.unzip();
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
         let current = CurrentLimiters::default();
@@ -165,9 +179,9 @@ impl Sidecar {
             });
         }
         let tasks = Vec::new();
-        let sidecar = Self { addresses, admin, publisher, metrics, drain: signal, workers, tasks };
-        let admin = admin_listener;
-        Ok(BoundSidecar { sidecar, work, admin, drain, startup_wait, table, timeouts, head_timeouts })
+        let sidecar = Self { addresses, admin, debug, publisher, metrics, drain: signal, workers, tasks };
+        let (admin, debug) = (admin_listener, debug_listener);
+        Ok(BoundSidecar { sidecar, work, admin, debug, drain, startup_wait, table, timeouts, head_timeouts })
     }
 
     /// Returns the addresses that it listens on, one for each route.
@@ -180,6 +194,12 @@ impl Sidecar {
     #[must_use]
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
+    }
+
+    /// Returns the address of the debug port.
+    #[must_use]
+    pub fn debug(&self) -> Option<SocketAddr> {
+        self.debug
     }
 
     /// Returns the publisher of policies.

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::Decision;
 
-use crate::limit::active::LimitIndex;
+use crate::limit::index::LimitIndex;
 use crate::limit::status::RateLimitStatus;
 use crate::respond::rejection::time;
 use crate::respond::reveal::Reveal;
@@ -38,8 +38,8 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
                 text.extend_from_slice(name.policy_item.as_bytes());
             }
             let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
-            if x_rate_limit && tightest.is_none_or(|(other, _)| tightness(decision) < tightness(&other)) {
-                tightest = Some((*decision, limit));
+            if x_rate_limit && tightest.is_none_or(|(other, _)| tightness(&decision) < tightness(&other)) {
+                tightest = Some((decision, limit));
             }
         }
     }
@@ -100,7 +100,9 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
 /// Returns the seconds after which a denied request would be admitted; `None` if no wait helps.
 pub(super) fn retry_after(status: &RateLimitStatus) -> Option<u64> {
     let mut longest = 1;
-    for decision in status.response.decisions.iter().filter(|decision| !decision.admitted) {
+    // A denial that begins a block has its wait, although it was not the block that denied.
+    let waits = |decision: &&Decision| !decision.admitted || decision.retry_after.is_some();
+    for decision in status.response.decisions.iter().filter(waits) {
         longest = longest.max(decision.retry_after?.div_ceil(1_000_000));
     }
     Some(longest)

@@ -8,6 +8,9 @@ use sluice_limiter::{Decision, Rate, Unit};
 pub(crate) struct RateNames {
     /// The rates in the order of their decisions; `None` for those that only count.
     rates: Vec<Option<RateName>>,
+    /// A sentence about the block of the limit, whose decision is the last one: `Limit login blocks a client for 15 minutes after
+    /// 10 denied requests within 1 minute. `
+    block: Option<String>,
     /// The name of the limit: `per-client`.
     pub(super) limit: String,
     /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
@@ -42,15 +45,30 @@ impl RateNames {
             decides.then(|| RateName::new(&limit, exception, (rate, unit), has_several))
         };
         let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
-        Self { rates: rates.iter().zip(decides).map(name).collect(), limit, has_reset }
+        let block = rates.last().filter(|rate| rate.counts_only_own_denials());
+        let block = block.map(|block| format!("Limit {limit} {}. ", block.description()));
+        Self { rates: rates.iter().zip(decides).map(name).collect(), block, limit, has_reset }
     }
 
-    /// Iterates over the rates that decide, with their decisions.
+    /// Iterates over the rates that decide, with their decisions. Nothing remains to a client that is blocked.
     pub(super) fn with<'a>(
         &'a self,
         decisions: &'a [Decision],
-    ) -> impl Iterator<Item = (&'a RateName, &'a Decision)> {
-        self.rates.iter().zip(decisions).filter_map(|(name, decision)| Some((name.as_ref()?, decision)))
+    ) -> impl Iterator<Item = (&'a RateName, Decision)> {
+        let blocked_for = self.block(decisions).map(|(_, wait)| wait);
+        let with_block = move |decision: Decision| match blocked_for {
+            Some(wait) => Decision { remaining: 0, reset: decision.reset.max(wait), ..decision },
+            None => decision,
+        };
+        self.rates
+            .iter()
+            .zip(decisions)
+            .filter_map(move |(name, &decision)| Some((name.as_ref()?, with_block(decision))))
+    }
+
+    /// Returns the sentence about the block of the client, and the rest of its time in microseconds, if there is one.
+    pub(super) fn block(&self, decisions: &[Decision]) -> Option<(&str, u64)> {
+        Some((self.block.as_deref()?, decisions.last()?.retry_after?))
     }
 }
 

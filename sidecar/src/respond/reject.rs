@@ -17,8 +17,10 @@ use super::rejection::{Cause, Denial, time, with_jitter};
 use super::reveal::Reveal;
 use crate::config::snapshot::Snapshot;
 use crate::inbound::validate::InvalidRequest;
-use crate::limit::active::{ActiveLimit, LimitIndex};
+use crate::limit::active::ActiveLimit;
 use crate::limit::delay_queue::MAX_WAITING;
+use crate::limit::index::LimitIndex;
+use crate::limit::queue::{QueueDenial, QueueDenialReason};
 use crate::limit::status::RateLimitStatus;
 use crate::upstream::response_body::ResponseBody;
 
@@ -33,13 +35,25 @@ impl ResponseFormat {
         let mut violated = SmallVec::<[Violated<'_>; 2]>::new();
         let mut message = String::with_capacity(160);
         // The longest wait, in microseconds, with the limit and the rate that cause it. A limit that no wait helps counts as the longest.
-        let mut longest: Option<(u64, LimitIndex, &Decision)> = None;
+        let mut longest: Option<(u64, LimitIndex, Decision)> = None;
         for (limit, decisions) in status.counted() {
             let names = &snapshot.rates(limit).names;
+            let others = violated.len();
             for (name, decision) in names.with(decisions).filter(|(_, decision)| !decision.admitted) {
                 violated.push(Violated { limit: &name.unquoted, rule: &name.rule });
                 message += &name.rule;
                 let wait = decision.retry_after.unwrap_or(u64::MAX);
+                if longest.is_none_or(|(other, ..)| wait > other) {
+                    longest = Some((wait, limit, decision));
+                }
+            }
+            if let Some((rule, wait)) = names.block(decisions)
+                && let Some((_, decision)) = names.with(decisions).next()
+            {
+                if violated.len() == others {
+                    violated.push(Violated { limit: &names.limit, rule });
+                }
+                message += rule;
                 if longest.is_none_or(|(other, ..)| wait > other) {
                     longest = Some((wait, limit, decision));
                 }
@@ -189,6 +203,46 @@ impl ResponseFormat {
         let mut response = self.uncounted(snapshot, index, uncounted);
         reveal.store_failure(fault, response.headers_mut());
         response
+    }
+
+    /// Rejects a request that cannot wait in the queue of a limit, or not any longer.
+    pub(crate) fn not_queued(self, snapshot: &Snapshot, denial: &QueueDenial) -> Response<ResponseBody> {
+        let QueueDenial { limit: index, key: _, reason, wait } = *denial;
+        let seconds = match reason {
+            QueueDenialReason::Stopping => RETRY_SOON,
+            _ => u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).div_ceil(1_000_000).max(RETRY_SOON),
+        };
+        let name = name(snapshot.limit(index));
+        let try_again = format!("Try again in {}.", Words(seconds.saturating_mul(1000)));
+        let (cause, message) = match reason {
+            QueueDenialReason::Full(waiting) => {
+                (Cause::Client, format!("{waiting} requests are already waiting in its queue. {try_again}"))
+            }
+            QueueDenialReason::TooLong(waited) => {
+                let waited = Words(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+                (
+                    Cause::Client,
+                    format!("the request has waited for {waited} and may not wait longer. {try_again}"),
+                )
+            }
+            QueueDenialReason::Evicted => (
+                Cause::Client,
+                format!("a newer request has taken its place in the queue, which is full. {try_again}"),
+            ),
+            QueueDenialReason::Stopping => (
+                Cause::Capacity,
+                "the request was waiting in its queue, but the server is stopping. Try again in 1 second."
+                    .to_owned(),
+            ),
+        };
+        let uncounted = Uncounted {
+            cause,
+            problem: if cause == Cause::Client { QUOTA_EXCEEDED } else { REDUCED_CAPACITY },
+            message: format!("Limit {name}: {message}"),
+            violated: Some(name),
+            wait: Some((seconds, now())),
+        };
+        self.uncounted(snapshot, index, uncounted)
     }
 
     /// Rejects a request because the delay queue of the limit is full. `wait` is the delay that the request

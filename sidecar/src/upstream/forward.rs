@@ -19,6 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::inbound::table::activity::{Activity, EndReason, Stage};
 use crate::inbound::table::exchange::Waiting;
+use crate::limit::mark::Marks;
 use crate::limit::settle::{NoResponse, UploadMeter};
 use crate::memory::BUDGET;
 use crate::respond::format;
@@ -112,11 +113,13 @@ pub(crate) async fn http1<K: Keep>(
     let upgraded = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     let meter = parts.extensions.remove::<Arc<UploadMeter>>();
+    let marks = parts.extensions.remove::<Marks>();
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
     hop_by_hop::strip_request(headers);
     hop_by_hop::append_forwarded_for(headers, client.forwarded_for);
+    marks.into_iter().for_each(|marks| marks.write(headers));
     // hyper meets the expectation: it sends 100 when the body is first read.
     headers.remove(EXPECT);
     if !headers.contains_key(HOST)
@@ -254,9 +257,11 @@ pub(crate) async fn http2(
 ) -> Forwarded {
     let (mut parts, body) = request.into_parts();
     let meter = parts.extensions.remove::<Arc<UploadMeter>>();
+    let marks = parts.extensions.remove::<Marks>();
     parts.extensions.clear();
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
+    marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
     let is_grpc = format::is_grpc(&parts.method, &parts.headers);
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(is_grpc));
     let mut request = Request::from_parts(parts, body);

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::last_known_usage::LastKnownUsage;
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
-use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide};
+use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide_with_overflow};
 use crate::limiter::plan::PlannedCounter;
 use crate::pending_call::PendingCall;
 
@@ -119,7 +119,9 @@ impl LocalQuota {
             counters.push(Counter { limit: limit.clone(), key: *key, cost: planned.cost });
             records.push(std::mem::take(&mut tracked.counter.records));
         }
-        let response = decide(&counters, &mut records, at);
+        let shared: SmallVec<[bool; 2]> =
+            counters.iter().map(|counter| counter.key == OVERFLOW_KEY).collect();
+        let response = decide_with_overflow(&counters, &mut records, at, &shared);
         for ((id, records), counter) in ids.iter().zip(records).zip(&counters) {
             if let Some(tracked) = table.get_mut(*id) {
                 tracked.counter.records = records;

@@ -38,6 +38,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
         2 => (1u64..30).prop_map(|burst| Algorithm::TokenBucket { burst: Burst::new(burst).unwrap() }),
         2 => (1u64..30).prop_map(|burst| Algorithm::Gcra { burst: Burst::new(burst).unwrap() }),
         1 => (0u64..5000).prop_map(|wait| Algorithm::LeakyBucket { max_wait: MaxWait::from_millis(wait).unwrap() }),
+        1 => (1u64..90_000).prop_map(|lasts| Algorithm::Block { lasts: Period::from_millis(lasts).unwrap() }),
         1 => (1u64..5000, 2u64..10).prop_map(|(warm, cold)| Algorithm::WarmUp(WarmUp::new(warm, cold).unwrap())),
     ]
 }
@@ -64,7 +65,11 @@ fn any_rate() -> impl Strategy<Value = Rate> {
                 rate.unwrap_or_else(|_| Rate::new(requests, period, Algorithm::SLIDING_WINDOW).unwrap());
             let soft = soft.map(|(percent, millis)| Soft::new(percent, millis).unwrap());
             let rate = soft.and_then(|soft| rate.with_soft(soft).ok()).unwrap_or(rate);
-            if counts { rate.counting_denied().unwrap_or(rate) } else { rate }
+            if counts || rate.counts_only_own_denials() {
+                rate.counting_denied().unwrap_or(rate)
+            } else {
+                rate
+            }
         },
     )
 }
@@ -151,9 +156,9 @@ impl Model {
         let taken: Vec<_> = check.iter().map(|counter| self.take(&counter.limit, counter.key)).collect();
         let all = |(_, own, others): &(bool, Records, Records)| own.iter().chain(others).cloned().collect();
         let mut records: Vec<Records> = taken.iter().map(all).collect();
-        let response = decide_as(check, &mut records, now, is_forced);
+        let response = decide_as(check, &mut records, now, is_forced, &[]);
         for ((counter, own), (exists, _, others)) in check.iter().zip(records).zip(taken) {
-            if response.admitted || exists || counter.limit.counts_denied() {
+            if response.admitted || exists || counter.limit.counted_denial(&own) {
                 self.put(&counter.limit, counter.key, own, others, now);
             }
         }

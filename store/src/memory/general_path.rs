@@ -166,12 +166,14 @@ impl MemoryStore {
             // After an edit, the records of the former rates determine what the new ones start with.
             records.extend(stored.others().iter().cloned());
         }
-        let mut response = decide_as(check, &mut records, now, is_forced);
+        let is_overflow = |(id, counter): (&CounterId, &Counter)| *id == counter.limit.prepared.id(OVERFLOW);
+        let shared: SmallVec<[bool; 4]> = ids.iter().zip(check).map(is_overflow).collect();
+        let mut response = decide_as(check, &mut records, now, is_forced, &shared);
         let (mut new, mut usages) = (0, KeyUsages::default());
         let counters = ids.iter().zip(check).zip(records).zip(stored).zip(expiries).enumerate();
         for (n, ((((&id, counter), records), stored), before)) in counters {
             // A denied check creates no counter.
-            if (response.admitted || stored.exists || counter.limit.prepared.counts_denied)
+            if (response.admitted || stored.exists || counter.limit.counted_denial(&records))
                 && let Some(shard) = shard(locked, id)
             {
                 let after = expiry(&records, stored.others());

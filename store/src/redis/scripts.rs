@@ -33,8 +33,8 @@ const SINGLE: Joined = joined! { "registry.lua" "single.lua" };
 const PLAIN: Joined = joined! { "registry.lua" "plain.lua" };
 const RUNS: Joined = joined! { "registry.lua" "runs.lua" };
 const GENERAL: Joined = joined! {
-    "registry.lua" "head.lua" "codec.lua" "window.lua" "log.lua" "gcra.lua" "warm_up.lua" "concurrency.lua" "decide.lua"
-    "settle.lua" "write.lua" "main.lua"
+    "registry.lua" "head.lua" "codec.lua" "window.lua" "log.lua" "gcra.lua" "warm_up.lua" "concurrency.lua"
+    "block.lua" "decide.lua" "settle.lua" "write.lua" "main.lua"
 };
 
 impl Script {

@@ -32,6 +32,7 @@ const LOG: u64 = 2560;
 const BUCKET: u64 = 3072;
 const WARM_UP: u64 = 3584;
 const CONCURRENCY: u64 = 4608;
+const BLOCK: u64 = 5120;
 
 /// Encodes numbers as a MessagePack array.
 fn packed(numbers: &[u64]) -> Vec<u8> {
@@ -122,6 +123,7 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a bucket", checked(BUCKET, 10, [1000, 0, 100, 0, 1000])),
         ("a warm-up", checked(WARM_UP, 10, [1000, 2, 100, 0, 0])),
         ("a concurrency limit", checked(CONCURRENCY, 10, [1, 1000, 0, 0, 0])),
+        ("a block", checked(BLOCK, 10, [1000, 1000, 0, 0, 0])),
         ("a settlement", settled(SLIDING, 10, [0, 10, 0, 0, 0])),
         ("a settlement of a log", settled(LOG, 10, [0, 0, 0, 0, 0])),
         ("a settlement of a bucket", settled(BUCKET, 10, [0, 0, 100, 0, 1000])),
@@ -172,6 +174,9 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a log of more instants", log(10_001)),
         ("a log of any number of instants", with(log(MAX_COUNT), 11, MAX_COUNT)),
         ("more concurrent requests", checked(CONCURRENCY, MAX_CONCURRENT + 1, [1, 1000, 0, 0, 0])),
+        ("a block after more denials", checked(BLOCK, 1001, [1000, 1000, 0, 0, 0])),
+        ("a block without time", checked(BLOCK, 10, [0, 1000, 0, 0, 0])),
+        ("denials without time", checked(BLOCK, 10, [1000, 0, 0, 0, 0])),
         ("more requests", with(valid.clone(), 5, MAX_COUNT + 1)),
         ("a longer period", with(valid.clone(), 6, (MAX_PERIOD_MS + 1) << 13 | SLIDING)),
         ("no period", with(valid.clone(), 6, SLIDING)),
@@ -180,7 +185,7 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("more slots", with(valid.clone(), 6, tag(SIXTY_SLOTS + 8))),
         ("slots that do not divide the period", with(valid.clone(), 6, 1001 << 13 | 528)),
         ("the record of a soft rate", with(valid.clone(), 6, tag(4096))),
-        ("another layout", with(valid.clone(), 6, tag(5120))),
+        ("another layout", with(valid.clone(), 6, tag(5632))),
         ("more callers", with(valid.clone(), 9, MAX_ACQUIRED + 1)),
         ("a larger cost", with(valid.clone(), 11, MAX_COUNT + 2)),
         ("another operation", with(valid.clone(), 7, 4)),
@@ -193,9 +198,9 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a bucket far ahead", checked(BUCKET, 10, [(1 << 51) + 1, 0, 100, 0, 1000])),
         ("a warm-up without time", checked(WARM_UP, 10, [0, 2, 100, 0, 0])),
         ("a warm-up without a cold factor", checked(WARM_UP, 10, [1000, 1, 100, 0, 0])),
-        ("more rates", checks(rates(9), 9, 1, 1)),
+        ("more rates", checks(rates(10), 10, 1, 1)),
         ("a limit without rates", vec![FAR, 1, 0, 0, 1000]),
-        ("more checks", checks(rates(8), 8, 33, 10_000)),
+        ("more checks", checks(rates(9), 9, 33, 10_000)),
         ("more counters", counters(MAX_COUNTERS as u64 + 1)),
         ("an operation without its numbers", valid[..valid.len() - 1].to_vec()),
         ("a rate without its numbers", valid[..6].to_vec()),
@@ -238,7 +243,7 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a log", run(1, 1, 1, 0, 10, 1000 << 13 | LOG)),
         ("more callers", run(MAX_ACQUIRED as u16 + 1, 1, 1, 0, 10, second)),
         ("more checks", run(1, u16::MAX, 1, 0, 10, second)),
-        ("more rates", run(1, 1, 9, 0, 10, second)),
+        ("more rates", run(1, 1, 10, 0, 10, second)),
         ("no rates", run(1, 1, 0, 0, 10, second)),
         ("more shared counters", run(1, 1, 1, 32, 10, second)),
         ("a second run", [run(1, 1, 1, 0, 10, second), run(1, 0, 1, 0, 10, SLIDING)].concat()),

@@ -72,6 +72,7 @@ the_script_decides_as_the_reference_does! {
     warm_ups_are_decided_as_the_reference_decides: WarmUp,
     everyday_checks_are_decided_as_the_reference_decides: Everyday,
     soft_limits_are_decided_as_the_reference_decides: Soft,
+    blocks_are_decided_as_the_reference_decides: Block,
     concurrency_is_decided_as_the_reference_decides: Concurrency,
     shared_counters_are_decided_as_the_reference_decides: Shared,
     plain_checks_are_decided_as_the_reference_decides: Plain,

@@ -239,6 +239,7 @@ impl Algorithm {
             RateError::SlowBucket(_) => limit.at("algorithm.tokenBucket.burst"),
             RateError::SlowWarmUp { .. } => rate.at("per"),
             RateError::Soft => limit.at("enforcement.soft"),
+            RateError::BlockAfter(_) => limit.at("onLimit.block.after"),
             // No algorithm that cannot count them has the field.
             RateError::CountDenied => limit.at("algorithm"),
         }

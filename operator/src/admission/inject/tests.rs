@@ -71,12 +71,24 @@ fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
 }
 
 #[test]
+fn the_list_of_limited_clients_is_served_inside_the_pod_only() {
+    let sidecar = inject(&pod(http(), json!({})), &config(true)).unwrap().pod;
+    let args = sidecar.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
+    assert!(args.contains(&"--debug=127.0.0.1:8793".to_owned()), "{args:?}");
+    let error =
+        inject(&pod(json!([{"name": "http", "containerPort": 8793}]), json!({})), &config(true)).unwrap_err();
+    assert!(matches!(error, Skip::Capture(_)), "{error:?}");
+}
+
+#[test]
 fn the_posture_is_passed_to_the_sidecar() {
     let args = |startup_policy, debug_headers| {
         let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
         let after = inject(&pod(http(), json!({})), &config).unwrap().pod;
         let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
-        args.into_iter().filter(|arg| arg.contains("policy") || arg.contains("debug")).collect::<Vec<_>>()
+        args.into_iter()
+            .filter(|arg| arg.contains("policy") || arg.contains("debug-headers"))
+            .collect::<Vec<_>>()
     };
     assert_eq!(args(StartupPolicy::Deny, true), ["--startup-policy=deny", "--debug-headers"]);
     assert_eq!(args(StartupPolicy::Forward, false), Vec::<String>::new());

@@ -12,8 +12,8 @@ use super::observation::{NoResponse, Observation, Observed};
 use super::upload::{Upload, UploadMeter};
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
 use crate::limit::correction::{self, Correction};
+use crate::limit::index::LimitIndex;
 use crate::metrics::settlements::SettlementMetrics;
 
 /// The charges of an admitted request that its outcome corrects. Dropping them settles them as they are: refunded before

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
 use crate::limit::check::Checked;
 use crate::limit::check_stores::check_all;
 use crate::limit::correction::{self, Correction};
+use crate::limit::index::LimitIndex;
 use crate::limit::slots::{Slot, Slots};
 
 type Limits = SmallVec<[LimitIndex; 2]>;

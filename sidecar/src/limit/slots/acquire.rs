@@ -12,8 +12,8 @@ use super::slot::Slot;
 use super::table::{CounterSlots, MAX_COUNTERS, Slots};
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::LimitIndex;
 use crate::limit::check::{Checked, check};
+use crate::limit::index::LimitIndex;
 
 /// The error of a check whose task ended without a result: its runtime is shutting down.
 const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);

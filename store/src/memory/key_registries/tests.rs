@@ -92,3 +92,21 @@ fn a_settlement_corrects_the_overflow_counter_if_that_was_charged() {
         assert_eq!(admitted(), more);
     }
 }
+
+#[test]
+fn clients_that_share_a_counter_do_not_block_each_other() {
+    let clock = Clock::manual(1_700_000_000_000);
+    let store = MemoryStore::new(1000, clock.clone());
+    let window = limit("ns/p/l", 3, Algorithm::SLIDING_WINDOW);
+    let millis = |millis| Period::from_millis(millis).unwrap();
+    let block = Rate::block(Requests::new(2).unwrap(), millis(60_000), millis(3_600_000)).unwrap();
+    let limit = Arc::new(LimitSpec::new("ns/p/l", vec![window.rates[0], block]).with_max_keys(20));
+    (0..20).for_each(|key| assert!(store.check(&[counter(&limit, key)]).admitted));
+    let is_blocked = |key| {
+        let response = store.check(&[counter(&limit, key)]);
+        response.decisions.last().is_some_and(|block| block.retry_after.is_some())
+    };
+    assert!((100..150).all(|key| !is_blocked(key)), "they share the overflow counter");
+    let known: Vec<bool> = (0..6).map(|_| is_blocked(3)).collect();
+    assert_eq!(known, [false, false, false, true, true, true], "two more are admitted, then two denied");
+}

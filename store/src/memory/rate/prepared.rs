@@ -17,8 +17,6 @@ pub(crate) struct PreparedLimit {
     pub(in crate::memory) window: Option<Window>,
     /// The rate, if it is the only one and a bucket.
     pub(in crate::memory) bucket: Option<Bucket>,
-    /// Whether a denied check changes a counter.
-    pub(in crate::memory) counts_denied: bool,
 }
 
 impl PreparedLimit {
@@ -32,7 +30,6 @@ impl PreparedLimit {
             layout: one.map(|(_, layout)| layout),
             window: one.and_then(|(rate, layout)| Window::of(rate, layout)),
             bucket: one.and_then(|(rate, layout)| Bucket::of(rate, layout)),
-            counts_denied: rates.iter().any(|rate| rate.count_denied),
         }
     }
 

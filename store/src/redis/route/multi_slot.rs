@@ -4,6 +4,7 @@
 //! admitted wrongly. A charge that cannot be refunded, because its server has failed since, remains until it
 //! expires.
 
+use sluice_limiter::Rate;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -103,9 +104,7 @@ async fn peek(cluster: &Cluster, part: &GroupCheck, deadline: Instant) -> CheckR
         part.check.iter().map(|counter| Counter { cost: 0, ..counter.clone() }).collect();
     match cluster.send(part.group, deadline, |caller| Operation::Check(peek, caller)).await {
         Ok(mut response) => {
-            let costs =
-                part.check.iter().flat_map(|counter| counter.limit.rates.iter().map(|_| counter.cost));
-            for (decision, cost) in response.decisions.iter_mut().zip(costs) {
+            for (decision, cost) in response.decisions.iter_mut().zip(costs(&part.check)) {
                 decision.admitted = decision.admitted && decision.remaining >= cost;
             }
             response
@@ -114,10 +113,17 @@ async fn peek(cluster: &Cluster, part: &GroupCheck, deadline: Instant) -> CheckR
     }
 }
 
+/// Returns what a check costs each rate of its counters. A block has no costs.
+fn costs(check: &CheckRequest) -> impl Iterator<Item = u64> {
+    check.iter().flat_map(|counter| {
+        let cost = |rate: &Rate| if rate.counts_only_own_denials() { 0 } else { counter.cost };
+        counter.limit.rates.iter().map(cost)
+    })
+}
+
 /// Returns a response as it would be after the refund of its charge.
 fn without_charge(check: &CheckRequest, mut response: CheckResponse) -> CheckResponse {
-    let costs = check.iter().flat_map(|counter| counter.limit.rates.iter().map(|_| counter.cost));
-    for (decision, cost) in response.decisions.iter_mut().zip(costs) {
+    for (decision, cost) in response.decisions.iter_mut().zip(costs(check)) {
         decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
     }
     response

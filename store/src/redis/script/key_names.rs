@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sluice_limiter::partition_share;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
@@ -63,7 +61,7 @@ impl KeyNames {
     pub(crate) fn of_scope(&self, scope: &str, key: KeyHash) -> String {
         let (partition, _) = self.partitions.of(key);
         let mut name = format!("{}{scope}:{{{partition}}}:", self.prefix);
-        URL_SAFE_NO_PAD.encode_string(key.0.to_be_bytes(), &mut name);
+        key.append_to(&mut name);
         name
     }
 }

@@ -40,8 +40,8 @@ const LONGEST_REPLY: Duration = Duration::from_secs(10);
 /// Returns the focuses whose batches use a part of a script.
 fn focuses_of(file: &str) -> &'static [Focus] {
     use Focus::{
-        Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed, Huge,
-        Keys, Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows,
+        Block, Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed,
+        Huge, Keys, Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows,
         WarmUp, Widths,
     };
     match file {
@@ -66,6 +66,7 @@ fn focuses_of(file: &str) -> &'static [Focus] {
         "log.lua" => &[Log, Large, Damaged],
         "gcra.lua" => &[TokenBucket, Gcra, LeakyBucket, Damaged],
         "warm_up.lua" => &[WarmUp, Damaged],
+        "block.lua" => &[Block, Damaged],
         "concurrency.lua" => &[Concurrency, Large, Damaged],
         _ => &ALL,
     }

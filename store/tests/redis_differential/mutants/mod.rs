@@ -68,6 +68,7 @@ fn sections(sources: Sources<'_>) -> Vec<Section> {
         | Focus::Gcra
         | Focus::LeakyBucket
         | Focus::Log
+        | Focus::Block
         | Focus::Keys
         | Focus::Widths => MORE_SECTIONS,
         _ => SECTIONS,

@@ -82,6 +82,8 @@ impl World {
             | Algorithm::Gcra { .. } => true,
             // Admission refuses settlements of these limits.
             Algorithm::LeakyBucket { .. } | Algorithm::WarmUp(_) | Algorithm::Concurrency { .. } => false,
+            // Neither a charge nor a refund changes a block.
+            Algorithm::Block { .. } => true,
         });
         if can_be_charged && delta > 0 && self.rng.random_bool(0.7) {
             return BatchEntry::Charge(Counter { cost: delta.unsigned_abs(), key: self.key(), limit });

@@ -37,6 +37,7 @@ impl World {
                         1 => rates = self.limit(n).rates.clone(),
                         _ => rates.reverse(),
                     }
+                    blocks_last(&mut rates);
                     versions.push(Arc::new(LimitSpec::new(first.scope.clone(), rates)));
                 }
                 versions
@@ -77,6 +78,7 @@ impl World {
             Focus::Plain => [1; 7],
             Focus::Runs => [1, 2, 3, 3, 3, 3, 4],
             Focus::Damaged => [1, 1, 1, 1, 1, 1, 2],
+            Focus::Block => [1, 2, 2, 2, 3, 3, 4],
             _ => [1, 1, 1, 1, 2, 3, 8],
         };
         let how_many = *how_many.choose(&mut self.rng).unwrap();
@@ -91,7 +93,9 @@ impl World {
                 }
                 Focus::Large => *[Focus::Log, Focus::Concurrency].choose(&mut self.rng).unwrap(),
                 focus if focus != Focus::Damaged && self.rng.random_bool(0.7) => focus,
-                _ => *ALL.choose(&mut self.rng).unwrap(),
+                Focus::Block => *ALL.choose(&mut self.rng).unwrap(),
+                // A block beside them changes little, and takes room from the others.
+                _ => *ALL[..ALL.len() - 1].choose(&mut self.rng).unwrap(),
             };
             let Some(rate) = self.rate(focus) else { continue };
             let clash = |other: &Rate| {
@@ -102,6 +106,7 @@ impl World {
                 rates.push(rate);
             }
         }
+        blocks_last(&mut rates);
         Arc::new(LimitSpec::new(format!("limit{n}"), rates))
     }
 
@@ -177,6 +182,11 @@ impl World {
                 requests = Requests::new(least + requests.get() % 30).unwrap();
                 Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
             }
+            Focus::Block => {
+                let after = Requests::new(self.rng.random_range(1..5)).unwrap();
+                let [within, lasts] = [self.period(), self.period()].map(|n| Period::from_millis(n).unwrap());
+                return Rate::block(after, within, lasts).ok();
+            }
             Focus::Soft => *[
                 Algorithm::SLIDING_WINDOW,
                 Algorithm::FIXED_WINDOW,
@@ -223,4 +233,9 @@ impl World {
             *PERIODS.choose(&mut self.rng).unwrap()
         }
     }
+}
+
+/// Makes a block the last rate of its limit, as it always is.
+fn blocks_last(rates: &mut [Rate]) {
+    rates.sort_by_key(Rate::counts_only_own_denials);
 }

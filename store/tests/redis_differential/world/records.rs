@@ -117,6 +117,25 @@ impl World {
                 record.window = record.tail.chunks(3).map(|holder| holder[2]).max().unwrap();
                 return record;
             }
+            Algorithm::Block { lasts } => {
+                let edge = |rng: &mut StdRng, length: u64| match rng.random_range(0..5) {
+                    0 => millis - length + rng.random_range(0..3) - 1,
+                    1 => millis + rng.random_range(0..3 * length),
+                    2 => millis,
+                    _ => millis - rng.random_range(0..=length),
+                };
+                let is_long = self.rng.random_bool(0.1);
+                let how_many =
+                    if is_long { self.rng.random_range(999..1002) } else { self.rng.random_range(0..6) };
+                record.tail = (0..how_many).map(|_| edge(&mut self.rng, period)).collect();
+                record.tail.sort_by(|a, b| b.cmp(a));
+                record.window = match record.tail.first() {
+                    Some(newest) if self.rng.random_bool(0.9) => newest + period,
+                    // The block is about to end, or has just ended.
+                    _ => edge(&mut self.rng, lasts.millis()) + lasts.millis(),
+                };
+                return record;
+            }
             Algorithm::FixedWindow(Alignment::FirstRequest) => {
                 record.current = any(&mut self.rng) % (rate.requests.get() + 2);
                 record.window = match self.rng.random_range(0..5) {

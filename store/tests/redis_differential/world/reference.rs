@@ -3,8 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use sluice_limiter::{Overrun, Rate, Record};
-use sluice_store::check::{Records, charge, decide, settle, was_rebased};
+use sluice_limiter::{Decision, Overrun, Rate, Record};
+use sluice_store::check::{Decisions, Records, charge, decide_with_overflow, settle, was_rebased};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 
 use super::keys::overflow_name;
@@ -77,18 +77,29 @@ impl World {
             counters.iter().map(|counter| name(&counter.limit, counter.key)).collect()
         };
         let mut admitted = 0;
-        let mut after: Vec<Records> = vec![];
+        let shared: Vec<bool> = names.iter().map(|name| name.ends_with(":overflow")).collect();
+        let (mut after, mut decisions): (Vec<Records>, _) = (vec![], Decisions::new());
         let broken = names.iter().find_map(|name| self.broken(name));
         for _ in 0..callers {
             after = names.iter().map(|name| self.records(name).iter().cloned().collect()).collect();
-            let decide = if is_charge { charge } else { decide };
-            let passes = decide(counters, &mut after, self.now).admitted && broken.is_none();
+            let response = if is_charge {
+                charge(counters, &mut after, self.now)
+            } else {
+                decide_with_overflow(counters, &mut after, self.now, &shared)
+            };
+            decisions = response.decisions;
+            let passes = response.admitted && broken.is_none();
             admitted += u64::from(passes);
             for (n, ((counter, name), own)) in counters.iter().zip(&names).zip(&after).enumerate() {
                 if self.broken(name).is_some() {
                     continue;
                 }
-                let charged = if passes { counter.cost > 0 } else { counter.limit.counts_denied() };
+                let records = self.records(name);
+                let charged = if passes {
+                    counter.cost > 0
+                } else {
+                    counts_denial(&counter.limit, records, own, self.now)
+                };
                 if charged && broken.is_none() {
                     self.note_charge(n, &counter.limit.scope, name);
                     let records = written(own, self.records(name), self.now);
@@ -108,8 +119,8 @@ impl World {
         let mut values = vec![Value::Int(admitted as i64)];
         let rates =
             counters.iter().flat_map(|counter| counter.limit.rates.iter().map(|rate| (rate, counter.cost)));
-        for ((rate, cost), record) in rates.zip(after.iter().flatten()) {
-            values.extend(reply(rate, cost, record));
+        for (((rate, cost), record), decision) in rates.zip(after.iter().flatten()).zip(&decisions) {
+            values.extend(reply(rate, cost, record, decision));
         }
         values
     }
@@ -157,8 +168,16 @@ impl World {
 }
 
 /// Returns the state of a rate as the script sends it.
-fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
-    let mut values = if record.tag.has_view() {
+fn reply(rate: &Rate, cost: u64, record: &Record, decision: &Decision) -> Vec<Value> {
+    let mut values = if rate.counts_only_own_denials() {
+        let view = rate.view(record, cost);
+        // Whether the client was blocked before.
+        vec![
+            Value::Int(view.newest as i64),
+            Value::Int(view.used as i64),
+            Value::Int(i64::from(!decision.admitted)),
+        ]
+    } else if record.tag.has_view() {
         let view = rate.view(record, cost);
         [view.newest, view.used, view.leaves].map(|n| Value::Int(n as i64)).to_vec()
     } else if record.tag.has_tail() {
@@ -172,6 +191,20 @@ fn reply(rate: &Rate, cost: u64, record: &Record) -> Vec<Value> {
         values.extend([record.overrun.since, record.overrun.last].map(|n| Value::Int(n as i64)));
     }
     values
+}
+
+/// Reports whether a denial changes a counter: a rate counts denied requests, or a block counts this one.
+fn counts_denial(limit: &LimitSpec, before: &[Record], after: &[Record], now: u64) -> bool {
+    limit.rates.iter().zip(after).any(|(rate, after)| {
+        if !rate.counts_only_own_denials() {
+            return rate.count_denied;
+        }
+        match before.iter().find(|record| record.tag == rate.tag()) {
+            // A denial is a further instant, or the beginning of a block.
+            Some(before) => rate.roll(Some(before.clone()), now).0 != *after,
+            None => !after.is_blank(),
+        }
+    })
 }
 
 /// Returns the records that are stored for a charged counter: its own first, then up to 8 others that have

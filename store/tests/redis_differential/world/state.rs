@@ -30,6 +30,8 @@ pub(crate) enum Focus {
     WarmUp,
     Soft,
     Concurrency,
+    /// Limits that block clients which they deny too often.
+    Block,
     /// Plain windows, mostly with a cost of 1: the short forms of the script.
     Everyday,
     /// Plain windows, each check with a counter that all checks of the batch share.
@@ -51,7 +53,7 @@ pub(crate) enum Focus {
     Keys,
 }
 
-pub(crate) const ALL: [Focus; 22] = [
+pub(crate) const ALL: [Focus; 23] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -74,6 +76,7 @@ pub(crate) const ALL: [Focus; 22] = [
     Focus::Widths,
     Focus::Large,
     Focus::Keys,
+    Focus::Block,
 ];
 
 /// Number of clients in a batch on a single limit.

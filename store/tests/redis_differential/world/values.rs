@@ -227,7 +227,7 @@ fn stored(bytes: Vec<u8>) -> Option<Stored> {
 /// Reports whether no release writes such a record.
 fn is_absurd(record: &Record) -> bool {
     // An empty log has always been expired.
-    let empty = record.tag.has_view() && record.tail.is_empty();
+    let empty = record.is_blank();
     // Instants out of order are never written, and a binary search does not find them.
     let disorder = record.tag.is_log() && !record.tail.is_sorted_by(|newer, older| newer >= older);
     let counts = [record.current, record.previous].into_iter().chain(record.tail.iter().copied());

@@ -49,6 +49,7 @@ local bounds_of = {
   [3072] = {MAX_COUNT, 0, FURTHEST, 0, MAX_COUNT, 0, FURTHEST, 0, MAX_COUNT, 0, FURTHEST},
   [3584] = {MAX_COUNT, 1, 3600000000, 2, 100, 0, FURTHEST, 0, 0, 0, 0},
   [4608] = {1000000, 0, 281474976710655, 0, MAX_PERIOD, 0, 0, 0, 0, 0, 0},
+  [5120] = {1000, 1, MAX_PERIOD, 1, MAX_PERIOD, 0, 0, 0, 0, 0, 0},
 }
 
 -- Returns the bounds of a rate, or nothing if it cannot be one.

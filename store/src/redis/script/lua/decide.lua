@@ -71,7 +71,7 @@ end
 -- Decides the check whose number of counters stands at p, or charges it whether or not there is room. Returns the position
 -- after it, or an error.
 local function decide(p, operation, is_charge)
-  local counters, callers, begin, bad, m = a[p], a[p + 1], p + 2, nil, 0
+  local counters, callers, begin, bad, m, shared = a[p], a[p + 1], p + 2, nil, 0, nil
   local admitted = callers
   p = begin
   for c = 1, counters do
@@ -86,20 +86,24 @@ local function decide(p, operation, is_charge)
         notes[#notes + 1] = 0
         key = overflow_of(key)
         a[p - 3] = key
+        shared = shared or {}
+        shared[c] = true
         from = first_record[key] or load(key)
         if type(from) == 'table' then return from end
       end
     end
+    local own = callers
     for r = first_rate[limit], first_rate[limit + 1] - 1 do
       m = m + 1
       if from < 0 then
         bad = bad or from
       else
         local i = find(tag_of[r], from, last_record[key])
-        admitted = rules_of[r].room(i, key, r, p, cost, admitted, m)
+        own = rules_of[r].room(i, key, r, p, cost, own, m)
       end
       p = p + 5
     end
+    if own < admitted then admitted = own end
   end
   if is_charge then admitted = callers end
   out[o] = bad or admitted
@@ -115,7 +119,10 @@ local function decide(p, operation, is_charge)
       m = m + 1
       -- A window or a log that counts denied requests is written by them too.
       if admitted < callers and kind_of[r] < BUCKET and a[p + 3] == 1 then write = true end
-      rules_of[r].charge(r, p, cost, admitted, callers, m)
+      -- So is a block by a denial that counts. Clients that share the overflow counter must not block each other.
+      if not (shared and shared[c] and kind_of[r] >= BLOCK) and rules_of[r].charge(r, p, cost, admitted, callers, m) then
+        write = true
+      end
       rules_of[r].reply(r, p, cost, m)
       p = p + 5
     end

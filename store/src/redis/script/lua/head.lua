@@ -15,7 +15,8 @@
 --          each rate of each counter the state afterwards: slot, current count, previous count. A rate with more than one
 --          previous slot has a string instead of the previous count, with 6 bytes for each previous slot. A log has the newest
 --          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the
---          latest end of a lease, the number of slots in use, and 0. After a soft rate follow the begin and the end of its
+--          latest end of a lease, the number of slots in use, and 0. A block has its end or that of the newest denial, the number
+--          of denials, and 1 if the client was blocked before the check. After a soft rate follow the begin and the end of its
 --          time above the number. Instead of all that, -1 if a key does not hold a string, and -2 if the string does not
 --          consist of records. After all operations follow two numbers for each key that was new: 32 times the index of the
 --          operation (from 0) and the index of the counter (from 0), and the number of keys in its partition if the key was
@@ -51,8 +52,8 @@ local most_of, grid_of = {}, {}
 -- The lowest 13 bits of a tag without the width are the kind of the record; the rest is the period. Sliding windows have the
 -- kinds 520 to 992: 512 + 8 * the number of previous slots. From FIRST_REQUEST on, each name stands for a layout, and the kinds
 -- up to the next name are its variants, each 8 more.
-local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY =
-  1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608
+local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY, BLOCK =
+  1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120
 -- The functions that make the rules of a kind. Kinds without an entry are windows.
 local makers = {}
 local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000

@@ -148,6 +148,24 @@ pub(super) const LIST: &[Equivalent] = &[
         reason: "Any number above the number of slots.",
     },
     Equivalent {
+        file: "block.lua",
+        before: "rebase(i, key, ends, 0, 0)",
+        after: &["rebase(i, key, ends, 1, 0)", "rebase(i, key, ends, 0, 1)"],
+        reason: "A block has no counts.",
+    },
+    Equivalent {
+        file: "block.lua",
+        before: "ends, 0, blocked and 1",
+        after: &["ends, 1, blocked and 1"],
+        reason: "A block has no counts.",
+    },
+    Equivalent {
+        file: "block.lua",
+        before: "ends > 0 and",
+        after: &["ends > 1 and"],
+        reason: "It is 0 or later than now.",
+    },
+    Equivalent {
         file: "log.lua",
         before: "rebase(i, key, slot, 0, 0)",
         after: &["rebase(i, key, slot, 1, 0)", "rebase(i, key, slot, 0, 1)"],

@@ -105,12 +105,6 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "codec.lua",
-        before: "kind < BUCKET and 6",
-        after: &["kind <= BUCKET and 6"],
-        reason: "No bucket comes here.",
-    },
-    Equivalent {
-        file: "codec.lua",
         before: "kind < SOFT then ends",
         after: &["kind <= SOFT then ends"],
         reason: "An overrun is no record of its own.",

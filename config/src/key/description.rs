@@ -1,0 +1,123 @@
+//! The client of a request in words, for operators. Only the parts of a key that its policy calls public are shown.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use super::{KeyBuilder, KeySource};
+use crate::path::Readings;
+use crate::request::RequestAttributes;
+
+/// Longest text of a value, in characters.
+const MAX_VALUE: usize = 64;
+
+impl KeyBuilder {
+    /// Returns the builder with these parts public, by their indexes.
+    #[must_use]
+    pub fn with_public(self, public: Vec<usize>) -> Self {
+        Self { public, ..self }
+    }
+
+    /// Describes the client of a request: `header x-tenant=acme, clientIP=192.0.2.0/24`. The value of a part that is not public
+    /// is `hidden`.
+    #[must_use]
+    pub fn describe(&self, request: &RequestAttributes<'_>, path: &Readings<'_>, address: IpAddr) -> String {
+        let mut text = String::new();
+        for (n, part) in self.parts.iter().enumerate() {
+            if n > 0 {
+                text.push_str(", ");
+            }
+            part.write_label(&mut text);
+            text.push('=');
+            if !self.public.contains(&n) {
+                text.push_str("hidden");
+                continue;
+            }
+            let written = match part.network(address) {
+                Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                    write!(text, "{}", network.addr()).ok()
+                }
+                Some(network) => write!(text, "{network}").ok(),
+                None => part.read(request, path, || address, |_, value| write_value(&mut text, value)),
+            };
+            if written.is_none() {
+                text.push_str("missing");
+            }
+        }
+        if self.parts.is_empty() {
+            text.push_str("all clients");
+        }
+        text
+    }
+}
+
+/// Appends a value that a client may have chosen: a part of it, without control characters.
+fn write_value(text: &mut String, value: &[u8]) {
+    let value = String::from_utf8_lossy(value);
+    text.extend(value.chars().take(MAX_VALUE).flat_map(char::escape_debug));
+    if value.chars().nth(MAX_VALUE).is_some() {
+        text.push_str("...");
+    }
+}
+
+impl KeySource {
+    fn write_label(&self, text: &mut String) {
+        let (kind, name) = match self {
+            Self::Header(name) => ("header ", name.as_str()),
+            Self::Cookie(name) => ("cookie ", name.as_str()),
+            Self::Query(name) => ("query ", name.as_str()),
+            Self::Method => ("method", ""),
+            Self::Path => ("path", ""),
+            Self::Host => ("host", ""),
+            Self::GrpcMethod => ("grpcMethod", ""),
+            Self::PathTemplate(_) => ("pathTemplate", ""),
+            Self::Expression { .. } => ("cel", ""),
+            Self::JwtClaim { claim, .. } => ("claim ", claim.as_str()),
+            Self::ClientIp { .. } => ("clientIP", ""),
+        };
+        text.push_str(kind);
+        text.push_str(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, Method};
+
+    use super::*;
+    use crate::key::{KeyPart, OnMissing};
+
+    fn describe(parts: &[KeyPart], public: &[usize]) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-tenant", HeaderValue::from_static("acme"));
+        headers.insert("x-odd", HeaderValue::from_bytes(b"\xff\t\"").unwrap());
+        headers.insert("x-long", HeaderValue::try_from("a".repeat(100)).unwrap());
+        let (uri, peer) = ("/Orders?q=1".parse().unwrap(), "192.0.2.77".parse().unwrap());
+        let request = RequestAttributes {
+            method: &Method::GET,
+            uri: &uri,
+            headers: &headers,
+            peer,
+            proxied: None,
+            body_bytes: Some(0),
+        };
+        let builder = KeyBuilder::new(parts, OnMissing::Shared).unwrap().with_public(public.to_vec());
+        builder.describe(&request, &request.path_readings(), peer)
+    }
+
+    #[test]
+    fn only_public_parts_are_shown() {
+        let header = |name: &str| KeyPart::Header(name.into());
+        let ip = |ipv4_prefix| KeyPart::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
+        let parts = [header("x-tenant"), ip(24), KeyPart::Method];
+        assert_eq!(describe(&parts, &[]), "header x-tenant=hidden, clientIP=hidden, method=hidden");
+        assert_eq!(describe(&parts, &[0, 1, 2]), "header x-tenant=acme, clientIP=192.0.2.0/24, method=GET");
+        assert_eq!(
+            describe(&[ip(32), KeyPart::Query("q".into())], &[0, 1]),
+            "clientIP=192.0.2.77, query q=1"
+        );
+        assert_eq!(describe(&[header("x-none")], &[0]), "header x-none=missing");
+        assert_eq!(describe(&[header("x-odd")], &[0]), "header x-odd=\u{fffd}\\t\\\"");
+        assert_eq!(describe(&[header("x-long")], &[0]), format!("header x-long={}...", "a".repeat(64)));
+        assert_eq!(describe(&[], &[]), "all clients");
+    }
+}

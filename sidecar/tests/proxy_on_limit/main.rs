@@ -1,0 +1,25 @@
+//! Requests over a limit that are not just rejected: they wait, are marked, or block their client.
+#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
+
+mod block;
+mod mark;
+mod queue;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// Returns a limit in JSON: `requests` per `period` milliseconds for each `x-api-key`. `kind` holds further members of its rates, and
+/// `extra` further members of the limit; both have a leading comma.
+fn limited(name: &str, requests: u64, period: u64, kind: &str, extra: &str) -> String {
+    let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
+    format!(
+        r#"{{"name":"{name}",{mode}"onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        "kind":{{"rates":{{"base":[{{"requests":{requests},"periodMillis":{period},"algorithm":{{"fixedWindow":"Clock"}}}}]{kind}}}}}{extra}}}"#
+    )
+}
+
+/// Returns the number of decisions of a limit of the policy `checkout` with an outcome.
+fn decisions(sidecar: &sluice_sidecar::Sidecar, limit: &str, outcome: &str) -> u64 {
+    let name =
+        format!("sluice_decisions_total{{policy=\"shop/checkout\",limit=\"{limit}\",outcome=\"{outcome}\"}}");
+    support::metric(&sidecar.metrics(), &name)
+}
