@@ -25,6 +25,8 @@ tests/node/node.sh up 1
 eval "$(tests/node/node.sh env)"
 tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar
 
+# The command that the tests call.
+cargo build --workspace --bins
 export SLUICE_E2E_TAG=$tag
 if [ "$keep" = --keep ]; then
   cargo test -q -p sluice-tests --features e2e --test e2e_install -- --nocapture

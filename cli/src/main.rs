@@ -2,15 +2,23 @@
 //!
 //! - [`check`]: validates policy files.
 //! - [`run`]: enforces a policy file in front of one application.
-//! - [`input`]: reads files and standard input.
+//! - [`status`]: shows policies, stores and pods of a cluster.
+//! - [`clients`]: asks sidecars about clients.
+//! - [`cluster`]: reaches the sidecars of a cluster.
+//! - [`input`]: reads files and standard input; [`output`]: prints tables and JSON.
 
 mod check;
+mod clients;
+mod cluster;
 mod input;
+mod output;
 mod run;
+mod status;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use sluice_crds::compile::installation::InstallationArgs;
 use tikv_jemallocator::Jemalloc;
@@ -21,7 +29,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Rate limits for Kubernetes pods, and for a single application outside Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "sluice", version)]
+#[command(name = "sluice", bin_name = called_as(), version)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -39,19 +47,44 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Show policies, stores, and which pods enforce them
+    Status(status::StatusArgs),
+    /// Show the clients that limits deny most, over all pods
+    Top(clients::top::TopArgs),
+    /// Show what one client has left of a limit, without counting
+    Peek(clients::peek::PeekArgs),
+    /// Show which limits a request would meet, and why not the others, without counting
+    Explain(clients::explain::ExplainArgs),
 }
 
 fn main() -> ExitCode {
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    match Args::parse().command {
-        Command::Check { installation, files } => check::check(&files, &(&installation).into()),
-        Command::Run(args) => match run::run(*args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:#}");
-                ExitCode::FAILURE
-            }
-        },
+    let command = match Args::parse().command {
+        Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
+        Command::Run(args) => run::run(*args),
+        Command::Status(args) => asking(status::status(&args)),
+        Command::Top(args) => asking(clients::top::top(&args)),
+        Command::Peek(args) => asking(clients::peek::peek(args)),
+        Command::Explain(args) => asking(clients::explain::explain(args)),
+    };
+    match command {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Returns the name of the command in help texts: kubectl calls plugins as `kubectl-NAME`.
+fn called_as() -> &'static str {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_stem().unwrap_or_default();
+    if name == "kubectl-sluice" { "kubectl sluice" } else { "sluice" }
+}
+
+/// Runs a command that asks a cluster.
+fn asking(command: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+pub use self::named_client::InvalidClient;
 use self::path_templates::PathTemplates;
 use crate::expression::{Expression, PreparedExpression, Value};
 use crate::jwt::JwtVerifier;
@@ -24,6 +25,7 @@ use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, Text};
 
 mod description;
+mod named_client;
 mod path_templates;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 //! - [`policy`]: compiled policies as they are sent, and their hashes.
 //! - [`message`]: the messages between the operator and a sidecar.
 //! - [`store_access`]: the store, and access to it.
+//! - [`client_pages`]: questions about clients that a sidecar answers.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
 //! - [`expression`]: conditions in a subset of CEL.
@@ -16,6 +17,7 @@
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
+pub mod client_pages;
 pub mod expression;
 pub mod jwt;
 pub mod key;
@@ -41,7 +43,7 @@ pub use request::RequestAttributes;
 pub const PROXY_PORT: u16 = 8790;
 /// Port of a sidecar's health checks and metrics.
 pub const ADMIN_PORT: u16 = 8791;
-/// Port of a sidecar's list of limited clients, on the loopback address.
+/// Port of a sidecar's pages about clients, on the loopback address.
 pub const DEBUG_PORT: u16 = 8793;
 /// Audience of the service account tokens with which sidecars authenticate to the operator.
 pub const TOKEN_AUDIENCE: &str = "sluice.dev";

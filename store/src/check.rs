@@ -2,6 +2,7 @@
 //! store calls it; the Redis script repeats its arithmetic and is tested against it.
 
 use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -28,6 +29,21 @@ impl KeyHash {
         URL_SAFE_NO_PAD.encode_string(self.0.to_be_bytes(), name);
     }
 }
+
+/// Reads the hash as it ends the name of a key in Redis.
+impl FromStr for KeyHash {
+    type Err = InvalidKeyHash;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKeyHash> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+        Ok(Self(u128::from_be_bytes(bytes.ok_or(InvalidKeyHash)?)))
+    }
+}
+
+/// A text is not the hash of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the hash of a key, which has 22 characters, such as q83vEjRWeJCrze8SNFZ4kA")]
+pub struct InvalidKeyHash;
 
 /// The hash as it ends the name of a key in Redis.
 impl Display for KeyHash {

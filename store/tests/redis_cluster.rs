@@ -19,7 +19,7 @@ use cluster::{Cluster, rows};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
 use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
-use support::{eventually, free_port};
+use support::{eventually, quiet_port};
 
 fn start(cluster: &Cluster, budget: Duration) -> Arc<RedisStore> {
     Arc::new(RedisStore::start(RedisOptions { latency_budget: budget, ..patient(&cluster.url()) }).unwrap())
@@ -421,7 +421,7 @@ async fn checks_on_a_hanging_master_fail_within_the_budget_until_its_replica_tak
 #[tokio::test]
 async fn store_finds_the_cluster_by_any_seed_and_reports_unreachable_ones() {
     let cluster = Cluster::start(&[]);
-    let closed = format!("redis+cluster://127.0.0.1:{}", free_port());
+    let closed = format!("redis+cluster://127.0.0.1:{}", quiet_port());
     // A replica also knows the hash slots.
     let store = patient_store(&format!("{closed},127.0.0.1:{}", cluster.servers[4].port));
     let limit = limit("seeds", 5);

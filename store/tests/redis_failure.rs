@@ -18,7 +18,7 @@ use checks::{
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
 use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually, free_port};
+use support::{Redis, eventually, quiet_port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_server_slower_than_the_budget_never_looks_healthy() {
 
 #[tokio::test]
 async fn store_reports_a_closed_port_and_an_unknown_host() {
-    let store = quick_store(&format!("redis://127.0.0.1:{}", free_port()));
+    let store = quick_store(&format!("redis://127.0.0.1:{}", quiet_port()));
     failing(&store, StoreFault::Unreachable).await;
     let store = quick_store("redis://no-such-host.invalid:6379");
     failing(&store, StoreFault::Unreachable).await;

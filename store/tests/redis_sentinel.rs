@@ -17,7 +17,7 @@ use sentinel::Watched;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{Secret, StoreCredentials};
 use sluice_store::{RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually, free_port};
+use support::{Redis, eventually, quiet_port};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn store_finds_the_master_and_follows_a_failover() {
@@ -122,7 +122,7 @@ async fn store_follows_a_failover_from_a_running_master() {
 async fn store_queries_the_next_sentinel_and_reports_the_fault() {
     let watched = Watched::start();
     let limit = limit("next-sentinel", 3);
-    let closed = format!("127.0.0.1:{}", free_port());
+    let closed = format!("127.0.0.1:{}", quiet_port());
     let store = patient_store(&watched.url().replace("://", &format!("://{closed},")));
     assert_eq!(admitted(&store, &[counter(&limit, 1)], 5).await, 3);
     // An unknown name of the master, a server that is not a sentinel, and a closed port.

@@ -5,6 +5,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const GUARD: &str = r#""$@" </dev/null & child=$!
 (cat >/dev/null; kill -"$SIGNAL" $child) <&3 & guard=$!
@@ -95,13 +96,22 @@ impl Drop for Process {
     }
 }
 
-/// Returns a TCP port of 127.0.0.1 that is free at the time of the call.
+/// Returns a TCP port of 127.0.0.1 without a listener. It is below the ports that Linux assigns to outgoing
+/// connections, so that none of them takes it before the caller listens, and this process returns it once.
 ///
 /// # Panics
 /// When no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    // Another process of tests begins elsewhere.
+    let first = std::process::id().wrapping_mul(7_919);
+    let next = |_| {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        10_000 + u16::try_from(first.wrapping_add(call) % 20_000).expect("a number below 20,000")
+    };
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..20_000).map(next).find(free).expect("a free port")
 }
 
 /// Returns the path of a binary of this workspace, in the directory above the test's own binary.

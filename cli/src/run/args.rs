@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Address of /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
     pub(super) admin: SocketAddr,
-    /// Address of /keys/top, the clients that are denied most [default: none]
+    /// Address of the debug port, which sluice top, peek, explain and status ask [default: none]
     #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT")]
     pub(super) debug: Option<SocketAddr>,
     #[command(flatten)]

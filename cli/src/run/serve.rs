@@ -56,7 +56,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let sidecar = bound.serve();
     if let (Some(listening), Some(admin)) = (sidecar.addresses().first(), sidecar.admin()) {
         // The only line on standard output. Programs may parse it.
-        println!("listening on http://{listening}, forwarding to http://{upstream}, admin on http://{admin}");
+        let debug = sidecar.debug().map(|debug| format!(", debug on http://{debug}")).unwrap_or_default();
+        println!(
+            "listening on http://{listening}, forwarding to http://{upstream}, admin on http://{admin}{debug}"
+        );
     }
     tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
     tokio::select! {

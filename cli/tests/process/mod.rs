@@ -24,6 +24,7 @@ pub struct Run {
     log: UnboundedReceiver<String>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
+    pub debug: Option<SocketAddr>,
 }
 
 impl Run {
@@ -82,8 +83,8 @@ impl Run {
             .split(' ')
             .filter_map(|word| word.strip_prefix("http://")?.trim_end_matches(',').parse().ok());
         let (address, _application) = (addresses.next().unwrap(), addresses.next());
-        let admin = addresses.next().unwrap();
-        Self { child, log, address, admin }
+        let (admin, debug) = (addresses.next().unwrap(), addresses.next());
+        Self { child, log, address, admin, debug }
     }
 
     /// Waits for a line of the log that contains a text.

@@ -60,7 +60,7 @@ fn write_value(text: &mut String, value: &[u8]) {
 }
 
 impl KeySource {
-    fn write_label(&self, text: &mut String) {
+    pub(super) fn write_label(&self, text: &mut String) {
         let (kind, name) = match self {
             Self::Header(name) => ("header ", name.as_str()),
             Self::Cookie(name) => ("cookie ", name.as_str()),

@@ -67,6 +67,18 @@ impl PathTemplates {
         found.map(|value| read(&value))
     }
 
+    /// Returns the value that an operator names: by a template, a path, or the text of the segment that is the value.
+    pub(super) fn value_of(&self, text: &str) -> Option<Vec<u8>> {
+        if let Some(template) = self.templates.iter().find(|template| template.text == text) {
+            return template.variable.is_none().then(|| text.as_bytes().to_vec());
+        }
+        if text.starts_with('/') {
+            return self.read(&Readings::of(text), <[u8]>::to_vec);
+        }
+        let has_variable = self.templates.iter().any(|template| template.variable.is_some());
+        has_variable.then(|| folded(text).to_vec())
+    }
+
     /// Returns the value for one reading of a path.
     fn find(&self, path: &str) -> Option<SmallVec<[u8; 128]>> {
         let path = folded(path);

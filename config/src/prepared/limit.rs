@@ -11,7 +11,7 @@ use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
 use crate::expression::PreparedExpression;
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, KeyBuilder};
+use crate::key::{Identity, InvalidClient, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
@@ -20,6 +20,7 @@ use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Rates, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
+use crate::prepared::explanation::NotApplied;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
@@ -173,21 +174,25 @@ impl PreparedLimit {
         }
     }
 
-    /// Reports whether the limit applies to a request with these readings of its path. `address` returns the client's
-    /// address.
-    pub(super) fn matches(
+    /// Returns why the limit does not apply to a request with these readings of its path, if it does not. `address` returns the
+    /// client's address.
+    pub(super) fn not_matched(
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
-    ) -> bool {
-        let mut any =
-            |all: &[Matcher]| all.iter().any(|matcher| matcher.matches(request, path, &mut address));
-        (self.matches.is_empty() || any(&self.matches))
-            && !any(&self.except)
-            && self.when.as_ref().is_none_or(|when| {
-                when.holds(request, path, &mut address, Purpose::Limit, &self.expression_errors)
-            })
+    ) -> Option<NotApplied> {
+        let mut first =
+            |all: &[Matcher]| all.iter().position(|matcher| matcher.matches(request, path, &mut address));
+        if !self.matches.is_empty() && first(&self.matches).is_none() {
+            return Some(NotApplied::NotMatched);
+        }
+        if let Some(position) = first(&self.except) {
+            return Some(NotApplied::Excepted(position));
+        }
+        let when = self.when.as_ref()?;
+        let holds = when.holds(request, path, &mut address, Purpose::Limit, &self.expression_errors);
+        (!holds).then_some(NotApplied::When)
     }
 
     /// Reports whether the limit applies to preflight requests of browsers: if it names their method, and if it does not
@@ -238,6 +243,30 @@ impl PreparedLimit {
                 })
         });
         matching.map_or(Choice::Rates(0), |tier| tier.choice)
+    }
+
+    /// Returns the client with these values of the parts of the key, as the limit identifies it, and what an override grants it.
+    /// Fails if it has no such parts.
+    pub fn client(
+        &self,
+        secret: &KeySecret,
+        values: &[String],
+    ) -> Result<(u128, Option<Choice>), InvalidClient> {
+        let key = self.key.identify_values(secret, values)?;
+        let overrides = self.overrides.as_ref();
+        let name = || self.key.client_name(values.first()?);
+        Ok((key, overrides.and_then(|overrides| overrides.find(name()?.as_bytes()))))
+    }
+
+    /// Names the part of the key that a request lacks.
+    #[must_use]
+    pub(super) fn missing_part(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: IpAddr,
+    ) -> String {
+        self.key.missing_part(request, path, address)
     }
 
     /// Returns what a request is charged before its response is known.

@@ -15,6 +15,7 @@ use crate::path::Readings;
 use crate::policy::{
     AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash, StatusHeaders,
 };
+use crate::prepared::explanation::NotApplied;
 use crate::prepared::rate_set::Choice;
 use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
 use crate::prepared::{Blobs, Identified, PreparedLimit, Refusal};
@@ -154,31 +155,59 @@ impl PreparedPolicy {
         path: &'a Readings<'a>,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identified)> + 'a {
-        let is_preflight = request.is_preflight();
         let mut address = None;
         limits.filter_map(move |index| {
+            let resolve = || *address.get_or_insert_with(|| self.client_address(request));
             let limit = self.limits.get(index)?;
-            let mut resolve = || *address.get_or_insert_with(|| self.client_address(request));
-            if !limit.matches(request, path, &mut resolve) {
-                return None;
-            }
-            let rates = match limit.choose(request, path, &mut resolve) {
-                Choice::Rates(rates) => rates,
-                Choice::Unlimited => return None,
-                Choice::Deny => return Some((index, Identified::Refused(Refusal::Tier))),
-            };
-            if is_preflight && !limit.applies_to_preflights() {
-                return None;
-            }
-            let address = if limit.needs_address() { resolve() } else { request.peer };
-            let identified = match limit.identify(secret, request, path, address) {
-                Identity::Skip => return None,
-                Identity::Key(key) => {
-                    Identified::Counted { key, rates, cost: limit.cost(request, path, &mut resolve) }
-                }
-                Identity::Deny => Identified::Refused(Refusal::KeyMissing),
-            };
-            Some((index, identified))
+            Some((index, apply(limit, request, path, secret, resolve).ok()?))
         })
+    }
+
+    /// Applies a limit to a request for operators, and returns why it does not apply if it does not.
+    pub fn explain(
+        &self,
+        limit: &PreparedLimit,
+        request: &RequestAttributes<'_>,
+        secret: &KeySecret,
+    ) -> Result<Identified, String> {
+        let config = self.client_address.as_ref();
+        let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let path = request.path_readings();
+        apply(limit, request, &path, secret, || address).map_err(|reason| match reason {
+            NotApplied::KeyMissing => {
+                let part = limit.missing_part(request, &path, address);
+                format!("the request has no {part}, which is a part of the key, and onMissing is Skip")
+            }
+            reason => reason.to_string(),
+        })
+    }
+}
+
+/// Applies a limit to a request: the client, and what decides.
+fn apply(
+    limit: &PreparedLimit,
+    request: &RequestAttributes<'_>,
+    path: &Readings<'_>,
+    secret: &KeySecret,
+    mut address: impl FnMut() -> IpAddr,
+) -> Result<Identified, NotApplied> {
+    if let Some(reason) = limit.not_matched(request, path, &mut address) {
+        return Err(reason);
+    }
+    let rates = match limit.choose(request, path, &mut address) {
+        Choice::Rates(rates) => rates,
+        Choice::Unlimited => return Err(NotApplied::Unlimited),
+        Choice::Deny => return Ok(Identified::Refused(Refusal::Tier)),
+    };
+    if request.is_preflight() && !limit.applies_to_preflights() {
+        return Err(NotApplied::Preflight);
+    }
+    let client = if limit.needs_address() { address() } else { request.peer };
+    match limit.identify(secret, request, path, client) {
+        Identity::Skip => Err(NotApplied::KeyMissing),
+        Identity::Key(key) => {
+            Ok(Identified::Counted { key, rates, cost: limit.cost(request, path, address) })
+        }
+        Identity::Deny => Ok(Identified::Refused(Refusal::KeyMissing)),
     }
 }

@@ -1,5 +1,5 @@
-//! The admin port: liveness, readiness, startup and metrics. Nothing else. The debug port, on an address of the pod alone, tells who is
-//! limited. Both have the same timeouts as the proxy and few connections, of which the longest idle one makes room for a probe.
+//! The admin port: liveness, readiness, startup and metrics. Nothing else. The debug port, on an address of the pod alone, answers
+//! questions about clients. Both have the same timeouts as the proxy and few connections, of which the longest idle one makes room for a probe.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clients::top_page;
+use crate::clients::ClientPage;
 use crate::config::publisher::Publisher;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::{self, DrainWatch};
@@ -30,6 +31,8 @@ use crate::socket;
 const MAX_CONNECTIONS: usize = 64;
 /// Time in which a client must read a part of a page.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest question to the debug port, in bytes: more than the head of a request that the proxy accepts.
+const MAX_QUESTION: usize = 256 * 1024;
 /// Pause after a failed accept.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -84,16 +87,50 @@ impl Admin {
         let (activity, timeouts) = (place.activity.clone(), self.timeouts);
         let stream = ClientStream::new(stream, BytesMut::new(), Protocol::Http1, activity.clone());
         let Ok(stream) = stream else { return };
-        let service = service_fn(move |request: Request<_>| {
+        let service = service_fn(move |request: Request<Incoming>| {
             let exchange = Exchange::begin(place.activity.clone());
-            let page = self.page(request.method(), request.uri().path());
-            let body = |body: Full<Bytes>| body.map_err(|never| match never {});
-            let response = page.map(|page| WatchedBody::new(body(page), exchange));
-            async { Ok::<_, Infallible>(response) }
+            let admin = self.clone();
+            async move {
+                let page = admin.respond(request).await;
+                let body = |body: Full<Bytes>| body.map_err(|never| match never {});
+                Ok::<_, Infallible>(page.map(|page| WatchedBody::new(body(page), exchange)))
+            }
         });
         if let Err(error) = http1::serve(stream, service, timeouts, &mut drain, &activity).await {
             tracing::debug!(%error, "a connection to the admin port failed");
         }
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Page {
+        match (self.pages, ClientPage::at(request.uri().path())) {
+            (Pages::Debug, Some(page)) => self.clients(page, request).await,
+            (Pages::Admin, _) | (Pages::Debug, None) => self.page(request.method(), request.uri().path()),
+        }
+    }
+
+    /// Returns a page about clients.
+    async fn clients(&self, page: ClientPage, request: Request<Incoming>) -> Page {
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        let mut question = Bytes::new();
+        if page.has_question() {
+            if *request.method() != Method::POST {
+                return method_not_allowed("POST");
+            }
+            match Limited::new(request.into_body(), MAX_QUESTION).collect().await {
+                Ok(body) => question = body.to_bytes(),
+                Err(_) => return text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n"),
+            }
+        } else if !is_get {
+            return method_not_allowed("GET, HEAD");
+        }
+        let (status, page, kind) = match page.read(&self.publisher.current(), &question).await {
+            Ok(page) => (StatusCode::OK, page, "application/json"),
+            Err(error) => (StatusCode::BAD_REQUEST, error + "\n", "text/plain; charset=utf-8"),
+        };
+        let mut page = Response::new(Full::from(page));
+        *page.status_mut() = status;
+        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        page
     }
 
     fn page(&self, method: &Method, path: &str) -> Page {
@@ -102,12 +139,10 @@ impl Admin {
             (Pages::Admin, "/readyz") => self.ready(),
             (Pages::Admin, "/startupz") => self.started(),
             (Pages::Admin, "/metrics") => self.metrics(),
-            (Pages::Debug, "/keys/top") => self.top_clients(),
             _ => text(StatusCode::NOT_FOUND, ""),
         };
         if page.status() != StatusCode::NOT_FOUND && !matches!(*method, Method::GET | Method::HEAD) {
-            page = text(StatusCode::METHOD_NOT_ALLOWED, "");
-            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            page = method_not_allowed("GET, HEAD");
         }
         page
     }
@@ -139,18 +174,18 @@ impl Admin {
         }
     }
 
-    fn top_clients(&self) -> Page {
-        let mut page = Response::new(Full::from(top_page(&self.publisher.current())));
-        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        page
-    }
-
     fn metrics(&self) -> Page {
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         let mut page = Response::new(Full::from(self.metrics.text()));
         page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         page
     }
+}
+
+fn method_not_allowed(allowed: &'static str) -> Page {
+    let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "");
+    page.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    page
 }
 
 fn text(status: StatusCode, text: &'static str) -> Page {

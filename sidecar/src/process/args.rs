@@ -32,7 +32,7 @@ pub struct Args {
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,
-    /// Address of the debug port, which serves /keys/top: the clients that are denied most. Without it there is none
+    /// Address of the debug port, which sluice top, peek, explain and status ask. Without it there is none
     #[arg(long, env = "SLUICE_DEBUG", value_name = "ADDRESS")]
     pub debug: Option<SocketAddr>,
     /// URL of the operator

@@ -15,7 +15,7 @@ pub(crate) struct RateNames {
     pub(super) limit: String,
     /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
     /// take.
-    pub(super) has_reset: bool,
+    pub(crate) has_reset: bool,
 }
 
 /// The names of a rate.
@@ -64,6 +64,19 @@ impl RateNames {
             .iter()
             .zip(decisions)
             .filter_map(move |(name, &decision)| Some((name.as_ref()?, with_block(decision))))
+    }
+
+    /// Iterates over the sentences about the rates that decide, with their decisions.
+    pub(crate) fn rules<'a>(
+        &'a self,
+        decisions: &'a [Decision],
+    ) -> impl Iterator<Item = (&'a str, Decision)> {
+        self.with(decisions).map(|(name, decision)| (name.rule.as_str(), decision))
+    }
+
+    /// Returns the rest of the time for which the client is blocked, in microseconds.
+    pub(crate) fn blocked_for(&self, decisions: &[Decision]) -> Option<u64> {
+        self.block(decisions).map(|(_, wait)| wait)
     }
 
     /// Returns the sentence about the block of the client, and the rest of its time in microseconds, if there is one.

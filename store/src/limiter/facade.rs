@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use sluice_limiter::Rate;
 use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
-use super::plan::PlannedCounter;
+use super::plan::{LimitPlan, PlannedCounter};
 use super::remote::{LocalState, RemoteLimiter, Unconfigured};
-use crate::check::{CheckRequest, CheckResponse, Counter, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::memory::MemoryStore;
@@ -114,6 +115,29 @@ impl Limiter {
             Kind::Redis(limiter) => limiter.check_in_store(smallvec![counter]).await,
             Kind::Unconfigured(limiter) => limiter.check_in_store(smallvec![counter]).await,
         }
+    }
+
+    /// Reads the rates of a counter for an operator. Unlike a check without a cost, it never counts as a denial. Returns `None`
+    /// if only this process counts the limit, and the limit blocks clients.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn peek(&self, limit: &Arc<LimitPlan>, key: KeyHash) -> Result<Option<Decisions>, StoreError> {
+        let rates = &limit.spec.rates;
+        if limit.consistency.is_local() {
+            if rates.iter().any(Rate::counts_only_own_denials) {
+                return Ok(None);
+            }
+            let peek = PlannedCounter { limit: limit.clone(), key, cost: 0 };
+            return Ok(Some(self.check(&[peek]).await?.response.decisions));
+        }
+        // The denial by one rate must not count in another, which may block the client.
+        let mut decisions = Decisions::new();
+        for spec in &limit.single_rate_specs {
+            let response = self.check_in_store(Counter { limit: spec.clone(), key, cost: 0 }).await?;
+            decisions.extend(response.decisions);
+        }
+        Ok(Some(decisions))
     }
 
     /// Corrects one counter in the store itself.

@@ -22,7 +22,7 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with additional arguments and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_on(&program(), free_port, arguments)
+        Self::start_on(&program(), quiet_port, arguments)
     }
 
     /// Starts a server like [`Redis::start`], on a port that stays free while the server is down, because the
@@ -189,11 +189,6 @@ pub fn valkey() -> Option<String> {
             None
         }
     }
-}
-
-/// Returns a port without a listener.
-pub fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// Returns a port without a listener, below those that Linux assigns to outgoing connections. The port 10,000

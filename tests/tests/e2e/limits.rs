@@ -15,6 +15,7 @@ use sluice_limiter::Record;
 use sluice_store::{KeyHash, RedisOptions};
 use sluice_tests::client::{KeepAlive, get, get_many};
 use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, run, try_apply};
+use sluice_tests::process::binary;
 use sluice_tests::wait::until;
 
 /// Reads a field of one of the installation's Secrets.
@@ -139,6 +140,8 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     assert_eq!(row[..5], ["checkout", "True", "True", "3/3", "Healthy"], "{table}");
     kubectl("-n shop describe ratelimitpolicies.sluice.dev checkout");
 
+    who_is_limited(2 * N + 1);
+
     // An edit takes effect on all pods, without a restart, and keeps the counts.
     let before = kubectl(
         "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
@@ -158,6 +161,36 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
         (tally.count(200) == 30).then_some(())
     })
     .await;
+}
+
+/// Asks about the clients of the deployment as a plugin of kubectl: alice was denied so many times, and bob has sent one
+/// request.
+fn who_is_limited(denied: usize) {
+    let plugins = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(binary("sluice"), plugins.path().join("kubectl-sluice")).unwrap();
+    let path = format!("{}:{}", plugins.path().display(), std::env::var("PATH").unwrap());
+    let sluice = |arguments: &str| {
+        let (ok, text) = run("env", &["bash", "-c", &format!("PATH={path} kubectl sluice {arguments}")], "");
+        assert!(ok, "{text}");
+        text.lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n")
+            .collect::<String>()
+    };
+    let top = sluice("top -n shop");
+    assert!(top.contains(&format!("\nshop/checkout per-client {denied} ")), "{top}");
+    assert_eq!(top.lines().count(), 2, "{top}");
+    let key = top.trim_end().rsplit(' ').next().unwrap();
+    let peeked = sluice("peek shop/checkout per-client alice");
+    assert!(peeked.contains(&format!("key {key}\n")) && peeked.contains(" 0 of 300 left"), "{peeked}");
+    let explained = sluice("explain -n shop -l app=checkout -H 'x-client: bob' /");
+    assert!(explained.contains(" 299 of 300 left"), "{explained}");
+    assert!(explained.ends_with("The request would be admitted.\n"), "{explained}");
+    let status = sluice("status -n shop --pods");
+    assert!(status.contains("\nshop/checkout 3/3 True Healthy\n"), "{status}");
+    let versions = status.lines().filter(|line| line.ends_with("default healthy"));
+    assert_eq!(versions.count(), 3, "{status}");
+    let help = sluice("top --help");
+    assert!(help.contains("Usage: kubectl sluice top"), "{help}");
 }
 
 #[tokio::test]

@@ -1,0 +1,125 @@
+//! `sluice explain`: which limits a request would meet, as which client, and why not the others.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use sluice_config::client_pages::{CounterState, EXPLAIN, ExplainQuestion, Explanation, LimitResult};
+
+use super::lines;
+use crate::cluster::args::SidecarArgs;
+use crate::cluster::sidecars::Sidecars;
+use crate::output::{Format, print_json};
+
+/// Arguments of `sluice explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    sidecars: SidecarArgs,
+    /// Target of the request: path and query, such as /orders?page=2
+    target: String,
+    /// Method
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    request: String,
+    /// Header, such as "x-customer: acme"; host names the host
+    #[arg(short = 'H', long, value_name = "NAME: VALUE")]
+    header: Vec<String>,
+    /// Address that opens the connection to the pod
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+    /// Format of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Prints what the limits of one pod would do about a request. Nothing is counted.
+pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
+    let header = |text: &String| {
+        let (name, value) =
+            text.split_once(':').with_context(|| format!("--header {text:?}: write NAME: VALUE"))?;
+        Ok((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let question = ExplainQuestion {
+        method: args.request,
+        target: args.target,
+        headers: args.header.iter().map(header).collect::<Result<_>>()?,
+        peer: args.peer,
+    };
+    let mut sidecars = Sidecars::find(&args.sidecars).await?;
+    if let Sidecars::Pods(_, names) = &mut sidecars {
+        if names.len() > 1 && args.sidecars.selector.is_none() {
+            bail!(
+                "{} pods run a sidecar, and may have different limits: choose one with --pod, or with -l and labels of its \
+                 workload; the first is {}",
+                names.len(),
+                names[0]
+            );
+        }
+        names.truncate(1);
+    }
+    let answer = sidecars.ask::<_, Explanation>(EXPLAIN, Some(&question)).await.pop();
+    let answer = answer.context("no sidecar has answered")?;
+    let explanation = answer.result.with_context(|| answer.source.clone())?;
+    if args.output == Format::Json {
+        return print_json(&explanation);
+    }
+    println!("{} {} at {}", question.method, question.target, answer.source);
+    if explanation.limits.is_empty() {
+        println!("The sidecar enforces no limits.");
+    }
+    for limit in &explanation.limits {
+        println!("\n{} {}", limit.policy, limit.limit);
+        match &limit.result {
+            LimitResult::DoesNotApply { reason } => println!("  does not apply: {reason}"),
+            LimitResult::Denies { reason } => println!("  {}: {reason}", denies(&limit.effect)),
+            LimitResult::Counts { key, client, exception, cost, state } => {
+                println!("  client  {client}");
+                println!("  key     {key}");
+                if let Some(exception) = exception {
+                    println!("  rates   of {exception}");
+                }
+                println!("  charge  {cost}");
+                println!("  effect  {}", limit.effect);
+                lines(state).iter().for_each(|line| println!("  state   {line}"));
+            }
+        }
+    }
+    println!("\n{}", verdict(&explanation));
+    Ok(())
+}
+
+/// Says what the limits together do about the request.
+fn verdict(explanation: &Explanation) -> String {
+    let mut unknown = false;
+    let mut denials = Vec::new();
+    for limit in &explanation.limits {
+        let denies = match &limit.result {
+            LimitResult::DoesNotApply { .. } => false,
+            LimitResult::Denies { .. } => true,
+            LimitResult::Counts { cost, state: CounterState::Rates(rates), .. } => {
+                rates.iter().any(|rate| rate.blocked_seconds.is_some() || rate.remaining < *cost)
+            }
+            LimitResult::Counts { state: CounterState::Unknown(_), .. } => {
+                unknown |= matches!(limit.effect.as_str(), "Reject" | "Queue");
+                false
+            }
+        };
+        if denies && matches!(limit.effect.as_str(), "Reject" | "Queue") {
+            let waits = if limit.effect == "Queue" { ", unless it can wait in the queue" } else { "" };
+            denials.push(format!("{} {}{waits}", limit.policy, limit.limit));
+        }
+    }
+    match (&denials[..], unknown) {
+        ([], false) => "The request would be admitted.".to_owned(),
+        ([], true) => "Not all counters are known, so the request may be admitted or denied.".to_owned(),
+        (denials, _) => format!("The request would be denied by {}.", denials.join(" and ")),
+    }
+}
+
+fn denies(effect: &str) -> &'static str {
+    match effect {
+        "Mark" => "marks the request",
+        "Shadow" => "would deny the request",
+        _ => "denies the request",
+    }
+}

@@ -1,0 +1,205 @@
+//! `sluice status`: policies and stores, and which pods enforce them.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use sluice_config::client_pages::{POLICIES, PoliciesInForce};
+use sluice_crds::conditions::types::{READY, STORE_HEALTHY};
+use sluice_crds::{RateLimitPolicy, RateLimitStore};
+
+use crate::cluster::args::SidecarArgs;
+use crate::cluster::sidecars::{Sidecars, Silent};
+use crate::output::table;
+
+/// Flags of `sluice status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    sidecars: SidecarArgs,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "pods", "pod", "selector", "address"])]
+    all_namespaces: bool,
+    /// Ask the sidecars which versions they enforce, too
+    #[arg(long)]
+    pods: bool,
+}
+
+/// Prints policies and stores with what is not as it should be, and which pods enforce them. Fails if something is not ready.
+pub(crate) async fn status(args: &StatusArgs) -> Result<()> {
+    let SidecarArgs { cluster, pod, selector, address } = &args.sidecars;
+    let mut all_ready = true;
+    if address.is_none() {
+        let (client, namespace) = cluster.connect().await?;
+        let namespace = (!args.all_namespaces).then_some(namespace);
+        all_ready &= policies(&client, namespace.as_deref()).await?;
+        all_ready &= stores(&client, namespace.as_deref()).await?;
+    }
+    if args.pods || pod.is_some() || selector.is_some() || address.is_some() {
+        all_ready &= pods(&args.sidecars).await?;
+    }
+    if !all_ready {
+        bail!("not everything is ready");
+    }
+    Ok(())
+}
+
+async fn policies(client: &Client, namespace: Option<&str>) -> Result<bool> {
+    let found = api::<RateLimitPolicy>(client, namespace).list(&ListParams::default()).await;
+    let found = found.context("cannot list the RateLimitPolicies")?.items;
+    let rows: Vec<_> = found
+        .iter()
+        .map(|policy| {
+            let status = policy.status.as_ref();
+            let conditions = status.map_or(&[][..], |status| &status.conditions);
+            let pods = status.and_then(|status| status.pods.as_ref()).map(|pods| pods.summary.clone());
+            let store = condition(conditions, STORE_HEALTHY).map(|store| store.reason.clone());
+            Row {
+                object: format!("{}/{}", policy.namespace().unwrap_or_default(), policy.name_any()),
+                pods: pods.unwrap_or_default(),
+                what: store.unwrap_or_default(),
+                ready: Ready::of(
+                    conditions,
+                    policy.metadata.generation,
+                    status.and_then(|s| s.observed_generation),
+                ),
+            }
+        })
+        .collect();
+    Ok(print(["POLICY", "PODS", "READY", "STORE"], rows, "There are no RateLimitPolicies."))
+}
+
+async fn stores(client: &Client, namespace: Option<&str>) -> Result<bool> {
+    let found = api::<RateLimitStore>(client, namespace).list(&ListParams::default()).await;
+    let found = match found {
+        Ok(found) => found.items,
+        // Those who may write policies need not see stores.
+        Err(kube::Error::Api(error)) if error.code == 403 => return Ok(true),
+        Err(error) => return Err(error).context("cannot list the RateLimitStores"),
+    };
+    if found.is_empty() {
+        return Ok(true);
+    }
+    println!();
+    let rows: Vec<_> = found
+        .iter()
+        .map(|store| {
+            let status = store.status.as_ref();
+            let conditions = status.map_or(&[][..], |status| &status.conditions);
+            let sidecars = status.and_then(|status| status.sidecars.as_ref());
+            Row {
+                object: format!("{}/{}", store.namespace().unwrap_or_default(), store.name_any()),
+                pods: sidecars.map(|sidecars| sidecars.summary.clone()).unwrap_or_default(),
+                what: format!("{:?}", store.spec.access),
+                ready: Ready::of(
+                    conditions,
+                    store.metadata.generation,
+                    status.and_then(|s| s.observed_generation),
+                ),
+            }
+        })
+        .collect();
+    Ok(print(["STORE", "SIDECARS", "READY", "ACCESS"], rows, ""))
+}
+
+/// Prints which version of each policy the pods enforce. Returns whether all have answered with the same versions and working
+/// stores.
+async fn pods(args: &SidecarArgs) -> Result<bool> {
+    let answers = Sidecars::find(args).await?.ask::<(), PoliciesInForce>(POLICIES, None).await;
+    let mut versions: HashMap<&str, Vec<&str>> = HashMap::new();
+    let mut rows = vec![["SIDECAR", "POLICY", "VERSION", "STORE", "HEALTH"].map(str::to_owned)];
+    let mut all_well = answers.iter().all(|answer| answer.result.is_ok());
+    for answer in &answers {
+        let Ok(PoliciesInForce { policies }) = &answer.result else { continue };
+        if policies.is_empty() {
+            rows.push([&answer.source, "none", "", "", ""].map(str::to_owned));
+        }
+        for policy in policies {
+            let known = versions.entry(&policy.policy).or_default();
+            if !known.contains(&policy.hash.as_str()) {
+                known.push(&policy.hash);
+            }
+            all_well &= matches!(policy.health.as_str(), "healthy" | "starting");
+            let version = policy.hash.get(..12).unwrap_or(&policy.hash);
+            rows.push(
+                [&answer.source, &policy.policy, version, &policy.store, &policy.health].map(str::to_owned),
+            );
+        }
+    }
+    if rows.len() > 1 {
+        print!("\n{}", table(rows.into_iter()));
+    }
+    eprint!("{}", Silent(&answers));
+    for (policy, hashes) in versions {
+        if hashes.len() > 1 {
+            all_well = false;
+            println!(
+                "{policy}: the pods enforce {} versions, as when an edit is being distributed",
+                hashes.len()
+            );
+        }
+    }
+    Ok(all_well)
+}
+
+struct Row {
+    object: String,
+    pods: String,
+    what: String,
+    ready: Ready,
+}
+
+struct Ready {
+    text: String,
+    /// The reason and the message if it is not true.
+    problem: Option<String>,
+}
+
+impl Ready {
+    fn of(conditions: &[Condition], generation: Option<i64>, observed: Option<i64>) -> Self {
+        let Some(ready) = condition(conditions, READY) else {
+            let problem = "the operator has not set a status: is it running?".to_owned();
+            return Self { text: "Unknown".to_owned(), problem: Some(problem) };
+        };
+        if observed < generation {
+            let problem = "the status describes an older version of the object".to_owned();
+            return Self { text: "Unknown".to_owned(), problem: Some(problem) };
+        }
+        let problem = (ready.status != "True").then(|| format!("{}: {}", ready.reason, ready.message));
+        Self { text: ready.status.clone(), problem }
+    }
+}
+
+/// Prints rows, and below them what is not ready. Returns whether all are.
+fn print(header: [&str; 4], rows: Vec<Row>, none: &str) -> bool {
+    if rows.is_empty() {
+        println!("{none}");
+        return true;
+    }
+    let cells =
+        rows.iter().map(|row| [&row.object, &row.pods, &row.ready.text, &row.what].map(String::clone));
+    print!("{}", table(std::iter::once(header.map(str::to_owned)).chain(cells)));
+    let problems = rows.iter().filter_map(|row| Some((&row.object, row.ready.problem.as_ref()?)));
+    let problems: Vec<_> = problems.collect();
+    for (object, problem) in &problems {
+        println!("\n{object}: {problem}");
+    }
+    problems.is_empty()
+}
+
+fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}

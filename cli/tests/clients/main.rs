@@ -1,0 +1,136 @@
+//! `sluice top`, `peek`, `explain` and `status`, as they ask `sluice run`. The tests on a real node ask pods.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../process/mod.rs"]
+mod process;
+
+use std::net::SocketAddr;
+
+use process::{Run, get_with};
+use serde_json::Value;
+use tempfile::NamedTempFile;
+use tokio::process::Command;
+
+/// Windows so long that none ends.
+const POLICY: &str = "
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: checkout, namespace: shop}
+spec:
+  selector: {matchLabels: {app: checkout}}
+  limits:
+  - name: per-customer
+    key: {parts: [{header: {name: x-customer}, public: true}, {method: {}}]}
+    rates: [{requests: 2, per: 48h}]
+  - name: admin
+    matches: [{path: {prefix: /admin}}]
+    rates: [{requests: 3, per: 48h}]
+";
+
+/// Starts `sluice run` with this policy, and returns the address of its debug port.
+async fn start() -> (Run, SocketAddr) {
+    let file = NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(file.path(), POLICY).unwrap();
+    let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let arguments = ["--store", "memory", "--debug", "127.0.0.1:0"];
+    let run = Run::start_before(answer, file.path(), &arguments, &[]).await;
+    let debug = run.debug.unwrap();
+    (run, debug)
+}
+
+/// Runs a command, and returns whether it succeeded, its output, and its errors.
+async fn sluice(arguments: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let output = command.args(arguments).env("KUBECONFIG", "/nonexistent").output().await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+/// Runs a command that succeeds, and returns its output without repeated spaces.
+async fn ask(debug: SocketAddr, arguments: &[&str]) -> String {
+    let address = debug.to_string();
+    let (ok, output, errors) = sluice(&[arguments, &["--address", &address]].concat()).await;
+    assert!(ok && errors.is_empty(), "{output}{errors}");
+    let line = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n";
+    output.lines().map(line).collect()
+}
+
+#[tokio::test]
+async fn who_is_limited_what_a_client_has_left_and_what_a_request_would_meet() {
+    let (run, debug) = start().await;
+    assert_eq!(ask(debug, &["top"]).await, "1 sidecar denied no request in the last minutes.\n");
+    for _ in 0..5 {
+        get_with(run.address, "/", "x-customer: acme\r\n").await;
+    }
+    get_with(run.address, "/admin", "x-customer: bob\r\n").await;
+
+    let top = ask(debug, &["top"]).await;
+    let row = top.lines().nth(1).unwrap();
+    assert!(top.starts_with("POLICY LIMIT DENIED IN CLIENT KEY\n"), "{top}");
+    assert!(row.starts_with("shop/checkout per-customer 3 "), "{top}");
+    assert!(row.contains(" header x-customer=acme, method=hidden "), "{top}");
+    assert_eq!(
+        ask(debug, &["top", "--limit", "admin"]).await,
+        "1 sidecar denied no request in the last minutes.\n"
+    );
+    let json: Value =
+        serde_json::from_str(&ask(debug, &["top", "--policy", "checkout", "-o", "json"]).await).unwrap();
+    let key = json["limits"][0]["clients"][0]["key"].as_str().unwrap();
+    assert!(row.ends_with(key), "{top}");
+
+    let by_values = ask(debug, &["peek", "shop/checkout", "per-customer", "acme", "GET"]).await;
+    assert!(by_values.contains(&format!("key {key}\n")), "{by_values}");
+    let state = "state Limit per-customer admits 2 requests per 2 days. 0 of 2 left, all free in ";
+    assert!(by_values.contains(state), "{by_values}");
+    // The reset may pass a second between two looks.
+    let by_key = ask(debug, &["peek", "-n", "shop", "checkout", "per-customer", "--key", key]).await;
+    assert!(by_key.contains(&format!("key {key}\n")) && by_key.contains(state), "{by_key}");
+
+    let explained = ask(debug, &["explain", "-H", "x-customer: bob", "/admin/users?page=2"]).await;
+    assert!(explained.contains("client header x-customer=bob, method=hidden\n"), "{explained}");
+    assert!(explained.contains("1 of 2 left") && explained.contains("2 of 3 left"), "{explained}");
+    assert!(explained.ends_with("\nThe request would be admitted.\n"), "{explained}");
+    let explained = ask(debug, &["explain", "-H", "x-customer: acme", "/"]).await;
+    assert!(
+        explained.contains("shop/checkout admin\ndoes not apply: no entry of matches applies\n"),
+        "{explained}"
+    );
+    assert!(
+        explained.ends_with("\nThe request would be denied by shop/checkout per-customer.\n"),
+        "{explained}"
+    );
+
+    let status = ask(debug, &["status"]).await;
+    assert!(status.contains(&format!("{debug} shop/checkout ")), "{status}");
+    assert!(status.ends_with(" default healthy\n"), "{status}");
+}
+
+#[tokio::test]
+async fn errors_say_what_is_wrong_in_a_line() {
+    let (_run, debug) = start().await;
+    let address = debug.to_string();
+    let cases: [(&[&str], &str); 7] = [
+        (&["peek", "shop/other", "l", "x"], "this pod enforces no policy shop/other"),
+        (&["peek", "shop/checkout", "l", "x"], "has no limit l: its limits are per-customer, admin"),
+        (
+            &["peek", "shop/checkout", "per-customer", "x"],
+            "has 2 parts, header x-customer, method: give a value for each",
+        ),
+        (
+            &["peek", "shop/checkout", "admin", "x"],
+            "has no parts, because all clients share one counter: give no value",
+        ),
+        (&["peek", "shop/checkout", "admin", "--key", "x"], "not the hash of a key"),
+        (&["explain", "orders"], "does not begin with a slash"),
+        (&["explain", "-H", "x-customer", "/"], "--header \"x-customer\": write NAME: VALUE"),
+    ];
+    for (arguments, expected) in cases {
+        let (ok, output, errors) = sluice(&[arguments, &["--address", &address]].concat()).await;
+        assert!(!ok && output.is_empty(), "{output}");
+        assert!(errors.contains(expected) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+    }
+    for command in [&["top"][..], &["status"], &["explain", "/"], &["peek", "p", "l"]] {
+        let (ok, _, errors) = sluice(command).await;
+        assert!(!ok && errors.starts_with("cannot read the kubeconfig"), "{errors}");
+    }
+}

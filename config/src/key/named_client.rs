@@ -1,0 +1,235 @@
+//! Clients that an operator names by the values of their key.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+
+use super::{
+    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, KeyBuilder, KeySource, METHOD,
+    PATH, PATH_TEMPLATE, QUERY, write_part,
+};
+use crate::key_secret::KeySecret;
+use crate::path::{Readings, folded};
+use crate::request::{RequestAttributes, host_of};
+
+/// No client has these values of the parts of a key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidClient {
+    /// The key has another number of parts.
+    #[error("the key of the limit has {parts}")]
+    Parts {
+        /// The parts in words, and what to do.
+        parts: String,
+    },
+    /// A value cannot be that of its part.
+    #[error("{part}: {reason}")]
+    Value {
+        /// The part in words.
+        part: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}
+
+impl KeyBuilder {
+    /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.
+    /// Fails if the number of values is not that of the parts, or if one is not valid.
+    pub fn identify_values(&self, secret: &KeySecret, values: &[String]) -> Result<u128, InvalidClient> {
+        if values.len() != self.parts.len() {
+            let labels = self.parts.iter().map(KeySource::label);
+            let labels: Vec<_> = labels.collect();
+            let parts = match &labels[..] {
+                [] => "no parts, because all clients share one counter: give no value".to_owned(),
+                [one] => format!("one part, {one}: give its value"),
+                several => format!("{} parts, {}: give a value for each", several.len(), several.join(", ")),
+            };
+            return Err(InvalidClient::Parts { parts });
+        }
+        let mut hasher = SipHasher24::new_with_key(secret.bytes());
+        for (part, value) in self.parts.iter().zip(values) {
+            let (kind, value) = part.parse(value)?;
+            write_part(&mut hasher, kind, &value);
+        }
+        Ok(hasher.finish128().as_u128())
+    }
+
+    /// Returns the text under which overrides name the client with this value of the first part.
+    #[must_use]
+    pub fn client_name<'a>(&self, value: &'a str) -> Option<Cow<'a, str>> {
+        let part = self.parts.first()?;
+        match part {
+            KeySource::ClientIp { .. } => {
+                let network = part.network(address_of(value)?)?;
+                let is_address = network.prefix_len() == network.max_prefix_len();
+                Some(if is_address { network.addr().to_string() } else { network.to_string() }.into())
+            }
+            _ => match part.parse(value).ok()? {
+                (_, Cow::Borrowed(_)) => Some(value.into()),
+                (_, Cow::Owned(value)) => String::from_utf8(value).ok().map(Cow::Owned),
+            },
+        }
+    }
+
+    /// Names the first part of the key that a request lacks.
+    #[must_use]
+    pub fn missing_part(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: IpAddr,
+    ) -> String {
+        let lacks = |part: &&KeySource| part.read(request, path, || address, |_, _| ()).is_none();
+        self.parts.iter().find(lacks).map_or_else(|| "part".to_owned(), KeySource::label)
+    }
+}
+
+impl KeySource {
+    fn label(&self) -> String {
+        let mut label = String::new();
+        self.write_label(&mut label);
+        label
+    }
+
+    /// Returns kind and value of the part, as they are hashed, from the text that an operator writes.
+    fn parse<'a>(&self, text: &'a str) -> Result<(u8, Cow<'a, [u8]>), InvalidClient> {
+        let invalid = |reason| InvalidClient::Value { part: self.label(), reason };
+        if text.is_empty() {
+            return Err(invalid("the value is empty"));
+        }
+        let as_is = Cow::Borrowed(text.as_bytes());
+        let folded = |text: &str| Cow::Owned(folded(text).to_vec());
+        Ok(match self {
+            Self::Header(_) => (HEADER, as_is),
+            Self::Cookie(_) => (COOKIE, as_is),
+            Self::Query(_) => (QUERY, as_is),
+            Self::Method => (METHOD, as_is),
+            Self::Path => (PATH, folded(&Readings::of(text).normal())),
+            Self::Host => (HOST, folded(host_of(text))),
+            Self::GrpcMethod => (GRPC_METHOD, folded(text.strip_prefix('/').unwrap_or(text))),
+            Self::PathTemplate(templates) => {
+                let value = templates
+                    .value_of(text)
+                    .ok_or_else(|| invalid("neither a template of the key nor a path that matches one"))?;
+                (PATH_TEMPLATE, Cow::Owned(value))
+            }
+            Self::Expression { .. } => (EXPRESSION, as_is),
+            Self::JwtClaim { .. } => (JWT_CLAIM, as_is),
+            Self::ClientIp { .. } => {
+                let network = address_of(text).and_then(|address| self.network(address));
+                let network =
+                    network.ok_or_else(|| invalid("not an IP address, or a network of addresses"))?;
+                match network.network() {
+                    IpAddr::V4(ip) => (IPV4, Cow::Owned(ip.octets().to_vec())),
+                    IpAddr::V6(ip) => (IPV6, Cow::Owned(ip.octets().to_vec())),
+                }
+            }
+        })
+    }
+}
+
+/// Returns an address, or the first one of a network.
+fn address_of(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().or_else(|| Some(text.parse::<IpNet>().ok()?.network()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, Method};
+
+    use super::*;
+    use crate::key::{Identity, KeyPart, OnMissing};
+
+    fn builder(parts: &[KeyPart]) -> KeyBuilder {
+        KeyBuilder::new(parts, OnMissing::Shared).unwrap()
+    }
+
+    /// Returns the key of a request, and the name by which overrides know its client.
+    fn identify(parts: &[KeyPart], target: &str, headers: &[(&'static str, &str)]) -> (u128, String) {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        let (uri, peer) = (target.parse().unwrap(), "192.0.2.77".parse().unwrap());
+        let request = RequestAttributes {
+            method: &Method::PUT,
+            uri: &uri,
+            headers: &map,
+            peer,
+            proxied: None,
+            body_bytes: Some(0),
+        };
+        let (key, path) = (builder(parts), request.path_readings());
+        let Identity::Key(hash) = key.identify(&KeySecret::new([7; 16]), &request, &path, peer) else {
+            panic!("{target} is identified");
+        };
+        let name = key.read_client(&request, &path, || peer, |name| String::from_utf8(name.to_vec()));
+        (hash, name.unwrap().unwrap())
+    }
+
+    #[test]
+    fn a_client_is_named_by_the_values_of_its_requests() {
+        let template = |variable: Option<&str>| KeyPart::PathTemplate {
+            templates: vec!["/Orders/{id}".into()],
+            variable: variable.map(str::to_owned),
+        };
+        let header = || KeyPart::Header("a".into());
+        let ip = |ipv4_prefix| KeyPart::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
+        let cases: [(KeyPart, &[&str]); 11] = [
+            (header(), &["Acme Inc"]),
+            (KeyPart::Cookie("c".into()), &["x y"]),
+            (KeyPart::Query("q".into()), &["a b"]),
+            (KeyPart::Method, &["PUT"]),
+            (KeyPart::Path, &["/Orders/7", "/orders/7", "/orders//%37"]),
+            (KeyPart::Host, &["Shop.example", "shop.example:8080"]),
+            (KeyPart::GrpcMethod, &["/Orders/7", "orders/7"]),
+            (template(None), &["/Orders/{id}", "/orders/9"]),
+            (template(Some("id")), &["7", "/orders/7"]),
+            (ip(32), &["192.0.2.77"]),
+            (ip(24), &["192.0.2.77", "192.0.2.9", "192.0.2.0/24"]),
+        ];
+        let secret = KeySecret::new([7; 16]);
+        let headers = [("a", "Acme Inc"), ("cookie", "c=\"x y\""), ("host", "shop.example:80")];
+        for (part, values) in &cases {
+            let (expected, name) = identify(std::slice::from_ref(part), "/orders/7?q=a+b", &headers);
+            let key = builder(std::slice::from_ref(part));
+            for value in *values {
+                let hash = key.identify_values(&secret, &[(*value).to_owned()]).unwrap();
+                assert_eq!(hash, expected, "{part:?} {value}");
+                assert_eq!(key.client_name(value).as_deref(), Some(&*name), "{part:?} {value}");
+            }
+        }
+        let parts = [header(), ip(32)];
+        let (expected, _) = identify(&parts, "/", &headers);
+        let values = ["Acme Inc".to_owned(), "192.0.2.77".to_owned()];
+        assert_eq!(builder(&parts).identify_values(&secret, &values), Ok(expected));
+        let everyone = builder(&[]).identify_values(&secret, &[]);
+        assert!(everyone.is_ok());
+    }
+
+    #[test]
+    fn values_that_no_client_has_are_refused_with_the_part() {
+        let template = KeyPart::PathTemplate { templates: vec!["/a/{id}".into()], variable: None };
+        let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+        let refusal = |parts: &[KeyPart], values: &[&str]| {
+            let values: Vec<_> = values.iter().map(|value| (*value).to_owned()).collect();
+            builder(parts).identify_values(&KeySecret::new([7; 16]), &values).unwrap_err().to_string()
+        };
+        let header = || KeyPart::Header("a".into());
+        assert_eq!(
+            refusal(&[], &["x"]),
+            "the key of the limit has no parts, because all clients share one counter: give no value"
+        );
+        assert_eq!(refusal(&[header()], &[]), "the key of the limit has one part, header a: give its value");
+        assert_eq!(
+            refusal(&[header(), KeyPart::Method], &["x"]),
+            "the key of the limit has 2 parts, header a, method: give a value for each"
+        );
+        assert_eq!(refusal(&[header()], &[""]), "header a: the value is empty");
+        assert_eq!(refusal(&[ip], &["acme"]), "clientIP: not an IP address, or a network of addresses");
+        let neither = "pathTemplate: neither a template of the key nor a path that matches one";
+        assert_eq!(refusal(&[template.clone()], &["/b/1"]), neither);
+        assert_eq!(refusal(&[template], &["7"]), neither);
+    }
+}

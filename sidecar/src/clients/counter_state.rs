@@ -1,0 +1,37 @@
+//! The state of a client's counter.
+
+use sluice_config::client_pages::{CounterState, RateState};
+use sluice_limiter::Decision;
+use sluice_store::KeyHash;
+
+use crate::config::snapshot::Snapshot;
+use crate::limit::index::LimitIndex;
+
+/// Reads the counter of a client.
+pub(super) async fn read(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -> CounterState {
+    let limit = snapshot.limit(index);
+    if limit.adaptive.is_some() {
+        let reason = "the limit adapts to the load of the pod and has no counters";
+        return CounterState::Unknown(reason.to_owned());
+    }
+    let rates = snapshot.rates(index);
+    let decisions = match snapshot.limiter(index).peek(&rates.plan, key).await {
+        Ok(Some(decisions)) => decisions,
+        Ok(None) => {
+            let reason =
+                "each pod counts the limit by itself, and a look at the counter could block the client";
+            return CounterState::Unknown(reason.to_owned());
+        }
+        Err(error) => return CounterState::Unknown(format!("the store did not answer: {error}")),
+    };
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    let blocked_seconds = rates.names.blocked_for(&decisions).map(seconds);
+    let of_rate = |(rule, decision): (&str, Decision)| RateState {
+        rule: rule.trim_end().to_owned(),
+        limit: decision.limit,
+        remaining: decision.remaining,
+        reset_seconds: rates.names.has_reset.then(|| seconds(decision.reset)),
+        blocked_seconds,
+    };
+    CounterState::Rates(rates.names.rules(&decisions).map(of_rate).collect())
+}
