@@ -7,6 +7,7 @@
 //! - [`certificates`]: the operator's own certificates and their trust.
 //! - [`store`]: access to the store that the sidecars use.
 //! - [`admission`]: the webhook, which adds sidecars to pods and rejects invalid policies.
+//! - [`events`]: what the operator tells about policies and workloads.
 //! - [`capture`]: the ports of a pod that its sidecar captures.
 //!
 //! A policy passes through these, in this order:
@@ -22,6 +23,7 @@ pub mod capture;
 pub mod certificates;
 pub mod cluster;
 pub mod distribution;
+pub mod events;
 pub mod leadership;
 pub mod metrics;
 pub mod object_key;

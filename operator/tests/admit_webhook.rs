@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sluice_operator::admission::config::{InjectConfig, resources};
 use sluice_operator::admission::serve::router;
 use sluice_operator::args::{LogFormat, StartupPolicy};
+use sluice_operator::events::Events;
 use tower::ServiceExt as _;
 
 async fn call(path: &str, body: String) -> (StatusCode, Value) {
@@ -28,7 +29,10 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
     };
     let request =
         Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
-    let response = router(config, Default::default(), Arc::default()).oneshot(request).await.unwrap();
+    let response = router(config, Default::default(), Arc::default(), Events::channel().0)
+        .oneshot(request)
+        .await
+        .unwrap();
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())

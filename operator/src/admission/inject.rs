@@ -35,6 +35,20 @@ pub enum Skip {
 }
 
 impl Skip {
+    /// Returns what keeps the pod from having a sidecar, unless it has one or wants none.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::Present | Self::OptedOut => None,
+            Self::HostNetwork => Some("it uses the network of its host".to_owned()),
+            Self::Windows => Some("it runs on Windows".to_owned()),
+            Self::Job => {
+                Some("it belongs to a Job, which would never complete before Kubernetes 1.32".to_owned())
+            }
+            Self::Capture(error) => Some(error.to_string()),
+        }
+    }
+
     /// Returns the value of the metric label `outcome`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::admission::config::InjectConfig;
 use crate::admission::inject::{Skip, inject};
 use crate::admission::review::Reviewer;
+use crate::events::{Events, pods};
 use crate::metrics::Metrics;
 
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
@@ -26,15 +27,16 @@ struct Admission {
     config: Arc<InjectConfig>,
     reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
+    events: Events,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
-pub fn router(config: InjectConfig, reviewer: Reviewer, metrics: Arc<Metrics>) -> Router {
+pub fn router(config: InjectConfig, reviewer: Reviewer, metrics: Arc<Metrics>, events: Events) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
         .route("/validate", post(validate_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Admission { config: Arc::new(config), reviewer: Arc::new(reviewer), metrics })
+        .with_state(Admission { config: Arc::new(config), reviewer: Arc::new(reviewer), metrics, events })
 }
 
 /// The body of requests and responses.
@@ -62,14 +64,24 @@ fn json(object: Option<&DynamicObject>) -> Option<Value> {
 }
 
 async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> ReviewBody {
-    let Received { object, mut response, .. } = match receive(review) {
+    let Received { request, object, mut response } = match receive(review) {
         Ok(received) => received,
         Err(invalid) => return *invalid,
+    };
+    let report = |reason: &str, problem: &str| {
+        if !request.dry_run
+            && let Ok(metadata) = serde_json::from_value(object["metadata"].clone())
+            && let Some(event) =
+                pods::event(&metadata, request.namespace.as_deref().unwrap_or_default(), reason, problem)
+        {
+            admission.events.report(event);
+        }
     };
     let outcome = match patch(&object, &admission.config) {
         Ok((patch, warnings)) => {
             for warning in &warnings {
                 log_pod(&object, warning);
+                report(pods::ANNOTATION_IGNORED, warning);
             }
             if !warnings.is_empty() {
                 response.warnings =
@@ -83,9 +95,10 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
             "unreadable"
         }
         Err(NoPatch::Skip(skip)) => {
-            if let Skip::Capture(error) = &skip {
-                let warning = format!("the pod gets no sidecar: {error}");
+            if let Some(problem) = skip.problem() {
+                let warning = format!("the pod gets no sidecar: {problem}");
                 log_pod(&object, &warning);
+                report(pods::NOT_INJECTED, &warning);
                 response.warnings = Some(vec![format!("sluice: {warning}")]);
             }
             skip.as_str()

@@ -17,6 +17,7 @@ use crate::cluster::settings;
 use crate::cluster::watch::{Change, NamespaceChange};
 use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
+use crate::events::Events;
 use crate::leadership::endpoint;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub struct Leader {
     pub certificates: Certificates,
     /// Metrics of the operator.
     pub metrics: Arc<Metrics>,
+    /// Events about policies.
+    pub events: Events,
     /// Policies to reconcile.
     pub queue: Arc<Queue>,
     /// Published policies and sessions.
@@ -69,6 +72,7 @@ impl Leader {
             self.hub.clone(),
             self.queue.clone(),
             self.metrics.clone(),
+            self.events.clone(),
             self.args.installation(),
             self.args.namespace.clone(),
         ));

@@ -16,6 +16,8 @@ use crate::args::Args;
 use crate::certificates::secret::Certificates;
 use crate::certificates::trust;
 use crate::distribution::hub::Hub;
+use crate::events::Events;
+use crate::events::publish::publish;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
@@ -77,9 +79,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         quotas: Some((args.quotas.clone(), client.clone())),
         stores: Some(default_store::rules(&args)),
     };
-    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
-        .handle(handle.clone())
-        .serve(admission::router(inject_config, reviewer, metrics.clone()).into_make_service());
+    let (events, waiting) = Events::channel();
+    let webhook =
+        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
+            admission::router(inject_config, reviewer, metrics.clone(), events.clone()).into_make_service(),
+        );
     let admin = axum_server::bind(args.admin_listen)
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
@@ -92,6 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         client: client.clone(),
         certificates: certificates.clone(),
         metrics,
+        events,
         queue,
         hub,
         handle: handle.clone(),
@@ -100,6 +105,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let outcome = tokio::select! {
         outcome = leader.lead() => outcome,
         () = serve_admission(&args, &client, &certificates, &readiness) => Ok(()),
+        () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
         ended = servers.join_next() => match ended {
             Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
             _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),

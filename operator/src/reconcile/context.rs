@@ -15,6 +15,7 @@ use crate::cluster::references::References;
 use crate::cluster::services::Services;
 use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
@@ -66,6 +67,8 @@ pub struct Context {
     pub queue: Arc<Queue>,
     /// Metrics of the operator.
     pub metrics: Arc<Metrics>,
+    /// Events about policies.
+    pub events: Events,
     /// Time at which this replica became the leader.
     pub leader_since: Instant,
     /// Permits for reconciles to send requests to the API server.
@@ -104,6 +107,7 @@ impl Context {
         hub: Arc<Hub>,
         queue: Arc<Queue>,
         metrics: Arc<Metrics>,
+        events: Events,
         installation: Installation,
         operator_namespace: String,
     ) -> Self {
@@ -135,6 +139,7 @@ impl Context {
             hub,
             queue,
             metrics,
+            events,
         }
     }
 

@@ -2,12 +2,14 @@
 //! version from which the status was computed, so it never overwrites the status of a newer edit.
 
 use anyhow::Context as _;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
 
 use crate::cluster::policies::api;
+use crate::events::{Regarding, Reported, conditions};
 use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
 
@@ -43,12 +45,27 @@ pub async fn write(
     match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
         Ok(_) => {
             log_changes(key, previous, status);
+            let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
+            for event in conditions::events(before, &status.conditions) {
+                context.events.report(Reported { regarding: regarding(key, object), event });
+            }
             Ok(())
         }
         // The policy was changed or deleted meanwhile, and the watch will queue it again.
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
         Err(error) => Err(error).context("the status could not be written"),
     }
+}
+
+fn regarding(key: &PolicyKey, object: &DynamicObject) -> Regarding {
+    Regarding::Object(ObjectReference {
+        api_version: Some("sluice.dev/v1alpha1".to_owned()),
+        kind: Some("RateLimitPolicy".to_owned()),
+        name: Some(key.name.clone()),
+        namespace: Some(key.namespace.clone()),
+        uid: object.metadata.uid.clone(),
+        ..ObjectReference::default()
+    })
 }
 
 /// Logs every condition whose status or reason has changed.

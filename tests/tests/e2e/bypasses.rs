@@ -203,6 +203,13 @@ async fn e2e_pods_without_limits_behind_the_service_of_limited_ones_are_mended()
     let mut host = workload("Deployment", "host");
     host["spec"]["template"]["spec"]["hostNetwork"] = json!(true);
     deploy(&shop, host);
+    // Told where people look, because nobody reads the warnings that a ReplicaSet gets.
+    let told = "the pod gets no sidecar: it uses the network of its host";
+    until("the Deployment has the event", async || {
+        let text = kubectl("-n others describe deployment host");
+        text.lines().any(|line| line.contains("NotInjected") && line.ends_with(told)).then_some(())
+    })
+    .await;
     mend(&shop, "BypassedByPod", "Service web also sends requests to deployment/host, which applies no")
         .await;
     let table = kubectl("-n others get ratelimitpolicies.sluice.dev");

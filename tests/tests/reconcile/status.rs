@@ -4,6 +4,12 @@ use serde_json::json;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
 
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use sluice_crds::RateLimitPolicy;
+use sluice_tests::kubernetes::TestNamespace;
+use sluice_tests::wait::until;
+
 use crate::fixture::{confirm, invalid_spec, open_session, spec, start};
 
 #[tokio::test]
@@ -85,11 +91,33 @@ async fn reconcile_names_pods_without_a_sidecar_and_the_command_that_adds_it() {
     namespace.pod("old", false, json!({"app": "a"})).await;
     let message = namespace.wait_for("p", "Programmed", "False NotInjected").await;
     assert_eq!(message, "1 of 1 pod has no sidecar. To add it, recreate pod/old.");
+    let told = format!("Warning NotInjected Programmed is False: {message}");
+    wait_for_event(&namespace, &told).await;
     namespace.pod("out", false, json!({"app": "a", "sluice.dev/inject": "false"})).await;
     namespace.delete_pod("old").await;
     let mut new = open_session(&namespace, &control, "new").await;
     confirm(&mut new).await;
-    namespace.wait_for("p", "Ready", "True Ready").await;
+    let message = namespace.wait_for("p", "Ready", "True Ready").await;
+    wait_for_event(&namespace, &format!("Normal Ready Ready is True: {message}")).await;
+}
+
+/// Waits for an event about the policy, written as type, reason and note.
+async fn wait_for_event(namespace: &TestNamespace, expected: &str) {
+    let policy = namespace.api::<RateLimitPolicy>().get("p").await.unwrap();
+    until(expected, async || {
+        let events = namespace.api::<Event>().list(&ListParams::default()).await.ok()?.items;
+        let of_policy = events.iter().filter(|event| {
+            let regarding = event.regarding.as_ref();
+            regarding.is_some_and(|regarding| regarding.uid == policy.metadata.uid)
+        });
+        let text = |event: &Event| {
+            let parts =
+                [&event.type_, &event.reason, &event.note].map(|part| part.clone().unwrap_or_default());
+            parts.join(" ")
+        };
+        of_policy.map(text).any(|text| text == expected).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use super::*;
 use crate::cluster::pod::Pod;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::reconcile::compile::{RECONCILES, compile};
@@ -60,6 +61,7 @@ impl Controller {
             hub,
             queue,
             Arc::new(Metrics::default()),
+            Events::channel().0,
             Installation::default(),
             "sluice-system".into(),
         ));

@@ -1,0 +1,80 @@
+//! The events of pods that get no sidecar. A pod that is being created has no identity yet, so its workload has them.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::runtime::events::{Event, EventType};
+
+use super::{Regarding, Reported, note};
+
+/// Reason of the event that a pod gets no sidecar.
+pub const NOT_INJECTED: &str = "NotInjected";
+/// Reason of the event that an annotation of a pod has no effect.
+pub const ANNOTATION_IGNORED: &str = "AnnotationIgnored";
+
+/// Returns the event about a new pod, unless it has no controller: whoever creates a pod reads the warnings of the admission.
+#[must_use]
+pub fn event(pod: &ObjectMeta, namespace: &str, reason: &str, problem: &str) -> Option<Reported> {
+    let owner = pod.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    let object = reference(owner, namespace);
+    let regarding = match (owner.kind.as_str(), owner.api_version.as_str()) {
+        ("ReplicaSet", "apps/v1") => Regarding::ControllerOf(object),
+        _ => Regarding::Object(object),
+    };
+    let event = Event {
+        type_: EventType::Warning,
+        reason: reason.to_owned(),
+        note: Some(note(problem.to_owned())),
+        action: "Inject".to_owned(),
+        secondary: None,
+    };
+    Some(Reported { regarding, event })
+}
+
+/// Returns a reference to the owner of an object in a namespace.
+pub(super) fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        name: Some(owner.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(kind: &str, api_version: &str, controller: Option<bool>) -> ObjectMeta {
+        let owner = OwnerReference {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name: "web-5d".into(),
+            uid: "7".into(),
+            controller,
+            block_owner_deletion: None,
+        };
+        ObjectMeta { owner_references: Some(vec![owner]), ..ObjectMeta::default() }
+    }
+
+    #[test]
+    fn the_workload_of_a_pod_has_the_event() {
+        let regarding =
+            |pod: &ObjectMeta| event(pod, "shop", NOT_INJECTED, "why").map(|event| event.regarding);
+        let replica_set = regarding(&pod("ReplicaSet", "apps/v1", Some(true))).unwrap();
+        assert!(
+            matches!(&replica_set, Regarding::ControllerOf(object) if object.name.as_deref() == Some("web-5d"))
+        );
+        for (kind, api_version) in
+            [("StatefulSet", "apps/v1"), ("Job", "batch/v1"), ("ReplicaSet", "other.example/v1")]
+        {
+            let found = regarding(&pod(kind, api_version, Some(true))).unwrap();
+            assert!(
+                matches!(found, Regarding::Object(object) if object.namespace.as_deref() == Some("shop"))
+            );
+        }
+        assert_eq!(regarding(&ObjectMeta::default()), None);
+        assert_eq!(regarding(&pod("StatefulSet", "apps/v1", None)), None);
+    }
+}
