@@ -2,6 +2,7 @@
 //!
 //! - [`check`]: validates policy files.
 //! - [`run`]: enforces a policy file in front of one application.
+//! - [`simulate`]: replays access logs against policies.
 //! - [`status`]: shows policies, stores and pods of a cluster.
 //! - [`clients`]: asks sidecars about clients.
 //! - [`cluster`]: reaches the sidecars of a cluster.
@@ -13,6 +14,7 @@ mod cluster;
 mod input;
 mod output;
 mod run;
+mod simulate;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +49,8 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Replay access logs against policies: who would have been denied, how often and when
+    Simulate(Box<simulate::SimulateArgs>),
     /// Show policies, stores, and which pods enforce them
     Status(status::StatusArgs),
     /// Show the clients that limits deny most, over all pods
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
     let command = match Args::parse().command {
         Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
         Command::Run(args) => run::run(*args),
+        Command::Simulate(args) => asking(simulate::simulate(*args)),
         Command::Status(args) => asking(status::status(&args)),
         Command::Top(args) => asking(clients::top::top(&args)),
         Command::Peek(args) => asking(clients::peek::peek(args)),
@@ -84,7 +89,7 @@ fn called_as() -> &'static str {
     if name == "kubectl-sluice" { "kubectl sluice" } else { "sluice" }
 }
 
-/// Runs a command that asks a cluster.
+/// Runs an asynchronous command.
 fn asking(command: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

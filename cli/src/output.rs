@@ -1,8 +1,8 @@
 //! Output of commands: tables and JSON.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 use tabwriter::TabWriter;
@@ -19,9 +19,34 @@ pub(crate) enum Format {
 
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Prints a text. A reader that has left, such as `head`, ends the process as usual.
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    Ok(writeln!(out)?)
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Writes a number and its noun: `1 line`, `2 lines`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(number)) }
+}
+
+/// Writes a number with separators of thousands.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Aligns the columns of rows. Tabs and line breaks of a value become spaces.
@@ -39,6 +64,12 @@ pub(crate) fn table<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0, 1, 2_000].map(|number| count(number, "line")), ["0 lines", "1 line", "2,000 lines"]);
+    }
 
     #[test]
     fn columns_are_aligned_and_a_value_stays_in_its_cell() {

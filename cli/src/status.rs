@@ -1,6 +1,7 @@
 //! `sluice status`: policies and stores, and which pods enforce them.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -13,7 +14,7 @@ use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::{Sidecars, Silent};
-use crate::output::table;
+use crate::output::{print, table};
 
 /// Flags of `sluice status`.
 #[derive(Debug, Args)]
@@ -31,23 +32,24 @@ pub(crate) struct StatusArgs {
 /// Prints policies and stores with what is not as it should be, and which pods enforce them. Fails if something is not ready.
 pub(crate) async fn status(args: &StatusArgs) -> Result<()> {
     let SidecarArgs { cluster, pod, selector, address } = &args.sidecars;
-    let mut all_ready = true;
+    let (mut all_ready, mut out) = (true, String::new());
     if address.is_none() {
         let (client, namespace) = cluster.connect().await?;
         let namespace = (!args.all_namespaces).then_some(namespace);
-        all_ready &= policies(&client, namespace.as_deref()).await?;
-        all_ready &= stores(&client, namespace.as_deref()).await?;
+        all_ready &= policies(&client, namespace.as_deref(), &mut out).await?;
+        all_ready &= stores(&client, namespace.as_deref(), &mut out).await?;
     }
     if args.pods || pod.is_some() || selector.is_some() || address.is_some() {
-        all_ready &= pods(&args.sidecars).await?;
+        all_ready &= pods(&args.sidecars, &mut out).await?;
     }
+    print(&out)?;
     if !all_ready {
         bail!("not everything is ready");
     }
     Ok(())
 }
 
-async fn policies(client: &Client, namespace: Option<&str>) -> Result<bool> {
+async fn policies(client: &Client, namespace: Option<&str>, out: &mut String) -> Result<bool> {
     let found = api::<RateLimitPolicy>(client, namespace).list(&ListParams::default()).await;
     let found = found.context("cannot list the RateLimitPolicies")?.items;
     let rows: Vec<_> = found
@@ -69,10 +71,10 @@ async fn policies(client: &Client, namespace: Option<&str>) -> Result<bool> {
             }
         })
         .collect();
-    Ok(print(["POLICY", "PODS", "READY", "STORE"], rows, "There are no RateLimitPolicies."))
+    Ok(add(out, ["POLICY", "PODS", "READY", "STORE"], rows, "There are no RateLimitPolicies."))
 }
 
-async fn stores(client: &Client, namespace: Option<&str>) -> Result<bool> {
+async fn stores(client: &Client, namespace: Option<&str>, out: &mut String) -> Result<bool> {
     let found = api::<RateLimitStore>(client, namespace).list(&ListParams::default()).await;
     let found = match found {
         Ok(found) => found.items,
@@ -83,7 +85,7 @@ async fn stores(client: &Client, namespace: Option<&str>) -> Result<bool> {
     if found.is_empty() {
         return Ok(true);
     }
-    println!();
+    out.push('\n');
     let rows: Vec<_> = found
         .iter()
         .map(|store| {
@@ -102,12 +104,12 @@ async fn stores(client: &Client, namespace: Option<&str>) -> Result<bool> {
             }
         })
         .collect();
-    Ok(print(["STORE", "SIDECARS", "READY", "ACCESS"], rows, ""))
+    Ok(add(out, ["STORE", "SIDECARS", "READY", "ACCESS"], rows, ""))
 }
 
-/// Prints which version of each policy the pods enforce. Returns whether all have answered with the same versions and working
+/// Adds which version of each policy the pods enforce. Returns whether all have answered with the same versions and working
 /// stores.
-async fn pods(args: &SidecarArgs) -> Result<bool> {
+async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
     let answers = Sidecars::find(args).await?.ask::<(), PoliciesInForce>(POLICIES, None).await;
     let mut versions: HashMap<&str, Vec<&str>> = HashMap::new();
     let mut rows = vec![["SIDECAR", "POLICY", "VERSION", "STORE", "HEALTH"].map(str::to_owned)];
@@ -130,13 +132,15 @@ async fn pods(args: &SidecarArgs) -> Result<bool> {
         }
     }
     if rows.len() > 1 {
-        print!("\n{}", table(rows.into_iter()));
+        out.push('\n');
+        out.push_str(&table(rows.into_iter()));
     }
     eprint!("{}", Silent(&answers));
     for (policy, hashes) in versions {
         if hashes.len() > 1 {
             all_well = false;
-            println!(
+            let _ = writeln!(
+                out,
                 "{policy}: the pods enforce {} versions, as when an edit is being distributed",
                 hashes.len()
             );
@@ -173,19 +177,19 @@ impl Ready {
     }
 }
 
-/// Prints rows, and below them what is not ready. Returns whether all are.
-fn print(header: [&str; 4], rows: Vec<Row>, none: &str) -> bool {
+/// Adds rows, and below them what is not ready. Returns whether all are.
+fn add(out: &mut String, header: [&str; 4], rows: Vec<Row>, none: &str) -> bool {
     if rows.is_empty() {
-        println!("{none}");
+        let _ = writeln!(out, "{none}");
         return true;
     }
     let cells =
         rows.iter().map(|row| [&row.object, &row.pods, &row.ready.text, &row.what].map(String::clone));
-    print!("{}", table(std::iter::once(header.map(str::to_owned)).chain(cells)));
+    out.push_str(&table(std::iter::once(header.map(str::to_owned)).chain(cells)));
     let problems = rows.iter().filter_map(|row| Some((&row.object, row.ready.problem.as_ref()?)));
     let problems: Vec<_> = problems.collect();
     for (object, problem) in &problems {
-        println!("\n{object}: {problem}");
+        let _ = writeln!(out, "\n{object}: {problem}");
     }
     problems.is_empty()
 }

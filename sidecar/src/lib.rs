@@ -12,7 +12,7 @@
 //!
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
-//! [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
+//! [`simulation`] decides requests of the past. [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
 //! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections.
 
 mod capacity;
@@ -26,6 +26,7 @@ mod metrics;
 pub mod process;
 mod proxy;
 mod respond;
+pub mod simulation;
 mod socket;
 mod upstream;
 

@@ -1,5 +1,6 @@
 //! `sluice explain`: which limits a request would meet, as which client, and why not the others.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,7 +10,7 @@ use sluice_config::client_pages::{CounterState, EXPLAIN, ExplainQuestion, Explan
 use super::lines;
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::Sidecars;
-use crate::output::{Format, print_json};
+use crate::output::{Format, print, print_json};
 
 /// Arguments of `sluice explain`.
 #[derive(Debug, Args)]
@@ -63,29 +64,37 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
     if args.output == Format::Json {
         return print_json(&explanation);
     }
-    println!("{} {} at {}", question.method, question.target, answer.source);
+    // Writing to a string cannot fail.
+    let mut out = String::new();
+    let _ = writeln!(out, "{} {} at {}", question.method, question.target, answer.source);
     if explanation.limits.is_empty() {
-        println!("The sidecar enforces no limits.");
+        let _ = writeln!(out, "The sidecar enforces no limits.");
     }
     for limit in &explanation.limits {
-        println!("\n{} {}", limit.policy, limit.limit);
+        let _ = writeln!(out, "\n{} {}", limit.policy, limit.limit);
         match &limit.result {
-            LimitResult::DoesNotApply { reason } => println!("  does not apply: {reason}"),
-            LimitResult::Denies { reason } => println!("  {}: {reason}", denies(&limit.effect)),
+            LimitResult::DoesNotApply { reason } => {
+                let _ = writeln!(out, "  does not apply: {reason}");
+            }
+            LimitResult::Denies { reason } => {
+                let _ = writeln!(out, "  {}: {reason}", denies(&limit.effect));
+            }
             LimitResult::Counts { key, client, exception, cost, state } => {
-                println!("  client  {client}");
-                println!("  key     {key}");
+                let _ = writeln!(out, "  client  {client}");
+                let _ = writeln!(out, "  key     {key}");
                 if let Some(exception) = exception {
-                    println!("  rates   of {exception}");
+                    let _ = writeln!(out, "  rates   of {exception}");
                 }
-                println!("  charge  {cost}");
-                println!("  effect  {}", limit.effect);
-                lines(state).iter().for_each(|line| println!("  state   {line}"));
+                let _ = writeln!(out, "  charge  {cost}");
+                let _ = writeln!(out, "  effect  {}", limit.effect);
+                for line in lines(state) {
+                    let _ = writeln!(out, "  state   {line}");
+                }
             }
         }
     }
-    println!("\n{}", verdict(&explanation));
-    Ok(())
+    let _ = writeln!(out, "\n{}", verdict(&explanation));
+    print(&out)
 }
 
 /// Says what the limits together do about the request.

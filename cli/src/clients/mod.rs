@@ -28,7 +28,7 @@ fn lines(state: &CounterState) -> Vec<String> {
 }
 
 /// Writes a time as Kubernetes does, with its two largest units: `1h5m`, `12s`, `300ms`.
-fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     if seconds < 1.0 {
         return format!("{}ms", (seconds * 1000.0).ceil());
     }

@@ -1,5 +1,7 @@
 //! `sluice peek`: what a client has left.
 
+use std::fmt::Write as _;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use sluice_config::client_pages::{NamedClient, PEEK, PeekQuestion, Peeked};
@@ -7,7 +9,7 @@ use sluice_config::client_pages::{NamedClient, PEEK, PeekQuestion, Peeked};
 use super::lines;
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::Sidecars;
-use crate::output::{Format, print_json};
+use crate::output::{Format, print, print_json};
 
 /// Arguments of `sluice peek`.
 #[derive(Debug, Args)]
@@ -68,17 +70,19 @@ pub(crate) async fn peek(mut args: PeekArgs) -> Result<()> {
     match args.output {
         Format::Json => print_json(peeked),
         Format::Table => {
-            println!("policy  {}", peeked.policy);
-            println!("limit   {}", peeked.limit);
-            println!("key     {}", peeked.key);
+            // Writing to a string cannot fail.
+            let mut out = String::new();
+            let _ = writeln!(out, "policy  {}", peeked.policy);
+            let _ = writeln!(out, "limit   {}", peeked.limit);
+            let _ = writeln!(out, "key     {}", peeked.key);
             if let Some(exception) = &peeked.exception {
-                println!("rates   of {exception}");
+                let _ = writeln!(out, "rates   of {exception}");
             }
             for line in lines(&peeked.state) {
-                println!("state   {line}");
+                let _ = writeln!(out, "state   {line}");
             }
-            println!("source  {source}");
-            Ok(())
+            let _ = writeln!(out, "source  {source}");
+            print(&out)
         }
     }
 }

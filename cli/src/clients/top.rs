@@ -1,7 +1,6 @@
 //! `sluice top`: the clients that limits deny most.
 
 use std::collections::HashMap;
-use std::io::Write as _;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -9,7 +8,7 @@ use sluice_config::client_pages::{TOP, Top, TopClient, TopLimit};
 
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::{Sidecars, Silent};
-use crate::output::{Format, print_json, table};
+use crate::output::{Format, count, print, print_json, table};
 
 /// Flags of `sluice top`.
 #[derive(Debug, Args)]
@@ -50,9 +49,8 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
         Format::Json => print_json(&top),
         Format::Table => {
             if top.limits.is_empty() {
-                let asked = if pods == 1 { "1 sidecar".to_owned() } else { format!("{pods} sidecars") };
-                println!("{asked} denied no request in the last minutes.");
-                return Ok(());
+                let asked = count(pods as u64, "sidecar");
+                return print(&format!("{asked} denied no request in the last minutes.\n"));
             }
             let rows = top.limits.iter().flat_map(|limit| {
                 limit.clients.iter().map(|client| {
@@ -66,8 +64,7 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
                 })
             });
             let header = ["POLICY", "LIMIT", "DENIED", "IN", "CLIENT", "KEY"].map(str::to_owned);
-            std::io::stdout().write_all(table(std::iter::once(header).chain(rows)).as_bytes())?;
-            Ok(())
+            print(&table(std::iter::once(header).chain(rows)))
         }
     }
 }

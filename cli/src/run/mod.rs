@@ -6,7 +6,7 @@
 //! - [`serve`]: serves requests until a signal arrives.
 
 mod args;
-mod policy_file;
+pub(crate) mod policy_file;
 mod serve;
 mod store;
 

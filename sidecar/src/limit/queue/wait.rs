@@ -15,7 +15,7 @@ const SLOT_POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait {
     /// The limit in whose queue the request waits: the one with the longest wait.
-    pub(super) limit: LimitIndex,
+    pub(crate) limit: LimitIndex,
     /// The key whose line it joins.
     pub(super) key: u128,
     /// Cost of the request.

@@ -1,0 +1,193 @@
+//! Lines of JSON, with the names of fields that Caddy, Traefik, Envoy, nginx and others use, or names that the user gives.
+
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::{Fields, time};
+
+/// Names of fields, in the order in which they are tried. A dot leads into an object.
+const TIME: &[&str] = &[
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "time_iso8601",
+    "time_local",
+    "start_time",
+    "StartUTC",
+    "msec",
+    "date",
+];
+const METHOD: &[&str] =
+    &["method", "request_method", "http_method", "request.method", "RequestMethod", "verb"];
+const TARGET: &[&str] = &[
+    "request_uri",
+    "uri",
+    "path",
+    "url",
+    "target",
+    "request.uri",
+    "request.path",
+    "RequestPath",
+    "http_path",
+    "x-envoy-original-path",
+];
+const CLIENT: &[&str] = &[
+    "remote_addr",
+    "client_ip",
+    "remote_ip",
+    "client",
+    "request.client_ip",
+    "request.remote_ip",
+    "ClientHost",
+    "ClientAddr",
+    "downstream_remote_address",
+    "downstream_direct_remote_address",
+    "clientip",
+    "ip",
+];
+const STATUS: &[&str] =
+    &["status", "status_code", "response_code", "DownstreamStatus", "response.status", "code"];
+const HOST: &[&str] =
+    &["host", "http_host", "authority", "request.host", "RequestHost", "RequestAddr", "server_name"];
+/// Prefixes of fields that have headers, such as `http_user_agent` of nginx and `request_User-Agent` of Traefik.
+const HEADER_PREFIXES: &[&str] = &["http_", "request_"];
+/// Objects that have headers.
+const HEADERS: &[&str] = &["headers", "request.headers", "request_headers"];
+
+/// A field that the user names: `client=user.ip`, or `header:x-customer=customer_id`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::simulate) struct FieldName {
+    target: Target,
+    path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    Time,
+    Method,
+    Target,
+    Client,
+    Status,
+    Header(String),
+}
+
+impl FromStr for FieldName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            "write NAME=FIELD, where NAME is time, method, target, client, status or header:X, such as header:x-customer=user.id"
+                .to_owned()
+        };
+        let (name, path) = text.split_once('=').ok_or_else(wrong)?;
+        let target = match name.split_once(':') {
+            Some(("header", header)) => {
+                let header =
+                    http::HeaderName::from_str(header).map_err(|error| format!("{header:?}: {error}"))?;
+                Target::Header(header.to_string())
+            }
+            Some(_) => return Err(wrong()),
+            None => match name {
+                "time" => Target::Time,
+                "method" => Target::Method,
+                "target" => Target::Target,
+                "client" => Target::Client,
+                "status" => Target::Status,
+                _ => return Err(wrong()),
+            },
+        };
+        if path.is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self { target, path: path.to_owned() })
+    }
+}
+
+/// Reads a line. Returns `None` if it is not an object in JSON.
+pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, String>> {
+    let object: Value = serde_json::from_str(line).ok().filter(Value::is_object)?;
+    let found = |target: &Target, names: &[&str]| {
+        let of_user = named.iter().find(|name| name.target == *target);
+        match of_user {
+            Some(name) => value(&object, &name.path),
+            None => names.iter().find_map(|name| value(&object, name)),
+        }
+    };
+    let text = |target: &Target, names: &[&str]| found(target, names).and_then(text_of);
+    let at = found(&Target::Time, TIME).and_then(|time| match time {
+        Value::Number(number) => time::number(number.as_f64()?),
+        Value::String(text) => time::any(text),
+        _ => None,
+    });
+    let mut fields = Fields {
+        at,
+        method: text(&Target::Method, METHOD),
+        target: text(&Target::Target, TARGET),
+        client: text(&Target::Client, CLIENT),
+        status: text(&Target::Status, STATUS).and_then(|status| status.parse().ok()),
+        headers: Vec::new(),
+    };
+    if let Some(host) = HOST.iter().find_map(|name| text_of(value(&object, name)?)) {
+        fields.header("host", &host);
+    }
+    headers(&object, &mut fields);
+    for name in named {
+        if let Target::Header(header) = &name.target {
+            fields.headers.retain(|(known, _)| known != header);
+            if let Some(text) = value(&object, &name.path).and_then(text_of) {
+                fields.header(header, &text);
+            }
+        }
+    }
+    Some(Ok(fields))
+}
+
+fn headers(object: &Value, fields: &mut Fields) {
+    let mut add = |name: &str, found: &Value| {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        let is_new = name != "host" && !fields.headers.iter().any(|(known, _)| *known == name);
+        if is_new && http::HeaderName::from_str(&name).is_ok() {
+            let first = found.as_array().and_then(|values| values.first()).unwrap_or(found);
+            if let Some(text) = text_of(first) {
+                fields.header(&name, &text);
+            }
+        }
+    };
+    for name in HEADERS {
+        for (name, found) in value(object, name).and_then(Value::as_object).into_iter().flatten() {
+            add(name, found);
+        }
+    }
+    for (name, found) in object.as_object().into_iter().flatten() {
+        if let Some(header) = HEADER_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
+            && !METHOD.contains(&name.as_str())
+            && !TARGET.contains(&name.as_str())
+        {
+            add(header, found);
+        }
+    }
+    for name in ["user_agent", "x_forwarded_for", "referer"] {
+        if let Some(found) = object.get(name) {
+            add(name, found);
+        }
+    }
+}
+
+/// Returns the value at a path. A field whose name has dots precedes objects.
+fn value<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    if let Some(found) = object.get(path) {
+        return Some(found).filter(|found| !found.is_null());
+    }
+    let (first, rest) = path.split_once('.')?;
+    value(object.get(first)?, rest)
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty() && text != "-"),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}

@@ -1,0 +1,86 @@
+//! Access logs: requests of the past, from files of the usual formats.
+//!
+//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
+//! - [`files`]: reads files, also compressed ones, in the order of time.
+
+pub(super) mod clf;
+pub(super) mod envoy;
+pub(super) mod files;
+pub(super) mod format;
+pub(super) mod json;
+pub(super) mod time;
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Empty;
+
+/// A request of an access log.
+#[derive(Debug)]
+pub(super) struct LoggedRequest {
+    /// Microseconds since the Unix epoch.
+    pub(super) at: u64,
+    pub(super) request: Request<Empty<Bytes>>,
+    /// Address that the log has for the client.
+    pub(super) client: IpAddr,
+    pub(super) status: Option<StatusCode>,
+}
+
+/// The fields of a line before they are checked.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    pub(super) at: Option<u64>,
+    pub(super) method: Option<String>,
+    pub(super) target: Option<String>,
+    pub(super) client: Option<String>,
+    pub(super) status: Option<u16>,
+    pub(super) headers: Vec<(String, String)>,
+}
+
+impl Fields {
+    /// Returns the request, or what is wrong with the line.
+    pub(super) fn request(self) -> Result<LoggedRequest, String> {
+        let at = self.at.ok_or("no time")?;
+        let client = self.client.ok_or("no address of a client")?;
+        let client = address(&client).ok_or_else(|| format!("{client:?} is not an address"))?;
+        let target = self.target.ok_or("no path")?;
+        let method = self.method.unwrap_or_else(|| "GET".to_owned());
+        let mut request = Request::builder().method(method.as_str()).uri(path_and_query(&target));
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+        Ok(LoggedRequest {
+            at,
+            request,
+            client,
+            status: self.status.and_then(|status| StatusCode::from_u16(status).ok()),
+        })
+    }
+
+    /// Adds a header, unless the log has a dash or nothing for it.
+    pub(super) fn header(&mut self, name: &str, value: &str) {
+        if !value.is_empty() && value != "-" {
+            self.headers.push((name.to_owned(), value.to_owned()));
+        }
+    }
+}
+
+/// Returns path and query of a target, which some logs write as a URL.
+fn path_and_query(target: &str) -> &str {
+    let after_scheme = target.split_once("://").map(|(_, rest)| rest);
+    match after_scheme {
+        Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
+        None => target,
+    }
+}
+
+/// Reads an address, with a port or without one.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let plain = || text.parse().ok();
+    let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    plain().or_else(with_port).or_else(bracketed)
+}

@@ -1,0 +1,214 @@
+//! The result of a simulation.
+//!
+//! - [`suggest`]: numbers that spare clients.
+//! - [`text`]: tables for a terminal; [`html`]: a page with [`chart`]s.
+
+mod chart;
+pub(super) mod html;
+mod suggest;
+pub(super) mod text;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::candidate::Candidate;
+use super::log::files::Unreadable;
+use super::series::Series;
+use super::tally::{ClientTally, LimitTally};
+use suggest::Suggestion;
+
+/// Everything that a replay has found.
+pub(super) struct Replayed<'a> {
+    pub(super) logs: Vec<String>,
+    pub(super) requests: u64,
+    /// Requests that the log has after later ones.
+    pub(super) late: u64,
+    pub(super) unreadable: Unreadable,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// Requests that no candidate, the first, the second, or both denied.
+    pub(super) denied: [u64; 4],
+    pub(super) candidates: &'a [Candidate],
+    /// Number of clients of each limit in the result.
+    pub(super) clients: usize,
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    logs: Vec<String>,
+    requests: u64,
+    /// Requests that the log has after later ones. They are decided at the time of those.
+    late: u64,
+    unreadable_lines: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_unreadable: Option<String>,
+    begin: String,
+    end: String,
+    seconds: f64,
+    files: Vec<FileReport>,
+    /// Requests that only one of two candidates denied, and that both did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<Comparison>,
+}
+
+/// The policies of a file.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FileReport {
+    file: String,
+    admitted: u64,
+    denied: u64,
+    /// Limits that cannot be simulated.
+    left_out: Vec<String>,
+    limits: Vec<LimitReport>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LimitReport {
+    policy: String,
+    limit: String,
+    effect: &'static str,
+    /// The rates in words.
+    rates: Vec<String>,
+    requests: u64,
+    denied: u64,
+    waited: u64,
+    /// Number of clients, of which more than 200,000 are not told apart.
+    clients: usize,
+    /// Number of clients that were denied at least once.
+    limited_clients: usize,
+    /// Requests of clients that are not told apart.
+    other_requests: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worst: Option<Worst>,
+    most_denied: Vec<ClientReport>,
+    suggestions: Vec<Suggestion>,
+    series: Series,
+}
+
+/// The interval with most denials.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Worst {
+    at: String,
+    seconds: f64,
+    denied: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClientReport {
+    client: String,
+    requests: u64,
+    denied: u64,
+    first: String,
+    last: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Comparison {
+    only_first: u64,
+    only_second: u64,
+    both: u64,
+}
+
+impl Report {
+    pub(super) fn new(replayed: Replayed<'_>) -> Self {
+        let Replayed { logs, requests, late, unreadable, begin, end, denied, candidates, clients } = replayed;
+        let [_, only_first, only_second, both] = denied;
+        let files = candidates.iter().map(|candidate| FileReport {
+            file: candidate.name.clone(),
+            admitted: candidate.admitted,
+            denied: candidate.denied,
+            left_out: candidate.left_out.clone(),
+            limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, clients)).collect(),
+        });
+        Self {
+            logs,
+            requests,
+            late,
+            unreadable_lines: unreadable.lines,
+            first_unreadable: unreadable.first,
+            begin: time(begin),
+            end: time(end),
+            seconds: (end - begin) as f64 / 1e6,
+            files: files.collect(),
+            comparison: (candidates.len() == 2).then_some(Comparison { only_first, only_second, both }),
+        }
+    }
+}
+
+impl LimitReport {
+    fn new(tally: &LimitTally, clients: usize) -> Self {
+        let mut limited: Vec<_> = tally.clients.values().filter(|client| client.denied > 0).collect();
+        limited.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.name.cmp(&b.name)));
+        let client = |client: &&ClientTally| ClientReport {
+            client: client.name.clone(),
+            requests: client.requests,
+            denied: client.denied,
+            first: time(client.between.0),
+            last: time(client.between.1),
+        };
+        let worst = tally.series.worst().map(|(at, denied)| Worst {
+            at: time(at),
+            seconds: tally.series.interval_micros as f64 / 1e6,
+            denied,
+        });
+        Self {
+            policy: tally.policy.clone(),
+            limit: tally.limit.clone(),
+            effect: tally.effect,
+            rates: tally.rates.iter().map(|rate| rate.description()).collect(),
+            requests: tally.matched,
+            denied: tally.denied,
+            waited: tally.waited,
+            clients: tally.clients.len(),
+            limited_clients: limited.len(),
+            other_requests: tally.others,
+            worst,
+            most_denied: limited.iter().take(clients).map(client).collect(),
+            suggestions: suggest::suggest(tally),
+            series: tally.series.clone(),
+        }
+    }
+}
+
+/// Writes a time in UTC, without fractions of a second.
+fn time(micros: u64) -> String {
+    let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
+}
+
+/// Writes a part of a whole: `0.3 %`.
+fn share(part: u64, whole: u64) -> String {
+    if part == 0 || whole == 0 {
+        return "0 %".to_owned();
+    }
+    let percent = part as f64 * 100.0 / whole as f64;
+    if percent < 0.01 {
+        "< 0.01 %".to_owned()
+    } else if percent < 1.0 {
+        format!("{percent:.2} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_times_are_easy_to_read() {
+        assert_eq!(
+            [(0, 9), (1, 0), (1, 1_000_000), (1, 300), (1, 3), (3, 3)]
+                .map(|(part, whole)| share(part, whole)),
+            ["0 %", "0 %", "< 0.01 %", "0.33 %", "33.3 %", "100.0 %"]
+        );
+        assert_eq!(time(1_795_428_000_900_000), "2026-11-23T10:00:00Z");
+    }
+}

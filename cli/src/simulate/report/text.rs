@@ -1,0 +1,121 @@
+//! The result as tables for a terminal.
+
+use std::fmt::Write as _;
+
+use super::{FileReport, LimitReport, Report, share};
+use crate::output::{count, grouped, table};
+
+/// Returns the result as text.
+pub(in crate::simulate) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{} from {} to {}", count(report.requests, "request"), report.begin, report.end,);
+    if let Some(first) = &report.first_unreadable {
+        let _ = writeln!(
+            text,
+            "{} could not be read; the first: {first}",
+            count(report.unreadable_lines, "line")
+        );
+    }
+    for file in &report.files {
+        let _ = writeln!(
+            text,
+            "\n{}: {} denied, {}",
+            file.file,
+            grouped(file.denied),
+            share(file.denied, report.requests)
+        );
+        for limit in &file.left_out {
+            let _ = writeln!(text, "{limit} is left out: it depends on how long requests take");
+        }
+        limits(&mut text, file);
+        clients(&mut text, file);
+        suggestions(&mut text, file);
+    }
+    if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
+        let _ = writeln!(
+            text,
+            "\nOnly {} denies {}, only {} denies {}, and both deny {}.",
+            first.file,
+            count(comparison.only_first, "request"),
+            second.file,
+            grouped(comparison.only_second),
+            grouped(comparison.both)
+        );
+    }
+    text
+}
+
+fn limits(text: &mut String, file: &FileReport) {
+    let header = ["POLICY", "LIMIT", "EFFECT", "REQUESTS", "DENIED", "", "CLIENTS", "LIMITED", "WORST"];
+    let row = |limit: &LimitReport| {
+        let worst = limit.worst.as_ref().map(|worst| {
+            format!(
+                "{} in {} from {}",
+                grouped(worst.denied),
+                crate::clients::seconds(worst.seconds),
+                worst.at
+            )
+        });
+        [
+            limit.policy.clone(),
+            limit.limit.clone(),
+            limit.effect.to_owned(),
+            grouped(limit.requests),
+            grouped(limit.denied),
+            share(limit.denied, limit.requests),
+            grouped(limit.clients as u64),
+            grouped(limit.limited_clients as u64),
+            worst.unwrap_or_default(),
+        ]
+    };
+    text.push_str(&table(std::iter::once(header.map(str::to_owned)).chain(file.limits.iter().map(row))));
+    for limit in file.limits.iter().filter(|limit| limit.waited > 0) {
+        let waited = count(limit.waited, "request");
+        let _ =
+            writeln!(text, "{waited} would have waited in the queue of {}; they are admitted.", limit.limit);
+    }
+}
+
+fn clients(text: &mut String, file: &FileReport) {
+    let rows = file.limits.iter().flat_map(|limit| {
+        limit.most_denied.iter().map(|client| {
+            [
+                limit.limit.clone(),
+                client.client.clone(),
+                grouped(client.requests),
+                grouped(client.denied),
+                client.first.clone(),
+                client.last.clone(),
+            ]
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "FIRST", "LAST"].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}
+
+fn suggestions(text: &mut String, file: &FileReport) {
+    let rows = file.limits.iter().flat_map(|limit| {
+        limit.suggestions.iter().map(|suggestion| {
+            let numbers = suggestion.numbers.iter().map(|number| grouped(number.requests));
+            let mut cells = vec![
+                limit.limit.clone(),
+                format!("{} per {}", grouped(suggestion.requests), suggestion.per),
+                format!("{:.2} %", suggestion.spares_percent),
+            ];
+            cells.extend(numbers);
+            cells.resize(6, String::new());
+            std::array::from_fn(|n| cells[n].clone())
+        })
+    });
+    let rows: Vec<[String; 6]> = rows.collect();
+    if !rows.is_empty() {
+        let header = ["LIMIT", "NUMBER", "SPARES", "99 % NEED", "99.9 % NEED", "ALL NEED"].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}

@@ -1,0 +1,125 @@
+//! What a limit did to whom.
+
+use std::collections::HashMap;
+
+use sluice_config::policy::Mode;
+use sluice_config::{PreparedLimit, PreparedPolicy};
+use sluice_limiter::{Algorithm, Rate};
+use sluice_sidecar::simulation::{LimitDecision, LimitOutcome};
+
+use super::demand::Demand;
+use super::series::Series;
+
+/// Number of clients of a limit that are told apart.
+const MAX_CLIENTS: usize = 200_000;
+
+/// What a limit did.
+#[derive(Debug)]
+pub(super) struct LimitTally {
+    /// `NAMESPACE/NAME` of the policy.
+    pub(super) policy: String,
+    pub(super) limit: String,
+    /// `Reject`, `Queue`, `Mark` or `Shadow`.
+    pub(super) effect: &'static str,
+    /// The rates that decide, unless a tier or plan has others.
+    pub(super) rates: Vec<Rate>,
+    pub(super) matched: u64,
+    /// Denials, or what would have been denials if the limit denied anything.
+    pub(super) denied: u64,
+    pub(super) waited: u64,
+    pub(super) series: Series,
+    pub(super) clients: HashMap<u128, ClientTally>,
+    /// Requests of further clients.
+    pub(super) others: u64,
+    /// Whether the demand of clients tells what they need.
+    has_demand: bool,
+}
+
+/// What a limit did to a client.
+#[derive(Debug)]
+pub(super) struct ClientTally {
+    /// The client in words, if it was denied.
+    pub(super) name: String,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+    /// Times of the first and the last denial.
+    pub(super) between: (u64, u64),
+    /// For each rate.
+    pub(super) demands: Vec<Demand>,
+}
+
+impl LimitTally {
+    pub(super) fn new(policy: &PreparedPolicy, limit: &PreparedLimit, begin: u64) -> Self {
+        let base = limit.rate_sets().first();
+        let rates: Vec<_> = base.map(|set| set.deciding().copied().collect()).unwrap_or_default();
+        let is_window = |rate: &Rate| match rate.algorithm {
+            Algorithm::SlidingWindowCounter { .. }
+            | Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindowLog { min_interval: 0 } => true,
+            Algorithm::SlidingWindowLog { .. }
+            | Algorithm::TokenBucket { .. }
+            | Algorithm::Gcra { .. }
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::WarmUp(_)
+            | Algorithm::Concurrency { .. }
+            | Algorithm::Block { .. } => false,
+        };
+        Self {
+            policy: format!("{}/{}", policy.namespace, policy.name),
+            limit: limit.name.clone(),
+            effect: match (limit.mode, &limit.mark, &limit.queue) {
+                (Mode::Shadow, _, _) => "Shadow",
+                (Mode::Enforce, Some(_), _) => "Mark",
+                (Mode::Enforce, None, Some(_)) => "Queue",
+                (Mode::Enforce, None, None) => "Reject",
+            },
+            // What an outcome takes back is not known before.
+            has_demand: limit.charge.settlement().is_none() && rates.iter().all(is_window),
+            rates,
+            matched: 0,
+            denied: 0,
+            waited: 0,
+            series: Series::new(begin),
+            clients: HashMap::new(),
+            others: 0,
+        }
+    }
+
+    /// Adds a decision. `describe` describes the client.
+    pub(super) fn add(&mut self, outcome: &LimitOutcome, now: u64, describe: impl FnOnce() -> String) {
+        let is_denied = match outcome.decision {
+            LimitDecision::Denied | LimitDecision::Passed => true,
+            LimitDecision::Admitted | LimitDecision::DeniedByOther => false,
+            LimitDecision::Waits => {
+                self.waited += 1;
+                false
+            }
+        };
+        self.matched += 1;
+        self.denied += u64::from(is_denied);
+        self.series.add(now, is_denied);
+        let Some(key) = outcome.key else { return };
+        let is_full = self.clients.len() >= MAX_CLIENTS;
+        if is_full && !self.clients.contains_key(&key) {
+            self.others += 1;
+            return;
+        }
+        let client = self.clients.entry(key).or_insert_with(|| {
+            let demand = |rate: &Rate| Demand::new(rate.period.millis());
+            let demands = if self.has_demand { self.rates.iter().map(demand).collect() } else { Vec::new() };
+            ClientTally { name: String::new(), requests: 0, denied: 0, between: (now, now), demands }
+        });
+        client.requests += 1;
+        if outcome.rates == 0 {
+            client.demands.iter_mut().for_each(|demand| demand.add(now, outcome.cost));
+        }
+        if is_denied {
+            if client.denied == 0 {
+                client.name = describe();
+                client.between.0 = now;
+            }
+            client.denied += 1;
+            client.between.1 = now;
+        }
+    }
+}

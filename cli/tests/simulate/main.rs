@@ -1,0 +1,231 @@
+//! `sluice simulate`: access logs replayed against policies.
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// 2026-11-23T10:00:00Z, the beginning of an hour.
+const BEGIN: u64 = 1_795_428_000;
+
+/// Returns a policy that admits so many requests per minute and address, and five failed logins per address.
+fn policy(requests: u64) -> String {
+    format!(
+        "
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: checkout, namespace: shop}}
+spec:
+  selector: {{matchLabels: {{app: checkout}}}}
+  clientAddress: {{trustedProxies: []}}
+  limits:
+  - name: per-address
+    key: {{parts: [{{clientIP: {{}}}}]}}
+    rates: [{{requests: {requests}, per: 1m}}]
+    algorithm: {{fixedWindow: {{}}}}
+  - name: logins
+    matches: [{{path: {{exact: /login}}}}]
+    key: {{parts: [{{clientIP: {{}}}}]}}
+    rates: [{{requests: 5, per: 1h}}]
+    countWhen: {{statusCodes: [\"401\"]}}
+  concurrency:
+  - name: at-once
+    max: 10
+"
+    )
+}
+
+fn line(second: u64, address: &str, path: &str, status: u16) -> String {
+    let (minute, second) = (second / 60, second % 60);
+    format!(
+        "{address} - - [23/Nov/2026:10:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" {status} 5 \"-\" \"ua\"\n"
+    )
+}
+
+/// Runs the command in a folder, and returns status, output and errors.
+fn simulate(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output =
+        Command::cargo_bin("sluice").unwrap().current_dir(folder).arg("simulate").args(arguments).output();
+    let output = output.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let (code, output, errors) = simulate(folder, &[arguments, &["-o", "json"]].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    serde_json::from_str(&output).unwrap()
+}
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_replay_shows_who_would_have_been_denied_and_when() {
+    let mut log = String::new();
+    // One client that needs 90 a minute, and one whose logins fail eight times and succeed three times.
+    for second in 0..180 {
+        log += &line(second, "192.0.2.1", "/", 200);
+        if second % 2 == 0 {
+            log += &line(second, "192.0.2.1", "/", 200);
+        }
+        if second < 11 {
+            log += &line(second, "198.51.100.2", "/login", if second < 8 { 401 } else { 200 });
+        }
+    }
+    let folder = folder(&[("p.yaml", &policy(60)), ("access.log", &log)]);
+    let report = json(folder.path(), &["--policy", "p.yaml", "access.log"]);
+    assert_eq!((&report["requests"], &report["begin"]), (&281.into(), &"2026-11-23T10:00:00Z".into()));
+    let file = &report["files"][0];
+    // 30 of 90 in each of three minutes; the logins after five failures.
+    assert_eq!((&file["denied"], &file["admitted"]), (&96.into(), &185.into()));
+    assert_eq!(file["leftOut"][0], "shop/checkout at-once");
+    let (address, logins) = (&file["limits"][0], &file["limits"][1]);
+    assert_eq!(
+        (&address["denied"], &address["limitedClients"], &address["clients"]),
+        (&90.into(), &1.into(), &2.into())
+    );
+    let most = &address["mostDenied"][0];
+    assert_eq!((most["client"].as_str(), &most["requests"]), (Some("clientIP=192.0.2.1"), &270.into()));
+    assert_eq!(most["first"], "2026-11-23T10:00:40Z");
+    assert_eq!((&logins["denied"], &logins["requests"]), (&6.into(), &11.into()));
+    assert_eq!(logins["suggestions"], Value::Array(Vec::new()), "outcomes take charges back");
+
+    let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "access.log"]);
+    assert!(text.starts_with("281 requests from 2026-11-23T10:00:00Z to 2026-11-23T10:02:59Z\n"), "{text}");
+    assert!(text.contains("\np.yaml: 96 denied, 34.2 %\n"), "{text}");
+    assert!(text.contains("shop/checkout at-once is left out"), "{text}");
+}
+
+#[test]
+fn the_suggested_number_spares_that_part_of_the_clients() {
+    let mut log = String::new();
+    let mut state = 3u64;
+    let mut requests: Vec<(u64, u64)> = Vec::new();
+    for client in 0..1_000u64 {
+        for _ in 0..(5 + client / 40) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            requests.push(((state >> 33) % 600, client));
+        }
+    }
+    // Two that need far more than all others.
+    requests.extend((0..500).flat_map(|n| [(n, 1_000), (n, 1_001)]));
+    requests.sort_unstable();
+    for (second, client) in requests {
+        log += &line(second, &format!("10.0.{}.{}", client / 250, client % 250), "/", 200);
+    }
+    let folder = folder(&[("p.yaml", &policy(3)), ("access.log", &log)]);
+    let limit = |report: &Value| report["files"][0]["limits"][0].clone();
+    let found = limit(&json(folder.path(), &["--policy", "p.yaml", "access.log"]));
+    let suggestion = &found["suggestions"][0];
+    assert_eq!((&suggestion["requests"], &suggestion["per"]), (&3.into(), &"1m".into()));
+    let number = |n: usize| suggestion["numbers"][n]["requests"].as_u64().unwrap();
+    let limited = |requests: u64| {
+        std::fs::write(folder.path().join("p.yaml"), policy(requests)).unwrap();
+        limit(&json(folder.path(), &["--policy", "p.yaml", "access.log"]))["limitedClients"].as_u64().unwrap()
+    };
+    assert!(found["limitedClients"].as_u64().unwrap() > 10, "{suggestion}");
+    assert!(limited(number(0)) <= 10 && limited(number(1)) <= 1 && limited(number(2)) == 0, "{suggestion}");
+    assert!((2..=10).contains(&limited(number(0) - 1)) || number(0) <= 4, "{suggestion}");
+}
+
+#[test]
+fn two_policies_are_compared_over_files_side_by_side() {
+    let (mut even, mut odd) = (String::new(), String::new());
+    for second in 0..60 {
+        let log = if second % 2 == 0 { &mut even } else { &mut odd };
+        let _ = write!(
+            log,
+            "{{\"ts\":{},\"ip\":\"192.0.2.1\",\"path\":\"/\",\"customer\":\"<img src=x onerror=alert(1)>\"}}\n",
+            BEGIN + second
+        );
+    }
+    let by_customer = |requests| policy(requests).replace("clientIP: {}", "header: {name: x-customer}");
+    let folder = folder(&[
+        ("strict.yaml", &by_customer(20)),
+        ("loose.yaml", &by_customer(50)),
+        ("even.log", &even),
+        ("odd.log", &odd),
+    ]);
+    let field = ["--field", "header:x-customer=customer"];
+    let policies = ["--policy", "strict.yaml", "--policy", "loose.yaml", "even.log", "odd.log"];
+    let report = json(folder.path(), &[&field[..], &policies].concat());
+    let comparison = &report["comparison"];
+    assert_eq!(
+        (&comparison["onlyFirst"], &comparison["onlySecond"], &comparison["both"]),
+        (&30.into(), &0.into(), &10.into())
+    );
+    assert_eq!(report["late"], 0, "the files are read in the order of time");
+    let (code, text, _) =
+        simulate(folder.path(), &[&field[..], &policies, &["--html", "page.html"]].concat());
+    assert_eq!(code, Some(0));
+    assert!(text.contains("Only strict.yaml denies 30 requests, only loose.yaml denies 0, and both deny 10."), "{text}");
+    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;") && !page.contains("<img"), "{page}");
+    for from_elsewhere in ["<script", "http://", "https://", "src=\""] {
+        assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
+    }
+    assert_eq!(page.matches("<svg").count(), 4, "a chart for each limit");
+}
+
+#[test]
+fn what_is_wrong_is_said_and_what_can_be_read_is_replayed() {
+    let good = line(0, "192.0.2.1", "/", 200);
+    let mixed = format!("{good}garbage\n\u{0}\n\n{{\"ts\":1}}\n");
+    let folder = folder(&[
+        ("p.yaml", &policy(1)),
+        (
+            "wrong.yaml",
+            "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: a}\nspec: {limit: 1}\n",
+        ),
+        ("mixed.log", &mixed),
+        ("garbage.log", "garbage\n"),
+        ("empty.log", ""),
+        ("broken.log.gz", "not compressed"),
+    ]);
+    std::fs::write(
+        folder.path().join("bytes.log"),
+        [good.as_bytes(), b"\xff\xfe\n", &vec![b'x'; 400_000], b"\n", good.as_bytes()].concat(),
+    )
+    .unwrap();
+    for (log, requests, unreadable) in [("mixed.log", 1, 3), ("bytes.log", 2, 2)] {
+        let report = json(folder.path(), &["--policy", "p.yaml", log]);
+        assert_eq!(
+            (&report["requests"], &report["unreadableLines"]),
+            (&requests.into(), &unreadable.into()),
+            "{log}"
+        );
+    }
+    let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "mixed.log"]);
+    assert!(
+        text.contains("3 lines could not be read; the first: mixed.log:2: not a line of an access log"),
+        "{text}"
+    );
+    for (arguments, expected) in [
+        (&["--policy", "p.yaml", "garbage.log"][..], "no request could be read: garbage.log:1: "),
+        (&["--policy", "p.yaml", "empty.log"], "no request could be read: the logs are empty"),
+        (&["--policy", "p.yaml", "missing.log"], "missing.log: No such file"),
+        (&["--policy", "missing.yaml", "mixed.log"], "missing.yaml: No such file"),
+        (&["--policy", "wrong.yaml", "mixed.log"], "wrong.yaml:4: spec"),
+        (&["--policy", "p.yaml", "broken.log.gz"], "broken.log.gz:1: "),
+        (
+            &["--policy", "p.yaml", "--policy", "p.yaml", "--policy", "p.yaml", "mixed.log"],
+            "at most two policies",
+        ),
+        (
+            &["--policy", "p.yaml", "--html", "missing/page.html", "mixed.log"],
+            "cannot write missing/page.html",
+        ),
+    ] {
+        let (code, _, errors) = simulate(folder.path(), arguments);
+        assert!(code == Some(1) && errors.contains(expected), "{arguments:?}: {errors}");
+    }
+}

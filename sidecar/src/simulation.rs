@@ -1,0 +1,234 @@
+//! Decides requests of the past, by the same code as those of the present: matching, keys, counters and outcomes. The time is that
+//! of the requests. Nothing is forwarded, and requests that would wait are not held.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, StatusCode};
+use http_body::Body;
+use sluice_config::message::PolicyUid;
+use sluice_config::store_access::{StoreChoice, StoreChoices};
+use sluice_config::{Nack, PreparedPolicy};
+use sluice_store::Clock;
+use smallvec::SmallVec;
+
+use crate::config::publisher::Publisher;
+use crate::config::startup_policy::StartupPolicy;
+use crate::config::stores::{CurrentLimiters, Stores};
+use crate::limit::decide::{Admission, Decided, decide};
+use crate::limit::index::LimitIndex;
+use crate::limit::matching::{MatchedLimits, attributes};
+use crate::metrics::registry::Metrics;
+use crate::upstream::in_flight::InFlight;
+
+/// Policies with counters in memory, and a clock that follows the requests.
+#[derive(Debug)]
+pub struct Simulation {
+    publisher: Publisher,
+    clock: Clock,
+}
+
+/// What the limits did about a request.
+#[derive(Debug)]
+pub struct Simulated {
+    /// Whether the request was forwarded.
+    pub is_admitted: bool,
+    /// The limits that counted or denied it.
+    pub limits: SmallVec<[LimitOutcome; 4]>,
+}
+
+/// What one limit did about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitOutcome {
+    /// Position of the policy.
+    pub policy: usize,
+    /// Position of the limit in its policy.
+    pub limit: usize,
+    /// Index of the rates that decide; 0 are those of the limit itself.
+    pub rates: u16,
+    /// Hash of the client's key. A limit that refuses a request without counting it has none.
+    pub key: Option<u128>,
+    /// Charge before the response was known.
+    pub cost: u64,
+    /// The decision.
+    pub decision: LimitDecision,
+}
+
+/// The decision of a limit about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitDecision {
+    /// The limit had room.
+    Admitted,
+    /// The limit had room, or was not asked, and another one denied the request.
+    DeniedByOther,
+    /// The limit denied the request.
+    Denied,
+    /// The limit would have denied the request, and only marks or observes.
+    Passed,
+    /// The request would have waited in the queue of the limit.
+    Waits,
+}
+
+impl Simulation {
+    /// Begins at a time, in microseconds since the Unix epoch. Must be called within a tokio runtime. Fails if the policies cannot
+    /// be active together.
+    pub fn begin(
+        policies: &[(PolicyUid, Arc<PreparedPolicy>)],
+        at: u64,
+    ) -> Result<Self, Vec<(PolicyUid, Nack)>> {
+        let clock = Clock::manual(0);
+        clock.advance_micros(at);
+        let (current, in_flight) = (CurrentLimiters::default(), InFlight::new());
+        let metrics = Metrics::new(current.clone(), in_flight.clone());
+        let stores = Stores::new(tokio::runtime::Handle::current(), clock.clone(), current);
+        let publisher = Publisher::new(stores, metrics, in_flight, StartupPolicy::Forward);
+        let nacks = publisher.publish(&StoreChoices::only(StoreChoice::Memory), policies);
+        if nacks.is_empty() { Ok(Self { publisher, clock }) } else { Err(nacks) }
+    }
+
+    /// Decides a request of a time, in microseconds since the Unix epoch, which the application answered with a status. Time does
+    /// not go back.
+    pub async fn decide<B: Body>(
+        &self,
+        at: u64,
+        request: &Request<B>,
+        peer: IpAddr,
+        status: Option<StatusCode>,
+    ) -> Simulated {
+        self.clock.advance_micros(at.saturating_sub(self.clock.now()));
+        let snapshot = self.publisher.current();
+        let matched = MatchedLimits::find(&snapshot, request, peer, None);
+        let outcome = |index: LimitIndex, key, cost, decision| LimitOutcome {
+            policy: usize::from(index.policy),
+            limit: usize::from(index.limit),
+            rates: index.rates,
+            key,
+            cost,
+            decision,
+        };
+        let enforced: SmallVec<[_; 4]> = matched
+            .enforced
+            .iter()
+            .zip(&matched.counters)
+            .map(|(&index, counter)| {
+                outcome(index, Some(counter.key.0), counter.cost, LimitDecision::Admitted)
+            })
+            .collect();
+        let beside: SmallVec<[_; 4]> = matched
+            .beside
+            .iter()
+            .map(|(index, counter)| {
+                outcome(*index, Some(counter.key.0), counter.cost, LimitDecision::Admitted)
+            })
+            .collect();
+        let Decided { admission, mut held, passed, .. } =
+            decide(snapshot, matched, self.publisher.slots()).await;
+        let (mut limits, mut is_admitted) = (enforced, false);
+        let mut deny = |index: LimitIndex, decision| {
+            limits.iter_mut().for_each(|limit| limit.decision = LimitDecision::DeniedByOther);
+            (usize::from(index.policy), usize::from(index.limit), decision)
+        };
+        let denials: SmallVec<[_; 4]> = match &admission {
+            Admission::Unlimited
+            | Admission::Admitted(..)
+            | Admission::StoreFailed { denied_by: None, .. } => {
+                is_admitted = true;
+                SmallVec::new()
+            }
+            Admission::Denied(status) => {
+                status.denials().map(|(index, _)| deny(index, LimitDecision::Denied)).collect()
+            }
+            Admission::Waits { wait, .. } => {
+                std::iter::once(deny(wait.limit, LimitDecision::Waits)).collect()
+            }
+            Admission::QueueFull(full) => std::iter::once(deny(full.limit, LimitDecision::Denied)).collect(),
+            Admission::NotQueued(denial) => {
+                std::iter::once(deny(denial.limit, LimitDecision::Denied)).collect()
+            }
+            Admission::Refused(index, _)
+            | Admission::Shed(index)
+            | Admission::SlotsExpired { limit: index, .. }
+            | Admission::StoreFailed { denied_by: Some(index), .. } => {
+                std::iter::once(deny(*index, LimitDecision::Denied)).collect()
+            }
+            Admission::TooManyLimits => SmallVec::new(),
+        };
+        for (policy, limit, decision) in denials {
+            match limits.iter_mut().find(|known| (known.policy, known.limit) == (policy, limit)) {
+                Some(known) => known.decision = decision,
+                None => limits.push(LimitOutcome { policy, limit, rates: 0, key: None, cost: 0, decision }),
+            }
+        }
+        limits.extend(beside.into_iter().map(|observed| {
+            let is_passed = passed.iter().any(|(index, _)| {
+                (usize::from(index.policy), usize::from(index.limit)) == (observed.policy, observed.limit)
+            });
+            let decision = if is_passed { LimitDecision::Passed } else { LimitDecision::Admitted };
+            LimitOutcome { decision, ..observed }
+        }));
+        if is_admitted && !held.charges.is_empty() {
+            held.forwarding();
+            held.charges.head(status.unwrap_or(StatusCode::OK), &HeaderMap::new());
+            held.charges.end();
+            drop(held);
+            // The charges are corrected by tasks, which never wait for memory.
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Simulated { is_admitted, limits }
+    }
+
+    /// Describes the client of a request as a limit identifies it, with the public parts of its key.
+    #[must_use]
+    pub fn describe_client<B: Body>(
+        policy: &PreparedPolicy,
+        limit: usize,
+        request: &Request<B>,
+        peer: IpAddr,
+    ) -> String {
+        policy.describe_client(limit, &attributes(request, peer, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::Empty;
+
+    use super::*;
+
+    const POLICY: &str = r#"{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
+        "limits":[
+        {"name":"logins","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-user"}],"kind":{"rates":{
+            "base":[{"requests":2,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}],"countWhen":{"statusCodes":[[401,401]]}}}},
+        {"name":"observed","mode":"Shadow","onMissing":"Shared","kind":{"rates":{
+            "base":[{"requests":3,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}]}}}]}"#;
+
+    #[tokio::test]
+    async fn requests_are_decided_at_their_time_and_by_their_outcome() {
+        let policies = [("p".to_owned(), Arc::new(PreparedPolicy::from_json(POLICY).unwrap()))];
+        let simulation = Simulation::begin(&policies, 60_000_000).unwrap();
+        let request = Request::get("/").header("x-user", "mallory").body(Empty::<Bytes>::new()).unwrap();
+        let mut decisions = Vec::new();
+        for (second, status) in [(60, 401), (61, 200), (62, 401), (63, 401), (59, 401), (120, 401)] {
+            let status = StatusCode::from_u16(status).ok();
+            let peer = "192.0.2.1".parse().unwrap();
+            let simulated = simulation.decide(second * 1_000_000, &request, peer, status).await;
+            decisions.push((
+                simulated.is_admitted,
+                simulated.limits.iter().map(|limit| limit.decision).collect::<Vec<_>>(),
+            ));
+        }
+        use LimitDecision::{Admitted, Denied, Passed};
+        let expected = [
+            (true, vec![Admitted, Admitted]),
+            (true, vec![Admitted, Admitted]),
+            (true, vec![Admitted, Admitted]),
+            (false, vec![Denied, Passed]),
+            (false, vec![Denied, Passed]),
+            (true, vec![Admitted, Admitted]),
+        ];
+        assert_eq!(decisions, expected);
+    }
+}
