@@ -13,7 +13,8 @@
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
 //! [`simulation`] decides requests of the past. [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
-//! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections.
+//! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections. [`log_sampler`]
+//! bounds log lines that clients can cause.
 
 mod capacity;
 mod cgroup;
@@ -21,6 +22,7 @@ mod clients;
 pub mod config;
 mod inbound;
 mod limit;
+mod log_sampler;
 mod memory;
 mod metrics;
 pub mod process;

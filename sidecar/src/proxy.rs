@@ -11,6 +11,7 @@ use hyper::body::{Body as _, Incoming};
 use sluice_config::path;
 use sluice_store::KeyHash;
 
+use crate::clients::DenialLog;
 use crate::config::publisher::Publisher;
 use crate::config::snapshot::Snapshot;
 use crate::inbound::connection::{Connection, ConnectionPermit};
@@ -27,6 +28,7 @@ use crate::limit::mark::{Marks, remove_marks};
 use crate::limit::matching::{MatchedLimits, attributes};
 use crate::limit::queue::admit;
 use crate::limit::slots::Slot;
+use crate::log_sampler::LogSampler;
 use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::write_status;
@@ -76,6 +78,14 @@ pub(crate) struct Proxy {
     /// Cloned for each request that is forwarded to the application.
     pub(crate) in_flight: InFlightGuard,
     pub(crate) reveal: Reveal,
+    pub(crate) logs: Arc<RequestLogs>,
+}
+
+/// Logs of requests, of which each has a few lines in a second.
+#[derive(Debug, Default)]
+pub(crate) struct RequestLogs {
+    denials: DenialLog,
+    failures: LogSampler,
 }
 
 impl Proxy {
@@ -117,11 +127,13 @@ impl Proxy {
         };
         let denied = |limit: LimitIndex, key: KeyHash| {
             let policy = &snapshot.policies[usize::from(limit.policy)].prepared;
-            let describe = || {
-                let attributes = attributes(&request, client.peer, client.proxied);
-                policy.describe_client(usize::from(limit.limit), &attributes)
-            };
+            let attributes = || attributes(&request, client.peer, client.proxied);
+            let describe = || policy.describe_client(usize::from(limit.limit), &attributes());
             snapshot.limit(limit).denied_clients.count(key.0, describe);
+            self.logs.denials.denied(&snapshot, limit, key, request.headers(), || {
+                let pattern = policy.path_pattern(usize::from(limit.limit), &attributes());
+                (describe(), pattern.map(str::to_owned))
+            });
         };
         passed.iter().for_each(|&(limit, key)| key.into_iter().for_each(|key| denied(limit, key)));
         match &admission {
@@ -260,7 +272,9 @@ impl Proxy {
         match error {
             ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
-                tracing::debug!(%upstream, %error, "cannot connect to the application");
+                if let Some(left_out) = self.logs.failures.take() {
+                    tracing::info!(%upstream, %error, left_out, "cannot connect to the application");
+                }
                 let detail = self.reveal.detail("The application cannot be reached.", || {
                     format!("Cannot connect to the application at {upstream}: {error}.")
                 });
@@ -271,7 +285,9 @@ impl Proxy {
             }
             ForwardError::Stopped => format.bad_gateway("The server stops."),
             ForwardError::NoResponse(error) => {
-                tracing::debug!(%upstream, %error, "the application sent no response");
+                if let Some(left_out) = self.logs.failures.take() {
+                    tracing::info!(%upstream, %error, left_out, "the application sent no response");
+                }
                 let detail = self.reveal.detail("The application sent no valid response.", || {
                     format!("The application at {upstream} sent no valid response: {error}.")
                 });

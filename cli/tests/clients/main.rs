@@ -134,3 +134,28 @@ async fn errors_say_what_is_wrong_in_a_line() {
         assert!(!ok && errors.starts_with("cannot read the kubeconfig"), "{errors}");
     }
 }
+
+#[tokio::test]
+async fn a_denial_is_logged_with_what_operators_may_read() {
+    let (mut run, _) = start().await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let headers = format!("x-customer: acme\r\ntraceparent: 00-{trace}-00f067aa0ba902b7-01\r\n");
+    for path in ["/", "/", "/secret?token=1"] {
+        get_with(run.address, path, &headers).await;
+    }
+    let line = run.logged("a request was denied").await;
+    for part in [
+        "policy=\"shop/checkout\" limit=\"per-customer\" client=\"header x-customer=acme, method=hidden\" key=",
+        &format!("trace=\"{trace}\" left_out=0"),
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(!line.contains("secret") && !line.contains("path="), "{line}");
+    // Others, so that only the limit for this path denies.
+    for customer in ["a", "b", "c", "d"] {
+        get_with(run.address, "/admin/users/7", &format!("x-customer: {customer}\r\n")).await;
+    }
+    let line = run.logged("limit=\"admin\"").await;
+    assert!(line.contains(" client=\"all clients\" ") && line.contains(" path=\"/admin\" "), "{line}");
+    assert!(!line.contains("trace="), "{line}");
+}

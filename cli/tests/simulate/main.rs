@@ -138,6 +138,32 @@ fn the_suggested_number_spares_that_part_of_the_clients() {
 }
 
 #[test]
+fn two_hundred_and_fifty_a_minute_are_as_many_in_an_hour() {
+    let log = |millis: u64| {
+        let line = |n: u64| {
+            format!("{{\"ts\":{},\"ip\":\"192.0.2.1\",\"path\":\"/\"}}\n", BEGIN * 1_000 + n * millis)
+        };
+        (0..3_600_000 / millis).map(line).collect::<String>()
+    };
+    // At 300 a minute, and at exactly 250: one in 240 ms.
+    let folder = folder(&[("more.log", &log(200)), ("exact.log", &log(240))]);
+    let admitted = |algorithm: &str, log: &str| {
+        std::fs::write(folder.path().join("p.yaml"), policy(250).replace("fixedWindow: {}", algorithm))
+            .unwrap();
+        json(folder.path(), &["--policy", "p.yaml", log])["files"][0]["admitted"].as_u64().unwrap()
+    };
+    assert_eq!(admitted("fixedWindow: {}", "more.log"), 15_000);
+    assert_eq!(admitted("slidingWindowLog: {}", "more.log"), 15_000);
+    // The bucket is full at first, and the last request comes before the last of 15,000 tokens.
+    assert_eq!(admitted("tokenBucket: {burst: 100}", "more.log"), 15_099);
+    for algorithm in
+        ["fixedWindow: {}", "slidingWindowLog: {}", "slidingWindowCounter: {}", "tokenBucket: {}", "gcra: {}"]
+    {
+        assert_eq!(admitted(algorithm, "exact.log"), 15_000, "{algorithm}");
+    }
+}
+
+#[test]
 fn two_policies_are_compared_over_files_side_by_side() {
     let (mut even, mut odd) = (String::new(), String::new());
     for second in 0..60 {
@@ -167,7 +193,10 @@ fn two_policies_are_compared_over_files_side_by_side() {
     let (code, text, _) =
         simulate(folder.path(), &[&field[..], &policies, &["--html", "page.html"]].concat());
     assert_eq!(code, Some(0));
-    assert!(text.contains("Only strict.yaml denies 30 requests, only loose.yaml denies 0, and both deny 10."), "{text}");
+    assert!(
+        text.contains("Only strict.yaml denies 30 requests, only loose.yaml denies 0, and both deny 10."),
+        "{text}"
+    );
     let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
     assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;") && !page.contains("<img"), "{page}");
     for from_elsewhere in ["<script", "http://", "https://", "src=\""] {

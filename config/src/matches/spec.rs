@@ -81,6 +81,16 @@ pub enum PathPattern {
     Regex(String),
 }
 
+impl PathPattern {
+    /// Returns the pattern as the policy has it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) | Self::Template(text) | Self::Regex(text) => text,
+        }
+    }
+}
+
 /// A condition on one header, query parameter or cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

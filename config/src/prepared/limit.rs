@@ -258,6 +258,17 @@ impl PreparedLimit {
         Ok((key, overrides.and_then(|overrides| overrides.find(name()?.as_bytes()))))
     }
 
+    /// Returns the pattern of the path by which the limit applies to a request.
+    pub(super) fn path_pattern(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+    ) -> Option<&str> {
+        let position = self.matches.iter().position(|matcher| matcher.matches(request, path, &mut address));
+        Some(self.conditions.get(position?)?.path.as_ref()?.pattern.text())
+    }
+
     /// Names the part of the key that a request lacks.
     #[must_use]
     pub(super) fn missing_part(

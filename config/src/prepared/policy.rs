@@ -145,6 +145,14 @@ impl PreparedPolicy {
             .unwrap_or_default()
     }
 
+    /// Returns the pattern of the path by which the limit with this index applies to a request: what a log may have of it.
+    #[must_use]
+    pub fn path_pattern(&self, limit: usize, request: &RequestAttributes<'_>) -> Option<&str> {
+        let config = self.client_address.as_ref();
+        let address = || client_address::resolve(config, request.peer, request.proxied, request.headers);
+        self.limits.get(limit)?.path_pattern(request, &request.path_readings(), address)
+    }
+
     /// Returns those of some limits that apply to a request, by their index, each with the client and the rates that
     /// decide. Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited.
     /// `path` has the readings of the request's path.

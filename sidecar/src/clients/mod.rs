@@ -2,9 +2,11 @@
 //!
 //! - [`heavy_hitters`]: the most frequent keys of a stream, in bounded memory.
 //! - [`denied`]: those of the denials of a limit in the last minutes.
+//! - [`denial_log`]: log lines about denials.
 //! - [`top`], [`peek`], [`explain`], [`policies`]: the pages, in JSON, with the [`counter_state`] of a client.
 
 mod counter_state;
+mod denial_log;
 mod denied;
 mod explain;
 mod heavy_hitters;
@@ -12,6 +14,7 @@ mod peek;
 mod policies;
 mod top;
 
+pub(crate) use denial_log::DenialLog;
 pub(crate) use denied::DeniedClients;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

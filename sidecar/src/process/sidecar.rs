@@ -22,6 +22,7 @@ use crate::process::admin::{Admin, Pages};
 use crate::process::options::Options;
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
+use crate::proxy::RequestLogs;
 use crate::respond::reveal::Reveal;
 use crate::upstream::in_flight::InFlight;
 
@@ -161,7 +162,7 @@ impl Sidecar {
             upgrade_idle: upgrade_idle_timeout,
         };
         let other_workers = TaskTracker::new();
-        let mut work = Vec::new();
+        let (mut work, logs) = (Vec::new(), Arc::<RequestLogs>::default());
         for number in 0..workers.len() {
             let upstreams = routes.iter().map(|route| route.upstream.clone());
             work.push(Work {
@@ -172,6 +173,7 @@ impl Sidecar {
                 table: table.clone(),
                 timeouts: head_timeouts,
                 reveal: if debug_headers { Reveal::Faults } else { Reveal::Nothing },
+                logs: logs.clone(),
                 role: match number {
                     0 => Role::Main { others: other_workers.clone() },
                     _ => Role::Other { _running: other_workers.token() },

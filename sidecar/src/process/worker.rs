@@ -18,7 +18,7 @@ use crate::inbound::listener::Acceptor;
 use crate::inbound::table::ConnectionTable;
 use crate::limit::correction;
 use crate::metrics::registry::Metrics;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, RequestLogs};
 use crate::respond::reveal::Reveal;
 use crate::upstream::address::Upstream;
 use crate::upstream::pool::Pool;
@@ -45,6 +45,8 @@ pub(crate) struct Work {
     pub(crate) table: Arc<ConnectionTable>,
     pub(crate) timeouts: HeadTimeouts,
     pub(crate) reveal: Reveal,
+    /// Shared by all workers.
+    pub(crate) logs: Arc<RequestLogs>,
     pub(crate) role: Role,
 }
 
@@ -93,7 +95,7 @@ impl Worker {
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, role } = self;
+        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, logs, role } = self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
@@ -101,7 +103,8 @@ impl Work {
             tokio::spawn(close_expired(pool.clone()));
             let in_flight = publisher.in_flight().add_worker();
             let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
-            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal });
+            let proxy =
+                Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal, logs: logs.clone() });
             let (table, connections) = (table.clone(), connections.clone());
             accepting.push(tokio::spawn(Acceptor { proxy, table, connections, timeouts }.run(listener)));
         }

@@ -1,0 +1,16 @@
+// driver.ts URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up.
+import { Client, GaveUp } from "./obey.js";
+
+declare const process: { argv: string[] };
+
+const client = new Client();
+for (let n = 0; n < Number(process.argv[3]); n++) {
+  try {
+    const response = await client.get(process.argv[2]);
+    await response.arrayBuffer();
+    console.log(response.status);
+  } catch (error) {
+    if (!(error instanceof GaveUp)) throw error;
+    console.log("gave up");
+  }
+}
