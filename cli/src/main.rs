@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     match command {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:#}");
+            eprintln!("{}", output::printable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -22,13 +22,19 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text. A reader that has left, such as `head`, ends the process as usual.
+/// Prints a text, without control characters but line breaks: parts of it come from other machines. A reader that has left, such as `head`, ends the process as usual.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
+    let text = printable(text);
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         written => written.context("cannot write to standard output"),
     }
+}
+
+/// Replaces control characters, which a terminal would obey.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Writes a number and its noun: `1 line`, `2 lines`.

@@ -71,7 +71,7 @@ async fn policies(client: &Client, namespace: Option<&str>, out: &mut String) ->
             }
         })
         .collect();
-    Ok(add(out, ["POLICY", "PODS", "READY", "STORE"], rows, "There are no RateLimitPolicies."))
+    Ok(add(out, ["POLICY", "PODS", "READY", "STORE"], &rows, "There are no RateLimitPolicies."))
 }
 
 async fn stores(client: &Client, namespace: Option<&str>, out: &mut String) -> Result<bool> {
@@ -104,7 +104,7 @@ async fn stores(client: &Client, namespace: Option<&str>, out: &mut String) -> R
             }
         })
         .collect();
-    Ok(add(out, ["STORE", "SIDECARS", "READY", "ACCESS"], rows, ""))
+    Ok(add(out, ["STORE", "SIDECARS", "READY", "ACCESS"], &rows, ""))
 }
 
 /// Adds which version of each policy the pods enforce. Returns whether all have answered with the same versions and working
@@ -132,7 +132,9 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
         }
     }
     if rows.len() > 1 {
-        out.push('\n');
+        if !out.is_empty() {
+            out.push('\n');
+        }
         out.push_str(&table(rows.into_iter()));
     }
     eprint!("{}", Silent(&answers));
@@ -178,7 +180,7 @@ impl Ready {
 }
 
 /// Adds rows, and below them what is not ready. Returns whether all are.
-fn add(out: &mut String, header: [&str; 4], rows: Vec<Row>, none: &str) -> bool {
+fn add(out: &mut String, header: [&str; 4], rows: &[Row], none: &str) -> bool {
     if rows.is_empty() {
         let _ = writeln!(out, "{none}");
         return true;

@@ -29,6 +29,8 @@ pub struct TopLimit {
     pub policy: String,
     /// Name of the limit.
     pub limit: String,
+    /// `Reject`, `Queue`, `Mark` or `Shadow`. The last two deny nothing.
+    pub effect: String,
     /// Number of seconds that the numbers cover.
     pub seconds: u64,
     /// Most often denied first.
@@ -98,7 +100,7 @@ pub enum CounterState {
     Unknown(String),
 }
 
-/// What one rate has left.
+/// One rate, and the number that is left.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateState {
@@ -108,6 +110,8 @@ pub struct RateState {
     pub limit: u64,
     /// Number that is left.
     pub remaining: u64,
+    /// Whether a request of cost 1 would be admitted now.
+    pub has_room: bool,
     /// Seconds until the whole limit is free again if nothing else happens; absent if only the end of requests frees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_seconds: Option<f64>,
@@ -136,6 +140,9 @@ pub struct ExplainQuestion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
+    /// The reason why the proxy refuses the request before any limit, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// All limits of the pod, in the order of its policies.
     pub limits: Vec<ExplainedLimit>,
 }
@@ -150,12 +157,12 @@ pub struct ExplainedLimit {
     pub limit: String,
     /// `Reject`, `Queue`, `Mark` or `Shadow`: what the limit does about requests that it has no room for.
     pub effect: String,
-    /// What it does about this request.
+    /// The effect on this request.
     #[serde(flatten)]
     pub result: LimitResult,
 }
 
-/// What a limit does about a request.
+/// The effect of a limit on a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase", tag = "result")]
 pub enum LimitResult {

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-pub use self::named_client::InvalidClient;
+pub use self::invalid_client::InvalidClient;
 use self::path_templates::PathTemplates;
 use crate::expression::{Expression, PreparedExpression, Value};
 use crate::jwt::JwtVerifier;
@@ -25,6 +25,7 @@ use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, Text};
 
 mod description;
+mod invalid_client;
 mod named_client;
 mod path_templates;
 #[cfg(test)]
@@ -270,13 +271,17 @@ impl KeyBuilder {
         }
     }
 
+    /// Returns the key of all requests that lack a part.
+    #[must_use]
+    pub fn shared_key(&self, secret: &KeySecret) -> u128 {
+        let mut hasher = SipHasher24::new_with_key(secret.bytes());
+        write_part(&mut hasher, MISSING, &[]);
+        hasher.finish128().as_u128()
+    }
+
     fn missing(&self, secret: &KeySecret) -> Identity {
         match self.on_missing {
-            OnMissing::Shared => {
-                let mut hasher = SipHasher24::new_with_key(secret.bytes());
-                write_part(&mut hasher, MISSING, &[]);
-                Identity::Key(hasher.finish128().as_u128())
-            }
+            OnMissing::Shared => Identity::Key(self.shared_key(secret)),
             OnMissing::Skip => Identity::Skip,
             OnMissing::Deny => Identity::Deny,
         }

@@ -68,12 +68,15 @@ func Pause(headers http.Header) time.Duration {
 	return longest
 }
 
-// Client sends requests, of which none precedes the time that the limits of an earlier one allow.
+// Client sends requests, of which none precedes the time that the limits of an earlier one allow. Those of several goroutines
+// are sent at once when that time comes, so some of them may be denied.
 type Client struct {
 	// HTTP sends the requests; http.DefaultClient if nil.
 	HTTP *http.Client
 	// Attempts is the number of tries for each request; 5 if zero.
 	Attempts int
+	// MaxWait is the longest wait before another try; five minutes if zero.
+	MaxWait time.Duration
 
 	mutex sync.Mutex
 	next  time.Time
@@ -81,7 +84,10 @@ type Client struct {
 
 // Get returns the response to a GET request, whose body the caller closes.
 func (c *Client) Get(ctx context.Context, url string) (*http.Response, error) {
-	attempts, client := c.Attempts, c.HTTP
+	attempts, maxWait, client := c.Attempts, c.MaxWait, c.HTTP
+	if maxWait == 0 {
+		maxWait = 5 * time.Minute
+	}
 	if attempts == 0 {
 		attempts = 5
 	}
@@ -109,6 +115,9 @@ func (c *Client) Get(ctx context.Context, url string) (*http.Response, error) {
 		wait, ok := RetryAfter(response.Header, time.Now())
 		if !ok {
 			return nil, fmt.Errorf("%s: %w for good", url, ErrGaveUp)
+		}
+		if wait > maxWait {
+			return nil, fmt.Errorf("%s: %w for %s", url, ErrGaveUp, wait)
 		}
 		c.notBefore(time.Now().Add(wait))
 	}

@@ -27,10 +27,14 @@ def _items(header):
         yield name, {key.strip(): value.strip() for key, value in pairs}
 
 
+def _number(text):
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
 def retry_after(headers, now=time.time):
     """Returns the seconds of Retry-After, which is a number or a date, or None without one."""
     text = (headers.get("retry-after") or "").strip()
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now())
@@ -46,18 +50,16 @@ def pause(headers):
         if state.get("r") != "0":
             continue
         rate = rates.get(name, {})
-        if "q" in rate and "w" in rate and int(rate["q"]) > 0:
-            longest = max(longest, int(rate["w"]) / int(rate["q"]))
-        else:
-            longest = max(longest, float(state.get("t", 0)))
+        quota, window = _number(rate.get("q")), _number(rate.get("w"))
+        longest = max(longest, window / quota if quota and window else _number(state.get("t")))
     return longest
 
 
 class Session:
-    """Sends requests one after the other."""
+    """Sends requests one after the other. Waits for at most `longest` seconds before another try."""
 
-    def __init__(self, attempts=5, sleep=time.sleep, clock=time.monotonic):
-        self.attempts, self.sleep, self.clock = attempts, sleep, clock
+    def __init__(self, attempts=5, longest=300.0, sleep=time.sleep, clock=time.monotonic):
+        self.attempts, self.longest, self.sleep, self.clock = attempts, longest, sleep, clock
         self.next = self.clock()
 
     def __enter__(self):
@@ -75,9 +77,12 @@ class Session:
                 # From when the answer arrived, so that nothing is lost by rounding.
                 self.next = self.clock() + pause(response.headers)
                 return response
+            response.close()
             wait = retry_after(response.headers)
             if wait is None:
                 raise GaveUp(f"{url}: denied for good")
+            if wait > self.longest:
+                raise GaveUp(f"{url}: denied for {wait:.0f} s")
             self.next = self.clock() + wait
         raise GaveUp(f"{url}: denied {self.attempts} times")
 

@@ -50,7 +50,10 @@ export function pause(headers: Headers): number {
 export class Client {
   private next = 0;
 
-  constructor(private readonly attempts = 5) {}
+  constructor(
+    private readonly attempts = 5,
+    private readonly longest = 300_000,
+  ) {}
 
   /** Returns the response to a GET request, or throws GaveUp. */
   async get(url: string, init: RequestInit = {}): Promise<Response> {
@@ -64,6 +67,7 @@ export class Client {
       await response.arrayBuffer();
       const wait = retryAfter(response.headers);
       if (wait === undefined) throw new GaveUp(`${url}: denied for good`);
+      if (wait > this.longest) throw new GaveUp(`${url}: denied for ${wait / 1000} s`);
       this.notBefore(performance.now() + wait);
     }
     throw new GaveUp(`${url}: denied ${this.attempts} times`);
@@ -76,7 +80,7 @@ export class Client {
   private async wait(): Promise<void> {
     // Timers may fire a moment early.
     for (let left = this.next - performance.now(); left > 0; left = this.next - performance.now()) {
-      await new Promise((resolve) => setTimeout(resolve, Math.ceil(left)));
+      await new Promise((resolve) => setTimeout(resolve, Math.min(Math.ceil(left), 2 ** 31 - 1)));
     }
   }
 }

@@ -27,8 +27,9 @@ impl LogSampler {
     }
 
     fn take_in(&self, second: u64) -> Option<u64> {
-        let next = |before: u64| match before >> BITS == second {
+        let next = |before: u64| match before >> BITS >= second {
             true if before & ((1 << BITS) - 1) >= PER_SECOND => None,
+            // A thread may have read the clock before the second changed.
             true => Some(before + 1),
             false => Some(second << BITS | 1),
         };

@@ -28,7 +28,7 @@ pub struct Simulation {
     clock: Clock,
 }
 
-/// What the limits did about a request.
+/// A request that was decided.
 #[derive(Debug)]
 pub struct Simulated {
     /// Whether the request was forwarded.
@@ -37,7 +37,7 @@ pub struct Simulated {
     pub limits: SmallVec<[LimitOutcome; 4]>,
 }
 
-/// What one limit did about a request.
+/// The effect of one limit on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitOutcome {
     /// Position of the policy.
@@ -48,6 +48,8 @@ pub struct LimitOutcome {
     pub rates: u16,
     /// Hash of the client's key. A limit that refuses a request without counting it has none.
     pub key: Option<u128>,
+    /// Whether the request lacks a part of the key, so that all such requests share the counter.
+    pub lacks_part: bool,
     /// Charge before the response was known.
     pub cost: u64,
     /// The decision.
@@ -98,10 +100,14 @@ impl Simulation {
         self.clock.advance_micros(at.saturating_sub(self.clock.now()));
         let snapshot = self.publisher.current();
         let matched = MatchedLimits::find(&snapshot, request, peer, None);
-        let outcome = |index: LimitIndex, key, cost, decision| LimitOutcome {
+        let outcome = |index: LimitIndex, key: Option<u128>, cost, decision| LimitOutcome {
             policy: usize::from(index.policy),
             limit: usize::from(index.limit),
             rates: index.rates,
+            lacks_part: key.is_some_and(|key| {
+                snapshot.policy(index).limits[usize::from(index.limit)]
+                    .is_shared_key(snapshot.secret(&snapshot.policies[usize::from(index.policy)]), key)
+            }),
             key,
             cost,
             decision,
@@ -122,8 +128,12 @@ impl Simulation {
             })
             .collect();
         let Decided { admission, mut held, passed, .. } =
-            decide(snapshot, matched, self.publisher.slots()).await;
+            decide(snapshot.clone(), matched, self.publisher.slots()).await;
         let (mut limits, mut is_admitted) = (enforced, false);
+        let asks_beside = !matches!(
+            admission,
+            Admission::Refused(..) | Admission::Shed(_) | Admission::Waits { .. } | Admission::TooManyLimits
+        );
         let mut deny = |index: LimitIndex, decision| {
             limits.iter_mut().for_each(|limit| limit.decision = LimitDecision::DeniedByOther);
             (usize::from(index.policy), usize::from(index.limit), decision)
@@ -151,19 +161,34 @@ impl Simulation {
             | Admission::StoreFailed { denied_by: Some(index), .. } => {
                 std::iter::once(deny(*index, LimitDecision::Denied)).collect()
             }
-            Admission::TooManyLimits => SmallVec::new(),
+            Admission::TooManyLimits => {
+                limits.iter_mut().for_each(|limit| limit.decision = LimitDecision::DeniedByOther);
+                SmallVec::new()
+            }
         };
         for (policy, limit, decision) in denials {
             match limits.iter_mut().find(|known| (known.policy, known.limit) == (policy, limit)) {
                 Some(known) => known.decision = decision,
-                None => limits.push(LimitOutcome { policy, limit, rates: 0, key: None, cost: 0, decision }),
+                None => limits.push(LimitOutcome {
+                    policy,
+                    limit,
+                    rates: 0,
+                    key: None,
+                    lacks_part: false,
+                    cost: 0,
+                    decision,
+                }),
             }
         }
         limits.extend(beside.into_iter().map(|observed| {
             let is_passed = passed.iter().any(|(index, _)| {
                 (usize::from(index.policy), usize::from(index.limit)) == (observed.policy, observed.limit)
             });
-            let decision = if is_passed { LimitDecision::Passed } else { LimitDecision::Admitted };
+            let decision = match (is_passed, asks_beside) {
+                (true, _) => LimitDecision::Passed,
+                (false, true) => LimitDecision::Admitted,
+                (false, false) => LimitDecision::DeniedByOther,
+            };
             LimitOutcome { decision, ..observed }
         }));
         if is_admitted && !held.charges.is_empty() {

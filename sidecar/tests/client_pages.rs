@@ -128,7 +128,10 @@ async fn a_look_at_a_client_counts_nothing_and_blocks_nobody() {
     let rate = |peeked: &Value| peeked["state"]["rates"][0].clone();
     let unused = peek(&sidecar, "login", acme()).await;
     let rule = "Limit login admits 2 requests per minute.";
-    assert_eq!(rate(&unused), json!({"rule": rule, "limit": 2, "remaining": 2, "resetSeconds": 0.0}));
+    assert_eq!(
+        rate(&unused),
+        json!({"rule": rule, "limit": 2, "remaining": 2, "hasRoom": true, "resetSeconds": 0.0})
+    );
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     for status in [200, 200, 429, 429] {
         assert_eq!(client.get("x-api-key: acme\r\n").await.status, status);
@@ -136,7 +139,10 @@ async fn a_look_at_a_client_counts_nothing_and_blocks_nobody() {
     // More looks than denials would begin the block.
     for _ in 0..5 {
         let peeked = peek(&sidecar, "login", acme()).await;
-        assert_eq!(rate(&peeked), json!({"rule": rule, "limit": 2, "remaining": 0, "resetSeconds": 60.0}));
+        assert_eq!(
+            rate(&peeked),
+            json!({"rule": rule, "limit": 2, "remaining": 0, "hasRoom": false, "resetSeconds": 60.0})
+        );
     }
     assert_eq!(client.get("x-api-key: acme\r\n").await.status, 429, "the third denial begins the block");
     let blocked = peek(&sidecar, "login", acme()).await;
@@ -175,7 +181,7 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
         let limits = explained["limits"].as_array().unwrap();
         limits.iter().find(|limit| limit["limit"] == name).unwrap().clone()
     };
-    let state = json!({"rates": [{"rule": "Limit counts admits 5 requests per minute.", "limit": 5, "remaining": 5, "resetSeconds": 0.0}]});
+    let state = json!({"rates": [{"rule": "Limit counts admits 5 requests per minute.", "limit": 5, "remaining": 5, "hasRoom": true, "resetSeconds": 0.0}]});
     let counts = json!({"policy": "shop/checkout", "limit": "counts", "effect": "Reject", "result": "Counts", "key": key,
         "client": "header x-api-key=acme", "cost": 1, "state": state});
     assert_eq!(of("counts"), counts);
@@ -185,7 +191,7 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
         (
             "skips",
             "DoesNotApply",
-            "the request has no header x-tenant, which is a part of the key, and onMissing is Skip",
+            "header x-tenant, a part of the key, is missing or repeated, and onMissing is Skip",
         ),
         ("refuses", "Denies", "a part of the key is missing, and onMissing is Deny"),
         ("tiers", "DoesNotApply", "the tier or plan of the client is unlimited"),

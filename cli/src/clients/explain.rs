@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use sluice_config::client_pages::{CounterState, EXPLAIN, ExplainQuestion, Explanation, LimitResult};
+use sluice_config::client_pages::{
+    CounterState, EXPLAIN, ExplainQuestion, ExplainedLimit, Explanation, LimitResult,
+};
 
 use super::lines;
 use crate::cluster::args::SidecarArgs;
@@ -99,26 +101,27 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
 
 /// Says what the limits together do about the request.
 fn verdict(explanation: &Explanation) -> String {
-    let mut unknown = false;
-    let mut denials = Vec::new();
-    for limit in &explanation.limits {
-        let denies = match &limit.result {
-            LimitResult::DoesNotApply { .. } => false,
-            LimitResult::Denies { .. } => true,
+    if let Some(refused) = &explanation.refused {
+        return format!("The request would be refused before any limit: {refused}");
+    }
+    let (mut is_unknown, mut denials) = (false, Vec::new());
+    let enforced = |limit: &&ExplainedLimit| matches!(limit.effect.as_str(), "Reject" | "Queue");
+    for limit in explanation.limits.iter().filter(enforced) {
+        let name = format!("{} {}", limit.policy, limit.limit);
+        match &limit.result {
+            LimitResult::DoesNotApply { .. } => {}
+            LimitResult::Denies { .. } => denials.push(name),
             LimitResult::Counts { cost, state: CounterState::Rates(rates), .. } => {
-                rates.iter().any(|rate| rate.blocked_seconds.is_some() || rate.remaining < *cost)
+                if rates.iter().any(|rate| !rate.has_room || *cost > 1 && rate.remaining < *cost) {
+                    let waits =
+                        if limit.effect == "Queue" { ", unless it can wait in the queue" } else { "" };
+                    denials.push(name + waits);
+                }
             }
-            LimitResult::Counts { state: CounterState::Unknown(_), .. } => {
-                unknown |= matches!(limit.effect.as_str(), "Reject" | "Queue");
-                false
-            }
-        };
-        if denies && matches!(limit.effect.as_str(), "Reject" | "Queue") {
-            let waits = if limit.effect == "Queue" { ", unless it can wait in the queue" } else { "" };
-            denials.push(format!("{} {}{waits}", limit.policy, limit.limit));
+            LimitResult::Counts { state: CounterState::Unknown(_), .. } => is_unknown = true,
         }
     }
-    match (&denials[..], unknown) {
+    match (&denials[..], is_unknown) {
         ([], false) => "The request would be admitted.".to_owned(),
         ([], true) => "Not all counters are known, so the request may be admitted or denied.".to_owned(),
         (denials, _) => format!("The request would be denied by {}.", denials.join(" and ")),

@@ -29,8 +29,9 @@ fn lines(state: &CounterState) -> Vec<String> {
 
 /// Writes a time as Kubernetes does, with its two largest units: `1h5m`, `12s`, `300ms`.
 pub(crate) fn seconds(seconds: f64) -> String {
-    if seconds < 1.0 {
-        return format!("{}ms", (seconds * 1000.0).ceil());
+    let millis = (seconds * 1000.0).ceil();
+    if millis < 1000.0 {
+        return format!("{millis}ms");
     }
     let whole = seconds.ceil() as u64;
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
@@ -52,6 +53,7 @@ mod tests {
     fn times_have_their_two_largest_units() {
         let cases = [
             (0.2, "200ms"),
+            (0.9995, "1s"),
             (1.0, "1s"),
             (59.1, "1m"),
             (61.0, "1m1s"),

@@ -20,11 +20,11 @@ pub(crate) struct PeekArgs {
     policy: String,
     /// Limit of the policy
     limit: String,
-    /// Values of the parts of the client's key, in the order of the policy
+    /// Values of the parts of the client's key, in the order of the policy; after -- if one begins with a hyphen
     #[arg(value_name = "VALUE")]
     values: Vec<String>,
     /// Hash of the client's key, as sluice top prints it, instead of the values
-    #[arg(long, value_name = "KEY", conflicts_with = "values")]
+    #[arg(long, value_name = "KEY", conflicts_with = "values", allow_hyphen_values = true)]
     key: Option<String>,
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
@@ -44,9 +44,7 @@ pub(crate) async fn peek(mut args: PeekArgs) -> Result<()> {
         (Sidecars::Pods(pods, _), false) => {
             format!("{}/{}", pods.namespace().unwrap_or("default"), args.policy)
         }
-        (Sidecars::Address(_), false) => {
-            format!("{}/{}", args.sidecars.cluster.namespace.as_deref().unwrap_or("default"), args.policy)
-        }
+        (Sidecars::Address(_), false) => args.policy.clone(),
     };
     let client = match args.key {
         Some(hash) => NamedClient::Hash(hash),

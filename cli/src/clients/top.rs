@@ -56,14 +56,14 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
                 limit.clients.iter().map(|client| {
                     let denied = match client.error {
                         0 => client.denied.to_string(),
-                        error => format!("{}-{}", client.denied - error, client.denied),
+                        error => format!("{}-{}", client.denied.saturating_sub(error), client.denied),
                     };
                     let since = super::seconds(limit.seconds as f64);
-                    [&limit.policy, &limit.limit, &denied, &since, &client.client, &client.key]
+                    [&limit.policy, &limit.limit, &limit.effect, &denied, &since, &client.client, &client.key]
                         .map(String::clone)
                 })
             });
-            let header = ["POLICY", "LIMIT", "DENIED", "IN", "CLIENT", "KEY"].map(str::to_owned);
+            let header = ["POLICY", "LIMIT", "EFFECT", "DENIED", "IN", "CLIENT", "KEY"].map(str::to_owned);
             print(&table(std::iter::once(header).chain(rows)))
         }
     }
@@ -86,8 +86,8 @@ fn merge(tops: Vec<Top>) -> Top {
         for client in limit.clients.drain(..) {
             match clients.get_mut(&client.key) {
                 Some(known) => {
-                    known.denied += client.denied;
-                    known.error += client.error;
+                    known.denied = known.denied.saturating_add(client.denied);
+                    known.error = known.error.saturating_add(client.error);
                 }
                 None => {
                     clients.insert(client.key.clone(), client);
@@ -113,7 +113,13 @@ mod tests {
             error,
         };
         let clients = clients.iter().map(client).collect();
-        let limit = TopLimit { policy: "shop/a".into(), limit: limit.into(), seconds: 9, clients };
+        let limit = TopLimit {
+            policy: "shop/a".into(),
+            limit: limit.into(),
+            effect: "Reject".into(),
+            seconds: 9,
+            clients,
+        };
         Top { limits: vec![limit] }
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Context as _;
 use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -34,13 +34,13 @@ pub(crate) struct SidecarArgs {
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "address")]
     pub(crate) selector: Option<String>,
     /// Ask this debug port and no cluster, such as that of sluice run --debug
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub(crate) address: Option<SocketAddr>,
 }
 
 impl ClusterArgs {
     /// Connects, and returns the namespace that the user means.
-    pub(crate) async fn connect(&self) -> Result<(Client, String)> {
+    pub(crate) async fn connect(&self) -> anyhow::Result<(Client, String)> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {
             Some(file) => {
@@ -56,4 +56,12 @@ impl ClusterArgs {
         let client = Client::try_from(config).context("cannot connect to the cluster")?;
         Ok((client, namespace))
     }
+}
+
+/// Reads the address of a debug port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let text = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let text =
+        text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+    text.parse().map_err(|_| "write IP:PORT, such as 127.0.0.1:8793".to_owned())
 }

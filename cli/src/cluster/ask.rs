@@ -87,9 +87,11 @@ async fn exchange<A: DeserializeOwned>(
     let body = body.map_err(|error| anyhow!("the answer is not whole: {error}"))?.to_bytes();
     match status {
         StatusCode::OK => serde_json::from_slice(&body)
-            .context("cannot read the answer: sluice and the sidecar may be of different versions"),
+            .context("cannot read the answer: this is no debug port, or that of another version of Sluice"),
         StatusCode::BAD_REQUEST => bail!("{}", String::from_utf8_lossy(&body).trim_end()),
-        StatusCode::NOT_FOUND => bail!("the sidecar has no page {path}: restart the pod to update it"),
+        StatusCode::NOT_FOUND => bail!(
+            "no page {path}: this is no debug port (sluice run has it with --debug), or the pod must be restarted to update it"
+        ),
         status => bail!("the sidecar answered {status}"),
     }
 }

@@ -15,6 +15,7 @@ use sluice_crds::SIDECAR_CONTAINER;
 
 use super::args::SidecarArgs;
 use super::ask::{ask_address, ask_pod};
+use crate::output::printable;
 
 /// Number of pods that are asked at the same time.
 const MAX_CONCURRENT: usize = 16;
@@ -22,7 +23,7 @@ const MAX_CONCURRENT: usize = 16;
 /// The sidecars that a command asks.
 pub(crate) enum Sidecars {
     /// Those of pods, by their names.
-    Pods(Api<Pod>, Vec<String>),
+    Pods(Box<Api<Pod>>, Vec<String>),
     /// The one with this debug port.
     Address(SocketAddr),
 }
@@ -44,7 +45,7 @@ impl Sidecars {
         let pods = Api::<Pod>::namespaced(client, &namespace);
         if let Some(name) = &args.pod {
             let name = name.strip_prefix("pod/").unwrap_or(name);
-            return Ok(Self::Pods(pods, vec![name.to_owned()]));
+            return Ok(Self::Pods(Box::new(pods), vec![name.to_owned()]));
         }
         let mut params = ListParams::default();
         if let Some(selector) = &args.selector {
@@ -62,7 +63,7 @@ impl Sidecars {
                  sluice.dev/injection=enabled, and its pods from their next start on; -n names another namespace"
             );
         }
-        Ok(Self::Pods(pods, names))
+        Ok(Self::Pods(Box::new(pods), names))
     }
 
     /// Asks all sidecars, several at a time, and returns the answers in the order of the names.
@@ -94,7 +95,7 @@ impl<T> Display for Silent<'_, T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for answer in self.0 {
             if let Err(error) = &answer.result {
-                writeln!(f, "{}: {error:#}", answer.source)?;
+                writeln!(f, "{}: {}", answer.source, printable(&format!("{error:#}")))?;
             }
         }
         Ok(())

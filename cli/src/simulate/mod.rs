@@ -114,8 +114,10 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
 
 /// Shows progress on a terminal.
 fn progress(bytes: u64) -> ProgressBar {
-    let bar = if bytes == 0 { ProgressBar::hidden() } else { ProgressBar::new(bytes) };
-    bar.set_draw_target(ProgressDrawTarget::stderr());
+    if bytes == 0 {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
     let template = "{wide_bar} {bytes}/{total_bytes}, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);

@@ -1,4 +1,4 @@
-//! What a limit did to whom.
+//! The effect of a limit, and on whom.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::series::Series;
 /// Number of clients of a limit that are told apart.
 const MAX_CLIENTS: usize = 200_000;
 
-/// What a limit did.
+/// The effect of a limit.
 #[derive(Debug)]
 pub(super) struct LimitTally {
     /// `NAMESPACE/NAME` of the policy.
@@ -29,13 +29,17 @@ pub(super) struct LimitTally {
     pub(super) waited: u64,
     pub(super) series: Series,
     pub(super) clients: HashMap<u128, ClientTally>,
+    /// Requests that a tier or a missing part of the key denied, without a client.
+    pub(super) refused: u64,
+    /// Requests that lack a part of the key, and share one counter.
+    pub(super) lacking: u64,
     /// Requests of further clients.
     pub(super) others: u64,
     /// Whether the demand of clients tells what they need.
     has_demand: bool,
 }
 
-/// What a limit did to a client.
+/// The effect of a limit on one client.
 #[derive(Debug)]
 pub(super) struct ClientTally {
     /// The client in words, if it was denied.
@@ -65,7 +69,7 @@ impl LimitTally {
             | Algorithm::Block { .. } => false,
         };
         Self {
-            policy: format!("{}/{}", policy.namespace, policy.name),
+            policy: policy.qualified_name(),
             limit: limit.name.clone(),
             effect: match (limit.mode, &limit.mark, &limit.queue) {
                 (Mode::Shadow, _, _) => "Shadow",
@@ -81,6 +85,8 @@ impl LimitTally {
             waited: 0,
             series: Series::new(begin),
             clients: HashMap::new(),
+            refused: 0,
+            lacking: 0,
             others: 0,
         }
     }
@@ -98,7 +104,11 @@ impl LimitTally {
         self.matched += 1;
         self.denied += u64::from(is_denied);
         self.series.add(now, is_denied);
-        let Some(key) = outcome.key else { return };
+        self.lacking += u64::from(outcome.lacks_part);
+        let Some(key) = outcome.key else {
+            self.refused += 1;
+            return;
+        };
         let is_full = self.clients.len() >= MAX_CLIENTS;
         if is_full && !self.clients.contains_key(&key) {
             self.others += 1;
@@ -110,7 +120,7 @@ impl LimitTally {
             ClientTally { name: String::new(), requests: 0, denied: 0, between: (now, now), demands }
         });
         client.requests += 1;
-        if outcome.rates == 0 {
+        if outcome.rates == 0 && !outcome.lacks_part {
             client.demands.iter_mut().for_each(|demand| demand.add(now, outcome.cost));
         }
         if is_denied {

@@ -66,8 +66,8 @@ async fn who_is_limited_what_a_client_has_left_and_what_a_request_would_meet() {
 
     let top = ask(debug, &["top"]).await;
     let row = top.lines().nth(1).unwrap();
-    assert!(top.starts_with("POLICY LIMIT DENIED IN CLIENT KEY\n"), "{top}");
-    assert!(row.starts_with("shop/checkout per-customer 3 "), "{top}");
+    assert!(top.starts_with("POLICY LIMIT EFFECT DENIED IN CLIENT KEY\n"), "{top}");
+    assert!(row.starts_with("shop/checkout per-customer Reject 3 "), "{top}");
     assert!(row.contains(" header x-customer=acme, method=hidden "), "{top}");
     assert_eq!(
         ask(debug, &["top", "--limit", "admin"]).await,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
+use super::invalid_client::InvalidClient;
 use super::{
     COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, KeyBuilder, KeySource, METHOD,
     PATH, PATH_TEMPLATE, QUERY, write_part,
@@ -13,25 +14,6 @@ use super::{
 use crate::key_secret::KeySecret;
 use crate::path::{Readings, folded};
 use crate::request::{RequestAttributes, host_of};
-
-/// No client has these values of the parts of a key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidClient {
-    /// The key has another number of parts.
-    #[error("the key of the limit has {parts}")]
-    Parts {
-        /// The parts in words, and what to do.
-        parts: String,
-    },
-    /// A value cannot be that of its part.
-    #[error("{part}: {reason}")]
-    Value {
-        /// The part in words.
-        part: String,
-        /// What is wrong.
-        reason: &'static str,
-    },
-}
 
 impl KeyBuilder {
     /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.
@@ -229,7 +211,7 @@ mod tests {
         assert_eq!(refusal(&[header()], &[""]), "header a: the value is empty");
         assert_eq!(refusal(&[ip], &["acme"]), "clientIP: not an IP address, or a network of addresses");
         let neither = "pathTemplate: neither a template of the key nor a path that matches one";
-        assert_eq!(refusal(&[template.clone()], &["/b/1"]), neither);
+        assert_eq!(refusal(std::slice::from_ref(&template), &["/b/1"]), neither);
         assert_eq!(refusal(&[template], &["7"]), neither);
     }
 }

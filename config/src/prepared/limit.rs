@@ -269,6 +269,12 @@ impl PreparedLimit {
         Some(self.conditions.get(position?)?.path.as_ref()?.pattern.text())
     }
 
+    /// Reports whether a key is that of all requests that lack a part of it.
+    #[must_use]
+    pub fn is_shared_key(&self, secret: &KeySecret, key: u128) -> bool {
+        self.key.shared_key(secret) == key
+    }
+
     /// Names the part of the key that a request lacks.
     #[must_use]
     pub(super) fn missing_part(

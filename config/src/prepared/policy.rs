@@ -105,6 +105,12 @@ impl PreparedPolicy {
         })
     }
 
+    /// Returns `NAMESPACE/NAME`.
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Returns the names of the limits with nearly as many keys as they may have.
     #[must_use]
     pub fn nearly_full(&self) -> Vec<String> {
@@ -176,15 +182,15 @@ impl PreparedPolicy {
         &self,
         limit: &PreparedLimit,
         request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
         secret: &KeySecret,
     ) -> Result<Identified, String> {
         let config = self.client_address.as_ref();
         let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
-        let path = request.path_readings();
-        apply(limit, request, &path, secret, || address).map_err(|reason| match reason {
+        apply(limit, request, path, secret, || address).map_err(|reason| match reason {
             NotApplied::KeyMissing => {
-                let part = limit.missing_part(request, &path, address);
-                format!("the request has no {part}, which is a part of the key, and onMissing is Skip")
+                let part = limit.missing_part(request, path, address);
+                format!("{part}, a part of the key, is missing or repeated, and onMissing is Skip")
             }
             reason => reason.to_string(),
         })

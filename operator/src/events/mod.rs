@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::Event;
 use tokio::sync::mpsc;
 
-/// Number of events that wait to be sent. Further ones are lost: they must neither delay the operator nor fill its memory.
+/// Number of events of one kind that wait to be sent. Further ones are lost: they must neither delay the operator nor fill its memory.
 const MAX_WAITING: usize = 256;
 /// Longest note that the API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;

@@ -15,6 +15,11 @@ pub const ANNOTATION_IGNORED: &str = "AnnotationIgnored";
 #[must_use]
 pub fn event(pod: &ObjectMeta, namespace: &str, reason: &str, problem: &str) -> Option<Reported> {
     let owner = pod.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    // Nothing has validated the pod yet.
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if owner.name.is_empty() || owner.name.starts_with('.') || !owner.name.chars().all(is_name) {
+        return None;
+    }
     let object = reference(owner, namespace);
     let regarding = match (owner.kind.as_str(), owner.api_version.as_str()) {
         ("ReplicaSet", "apps/v1") => Regarding::ControllerOf(object),
@@ -75,6 +80,11 @@ mod tests {
             );
         }
         assert_eq!(regarding(&ObjectMeta::default()), None);
+        for name in ["", "..", "../../secrets/a", "a?watch=true", "a%2fb"] {
+            let mut hostile = pod("ReplicaSet", "apps/v1", Some(true));
+            hostile.owner_references.as_mut().unwrap()[0].name = name.into();
+            assert_eq!(regarding(&hostile), None, "{name}");
+        }
         assert_eq!(regarding(&pod("StatefulSet", "apps/v1", None)), None);
     }
 }

@@ -32,14 +32,14 @@ pub async fn publish(client: Client, instance: &str, mut waiting: Waiting) {
             continue;
         }
         match tokio::time::timeout(TIMEOUT, send(&client, &recorder, &reported)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => sent.remember(&reported, Instant::now()),
             Ok(Err(error)) => tracing::warn!("an event could not be written: {error}"),
             Err(_) => tracing::warn!("an event could not be written: the API server does not respond"),
         }
         tokio::time::sleep(PAUSE).await;
     }
     // Whoever reports events lives as long as the process.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn send(client: &Client, recorder: &Recorder, reported: &Reported) -> kube::Result<()> {
@@ -62,22 +62,28 @@ async fn controller(client: &Client, replica_set: &ObjectReference) -> kube::Res
 
 /// The events that were sent in the last time.
 #[derive(Default)]
-struct Sent(HashMap<(Option<String>, String, Option<String>), Instant>);
+struct Sent(HashMap<SentKey, Instant>);
+
+/// The object, the reason and the note of an event.
+type SentKey = (Option<String>, String, Option<String>);
 
 impl Sent {
-    /// Reports whether an event was sent a short time ago, and remembers it.
+    /// Reports whether an event was sent a short time ago.
     fn is_repeated(&mut self, reported: &Reported, now: Instant) -> bool {
         self.0.retain(|_, sent| now < *sent + REPEAT_AFTER);
-        let (Regarding::Object(object) | Regarding::ControllerOf(object)) = &reported.regarding;
-        let key = (object.uid.clone(), reported.event.reason.clone(), reported.event.note.clone());
-        if self.0.contains_key(&key) {
-            return true;
-        }
-        if self.0.len() < MAX_REMEMBERED {
-            self.0.insert(key, now);
-        }
-        false
+        self.0.contains_key(&key(reported))
     }
+
+    fn remember(&mut self, reported: &Reported, now: Instant) {
+        if self.0.len() < MAX_REMEMBERED {
+            self.0.insert(key(reported), now);
+        }
+    }
+}
+
+fn key(Reported { regarding, event }: &Reported) -> SentKey {
+    let (Regarding::Object(object) | Regarding::ControllerOf(object)) = regarding;
+    (object.uid.clone(), event.reason.clone(), event.note.clone())
 }
 
 #[cfg(test)]
@@ -102,7 +108,12 @@ mod tests {
             },
         };
         let mut sent = Sent::default();
-        let mut is_repeated = |uid: &str, note: &str| sent.is_repeated(&reported(uid, note), Instant::now());
+        let mut is_repeated = |uid: &str, note: &str| {
+            let (reported, now) = (reported(uid, note), Instant::now());
+            let is_repeated = sent.is_repeated(&reported, now);
+            sent.remember(&reported, now);
+            is_repeated
+        };
         assert!(!is_repeated("1", "a"));
         assert!(is_repeated("1", "a"));
         assert!(!is_repeated("2", "a") && !is_repeated("1", "b"));

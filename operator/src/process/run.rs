@@ -79,11 +79,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         quotas: Some((args.quotas.clone(), client.clone())),
         stores: Some(default_store::rules(&args)),
     };
-    let (events, waiting) = Events::channel();
-    let webhook =
-        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
-            admission::router(inject_config, reviewer, metrics.clone(), events.clone()).into_make_service(),
-        );
+    // Of their own, so that pods cannot displace the events of policies.
+    let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
+    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
+        .handle(handle.clone())
+        .serve(admission::router(inject_config, reviewer, metrics.clone(), pod_events).into_make_service());
     let admin = axum_server::bind(args.admin_listen)
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
@@ -103,15 +103,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         leadership: leadership.clone(),
     };
     let outcome = tokio::select! {
-        outcome = leader.lead() => outcome,
-        () = serve_admission(&args, &client, &certificates, &readiness) => Ok(()),
-        () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
-        ended = servers.join_next() => match ended {
-            Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
-            _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
-        },
-        () = stop_signal() => Ok(()),
-    };
+            outcome = leader.lead() => outcome,
+            () = serve_admission(&args, &client, &certificates, &readiness) => Ok(()),
+            () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
+    () = publish(client.clone(), &args.pod_name, waiting_of_pods) => Ok(()),
+            ended = servers.join_next() => match ended {
+                Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
+                _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
+            },
+            () = stop_signal() => Ok(()),
+        };
     readiness.set(false);
     // Without the lease, another replica may be the leader already, so nothing is finished.
     handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));

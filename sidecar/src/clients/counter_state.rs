@@ -19,7 +19,7 @@ pub(super) async fn read(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -
         Ok(Some(decisions)) => decisions,
         Ok(None) => {
             let reason =
-                "each pod counts the limit by itself, and a look at the counter could block the client";
+                "each pod counts the limit by itself, and a look at the counter could count as a denial";
             return CounterState::Unknown(reason.to_owned());
         }
         Err(error) => return CounterState::Unknown(format!("the store did not answer: {error}")),
@@ -30,6 +30,7 @@ pub(super) async fn read(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -
         rule: rule.trim_end().to_owned(),
         limit: decision.limit,
         remaining: decision.remaining,
+        has_room: decision.admitted && blocked_seconds.is_none(),
         reset_seconds: rates.names.has_reset.then(|| seconds(decision.reset)),
         blocked_seconds,
     };

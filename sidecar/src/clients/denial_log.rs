@@ -30,20 +30,20 @@ impl DenialLog {
         let policy = snapshot.policy(index);
         let limit = &policy.limits[usize::from(index.limit)].name;
         let outcome = match snapshot.limit(index).effect {
-            Effect::Deny => "denied",
-            Effect::Mark(_) => "marked",
-            Effect::Observe => "would be denied",
+            Effect::Deny => "a request was denied",
+            Effect::Mark(_) => "a request was marked",
+            Effect::Observe => "a request would have been denied",
         };
         let (client, path) = describe();
         tracing::info!(
-            policy = format!("{}/{}", policy.namespace, policy.name),
+            policy = policy.qualified_name(),
             limit,
             client,
             %key,
             path,
             trace = trace_id(headers),
             left_out,
-            "a request was {outcome}"
+            "{outcome}"
         );
     }
 }

@@ -5,13 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use bytes::Bytes;
 use futures::future::join_all;
 use http::Request;
+use http::header::HOST;
 use http_body_util::Empty;
 use sluice_config::client_pages::{CounterState, ExplainQuestion, ExplainedLimit, Explanation, LimitResult};
+use sluice_config::path;
 use sluice_config::prepared::{Identified, Refusal};
-use sluice_store::KeyHash;
+use sluice_store::{KeyHash, MAX_COUNTERS};
 
-use super::{counter_state, policy_name};
+use super::counter_state;
 use crate::config::snapshot::Snapshot;
+use crate::inbound::protocol::Protocol;
+use crate::inbound::validate::{InvalidRequest, validate};
 use crate::limit::active::{ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
 use crate::limit::matching::attributes;
@@ -27,6 +31,9 @@ fn request(question: &ExplainQuestion) -> Result<(Request<Empty<Bytes>>, IpAddr)
         ));
     }
     let mut request = Request::builder().method(method.as_str()).uri(target.as_str());
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request = request.header(HOST, "localhost");
+    }
     for (name, value) in headers {
         request = request.header(name, value);
     }
@@ -37,32 +44,47 @@ fn request(question: &ExplainQuestion) -> Result<(Request<Empty<Bytes>>, IpAddr)
 
 /// Explains what the limits of a snapshot do about a request.
 pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> Result<Explanation, String> {
-    let (request, peer) = request(question)?;
-    let mut read = 0;
-    let limits = (0..).zip(&*snapshot.policies).flat_map(|(p, policy)| {
-        (0..).zip(&policy.limits).map(move |(l, _)| (policy, LimitIndex { policy: p, limit: l, rates: 0 }))
-    });
-    let limits = limits.map(|(policy, index)| {
-        let attributes = attributes(&request, peer, None);
-        let position = usize::from(index.limit);
-        let prepared = &policy.prepared.limits[position];
-        let identified = policy.prepared.explain(prepared, &attributes, snapshot.secret(policy));
-        let client = || policy.prepared.describe_client(position, &attributes);
-        let counted = identified.map(|identified| match identified {
-            Identified::Counted { key, rates, cost } => {
-                read += 1;
-                let rates = if snapshot.limit(index).is_boosted() { 1 } else { rates };
-                Ok((LimitIndex { rates, ..index }, KeyHash(key), cost, client(), read <= MAX_READ))
-            }
-            Identified::Refused(Refusal::KeyMissing) => {
-                Err("a part of the key is missing, and onMissing is Deny")
-            }
-            Identified::Refused(Refusal::Tier) => Err("the tier or plan of the client admits nothing"),
-        });
-        explained(snapshot, policy, index, counted)
-    });
-    let limits: Vec<_> = limits.collect();
-    Ok(Explanation { limits: join_all(limits).await })
+    let (mut request, peer) = request(question)?;
+    let refused = match validate(&mut request, Protocol::Http1, false) {
+        Err(invalid) => Some(invalid.detail()),
+        Ok(()) if snapshot.denies_all => Some("The sidecar has no policies yet."),
+        Ok(()) if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) => {
+            Some(InvalidRequest::AmbiguousPath.detail())
+        }
+        Ok(()) => None,
+    };
+    if let Some(refused) = refused {
+        return Ok(Explanation { refused: Some(refused.to_owned()), limits: Vec::new() });
+    }
+    let attributes = attributes(&request, peer, None);
+    let readings = attributes.path_readings();
+    let (mut read, mut enforced) = (0, 0);
+    let mut limits = Vec::new();
+    for (p, policy) in (0..).zip(&*snapshot.policies) {
+        let secret = snapshot.secret(policy);
+        for (l, prepared) in (0..).zip(&policy.prepared.limits) {
+            let index = LimitIndex { policy: p, limit: l, rates: 0 };
+            let identified = policy.prepared.explain(prepared, &attributes, &readings, secret);
+            let counted = identified.map(|identified| match identified {
+                Identified::Counted { key, rates, cost } => {
+                    let active = snapshot.limit(index);
+                    enforced +=
+                        usize::from(matches!(active.effect, Effect::Deny) && active.adaptive.is_none());
+                    read += 1;
+                    let index = LimitIndex { rates: if active.is_boosted() { 1 } else { rates }, ..index };
+                    let client = policy.prepared.describe_client(usize::from(l), &attributes);
+                    Ok((index, KeyHash(key), cost, client, read <= MAX_READ))
+                }
+                Identified::Refused(Refusal::KeyMissing) => {
+                    Err("a part of the key is missing, and onMissing is Deny")
+                }
+                Identified::Refused(Refusal::Tier) => Err("the tier or plan of the client admits nothing"),
+            });
+            limits.push(explained(snapshot, policy, index, counted));
+        }
+    }
+    let too_many = (enforced > MAX_COUNTERS).then(|| InvalidRequest::TooManyLimits.detail().to_owned());
+    Ok(Explanation { refused: too_many, limits: join_all(limits).await })
 }
 
 /// A limit that counts the request: its rates, the client, the cost, the client in words, and whether its counter is read.
@@ -93,16 +115,6 @@ async fn explained(
             },
         },
     };
-    let effect = match snapshot.limit(index).effect {
-        Effect::Deny if prepared.queue.is_some() => "Queue",
-        Effect::Deny => "Reject",
-        Effect::Mark(_) => "Mark",
-        Effect::Observe => "Shadow",
-    };
-    ExplainedLimit {
-        policy: policy_name(policy),
-        limit: prepared.name.clone(),
-        effect: effect.to_owned(),
-        result,
-    }
+    let effect = snapshot.limit(index).effect_name().to_owned();
+    ExplainedLimit { policy: policy.prepared.qualified_name(), limit: prepared.name.clone(), effect, result }
 }

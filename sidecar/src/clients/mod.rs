@@ -21,7 +21,6 @@ use serde::de::DeserializeOwned;
 use sluice_config::client_pages;
 
 use crate::config::snapshot::Snapshot;
-use crate::limit::active::ActivePolicy;
 
 /// A page of the debug port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,9 +73,4 @@ fn parse<T: DeserializeOwned>(question: &[u8]) -> Result<T, String> {
 fn json(page: &impl Serialize) -> String {
     // Plain data always serializes.
     serde_json::to_string_pretty(page).unwrap_or_default() + "\n"
-}
-
-/// Returns `NAMESPACE/NAME`.
-fn policy_name(policy: &ActivePolicy) -> String {
-    format!("{}/{}", policy.prepared.namespace, policy.prepared.name)
 }

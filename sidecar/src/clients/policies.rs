@@ -3,14 +3,13 @@
 use sluice_config::client_pages::{PoliciesInForce, PolicyInForce};
 use sluice_store::StoreHealth;
 
-use super::policy_name;
 use crate::config::snapshot::Snapshot;
 use crate::limit::index::LimitIndex;
 
 /// Returns the policies of a snapshot, with the health of their stores.
 pub(super) fn policies(snapshot: &Snapshot) -> PoliciesInForce {
     let policies = (0..).zip(&*snapshot.policies).map(|(p, policy)| PolicyInForce {
-        policy: policy_name(policy),
+        policy: policy.prepared.qualified_name(),
         hash: policy.prepared.hash.to_string(),
         store: policy.prepared.store.clone(),
         health: match snapshot.limiter(LimitIndex { policy: p, limit: 0, rates: 0 }).health() {

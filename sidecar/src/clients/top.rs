@@ -3,7 +3,6 @@
 use sluice_config::client_pages::{Top, TopClient, TopLimit};
 use sluice_store::KeyHash;
 
-use super::policy_name;
 use crate::config::snapshot::Snapshot;
 
 /// Returns the clients that the limits of a snapshot deny most often.
@@ -20,8 +19,9 @@ pub(super) fn top(snapshot: &Snapshot) -> Top {
             });
             let clients: Vec<_> = clients.collect();
             (!clients.is_empty()).then(|| TopLimit {
-                policy: policy_name(policy),
+                policy: policy.prepared.qualified_name(),
                 limit: prepared.name.clone(),
+                effect: limit.effect_name().to_owned(),
                 seconds: top.since.as_secs(),
                 clients,
             })

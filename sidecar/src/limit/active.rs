@@ -196,6 +196,16 @@ impl ActiveLimit {
         }
     }
 
+    /// Names the effect on a request for which the limit has no room.
+    pub(crate) fn effect_name(&self) -> &'static str {
+        match self.effect {
+            Effect::Deny if self.queue.is_some() => "Queue",
+            Effect::Deny => "Reject",
+            Effect::Mark(_) => "Mark",
+            Effect::Observe => "Shadow",
+        }
+    }
+
     /// Counts a denial by a limit that denies nothing.
     pub(crate) fn count_passed_denial(&self) {
         match &self.effect {

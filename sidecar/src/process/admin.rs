@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
@@ -118,7 +118,10 @@ impl Admin {
             }
             match Limited::new(request.into_body(), MAX_QUESTION).collect().await {
                 Ok(body) => question = body.to_bytes(),
-                Err(_) => return text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n"),
+                Err(error) if error.is::<LengthLimitError>() => {
+                    return text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n");
+                }
+                Err(_) => return text(StatusCode::BAD_REQUEST, "the question broke off\n"),
             }
         } else if !is_get {
             return method_not_allowed("GET, HEAD");

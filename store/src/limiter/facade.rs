@@ -118,24 +118,28 @@ impl Limiter {
     }
 
     /// Reads the rates of a counter for an operator. Unlike a check without a cost, it never counts as a denial. Returns `None`
-    /// if only this process counts the limit, and the limit blocks clients.
+    /// if only this process counts the limit, and the limit counts denials or blocks clients.
     ///
     /// # Errors
     /// The store did not answer.
     pub async fn peek(&self, limit: &Arc<LimitPlan>, key: KeyHash) -> Result<Option<Decisions>, StoreError> {
         let rates = &limit.spec.rates;
         if limit.consistency.is_local() {
-            if rates.iter().any(Rate::counts_only_own_denials) {
+            if rates.iter().any(|rate| rate.counts_only_own_denials() || rate.count_denied) {
                 return Ok(None);
             }
             let peek = PlannedCounter { limit: limit.clone(), key, cost: 0 };
             return Ok(Some(self.check(&[peek]).await?.response.decisions));
         }
-        // The denial by one rate must not count in another, which may block the client.
+        // The denial by one rate must not count in another, which may block the client, nor in itself.
         let mut decisions = Decisions::new();
-        for spec in &limit.single_rate_specs {
-            let response = self.check_in_store(Counter { limit: spec.clone(), key, cost: 0 }).await?;
-            decisions.extend(response.decisions);
+        for rate in rates {
+            let spec = Arc::new(limit.spec.with_rate(Rate { count_denied: false, ..*rate }));
+            let counter = Counter { limit: spec, key, cost: 0 };
+            decisions.extend(match &self.0 {
+                Kind::Memory(store) => store.peek(&counter),
+                Kind::Redis(_) | Kind::Unconfigured(_) => self.check_in_store(counter).await?.decisions,
+            });
         }
         Ok(Some(decisions))
     }

@@ -187,7 +187,7 @@ impl Model {
 }
 
 impl MemoryStore {
-    fn peek(&self, limit: &LimitSpec, key: KeyHash) -> Option<Records> {
+    fn stored_records(&self, limit: &LimitSpec, key: KeyHash) -> Option<Records> {
         let id = limit.prepared.id(key.0);
         self.lock(shard_of(id)).peek(id)
     }
@@ -292,7 +292,7 @@ proptest! {
             let mut removed = Vec::new();
             for ((scope, key), records) in &model.counters {
                 let limit = &limits[scope.strip_prefix("ns/p/").unwrap().parse::<usize>().unwrap()][0];
-                match store.peek(limit, KeyHash(*key)) {
+                match store.stored_records(limit, KeyHash(*key)) {
                     Some(stored) => prop_assert_eq!(sorted(&stored), sorted(records), "{} {}", scope, key),
                     None => {
                         prop_assert!(records.iter().all(|record| record.expires_at() <= now / 1000));

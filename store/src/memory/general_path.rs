@@ -11,7 +11,7 @@ use super::key_registries::usage;
 use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
-use crate::check::{CheckResponse, Counter, Records, Settlement, decide_as, settle};
+use crate::check::{CheckResponse, Counter, Decisions, Records, Settlement, decide_as, settle};
 use crate::key_usage::KeyUsages;
 
 /// Locked shards with their numbers.
@@ -69,6 +69,21 @@ impl MemoryStore {
             }
         }
         Some((decision, self.registries.replace(limit, before, after, now)))
+    }
+
+    /// Returns the decisions about a counter without changing or creating it.
+    pub(super) fn peek_at(&self, counter: &Counter, now: u64) -> Decisions {
+        let id = counter.limit.prepared.id(counter.key.0);
+        let mut shard = self.lock(shard_of(id));
+        let (records, stored) = shard.take(id, &counter.limit);
+        let mut copy = records.clone();
+        copy.extend(stored.others().iter().cloned());
+        let response =
+            decide_as(std::slice::from_ref(counter), std::slice::from_mut(&mut copy), now, false, &[false]);
+        if stored.exists {
+            shard.put(id, &counter.limit, records, stored, now);
+        }
+        response.decisions
     }
 
     /// Charges a check, whether or not there is room.

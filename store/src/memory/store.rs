@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Settlement};
+use crate::check::{CheckResponse, Counter, Decisions, Settlement};
 use crate::clock::Clock;
 
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
@@ -49,6 +49,12 @@ impl MemoryStore {
             foreign_sweeps: AtomicUsize::new(0),
             clock,
         }
+    }
+
+    /// Returns the decisions about a counter now, without changing or creating it.
+    #[must_use]
+    pub fn peek(&self, counter: &Counter) -> Decisions {
+        self.peek_at(counter, self.clock.now())
     }
 
     /// Decides a check now.

@@ -177,7 +177,7 @@ fn who_is_limited(denied: usize) {
             .collect::<String>()
     };
     let top = sluice("top -n shop");
-    assert!(top.contains(&format!("\nshop/checkout per-client {denied} ")), "{top}");
+    assert!(top.contains(&format!("\nshop/checkout per-client Reject {denied} ")), "{top}");
     assert_eq!(top.lines().count(), 2, "{top}");
     let key = top.trim_end().rsplit(' ').next().unwrap();
     let peeked = sluice("peek shop/checkout per-client alice");

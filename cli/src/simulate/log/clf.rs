@@ -13,7 +13,7 @@ static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let quoted = r#""((?:[^"\\]|\\.)*)""#;
     let more = format!("(?: {quoted} {quoted}(?: {quoted})?)?");
     Regex::new(&format!(
-        r"^(?:([A-Za-z][^\s:]*:\d+) )?(\S+) \S+ \S.*? \[([^\]]+)\] {quoted} (\d{{3}}) (?:\d+|-){more}"
+        r"^(?:([A-Za-z0-9][^\s:]*:\d+) )?(\S+) \S+ \S.*? \[([^\]]+)\] {quoted} (\d{{3}}) (?:\d+|-){more}"
     ))
     .ok()
 });

@@ -6,29 +6,34 @@ use regex::Regex;
 
 use super::{Fields, time};
 
-/// Time, request, status; then, among others, five texts in quotation marks that end with X-Forwarded-For, User-Agent,
-/// the id of the request, the host, and the server that answered.
-static LINE: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"^\[(\d{4}-[^\]]+)\] "(\S+) (\S+) [^"]*" (\d+) (.*)$"#).ok());
+/// Time, request, status, flags; of Istio details and a text; four numbers; then five texts: X-Forwarded-For, User-Agent, the id of the
+/// request, the host, and the server that answered. Envoy escapes nothing, so a line with another number of quotation marks is
+/// not read: a client could have chosen its parts.
+static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let texts = r#""([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: [^"]*)?$"#;
+    let numbers = r"\d+ \d+ \d+ (?:\d+|-)";
+    let line = format!(
+        r#"^\[(\d{{4}}-[^\]]+)\] "(\S+) (\S+) [^"]*" (\d+) \S+ (?:\S+ \S+ "[^"]*" )?{numbers} {texts}"#
+    );
+    Regex::new(&line).ok()
+});
 
 /// Reads a line. Returns `None` if it has another format.
 pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
     let found = LINE.as_ref()?.captures(line)?;
-    let texts: Vec<_> = found.get(5)?.as_str().split('"').skip(1).step_by(2).collect();
-    let Some([forwarded, agent, _id, host, _server]) = texts.last_chunk() else {
-        return Some(Err("the line ends before the host".to_owned()));
-    };
+    let part = |n: usize| found.get(n).map_or("", |part| part.as_str());
+    let forwarded = part(5);
     let mut fields = Fields {
-        at: time::rfc3339(found.get(1)?.as_str()),
-        method: Some(found.get(2)?.as_str().to_owned()),
-        target: Some(found.get(3)?.as_str().to_owned()),
+        at: time::rfc3339(part(1)),
+        method: Some(part(2).to_owned()),
+        target: Some(part(3).to_owned()),
         // Envoy appends the address of its own client.
         client: forwarded.rsplit(',').next().map(|last| last.trim().to_owned()),
-        status: found.get(4)?.as_str().parse().ok(),
+        status: part(4).parse().ok(),
         headers: Vec::new(),
     };
     fields.header("x-forwarded-for", forwarded);
-    fields.header("user-agent", agent);
-    fields.header("host", host);
+    fields.header("user-agent", part(6));
+    fields.header("host", part(7));
     Some(Ok(fields))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result};
+use anyhow::Context as _;
 use flate2::read::MultiGzDecoder;
 
 use super::LoggedRequest;
@@ -17,6 +17,8 @@ use super::json::FieldName;
 
 /// Longest line, in bytes. The rest of a longer one is skipped.
 const MAX_LINE: usize = 256 * 1024;
+/// Longest time between two lines, in microseconds.
+const MAX_GAP: u64 = 30 * 86_400_000_000;
 
 /// The requests of several files, in the order of time.
 pub(in crate::simulate) struct Requests {
@@ -42,6 +44,8 @@ struct LogFile {
     name: String,
     reader: Box<dyn BufRead>,
     line: u64,
+    /// Time of the request before.
+    last: Option<u64>,
     /// Number of bytes that were read from the disk.
     read: Arc<AtomicU64>,
     buffer: Vec<u8>,
@@ -49,7 +53,10 @@ struct LogFile {
 
 impl Requests {
     /// Opens files; `-` is standard input. Files that end with .gz are decompressed.
-    pub(in crate::simulate) fn open(files: &[impl AsRef<Path>], named: Vec<FieldName>) -> Result<Self> {
+    pub(in crate::simulate) fn open(
+        files: &[impl AsRef<Path>],
+        named: Vec<FieldName>,
+    ) -> anyhow::Result<Self> {
         let mut requests = Self {
             files: Vec::new(),
             next: BinaryHeap::new(),
@@ -77,7 +84,7 @@ impl Requests {
     }
 
     /// Returns the next request.
-    pub(in crate::simulate) fn next(&mut self) -> Result<Option<LoggedRequest>> {
+    pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<LoggedRequest>> {
         let Some(Reverse((_, number))) = self.next.pop() else { return Ok(None) };
         let request = self.waiting[number].take();
         self.advance(number)?;
@@ -90,13 +97,13 @@ impl Requests {
     }
 
     /// Reads the next request of a file.
-    fn advance(&mut self, number: usize) -> Result<()> {
+    fn advance(&mut self, number: usize) -> anyhow::Result<()> {
         let file = &mut self.files[number];
         while let Some(line) = file.next_line()? {
             if line.trim().is_empty() {
                 continue;
             }
-            match read(&line, &self.named) {
+            match read(&line, &self.named).and_then(|request| file.plausible(request)) {
                 Ok(request) => {
                     self.next.push(Reverse((request.at, number)));
                     self.waiting[number] = Some(request);
@@ -114,7 +121,7 @@ impl Requests {
 }
 
 impl LogFile {
-    fn open(path: &Path) -> Result<(Self, u64)> {
+    fn open(path: &Path) -> anyhow::Result<(Self, u64)> {
         let read = Arc::new(AtomicU64::new(0));
         let (source, bytes): (Box<dyn Read>, u64) = if path.as_os_str() == "-" {
             (Box::new(std::io::stdin()), 0)
@@ -130,11 +137,20 @@ impl LogFile {
             Box::new(BufReader::with_capacity(1 << 16, counted))
         };
         let name = path.display().to_string();
-        Ok((Self { name, reader, line: 0, read, buffer: Vec::new() }, bytes))
+        Ok((Self { name, reader, line: 0, last: None, read, buffer: Vec::new() }, bytes))
+    }
+
+    /// Returns a request unless its time is far beyond that of the line before. All others would be decided at its time.
+    fn plausible(&mut self, request: LoggedRequest) -> Result<LoggedRequest, String> {
+        if self.last.is_some_and(|last| request.at > last + MAX_GAP) {
+            return Err("the time is more than 30 days after that of the line before".to_owned());
+        }
+        self.last = Some(request.at);
+        Ok(request)
     }
 
     /// Returns the next line. Bytes that are not UTF-8 are replaced.
-    fn next_line(&mut self) -> Result<Option<String>> {
+    fn next_line(&mut self) -> anyhow::Result<Option<String>> {
         self.buffer.clear();
         let at = |line: u64| format!("{}:{line}", self.name);
         let mut limited = (&mut self.reader).take(MAX_LINE as u64);

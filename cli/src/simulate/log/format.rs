@@ -72,6 +72,14 @@ mod tests {
                 "1795428000000000 192.0.2.7 GET /a 200 shop - - acme",
             ),
             (
+                r#"{"time":"10:00","ts":1795428000,"remote_addr":"-","ip":"192.0.2.7","request":"PUT /a HTTP/1.1","status":"200"}"#,
+                "1795428000000000 192.0.2.7 PUT /a 200 - - - -",
+            ),
+            (
+                r#"192.0.2.7 - - [23/Nov/2026:10:00:00 +0000] "GET /?next=https://x/y HTTP/1.1" 200 5 "-" "u\x07a""#,
+                "1795428000000000 192.0.2.7 GET /?next=https://x/y 200 - - - -",
+            ),
+            (
                 r#"{"time":"2026-11-23T10:00:00Z","client_ip":"192.0.2.7:4242","url":"https://shop/a?b"}"#,
                 "1795428000000000 192.0.2.7 GET /a?b 0 - - - -",
             ),
@@ -92,10 +100,14 @@ mod tests {
             ("{", "not a line of an access log"),
             ("[]", "not a line of an access log"),
             (r#"{"time":1795428000,"path":"/"}"#, "no address of a client"),
-            (r#"{"time":1795428000,"ip":"192.0.2.1"}"#, "no path"),
+            (r#"{"time":1795428000,"ip":"192.0.2.1"}"#, "no target"),
             (r#"{"time":1795428000,"ip":"unix:","path":"/"}"#, "\"unix:\" is not an address"),
             (r#"{"time":1795428000,"ip":"192.0.2.1","path":"/ a"}"#, "invalid uri"),
             (r#"192.0.2.7 - - [23/Nov/2026:10:00:00 +0000] "\x16\x03\x01" 400 0"#, "is not a request"),
+            (
+                r#"[2026-11-23T10:00:00Z] "GET / HTTP/2" 200 - 1 0 2 1 "192.0.2.1" "9.9.9.9" "x" "id" "host" "10.0.2.1:80""#,
+                "not a line of an access log",
+            ),
             (r#"192.0.2.7 - - [yesterday] "GET / HTTP/1.1" 400 0"#, "no time"),
         ] {
             let found = summary(line, &[]);

@@ -59,12 +59,12 @@ const HEADERS: &[&str] = &["headers", "request.headers", "request_headers"];
 /// A field that the user names: `client=user.ip`, or `header:x-customer=customer_id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::simulate) struct FieldName {
-    target: Target,
+    part: Part,
     path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
+enum Part {
     Time,
     Method,
     Target,
@@ -82,59 +82,57 @@ impl FromStr for FieldName {
                 .to_owned()
         };
         let (name, path) = text.split_once('=').ok_or_else(wrong)?;
-        let target = match name.split_once(':') {
+        let part = match name.split_once(':') {
             Some(("header", header)) => {
                 let header =
                     http::HeaderName::from_str(header).map_err(|error| format!("{header:?}: {error}"))?;
-                Target::Header(header.to_string())
+                Part::Header(header.to_string())
             }
             Some(_) => return Err(wrong()),
             None => match name {
-                "time" => Target::Time,
-                "method" => Target::Method,
-                "target" => Target::Target,
-                "client" => Target::Client,
-                "status" => Target::Status,
+                "time" => Part::Time,
+                "method" => Part::Method,
+                "target" => Part::Target,
+                "client" => Part::Client,
+                "status" => Part::Status,
                 _ => return Err(wrong()),
             },
         };
         if path.is_empty() {
             return Err(wrong());
         }
-        Ok(Self { target, path: path.to_owned() })
+        Ok(Self { part, path: path.to_owned() })
     }
 }
 
 /// Reads a line. Returns `None` if it is not an object in JSON.
 pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, String>> {
     let object: Value = serde_json::from_str(line).ok().filter(Value::is_object)?;
-    let found = |target: &Target, names: &[&str]| {
-        let of_user = named.iter().find(|name| name.target == *target);
-        match of_user {
-            Some(name) => value(&object, &name.path),
-            None => names.iter().find_map(|name| value(&object, name)),
-        }
-    };
-    let text = |target: &Target, names: &[&str]| found(target, names).and_then(text_of);
-    let at = found(&Target::Time, TIME).and_then(|time| match time {
+    let text = |part: &Part, names: &[&str]| first(&object, named, part, names, text_of);
+    let at = first(&object, named, &Part::Time, TIME, |time| match time {
         Value::Number(number) => time::number(number.as_f64()?),
         Value::String(text) => time::any(text),
-        _ => None,
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     });
     let mut fields = Fields {
         at,
-        method: text(&Target::Method, METHOD),
-        target: text(&Target::Target, TARGET),
-        client: text(&Target::Client, CLIENT),
-        status: text(&Target::Status, STATUS).and_then(|status| status.parse().ok()),
+        method: text(&Part::Method, METHOD),
+        target: text(&Part::Target, TARGET),
+        client: text(&Part::Client, CLIENT),
+        status: text(&Part::Status, STATUS).and_then(|status| status.parse().ok()),
         headers: Vec::new(),
     };
+    // The line of the request, as nginx calls it.
+    if let (None, Some(line)) = (&fields.target, value(&object, "request").and_then(Value::as_str)) {
+        let mut words = line.split(' ').map(str::to_owned);
+        (fields.method, fields.target) = (fields.method.or(words.next()), words.next());
+    }
     if let Some(host) = HOST.iter().find_map(|name| text_of(value(&object, name)?)) {
         fields.header("host", &host);
     }
     headers(&object, &mut fields);
     for name in named {
-        if let Target::Header(header) = &name.target {
+        if let Part::Header(header) = &name.part {
             fields.headers.retain(|(known, _)| known != header);
             if let Some(text) = value(&object, &name.path).and_then(text_of) {
                 fields.header(header, &text);
@@ -142,6 +140,20 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, Str
         }
     }
     Some(Ok(fields))
+}
+
+/// Returns the first of some fields that can be read, or the one that the user names.
+fn first<T>(
+    object: &Value,
+    named: &[FieldName],
+    part: &Part,
+    names: &[&str],
+    read: impl Fn(&Value) -> Option<T>,
+) -> Option<T> {
+    match named.iter().find(|name| name.part == *part) {
+        Some(name) => read(value(object, &name.path)?),
+        None => names.iter().find_map(|name| read(value(object, name)?)),
+    }
 }
 
 fn headers(object: &Value, fields: &mut Fields) {

@@ -13,7 +13,7 @@ pub(super) mod time;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Empty;
 
 /// A request of an access log.
@@ -41,14 +41,17 @@ pub(super) struct Fields {
 impl Fields {
     /// Returns the request, or what is wrong with the line.
     pub(super) fn request(self) -> Result<LoggedRequest, String> {
-        let at = self.at.ok_or("no time")?;
-        let client = self.client.ok_or("no address of a client")?;
+        let at = self.at.ok_or("no time: name its field with --field time=FIELD")?;
+        let client = self.client.ok_or("no address of a client: name its field with --field client=FIELD")?;
         let client = address(&client).ok_or_else(|| format!("{client:?} is not an address"))?;
-        let target = self.target.ok_or("no path")?;
+        let target = self.target.ok_or("no target: name its field with --field target=FIELD")?;
         let method = self.method.unwrap_or_else(|| "GET".to_owned());
         let mut request = Request::builder().method(method.as_str()).uri(path_and_query(&target));
         for (name, value) in &self.headers {
-            request = request.header(name, value);
+            // One that cannot be sent is left out.
+            if let Ok(value) = HeaderValue::from_str(value) {
+                request = request.header(name, value);
+            }
         }
         let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
         Ok(LoggedRequest {
@@ -69,10 +72,13 @@ impl Fields {
 
 /// Returns path and query of a target, which some logs write as a URL.
 fn path_and_query(target: &str) -> &str {
-    let after_scheme = target.split_once("://").map(|(_, rest)| rest);
-    match after_scheme {
-        Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
-        None => target,
+    if target.starts_with('/') {
+        return target;
+    }
+    let Some((_, rest)) = target.split_once("://") else { return target };
+    match rest.find(['/', '?']) {
+        Some(at) if rest[at..].starts_with('/') => &rest[at..],
+        Some(_) | None => "/",
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn chart(series: &Series) -> String {
         let bottom = 8.0 + HEIGHT;
         let _ = writeln!(
             svg,
-            "<g><title>{begin}: {} admitted, {} denied</title><rect class=\"admitted\" x=\"{x:.2}\" y=\"{:.2}\" width=\"{bar:.2}\" height=\"{lower:.2}\"/><rect class=\"denied\" x=\"{x:.2}\" y=\"{:.2}\" width=\"{bar:.2}\" height=\"{upper:.2}\"/></g>",
+            "<g><title>{begin}: {} not denied, {} denied</title><rect class=\"admitted\" x=\"{x:.2}\" y=\"{:.2}\" width=\"{bar:.2}\" height=\"{lower:.2}\"/><rect class=\"denied\" x=\"{x:.2}\" y=\"{:.2}\" width=\"{bar:.2}\" height=\"{upper:.2}\"/></g>",
             grouped(admitted),
             grouped(denied),
             bottom - lower,

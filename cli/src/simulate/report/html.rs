@@ -43,6 +43,13 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         let _ =
             writeln!(page, "<p class=\"dim\">{lines} could not be read; the first: {}</p>", escape(first));
     }
+    if report.late > 0 {
+        let late = count(report.late, "line");
+        let _ = writeln!(
+            page,
+            "<p class=\"dim\">{late} with an earlier time than one before, decided at the time of that one</p>"
+        );
+    }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
             page,
@@ -102,12 +109,8 @@ fn limit(page: &mut String, limit: &LimitReport) {
         count(limit.clients as u64, "client"),
         share(limit.limited_clients as u64, limit.clients as u64)
     );
-    if limit.waited > 0 {
-        let _ = writeln!(
-            page,
-            "<p>{} would have waited in the queue; they are admitted.</p>",
-            count(limit.waited, "request")
-        );
+    for note in limit.notes() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&note));
     }
     if let Some(worst) = &limit.worst {
         let length = crate::clients::seconds(worst.seconds);
@@ -116,7 +119,7 @@ fn limit(page: &mut String, limit: &LimitReport) {
     }
     let _ = writeln!(
         page,
-        "<p class=\"dim\">Requests in each {}<span class=\"key admitted\"></span>admitted<span class=\"key denied\"></span>denied</p>\n{}",
+        "<p class=\"dim\">Requests in each {}<span class=\"key admitted\"></span>not denied<span class=\"key denied\"></span>denied</p>\n{}",
         crate::clients::seconds(limit.series.interval_micros as f64 / 1e6),
         chart(&limit.series)
     );

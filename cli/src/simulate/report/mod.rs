@@ -10,11 +10,13 @@ pub(super) mod text;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use sluice_limiter::Rate;
 
 use super::candidate::Candidate;
 use super::log::files::Unreadable;
 use super::series::Series;
 use super::tally::{ClientTally, LimitTally};
+use crate::output::count;
 use suggest::Suggestion;
 
 /// Everything that a replay has found.
@@ -80,6 +82,10 @@ struct LimitReport {
     clients: usize,
     /// Number of clients that were denied at least once.
     limited_clients: usize,
+    /// Denials by a tier or plan, or because a part of the key was missing. They count for no client.
+    refused: u64,
+    /// Requests that lack a part of the key, and share one counter.
+    lacking: u64,
     /// Requests of clients that are not told apart.
     other_requests: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,18 +168,48 @@ impl LimitReport {
             policy: tally.policy.clone(),
             limit: tally.limit.clone(),
             effect: tally.effect,
-            rates: tally.rates.iter().map(|rate| rate.description()).collect(),
+            rates: tally.rates.iter().map(Rate::description).collect(),
             requests: tally.matched,
             denied: tally.denied,
             waited: tally.waited,
             clients: tally.clients.len(),
             limited_clients: limited.len(),
+            refused: tally.refused,
+            lacking: tally.lacking,
             other_requests: tally.others,
             worst,
             most_denied: limited.iter().take(clients).map(client).collect(),
             suggestions: suggest::suggest(tally),
             series: tally.series.clone(),
         }
+    }
+}
+
+impl LimitReport {
+    /// Says in sentences what the numbers do not show.
+    fn notes(&self) -> Vec<String> {
+        let requests = |number: u64| count(number, "request");
+        let mut notes = Vec::new();
+        if self.waited > 0 {
+            notes
+                .push(format!("{} would have waited in the queue; they are admitted", requests(self.waited)));
+        }
+        if self.refused > 0 {
+            let refused = requests(self.refused);
+            notes.push(format!("{refused} denied by a tier or a plan, or for a missing part of the key; they count for no client"));
+        }
+        if self.lacking > 0 {
+            let all = if self.lacking == self.requests {
+                ", and so do all: log it, or name its field with --field"
+            } else {
+                ""
+            };
+            notes.push(format!(
+                "{} lack a part of the key and share one counter{all}",
+                requests(self.lacking)
+            ));
+        }
+        notes
     }
 }
 

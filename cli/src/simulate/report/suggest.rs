@@ -8,7 +8,7 @@ use crate::simulate::tally::LimitTally;
 /// Parts of all clients that a number is suggested for, in thousandths.
 const SPARED: [u64; 3] = [990, 999, 1_000];
 
-/// What clients need of one rate.
+/// The needs of clients, for one rate.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Suggestion {

@@ -17,6 +17,14 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
             count(report.unreadable_lines, "line")
         );
     }
+    if report.late > 0 {
+        let late = count(report.late, "line");
+        let _ = writeln!(
+            text,
+            "{late} with an earlier time than one before, decided at the time of that one{}",
+            if report.late * 10 > report.requests { ": sort the log by time" } else { "" }
+        );
+    }
     for file in &report.files {
         let _ = writeln!(
             text,
@@ -70,10 +78,10 @@ fn limits(text: &mut String, file: &FileReport) {
         ]
     };
     text.push_str(&table(std::iter::once(header.map(str::to_owned)).chain(file.limits.iter().map(row))));
-    for limit in file.limits.iter().filter(|limit| limit.waited > 0) {
-        let waited = count(limit.waited, "request");
-        let _ =
-            writeln!(text, "{waited} would have waited in the queue of {}; they are admitted.", limit.limit);
+    for limit in &file.limits {
+        for note in limit.notes() {
+            let _ = writeln!(text, "{}: {note}", limit.limit);
+        }
     }
 }
 
