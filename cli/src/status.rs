@@ -44,7 +44,7 @@ pub(crate) async fn status(args: &StatusArgs) -> Result<()> {
     }
     print(&out)?;
     if !all_ready {
-        bail!("not everything is ready");
+        bail!("not everything is ready: see above, and docs/status.md for each reason");
     }
     Ok(())
 }
@@ -143,7 +143,7 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
             all_well = false;
             let _ = writeln!(
                 out,
-                "{policy}: the pods enforce {} versions, as when an edit is being distributed",
+                "{policy}: the pods enforce {} versions. After an edit this lasts for a few seconds; then see the pods that differ",
                 hashes.len()
             );
         }

@@ -21,13 +21,13 @@ pub(crate) struct ExplainArgs {
     sidecars: SidecarArgs,
     /// Target of the request: path and query, such as /orders?page=2
     target: String,
-    /// Method
+    /// Method of the request
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     request: String,
-    /// Header, such as "x-customer: acme"; host names the host
+    /// Header, such as "x-customer: acme"; may be repeated. The host is localhost unless a header host is given
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     header: Vec<String>,
-    /// Address that opens the connection to the pod
+    /// Address of the peer that connects to the pod: the client, or a proxy [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
     /// Format of the output
@@ -69,7 +69,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
     // Writing to a string cannot fail.
     let mut out = String::new();
     let _ = writeln!(out, "{} {} at {}", question.method, question.target, answer.source);
-    if explanation.limits.is_empty() {
+    if explanation.limits.is_empty() && explanation.refused.is_none() {
         let _ = writeln!(out, "The sidecar enforces no limits.");
     }
     for limit in &explanation.limits {
@@ -102,7 +102,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
 /// Says what the limits together do about the request.
 fn verdict(explanation: &Explanation) -> String {
     if let Some(refused) = &explanation.refused {
-        return format!("The request would be refused before any limit: {refused}");
+        return format!("The request would be refused, without counting: {refused}");
     }
     let (mut is_unknown, mut denials) = (false, Vec::new());
     let enforced = |limit: &&ExplainedLimit| matches!(limit.effect.as_str(), "Reject" | "Queue");

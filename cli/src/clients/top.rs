@@ -35,7 +35,7 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
     eprint!("{}", Silent(&answers));
     let answered: Vec<_> = answers.into_iter().filter_map(|answer| answer.result.ok()).collect();
     if answered.is_empty() {
-        bail!("no sidecar has answered");
+        bail!("no sidecar answered: see the reasons above");
     }
     let pods = answered.len();
     let mut top = merge(answered);
@@ -50,7 +50,11 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
         Format::Table => {
             if top.limits.is_empty() {
                 let asked = count(pods as u64, "sidecar");
-                return print(&format!("{asked} denied no request in the last minutes.\n"));
+                let is_filtered = args.policy.is_some() || args.limit.is_some();
+                let limits = if is_filtered { " by these limits" } else { "" };
+                return print(&format!(
+                    "No client was denied{limits} in the last 5 to 10 minutes, by the lists of {asked}.\n"
+                ));
             }
             let rows = top.limits.iter().flat_map(|limit| {
                 limit.clients.iter().map(|client| {

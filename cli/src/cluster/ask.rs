@@ -42,7 +42,7 @@ pub(super) async fn ask_pod<A: DeserializeOwned>(
     in_time(async {
         let forwarded = pods.portforward(name, &[DEBUG_PORT]).await;
         let mut forwarded = forwarded
-            .context("cannot forward a port of the pod, which needs the right to create pods/portforward")?;
+            .context("cannot forward port 8793 of the pod: this needs the right to create pods/portforward in the namespace")?;
         let stream = forwarded.take_stream(DEBUG_PORT).ok_or_else(|| anyhow!("no port was forwarded"))?;
         let answer = exchange(stream, path, question).await;
         // The error of the port forward tells more than the connection that it ended.
@@ -90,7 +90,7 @@ async fn exchange<A: DeserializeOwned>(
             .context("cannot read the answer: this is no debug port, or that of another version of Sluice"),
         StatusCode::BAD_REQUEST => bail!("{}", String::from_utf8_lossy(&body).trim_end()),
         StatusCode::NOT_FOUND => bail!(
-            "no page {path}: this is no debug port (sluice run has it with --debug), or the pod must be restarted to update it"
+            "no page {path}: this is not a debug port of Sluice (sluice run opens one with --debug), or the sidecar is too old: restart its pod"
         ),
         status => bail!("the sidecar answered {status}"),
     }

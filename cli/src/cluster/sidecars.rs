@@ -59,8 +59,8 @@ impl Sidecars {
             let labels = args.selector.as_ref().map(|selector| format!(" with the labels {selector}"));
             let labels = labels.unwrap_or_default();
             bail!(
-                "no pod{labels} in namespace {namespace} runs a sidecar: a namespace has sidecars with the label \
-                 sluice.dev/injection=enabled, and its pods from their next start on; -n names another namespace"
+                "no running pod{labels} in namespace {namespace} has a sidecar. To add sidecars, run kubectl label namespace \
+                 {namespace} sluice.dev/injection=enabled, and restart the workloads. For another namespace, pass -n"
             );
         }
         Ok(Self::Pods(Box::new(pods), names))

@@ -32,7 +32,7 @@ const UPDATE_EVERY: u64 = 4_096;
 /// Arguments of `sluice simulate`.
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
-    /// File with RateLimitPolicy objects; give two to compare them
+    /// File with RateLimitPolicy objects; may be given twice to compare two files
     #[arg(long, value_name = "FILE", required = true)]
     policy: Vec<PathBuf>,
     /// Access logs in the common, combined, Envoy or JSON format, also with .gz; - reads standard input
@@ -57,7 +57,7 @@ pub(crate) struct SimulateArgs {
 /// Replays the logs and prints the result.
 pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
     if args.policy.len() > 2 {
-        bail!("--policy is given {} times: at most two policies can be compared", args.policy.len());
+        bail!("--policy is given {} times: at most two files can be compared", args.policy.len());
     }
     let installation = (&args.installation).into();
     let mut requests = Requests::open(&args.logs, args.field)?;

@@ -58,7 +58,10 @@ async fn ask(debug: SocketAddr, arguments: &[&str]) -> String {
 #[tokio::test]
 async fn who_is_limited_what_a_client_has_left_and_what_a_request_would_meet() {
     let (run, debug) = start().await;
-    assert_eq!(ask(debug, &["top"]).await, "1 sidecar denied no request in the last minutes.\n");
+    assert_eq!(
+        ask(debug, &["top"]).await,
+        "No client was denied in the last 5 to 10 minutes, by the lists of 1 sidecar.\n"
+    );
     for _ in 0..5 {
         get_with(run.address, "/", "x-customer: acme\r\n").await;
     }
@@ -71,7 +74,7 @@ async fn who_is_limited_what_a_client_has_left_and_what_a_request_would_meet() {
     assert!(row.contains(" header x-customer=acme, method=hidden "), "{top}");
     assert_eq!(
         ask(debug, &["top", "--limit", "admin"]).await,
-        "1 sidecar denied no request in the last minutes.\n"
+        "No client was denied by these limits in the last 5 to 10 minutes, by the lists of 1 sidecar.\n"
     );
     let json: Value =
         serde_json::from_str(&ask(debug, &["top", "--policy", "checkout", "-o", "json"]).await).unwrap();

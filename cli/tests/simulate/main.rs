@@ -187,7 +187,7 @@ fn two_policies_are_compared_over_files_side_by_side() {
         (&comparison["onlyFirst"], &comparison["onlySecond"], &comparison["both"]),
         (&30.into(), &0.into(), &10.into())
     );
-    assert_eq!(report["late"], 0, "the files are read in the order of time");
+    assert_eq!(report["outOfOrder"], 0, "the files are read in the order of time");
     let (code, text, _) =
         simulate(folder.path(), &[&field[..], &policies, &["--html", "page.html"]].concat());
     assert_eq!(code, Some(0));
@@ -218,7 +218,12 @@ fn what_the_numbers_do_not_show_is_said_in_sentences() {
     ]);
     let text = |policy: &str, log: &str| simulate(folder.path(), &["--policy", policy, log]).1;
     let backwards = text("p.yaml", "backwards.log");
-    assert!(backwards.contains("99 lines with an earlier time than one before, decided at the time of that one: sort the log by time"), "{backwards}");
+    assert!(
+        backwards.contains(
+            "99 lines out of order, decided at the latest time before. Many are: sort the log by time"
+        ),
+        "{backwards}"
+    );
     let future = text("p.yaml", "future.log");
     assert!(
         future.contains("99 requests from")
@@ -228,7 +233,7 @@ fn what_the_numbers_do_not_show_is_said_in_sentences() {
     let lacking = text("header.yaml", "access.log");
     assert!(
         lacking.contains(
-            "per-address: 100 requests lack a part of the key and share one counter, and so do all: log it"
+            "per-address: without a part of the key, in one counter: 100 requests; these are all: write the part to the log"
         ),
         "{lacking}"
     );
@@ -265,7 +270,7 @@ fn what_is_wrong_is_said_and_what_can_be_read_is_replayed() {
     }
     let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "mixed.log"]);
     assert!(
-        text.contains("3 lines could not be read; the first: mixed.log:2: not a line of an access log"),
+        text.contains("3 lines could not be read; the first: mixed.log:2: not in the common, combined, Envoy or JSON format"),
         "{text}"
     );
     for (arguments, expected) in [
@@ -277,7 +282,7 @@ fn what_is_wrong_is_said_and_what_can_be_read_is_replayed() {
         (&["--policy", "p.yaml", "broken.log.gz"], "broken.log.gz:1: "),
         (
             &["--policy", "p.yaml", "--policy", "p.yaml", "--policy", "p.yaml", "mixed.log"],
-            "at most two policies",
+            "at most two files",
         ),
         (
             &["--policy", "p.yaml", "--html", "missing/page.html", "mixed.log"],

@@ -41,10 +41,11 @@ impl Skip {
         match self {
             Self::Present | Self::OptedOut => None,
             Self::HostNetwork => Some("it uses the network of its host".to_owned()),
-            Self::Windows => Some("it runs on Windows".to_owned()),
-            Self::Job => {
-                Some("it belongs to a Job, which would never complete before Kubernetes 1.32".to_owned())
-            }
+            Self::Windows => Some("it runs on Windows, which sidecars do not support".to_owned()),
+            Self::Job => Some(
+                "it belongs to a Job, which a sidecar would keep from completing: this needs Kubernetes 1.32"
+                    .to_owned(),
+            ),
             Self::Capture(error) => Some(error.to_string()),
         }
     }

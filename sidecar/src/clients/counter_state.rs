@@ -18,8 +18,7 @@ pub(super) async fn read(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -
     let decisions = match snapshot.limiter(index).peek(&rates.plan, key).await {
         Ok(Some(decisions)) => decisions,
         Ok(None) => {
-            let reason =
-                "each pod counts the limit by itself, and a look at the counter could count as a denial";
+            let reason = "this pod counts the limit by itself, and the limit counts denials: reading the counter could count as one";
             return CounterState::Unknown(reason.to_owned());
         }
         Err(error) => return CounterState::Unknown(format!("the store did not answer: {error}")),

@@ -47,7 +47,9 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
     let (mut request, peer) = request(question)?;
     let refused = match validate(&mut request, Protocol::Http1, false) {
         Err(invalid) => Some(invalid.detail()),
-        Ok(()) if snapshot.denies_all => Some("The sidecar has no policies yet."),
+        Ok(()) if snapshot.denies_all => {
+            Some("The sidecar has not received policies yet, and rejects all requests.")
+        }
         Ok(()) if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) => {
             Some(InvalidRequest::AmbiguousPath.detail())
         }

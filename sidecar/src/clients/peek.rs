@@ -39,12 +39,16 @@ pub(super) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result
     let index = LimitIndex { policy: p, limit: l, rates: 0 };
     let (rates, exception) = match choice {
         Some(Choice::Rates(rates)) => (rates, None),
-        Some(Choice::Unlimited) => (0, Some("an override: unlimited".to_owned())),
-        Some(Choice::Deny) => (0, Some("an override: denied".to_owned())),
+        Some(Choice::Unlimited) => {
+            (0, Some("the limit; an override admits all requests of this client".to_owned()))
+        }
+        Some(Choice::Deny) => {
+            (0, Some("the limit; an override denies all requests of this client".to_owned()))
+        }
         None => {
             let has_others =
                 limit.rate_sets().len() > 1 && limit.boosted_below().is_none() || limit.overrides().is_some();
-            let exception = has_others.then(|| "the limit itself; a tier or plan may have others".to_owned());
+            let exception = has_others.then(|| "the limit; a tier or plan may apply others".to_owned());
             (u16::from(snapshot.limit(index).is_boosted()), exception)
         }
     };

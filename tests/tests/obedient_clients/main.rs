@@ -1,4 +1,4 @@
-//! The clients in examples/clients, in front of scripted responses and of `sluice run`.
+//! The clients in clients, in front of scripted responses and of `sluice run`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -36,7 +36,7 @@ impl Driver {
         }
         let to = directory.path().join(client.1);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-        copy(&format!("examples/clients/{}", client.0), &to);
+        copy(&format!("clients/{}", client.0), &to);
         Self { program, arguments: Vec::new(), directory }
     }
 

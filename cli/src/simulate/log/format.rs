@@ -11,7 +11,7 @@ pub(in crate::simulate) fn read(line: &str, named: &[FieldName]) -> Result<Logge
     } else {
         envoy::read(line).or_else(|| clf::read(line))
     };
-    fields.ok_or("not a line of an access log in the common, combined, Envoy or JSON format")??.request()
+    fields.ok_or("not in the common, combined, Envoy or JSON format: write the log in JSON, and name its fields with --field")??.request()
 }
 
 #[cfg(test)]
@@ -95,18 +95,18 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_line_is_said() {
         for (line, expected) in [
-            ("", "not a line of an access log"),
+            ("", "not in the common, combined, Envoy or JSON format"),
             ("{}", "no time"),
-            ("{", "not a line of an access log"),
-            ("[]", "not a line of an access log"),
+            ("{", "not in the common, combined, Envoy or JSON format"),
+            ("[]", "not in the common, combined, Envoy or JSON format"),
             (r#"{"time":1795428000,"path":"/"}"#, "no address of a client"),
             (r#"{"time":1795428000,"ip":"192.0.2.1"}"#, "no target"),
-            (r#"{"time":1795428000,"ip":"unix:","path":"/"}"#, "\"unix:\" is not an address"),
+            (r#"{"time":1795428000,"ip":"unix:","path":"/"}"#, "the client \"unix:\" is not an IP address"),
             (r#"{"time":1795428000,"ip":"192.0.2.1","path":"/ a"}"#, "invalid uri"),
             (r#"192.0.2.7 - - [23/Nov/2026:10:00:00 +0000] "\x16\x03\x01" 400 0"#, "is not a request"),
             (
                 r#"[2026-11-23T10:00:00Z] "GET / HTTP/2" 200 - 1 0 2 1 "192.0.2.1" "9.9.9.9" "x" "id" "host" "10.0.2.1:80""#,
-                "not a line of an access log",
+                "not in the common, combined, Envoy or JSON format",
             ),
             (r#"192.0.2.7 - - [yesterday] "GET / HTTP/1.1" 400 0"#, "no time"),
         ] {

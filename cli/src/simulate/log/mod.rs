@@ -43,7 +43,9 @@ impl Fields {
     pub(super) fn request(self) -> Result<LoggedRequest, String> {
         let at = self.at.ok_or("no time: name its field with --field time=FIELD")?;
         let client = self.client.ok_or("no address of a client: name its field with --field client=FIELD")?;
-        let client = address(&client).ok_or_else(|| format!("{client:?} is not an address"))?;
+        let client = address(&client).ok_or_else(|| {
+            format!("the client {client:?} is not an IP address: name its field with --field client=FIELD")
+        })?;
         let target = self.target.ok_or("no target: name its field with --field target=FIELD")?;
         let method = self.method.unwrap_or_else(|| "GET".to_owned());
         let mut request = Request::builder().method(method.as_str()).uri(path_and_query(&target));
@@ -53,7 +55,9 @@ impl Fields {
                 request = request.header(name, value);
             }
         }
-        let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+        let request = request
+            .body(Empty::new())
+            .map_err(|error| format!("the request {method} {target:?} is not valid: {error}"))?;
         Ok(LoggedRequest {
             at,
             request,

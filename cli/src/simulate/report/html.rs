@@ -43,12 +43,9 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         let _ =
             writeln!(page, "<p class=\"dim\">{lines} could not be read; the first: {}</p>", escape(first));
     }
-    if report.late > 0 {
-        let late = count(report.late, "line");
-        let _ = writeln!(
-            page,
-            "<p class=\"dim\">{late} with an earlier time than one before, decided at the time of that one</p>"
-        );
+    if report.out_of_order > 0 {
+        let late = count(report.out_of_order, "line");
+        let _ = writeln!(page, "<p class=\"dim\">{late} out of order, decided at the latest time before</p>");
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(

@@ -42,7 +42,7 @@ pub(super) struct Report {
     logs: Vec<String>,
     requests: u64,
     /// Requests that the log has after later ones. They are decided at the time of those.
-    late: u64,
+    out_of_order: u64,
     unreadable_lines: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_unreadable: Option<String>,
@@ -83,9 +83,9 @@ struct LimitReport {
     /// Number of clients that were denied at least once.
     limited_clients: usize,
     /// Denials by a tier or plan, or because a part of the key was missing. They count for no client.
-    refused: u64,
+    denied_without_client: u64,
     /// Requests that lack a part of the key, and share one counter.
-    lacking: u64,
+    without_key_part: u64,
     /// Requests of clients that are not told apart.
     other_requests: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ impl Report {
         Self {
             logs,
             requests,
-            late,
+            out_of_order: late,
             unreadable_lines: unreadable.lines,
             first_unreadable: unreadable.first,
             begin: time(begin),
@@ -174,8 +174,8 @@ impl LimitReport {
             waited: tally.waited,
             clients: tally.clients.len(),
             limited_clients: limited.len(),
-            refused: tally.refused,
-            lacking: tally.lacking,
+            denied_without_client: tally.refused,
+            without_key_part: tally.lacking,
             other_requests: tally.others,
             worst,
             most_denied: limited.iter().take(clients).map(client).collect(),
@@ -191,22 +191,26 @@ impl LimitReport {
         let requests = |number: u64| count(number, "request");
         let mut notes = Vec::new();
         if self.waited > 0 {
-            notes
-                .push(format!("{} would have waited in the queue; they are admitted", requests(self.waited)));
+            notes.push(format!(
+                "{} would wait in the queue (simulated as admitted, without a charge)",
+                requests(self.waited)
+            ));
         }
-        if self.refused > 0 {
-            let refused = requests(self.refused);
-            notes.push(format!("{refused} denied by a tier or a plan, or for a missing part of the key; they count for no client"));
+        if self.denied_without_client > 0 {
+            let refused = requests(self.denied_without_client);
+            notes.push(format!(
+                "denied by a tier or plan, or because a part of the key is missing: {refused} of no client"
+            ));
         }
-        if self.lacking > 0 {
-            let all = if self.lacking == self.requests {
-                ", and so do all: log it, or name its field with --field"
+        if self.without_key_part > 0 {
+            let all = if self.without_key_part == self.requests {
+                "; these are all: write the part to the log, or name its field with --field"
             } else {
                 ""
             };
             notes.push(format!(
-                "{} lack a part of the key and share one counter{all}",
-                requests(self.lacking)
+                "without a part of the key, in one counter: {}{all}",
+                requests(self.without_key_part)
             ));
         }
         notes

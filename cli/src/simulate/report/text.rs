@@ -17,12 +17,12 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
             count(report.unreadable_lines, "line")
         );
     }
-    if report.late > 0 {
-        let late = count(report.late, "line");
+    if report.out_of_order > 0 {
+        let late = count(report.out_of_order, "line");
         let _ = writeln!(
             text,
-            "{late} with an earlier time than one before, decided at the time of that one{}",
-            if report.late * 10 > report.requests { ": sort the log by time" } else { "" }
+            "{late} out of order, decided at the latest time before{}",
+            if report.out_of_order * 10 > report.requests { ". Many are: sort the log by time" } else { "" }
         );
     }
     for file in &report.files {

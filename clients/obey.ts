@@ -3,7 +3,7 @@
 //   const client = new Client();
 //   const response = await client.get("http://localhost:8790/orders");
 
-/** The request was denied, and no wait would help. */
+/** The request was denied, and the client stopped trying: no wait helps, the wait is too long, or all tries were denied. */
 export class GaveUp extends Error {}
 
 // A name in quotation marks, and its parameters: "per-client/1m";r=0;t=12
@@ -50,6 +50,7 @@ export function pause(headers: Headers): number {
 export class Client {
   private next = 0;
 
+  /** @param attempts tries for each request. @param longest the longest wait before another try, in milliseconds. */
   constructor(
     private readonly attempts = 5,
     private readonly longest = 300_000,
@@ -66,8 +67,8 @@ export class Client {
       }
       await response.arrayBuffer();
       const wait = retryAfter(response.headers);
-      if (wait === undefined) throw new GaveUp(`${url}: denied for good`);
-      if (wait > this.longest) throw new GaveUp(`${url}: denied for ${wait / 1000} s`);
+      if (wait === undefined) throw new GaveUp(`${url}: denied without Retry-After: no wait helps`);
+      if (wait > this.longest) throw new GaveUp(`${url}: denied: Retry-After is ${wait / 1000} s, and the longest wait ${this.longest / 1000} s`);
       this.notBefore(performance.now() + wait);
     }
     throw new GaveUp(`${url}: denied ${this.attempts} times`);

@@ -18,7 +18,7 @@ _ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"((?:\s*;\s*[a-z]+=[^;,]+)*)')
 
 
 class GaveUp(Exception):
-    """The request was denied, and no wait would help."""
+    """The request was denied, and the client stopped trying: no wait helps, the wait is too long, or all tries were denied."""
 
 
 def _items(header):
@@ -80,9 +80,9 @@ class Session:
             response.close()
             wait = retry_after(response.headers)
             if wait is None:
-                raise GaveUp(f"{url}: denied for good")
+                raise GaveUp(f"{url}: denied without Retry-After: no wait helps")
             if wait > self.longest:
-                raise GaveUp(f"{url}: denied for {wait:.0f} s")
+                raise GaveUp(f"{url}: denied: Retry-After is {wait:.0f} s, and the longest wait {self.longest:.0f} s")
             self.next = self.clock() + wait
         raise GaveUp(f"{url}: denied {self.attempts} times")
 

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// ErrGaveUp means that a request was denied, and that no wait would help.
+// ErrGaveUp means that a request was denied, and that the client stopped trying: no wait helps, the wait is too long, or all
+// tries were denied.
 var ErrGaveUp = errors.New("denied")
 
 // A name in quotation marks, and its parameters: "per-client/1m";r=0;t=12
@@ -114,10 +115,10 @@ func (c *Client) Get(ctx context.Context, url string) (*http.Response, error) {
 		response.Body.Close()
 		wait, ok := RetryAfter(response.Header, time.Now())
 		if !ok {
-			return nil, fmt.Errorf("%s: %w for good", url, ErrGaveUp)
+			return nil, fmt.Errorf("%s: %w without Retry-After: no wait helps", url, ErrGaveUp)
 		}
 		if wait > maxWait {
-			return nil, fmt.Errorf("%s: %w for %s", url, ErrGaveUp, wait)
+			return nil, fmt.Errorf("%s: %w: Retry-After is %s, and the longest wait %s", url, ErrGaveUp, wait, maxWait)
 		}
 		c.notBefore(time.Now().Add(wait))
 	}
