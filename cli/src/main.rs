@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use clients::reset::{Which, reset};
 use sluice_crds::compile::installation::InstallationArgs;
 use tikv_jemallocator::Jemalloc;
 
@@ -57,6 +58,10 @@ enum Command {
     Top(clients::top::TopArgs),
     /// Show what one client has left of a limit, without counting
     Peek(clients::peek::PeekArgs),
+    /// Give one client its whole quota back, in all pods; a block ends too
+    Reset(clients::reset::ResetArgs),
+    /// End the block of one client, and give it its whole quota back, in all pods
+    Unblock(clients::reset::ResetArgs),
     /// Show which limits a request would meet, and why not the others, without counting
     Explain(clients::explain::ExplainArgs),
 }
@@ -71,6 +76,8 @@ fn main() -> ExitCode {
         Command::Status(args) => asking(status::status(&args)),
         Command::Top(args) => asking(clients::top::top(&args)),
         Command::Peek(args) => asking(clients::peek::peek(args)),
+        Command::Reset(args) => asking(reset(args, Which::All)),
+        Command::Unblock(args) => asking(reset(args, Which::Blocked)),
         Command::Explain(args) => asking(clients::explain::explain(args)),
     };
     match command {

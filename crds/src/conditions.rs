@@ -19,6 +19,8 @@ pub mod types {
     pub const PROVISIONED: &str = "Provisioned";
     /// All sidecars that use a store can reach it.
     pub const REACHABLE: &str = "Reachable";
+    /// The counter has been reset.
+    pub const COMPLETE: &str = "Complete";
     /// Accepted, ResolvedRefs, Programmed and Captured are all true; of a store, Accepted, ResolvedRefs, Provisioned and
     /// Reachable.
     pub const READY: &str = "Ready";
@@ -54,6 +56,20 @@ pub mod reasons {
     pub const REACHABLE: &str = "Reachable";
     /// Reachable: only some sidecars can use the store.
     pub const PARTLY_REACHABLE: &str = "PartlyReachable";
+    /// Complete: every connected pod has forgotten the client, and its counter has been removed.
+    pub const COMPLETE: &str = "Complete";
+    /// Complete: some pods have not forgotten the client yet.
+    pub const IN_PROGRESS: &str = "InProgress";
+    /// Complete: the namespace has no such policy, or an invalid one.
+    pub const POLICY_NOT_FOUND: &str = "PolicyNotFound";
+    /// Complete: no pod that enforces the policy is connected.
+    pub const NOT_CONNECTED: &str = "NotConnected";
+    /// Complete: a pod could not reset the client. The message has its reason.
+    pub const POD_FAILED: &str = "PodFailed";
+    /// Complete: the namespace has too many resets at a time.
+    pub const TOO_MANY_RESETS: &str = "TooManyResets";
+    /// Complete: the reset was not complete in time, and is given up.
+    pub const EXPIRED: &str = "Expired";
     /// Programmed: every selected pod has confirmed the policy.
     pub const PROGRAMMED: &str = "Programmed";
     /// Programmed: a workload whose pods the policy selects is scaled to zero.

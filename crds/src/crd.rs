@@ -4,6 +4,7 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::policy::RateLimitPolicy;
+use crate::reset::CounterReset;
 use crate::store::RateLimitStore;
 
 /// Returns the CRDs as YAML, each with the name of its file.
@@ -22,7 +23,11 @@ pub fn crd_files() -> Vec<(String, String)> {
 pub(crate) fn crds() -> Vec<(&'static str, Value)> {
     // A CRD is plain data, which always serializes.
     let plain = |crd| serde_json::to_value(crd).unwrap_or_default();
-    vec![("RateLimitPolicy", plain(RateLimitPolicy::crd())), ("RateLimitStore", plain(RateLimitStore::crd()))]
+    vec![
+        ("RateLimitPolicy", plain(RateLimitPolicy::crd())),
+        ("RateLimitStore", plain(RateLimitStore::crd())),
+        ("CounterReset", plain(CounterReset::crd())),
+    ]
 }
 
 /// Returns the fields of a union, of which an object has exactly one; `None` if the schema is no union.

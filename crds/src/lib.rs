@@ -4,7 +4,7 @@
 //!
 //! - [`manifest`]: reads policies from YAML files and reports problems with their lines.
 //! - [`schema`]: checks an object against the schema of the CRD.
-//! - [`policy`], [`store`]: the API types, with [`duration`] as the format of their durations.
+//! - [`policy`], [`store`], [`reset`]: the API types, with [`duration`] as the format of their durations.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
 //! - `expression`: conditions in a subset of CEL.
 //! - [`overrides`]: the plans of single clients, from the lines of Secrets and ConfigMaps.
@@ -21,6 +21,8 @@ pub mod manifest;
 pub mod overrides;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod policy;
+#[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
+pub mod reset;
 pub mod schema;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod store;
@@ -32,6 +34,7 @@ pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
 pub use expression::EXPRESSION_THREAD;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
+pub use reset::{CounterReset, CounterResetSpec, CounterResetStatus};
 pub use store::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus};
 pub use violation::Violation;
 

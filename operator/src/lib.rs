@@ -7,6 +7,7 @@
 //! - [`certificates`]: the operator's own certificates and their trust.
 //! - [`store`]: access to the store that the sidecars use.
 //! - [`admission`]: the webhook, which adds sidecars to pods and rejects invalid policies.
+//! - [`resets`]: resets of the counters of single clients.
 //! - [`events`]: what the operator tells about policies and workloads.
 //! - [`capture`]: the ports of a pod that its sidecar captures.
 //!
@@ -31,6 +32,7 @@ pub mod pod_selector;
 pub mod process;
 pub mod queue;
 pub mod reconcile;
+pub mod resets;
 pub mod store;
 
 pub use args::Args;

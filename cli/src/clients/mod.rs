@@ -1,11 +1,13 @@
-//! Commands that ask sidecars about clients.
+//! Commands about single clients, most of which ask the sidecars.
 //!
 //! - [`top`]: who is limited.
 //! - [`peek`]: what a client has left.
+//! - [`reset`]: gives a client its whole quota back.
 //! - [`explain`]: which limits a request would meet.
 
 pub(crate) mod explain;
 pub(crate) mod peek;
+pub(crate) mod reset;
 pub(crate) mod top;
 
 use sluice_config::client_pages::CounterState;

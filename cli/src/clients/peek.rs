@@ -11,11 +11,11 @@ use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::Sidecars;
 use crate::output::{Format, print, print_json};
 
-/// Arguments of `sluice peek`.
+/// Arguments that name a client of a limit.
 #[derive(Debug, Args)]
-pub(crate) struct PeekArgs {
+pub(crate) struct ClientArgs {
     #[command(flatten)]
-    sidecars: SidecarArgs,
+    pub(crate) sidecars: SidecarArgs,
     /// Policy, or NAMESPACE/POLICY
     policy: String,
     /// Limit of the policy
@@ -26,47 +26,61 @@ pub(crate) struct PeekArgs {
     /// Hash of the client's key, as sluice top prints it, instead of the values
     #[arg(long, value_name = "KEY", conflicts_with = "values", allow_hyphen_values = true)]
     key: Option<String>,
+}
+
+/// Arguments of `sluice peek`.
+#[derive(Debug, Args)]
+pub(crate) struct PeekArgs {
+    #[command(flatten)]
+    client: ClientArgs,
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// Prints the state of a client's counter, as the first pod that enforces the policy reads it.
-pub(crate) async fn peek(mut args: PeekArgs) -> Result<()> {
-    if args.sidecars.address.is_none()
-        && let Some((namespace, _)) = args.policy.split_once('/')
-    {
-        args.sidecars.cluster.namespace = Some(namespace.to_owned());
-    }
-    let sidecars = Sidecars::find(&args.sidecars).await?;
-    let policy = match (&sidecars, args.policy.contains('/')) {
-        (_, true) => args.policy.clone(),
-        (Sidecars::Pods(pods, _), false) => {
-            format!("{}/{}", pods.namespace().unwrap_or("default"), args.policy)
+impl ClientArgs {
+    /// Returns the state of the client's counter, as the first pod that enforces the policy reads it, and the pod.
+    pub(crate) async fn look(&mut self) -> Result<(String, Peeked)> {
+        if self.sidecars.address.is_none()
+            && let Some((namespace, _)) = self.policy.split_once('/')
+        {
+            self.sidecars.cluster.namespace = Some(namespace.to_owned());
         }
-        (Sidecars::Address(_), false) => args.policy.clone(),
-    };
-    let client = match args.key {
-        Some(hash) => NamedClient::Hash(hash),
-        None => NamedClient::Values(args.values),
-    };
-    let question = PeekQuestion { policy, limit: args.limit, client };
-    let answers = sidecars.ask::<_, Peeked>(PEEK, Some(&question)).await;
-    let Some((source, peeked)) =
-        answers.iter().find_map(|answer| Some((&answer.source, answer.result.as_ref().ok()?)))
-    else {
+        let sidecars = Sidecars::find(&self.sidecars).await?;
+        let policy = match (&sidecars, self.policy.contains('/')) {
+            (_, true) => self.policy.clone(),
+            (Sidecars::Pods(pods, _), false) => {
+                format!("{}/{}", pods.namespace().unwrap_or("default"), self.policy)
+            }
+            (Sidecars::Address(_), false) => self.policy.clone(),
+        };
+        let client = match &self.key {
+            Some(hash) => NamedClient::Hash(hash.clone()),
+            None => NamedClient::Values(self.values.clone()),
+        };
+        let question = PeekQuestion { policy, limit: self.limit.clone(), client };
+        let answers = sidecars.ask::<_, Peeked>(PEEK, Some(&question)).await;
+        let mut errors = Vec::new();
+        for answer in answers {
+            match answer.result {
+                Ok(peeked) => return Ok((answer.source, peeked)),
+                Err(error) => errors.push((answer.source, format!("{error:#}"))),
+            }
+        }
         // All pods without the policy say the same.
-        let errors =
-            answers.iter().filter_map(|answer| Some((&answer.source, answer.result.as_ref().err()?)));
-        let errors: Vec<_> = errors.map(|(source, error)| (source, format!("{error:#}"))).collect();
         let other = errors.iter().find(|(_, error)| !error.starts_with("this pod enforces no policy"));
         match (other, &errors[..]) {
             (Some((source, error)), _) | (None, [(source, error)]) => bail!("{source}: {error}"),
             (None, several) => bail!("none of {} pods enforces policy {}", several.len(), question.policy),
         }
-    };
+    }
+}
+
+/// Prints the state of a client's counter.
+pub(crate) async fn peek(mut args: PeekArgs) -> Result<()> {
+    let (source, peeked) = args.client.look().await?;
     match args.output {
-        Format::Json => print_json(peeked),
+        Format::Json => print_json(&peeked),
         Format::Table => {
             // Writing to a string cannot fail.
             let mut out = String::new();

@@ -6,13 +6,14 @@
 //! - [`policies`]: the pod's compiled policies.
 //! - [`replicas`]: the number of pods that each policy selects.
 //! - [`credentials`]: access to the store.
+//! - [`resets`]: clients whose counters are reset.
 //!
 //! A policy may refer to content by its hash, which the sidecar fetches with `GET /v1/blobs/HASH` unless it has it.
 //!
 //! An event's `id` covers everything that was published up to it. The sidecar answers with `POST
 //! /v1/reports`:
 //!
-//! - [`report`]: which policies it applied, and the health of the store.
+//! - [`report`]: which policies it applied, the health of the store, and the results of resets.
 //!
 //! - [`protocol`]: the version, the paths, the header and the event names.
 
@@ -21,13 +22,15 @@ pub mod policies;
 pub mod protocol;
 pub mod replicas;
 pub mod report;
+pub mod resets;
 
 pub use crate::policy::PolicyUid;
 pub use credentials::Credentials;
 pub use policies::{Policies, PublishedPolicy};
 pub use protocol::{
-    BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REPORTS_PATH, SESSION_HEADER,
-    STREAM_PATH, VERSION,
+    BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REPORTS_PATH, RESETS_EVENT,
+    SESSION_HEADER, STREAM_PATH, VERSION,
 };
 pub use replicas::{LiveReplicas, Replica};
 pub use report::{PolicyReport, Report, StoreReport, UntrustedProxy};
+pub use resets::{ResetOrder, ResetReport, ResetStep, ResetUid, Resets};

@@ -20,3 +20,5 @@ pub const POLICIES_EVENT: &str = "policies";
 pub const CREDENTIALS_EVENT: &str = "credentials";
 /// Name of the event that carries [`crate::message::LiveReplicas`].
 pub const LIVE_EVENT: &str = "live";
+/// Name of the event that carries [`crate::message::Resets`].
+pub const RESETS_EVENT: &str = "resets";

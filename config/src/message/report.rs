@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sluice_store::FaultCause;
 
 use crate::client_address::AddressHeader;
+use crate::message::resets::{ResetReport, ResetUid};
 use crate::policy::{PolicyHash, PolicyUid};
 
 /// A sidecar's report about itself, sent with `POST /v1/reports`.
@@ -23,6 +24,9 @@ pub struct Report {
     /// Health of each store that some policy uses, by the name of the store.
     #[serde(default)]
     pub stores: BTreeMap<String, StoreReport>,
+    /// Results of the resets that the sidecar has received last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resets: BTreeMap<ResetUid, ResetReport>,
 }
 
 /// The state of one policy in one sidecar.

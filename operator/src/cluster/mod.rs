@@ -4,7 +4,7 @@
 //!
 //! - [`watch`]: the loop that all watches share.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
-//! - [`stores`]: stores as the API server has them.
+//! - [`untyped`]: stores and resets as the API server has them.
 //! - [`references`]: the Secrets and ConfigMaps that policies and stores refer to.
 //! - [`wanted`]: what each object wants to be watched.
 //! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
@@ -26,7 +26,7 @@ pub mod policies;
 pub mod references;
 pub mod services;
 pub mod settings;
-pub mod stores;
 pub mod targets;
+pub mod untyped;
 pub mod wanted;
 pub mod watch;

@@ -5,11 +5,14 @@
 //! - `policies`: publishes and removes policies, and sets their replicas.
 //! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
+//! - [`resets`]: resets of single clients.
 //! - [`desired`]: the desired state of one pod.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use resets::ActiveReset;
+use sluice_config::message::ResetUid;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
@@ -26,6 +29,7 @@ use crate::queue::Queue;
 
 pub mod desired;
 mod policies;
+pub mod resets;
 mod sessions;
 mod stores;
 #[cfg(test)]
@@ -40,6 +44,8 @@ pub struct Hub {
     queue: Arc<Queue>,
     /// Notified when what sidecars report about stores may have changed.
     store_reports: Arc<Notify>,
+    /// Notified when what sidecars report about resets has changed.
+    reset_reports: Arc<Notify>,
 }
 
 /// The conditions under which sessions may begin.
@@ -60,6 +66,8 @@ struct State {
     /// Sessions by the UID of their pod.
     sessions: HashMap<String, Session>,
     stores: HubStores,
+    /// Resets of single clients, by the UID of their object.
+    resets: BTreeMap<ResetUid, ActiveReset>,
     /// With `Shadow`, all policies are published in shadow mode.
     mode: Mode,
 }
@@ -109,6 +117,7 @@ impl Hub {
             readiness: watch::Sender::default(),
             queue,
             store_reports: Arc::default(),
+            reset_reports: Arc::default(),
         }
     }
 

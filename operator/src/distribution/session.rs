@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, StoreReport, UntrustedProxy};
+use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -41,6 +41,8 @@ pub(super) struct Session {
     pub(super) reports: BTreeMap<String, PolicyReport>,
     /// The last report about each store, by its name.
     pub(super) stores: BTreeMap<String, StoreReport>,
+    /// The last report about each reset, by the UID of its object.
+    pub(super) resets: BTreeMap<ResetUid, ResetReport>,
     /// Time at which the reports expire, or `None` while the session lasts and has reported.
     pub(super) expires: Option<Instant>,
     /// Whether the session has ended.
@@ -93,12 +95,8 @@ impl Session {
 /// characters, which a terminal would interpret, and no more limits are named than a policy can have.
 pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
     match report {
-        PolicyReport::Nacked { hash, mut reason } => {
-            if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
-                reason.truncate(end);
-            }
-            reason.retain(|c| !c.is_control());
-            PolicyReport::Nacked { hash, reason }
+        PolicyReport::Nacked { hash, reason } => {
+            PolicyReport::Nacked { hash, reason: sanitized_reason(reason) }
         }
         PolicyReport::Applied { hash, untrusted_proxy, mut nearly_full } => {
             nearly_full.retain(|name| name.len() <= MAX_LIMIT_NAME);
@@ -106,6 +104,22 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
             PolicyReport::Applied { hash, untrusted_proxy, nearly_full }
         }
     }
+}
+
+/// Makes a report about a reset fit for a status message.
+pub(super) fn sanitized_reset(report: ResetReport) -> ResetReport {
+    match report {
+        ResetReport::Failed { reason } => ResetReport::Failed { reason: sanitized_reason(reason) },
+        ResetReport::Removed { .. } | ResetReport::Forgotten => report,
+    }
+}
+
+fn sanitized_reason(mut reason: String) -> String {
+    if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
+        reason.truncate(end);
+    }
+    reason.retain(|c| !c.is_control());
+    reason
 }
 
 /// Makes a report about a store fit for a status message: the kind of a fault is one of few words.

@@ -26,6 +26,7 @@ use crate::process::control_port;
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Listed};
 use crate::reconcile::{contents, controller, select_pods};
+use crate::resets::controller::ResetController;
 use crate::store::controller::StoreController;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
@@ -79,6 +80,7 @@ impl Leader {
         let (client, hub) = (self.client.clone(), self.hub.clone());
         let stores =
             StoreController::new(client, hub, &self.args, self.certificates.clone(), context.stores.clone())?;
+        let resets = ResetController::new(self.client.clone(), self.hub.clone());
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let tls = self.certificates.tls.clone();
         let control_port = control_port::serve(self.args.control_listen, tls, self.handle.clone(), router);
@@ -91,6 +93,7 @@ impl Leader {
             () = controller::run(context.clone()) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
             () = stores.run() => Ok(()),
+            () = resets.run() => Ok(()),
             () = queue_users_of_stores(&context) => Ok(()),
             () = self.publish_authority(&context) => Ok(()),
         }

@@ -15,7 +15,7 @@ use serde_json::json;
 use sluice_config::KeySecret;
 use sluice_crds::policy::ContentKind;
 use sluice_crds::store::Access;
-use sluice_crds::{CompiledStore, RateLimitStoreSpec, RateLimitStoreStatus, Violation};
+use sluice_crds::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::ManagedUser;
 use sluice_store::redis::library::Library;
 use tokio::sync::Notify;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
 use crate::cluster::references::{ContentKey, Reference, References};
-use crate::cluster::stores::{Stores, api};
+use crate::cluster::untyped::{Untyped, api};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
 use crate::object_key::{ObjectKey, StoreKey};
@@ -60,7 +60,7 @@ const OWN_HEALTH_EVERY: Duration = Duration::from_secs(1);
 pub struct StoreController {
     client: kube::Client,
     hub: Arc<Hub>,
-    stores: Stores,
+    stores: Untyped<RateLimitStore>,
     references: References<()>,
     changed: Arc<Notify>,
     rules: StoreRules,
@@ -121,7 +121,7 @@ impl StoreController {
                 let changed = changed.clone();
                 move |_| changed.notify_one()
             }),
-            stores: Stores::default(),
+            stores: Untyped::default(),
             rules: default_store::rules(args),
             spec: default_store::spec(args)?,
             is_embedded: args.store_embedded,
@@ -454,7 +454,7 @@ impl StoreController {
             "status": status,
         });
         let params = PatchParams::apply("sluice-operator").force();
-        let api = api(self.client.clone(), Some(&key.namespace));
+        let api = api::<RateLimitStore>(self.client.clone(), Some(&key.namespace));
         match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
             Ok(_) => {
                 if let Some(ready) = status.conditions.last() {

@@ -8,12 +8,12 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use sluice_config::policy::DEFAULT_STORE;
-use sluice_crds::RateLimitStoreSpec;
 use sluice_crds::store::Access;
+use sluice_crds::{RateLimitStore, RateLimitStoreSpec};
 use sluice_store::RedisOptions;
 
 use crate::args::{Args, StoreAccess};
-use crate::cluster::stores::api;
+use crate::cluster::untyped::api;
 use crate::object_key::StoreKey;
 use crate::store::resolve::StoreRules;
 
@@ -62,7 +62,7 @@ pub fn has_spec(object: &DynamicObject, spec: &RateLimitStoreSpec) -> bool {
 /// Creates the store.
 pub async fn create(client: kube::Client, key: &StoreKey, spec: &RateLimitStoreSpec) -> anyhow::Result<()> {
     let params = PatchParams::apply("sluice-operator").force();
-    let api = api(client, Some(&key.namespace));
+    let api = api::<RateLimitStore>(client, Some(&key.namespace));
     api.patch(&key.name, &params, &Patch::Apply(&manifest(key, spec)))
         .await
         .with_context(|| format!("the RateLimitStore {key} could not be created"))?;
@@ -78,7 +78,7 @@ pub async fn replace(
 ) -> anyhow::Result<()> {
     let mut object = present.clone();
     object.data["spec"] = serde_json::to_value(spec)?;
-    let api = api(client, Some(&key.namespace));
+    let api = api::<RateLimitStore>(client, Some(&key.namespace));
     api.replace(&key.name, &PostParams::default(), &object)
         .await
         .with_context(|| format!("the RateLimitStore {key} could not be changed"))?;

@@ -6,6 +6,7 @@
 //! - [`stores`], [`named_store`], [`store_state`]: the stores in use, by name, and their states; [`limiter_handle`]: the
 //!   limiter in front of a store, and its users.
 //! - [`replicas`]: the pods that enforce each policy.
+//! - [`resets`]: clients whose counters are reset.
 //! - [`publisher`]: builds snapshots and swaps them in.
 //! - [`snapshot`]: the compiled configuration of the pod. [`startup_policy`]: what applies before the first one.
 
@@ -15,6 +16,7 @@ pub(crate) mod limiter_handle;
 mod named_store;
 pub(crate) mod publisher;
 pub(crate) mod replicas;
+pub(crate) mod resets;
 pub(crate) mod snapshot;
 pub mod startup_policy;
 pub(crate) mod store_state;

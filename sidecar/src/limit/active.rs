@@ -230,6 +230,11 @@ impl ActiveLimit {
         &self.rate_sets[usize::from(index)]
     }
 
+    /// Returns the plans of all sets of rates, which count in the same counters.
+    pub(crate) fn plans(&self) -> Vec<Arc<LimitPlan>> {
+        self.rate_sets.iter().map(|rates| rates.plan.clone()).collect()
+    }
+
     /// Reports whether the boosted rates apply now.
     pub(crate) fn is_boosted(&self) -> bool {
         self.boost.as_ref().is_some_and(Boost::applies)

@@ -208,6 +208,13 @@ impl Leases {
         }
     }
 
+    /// Forgets the denials of a counter that was removed at this time of the store, and the quota leased before.
+    pub(crate) fn forget(&self, counter: &PlannedCounter, removed_at: u64, now: u64) {
+        if let Some(leased) = self.lock(counter.id()).get_mut(counter.id()) {
+            leased.lease.forget(removed_at, now);
+        }
+    }
+
     /// Records the response to a request that was checked in the store. `decisions` are those of this
     /// counter.
     pub(crate) fn called(

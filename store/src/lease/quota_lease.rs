@@ -210,6 +210,16 @@ impl QuotaLease {
         (self.block.left() > 0).then(|| self.return_quota(self.block.left()))
     }
 
+    /// Ends the pause, because the counter was removed at this time of the store. Also forgets a block that was charged
+    /// to it.
+    pub(super) fn forget(&mut self, removed_at: u64, now: u64) {
+        if self.block.charged_at() <= removed_at {
+            // The store has forgotten it too, so it is not returned.
+            let _ = self.return_all(now);
+        }
+        self.pause.end();
+    }
+
     /// Estimates the decisions of a request that was decided without a call.
     pub(super) fn decisions(&self, spec: &LimitSpec, now: u64, admitted: bool) -> Decisions {
         let retry_after = self.pause.retry_after(now);

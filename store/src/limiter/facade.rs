@@ -144,6 +144,36 @@ impl Limiter {
         Ok(Some(decisions))
     }
 
+    /// Forgets what this process knows about a client whose counter was removed at this time, see
+    /// [`Limiter::reset_in_store`]: quota leased before, remembered denials and local usage. `limits` are all limits that
+    /// count in this counter, such as tiers. A counter of this process alone is removed now.
+    pub fn forget(&self, limits: &[Arc<LimitPlan>], key: KeyHash, removed_at: u64) {
+        match &self.0 {
+            Kind::Memory(store) => {
+                limits.iter().for_each(|limit| store.reset(&limit.spec, key));
+            }
+            Kind::Redis(limiter) => limiter.forget(limits, key, removed_at),
+            Kind::Unconfigured(limiter) => limiter.forget(limits, key, removed_at),
+        }
+    }
+
+    /// Removes a client's counter in the store, for all tiers of its limit. Returns the time by the store's clock, in
+    /// microseconds since the Unix epoch. Every process must then forget the client, see [`Limiter::forget`]. Does nothing
+    /// if no store counts the limit.
+    ///
+    /// # Errors
+    /// The store did not answer. The counter may or may not have been removed.
+    pub async fn reset_in_store(&self, limit: &LimitPlan, key: KeyHash) -> Result<u64, StoreError> {
+        if limit.consistency.is_local() {
+            return Ok(0);
+        }
+        match &self.0 {
+            Kind::Memory(_) => Ok(0),
+            Kind::Redis(limiter) => limiter.reset_in_store(&limit.spec, key).await,
+            Kind::Unconfigured(limiter) => limiter.reset_in_store(&limit.spec, key).await,
+        }
+    }
+
     /// Corrects one counter in the store itself.
     ///
     /// # Errors

@@ -56,6 +56,15 @@ impl LastKnownUsage {
         }
     }
 
+    pub(crate) fn forget(&self, id: u128) {
+        let mut shard = self.lock(id);
+        let sets = shard.len().max(1);
+        let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
+        for entry in set.iter_mut().filter(|entry| entry.is_some_and(|(stored, _)| stored == id)) {
+            *entry = None;
+        }
+    }
+
     pub(crate) fn get(&self, id: u128) -> Option<KnownUsage> {
         let shard = self.lock(id);
         let set = shard.get(id as u64 as usize % shard.len().max(1))?;

@@ -155,6 +155,18 @@ impl LocalQuota {
         }
     }
 
+    /// Forgets a counter that is being reset.
+    pub(crate) fn forget(&self, counter: &PlannedCounter) {
+        let mut table = self.lock();
+        let id = counter.counter_id();
+        if table.get_mut(id).is_some_and(|tracked| !tracked.is_local_only) {
+            self.pending.fetch_sub(1, Relaxed);
+        }
+        table.remove(id);
+        drop(table);
+        self.last_known.forget(counter.records_id());
+    }
+
     /// Returns the number of counters to flush.
     pub(crate) fn pending(&self) -> usize {
         self.pending.load(Relaxed)

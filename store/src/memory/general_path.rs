@@ -11,7 +11,9 @@ use super::key_registries::usage;
 use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
-use crate::check::{CheckResponse, Counter, Decisions, Records, Settlement, decide_as, settle};
+use crate::check::{
+    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Records, Settlement, decide_as, settle,
+};
 use crate::key_usage::KeyUsages;
 
 /// Locked shards with their numbers.
@@ -161,6 +163,18 @@ impl MemoryStore {
             return true;
         }
         false
+    }
+
+    /// Removes a counter. Its cell stays until the next sweep, as one that has expired.
+    pub(super) fn reset_at(&self, limit: &LimitSpec, key: KeyHash, now: u64) {
+        let id = limit.prepared.id(key.0);
+        let mut shard = self.lock(shard_of(id));
+        let (records, stored) = shard.take(id, limit);
+        if stored.exists {
+            let before = expiry(&records, stored.others());
+            shard.put(id, limit, Records::new(), StoredCounter::default(), now);
+            self.registries.replace(limit, before, 0, now);
+        }
     }
 
     /// Decides a check on the counters with these ids, whose shards are locked. Also returns how many of them are new.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Decisions, Settlement};
+use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Settlement};
 use crate::clock::Clock;
 
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
@@ -101,6 +101,11 @@ impl MemoryStore {
                 self.refund_key_at(settlement, key, now);
             }
         }
+    }
+
+    /// Removes a counter, as if its client had never sent a request.
+    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) {
+        self.reset_at(limit, key, self.clock.now());
     }
 
     /// Returns the number of keys.

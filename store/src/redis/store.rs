@@ -118,6 +118,16 @@ impl RedisStore {
         }
     }
 
+    /// Removes the counter of a key, as if its client had never sent a request. Returns the time of the removal by the
+    /// store's clock, in microseconds since the Unix epoch. A call that was given up may still be carried out.
+    ///
+    /// # Errors
+    /// See [`RedisStore::check`].
+    pub async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        let counter = Counter { limit: limit.clone(), key, cost: 0 };
+        self.send(key, limit, |caller| Operation::Reset(counter, caller)).await
+    }
+
     /// Sends an operation on a single counter and waits for its result.
     async fn send<T>(
         &self,

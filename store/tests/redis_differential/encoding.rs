@@ -117,7 +117,7 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
                 let (operation, counters, callers) = match entry {
                     BatchEntry::Check { counters, callers } => (1, &counters[..], *callers),
                     BatchEntry::Charge(counter) => (3, std::slice::from_ref(counter), 1),
-                    BatchEntry::Settle(_) => unreachable!("it is matched below"),
+                    BatchEntry::Settle(_) | BatchEntry::Reset(..) => unreachable!("it is matched below"),
                 };
                 operations.extend([operation, counters.len() as u64, callers]);
                 for counter in counters {
@@ -127,6 +127,10 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
                         operations.extend(rate.full_script_arguments(counter.key.0, counter.cost));
                     }
                 }
+            }
+            BatchEntry::Reset(limit, key) => {
+                let index = index_of(&mut names, name(limit, *key));
+                operations.extend([4, index, index_of(&mut limits, limit)]);
             }
             BatchEntry::Settle(settlement) => {
                 let index = index_of(&mut names, name(&settlement.limit, settlement.key));

@@ -1,6 +1,7 @@
 //! A session with the operator, scripted by the test. It plays sidecars that nack a policy, hang, or report a
 //! wrong hash.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,10 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
-use sluice_config::message::{Policies, PolicyReport, Report, SESSION_HEADER, StoreReport, VERSION};
+use serde::de::DeserializeOwned;
+use sluice_config::message::{
+    Policies, PolicyReport, Report, ResetReport, SESSION_HEADER, StoreReport, VERSION,
+};
 use sluice_config::policy::DEFAULT_STORE;
 use tokio::net::TcpSocket;
 
@@ -135,6 +139,20 @@ impl Session {
         (status, response.into_body().collect().await.expect("a body").to_bytes())
     }
 
+    /// Waits for the next event of a kind and returns its message.
+    ///
+    /// # Panics
+    /// When the session ends.
+    pub async fn message<T: DeserializeOwned>(&mut self, kind: &str) -> T {
+        loop {
+            let event = self.event().await.expect("the session goes on");
+            if event.starts_with(&format!("event: {kind}\n")) {
+                let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
+                return serde_json::from_str(data).expect("a message of this kind");
+            }
+        }
+    }
+
     /// Sends a report, with the health of the installation's store.
     ///
     /// # Panics
@@ -144,11 +162,29 @@ impl Session {
         policies: impl IntoIterator<Item = (String, PolicyReport)>,
         store: StoreReport,
     ) {
+        self.send(policies.into_iter().collect(), store, BTreeMap::new()).await;
+    }
+
+    /// Reports the results of resets, and no policies.
+    ///
+    /// # Panics
+    /// When the operator does not accept it.
+    pub async fn report_resets(&self, resets: impl IntoIterator<Item = (String, ResetReport)>) {
+        self.send(BTreeMap::new(), StoreReport::Healthy, resets.into_iter().collect()).await;
+    }
+
+    async fn send(
+        &self,
+        policies: BTreeMap<String, PolicyReport>,
+        store: StoreReport,
+        resets: BTreeMap<String, ResetReport>,
+    ) {
         let report = Report {
             version: VERSION,
             session: self.name.clone(),
-            policies: policies.into_iter().collect(),
+            policies,
             stores: [(DEFAULT_STORE.to_owned(), store)].into(),
+            resets,
         };
         let body = serde_json::to_vec(&report).expect("JSON");
         let request =

@@ -141,6 +141,8 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     kubectl("-n shop describe ratelimitpolicies.sluice.dev checkout");
 
     who_is_limited(2 * N + 1);
+    a_client_is_reset(&address, N).await;
+    a_client_is_unblocked(&shop, &address).await;
 
     // An edit takes effect on all pods, without a restart, and keeps the counts.
     let before = kubectl(
@@ -163,19 +165,61 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     .await;
 }
 
-/// Asks about the clients of the deployment as a plugin of kubectl: alice was denied so many times, and bob has sent one
-/// request.
-fn who_is_limited(denied: usize) {
+/// Runs `sluice` as a plugin of kubectl. Reports whether it succeeded, and what it printed, with single spaces.
+fn try_sluice(arguments: &str) -> (bool, String) {
     let plugins = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(binary("sluice"), plugins.path().join("kubectl-sluice")).unwrap();
     let path = format!("{}:{}", plugins.path().display(), std::env::var("PATH").unwrap());
-    let sluice = |arguments: &str| {
-        let (ok, text) = run("env", &["bash", "-c", &format!("PATH={path} kubectl sluice {arguments}")], "");
-        assert!(ok, "{text}");
-        text.lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n")
-            .collect::<String>()
-    };
+    let (ok, text) = run("env", &["bash", "-c", &format!("PATH={path} kubectl sluice {arguments}")], "");
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n");
+    (ok, lines.collect())
+}
+
+fn sluice(arguments: &str) -> String {
+    let (ok, text) = try_sluice(arguments);
+    assert!(ok, "{text}");
+    text
+}
+
+/// Gives alice, who has used up her quota, the whole of it back in all pods.
+async fn a_client_is_reset(address: &str, quota: usize) {
+    let refused = sluice("unblock shop/checkout per-client alice");
+    assert!(refused.contains(" is not blocked by limit per-client of policy shop/checkout. "), "{refused}");
+    let done = sluice("reset shop/checkout per-client alice");
+    assert_eq!(done, "The counter is removed, and 3 pods have forgotten the client.\n");
+    let peeked = sluice("peek shop/checkout per-client alice");
+    assert!(peeked.contains(&format!(" {quota} of {quota} left")), "{peeked}");
+    let tally = get_many(address, 3 * quota, 60, &[("x-client", "alice")]).await;
+    assert_eq!((tally.count(200), tally.count(429)), (quota, 2 * quota), "{tally:?}");
+    let table = kubectl("-n shop get counterresets");
+    let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[1..5], ["checkout", "per-client", "True", "Complete"], "{table}");
+    let (ok, error) = try_sluice("reset shop/checkout per-clients alice");
+    assert!(!ok && error.contains("has no limit per-clients: its limits are per-client"), "{error}");
+}
+
+/// Ends the block of a client that all pods refuse.
+async fn a_client_is_unblocked(shop: &Shop, address: &str) {
+    apply(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: login, namespace: shop}\nspec:\n  \
+         targetRefs: [{kind: Deployment, name: checkout}]\n  limits:\n  - name: per-user\n    \
+         key: {parts: [{header: {name: x-user}}]}\n    rates: [{requests: 2, per: 1h}]\n    \
+         onLimit: {block: {after: 5, within: 1h, for: 1h}}\n",
+    );
+    shop.wait_for("login", "Ready", "True Ready").await;
+    let tally = get_many(address, 60, 20, &[("x-user", "eve")]).await;
+    assert_eq!(tally.count(200), 2, "{tally:?}");
+    assert!(sluice("peek shop/login per-user eve").contains(" blocked for "));
+    let done = sluice("unblock shop/login per-user eve");
+    assert_eq!(done, "The counter is removed, and 3 pods have forgotten the client.\n");
+    let tally = get_many(address, 60, 20, &[("x-user", "eve")]).await;
+    assert_eq!(tally.count(200), 2, "{tally:?}");
+    kubectl("-n shop delete ratelimitpolicies.sluice.dev login");
+}
+
+/// Asks about the clients of the deployment as a plugin of kubectl: alice was denied so many times, and bob has sent one
+/// request.
+fn who_is_limited(denied: usize) {
     let top = sluice("top -n shop");
     assert!(top.contains(&format!("\nshop/checkout per-client Reject {denied} ")), "{top}");
     assert_eq!(top.lines().count(), 2, "{top}");

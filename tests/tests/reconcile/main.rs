@@ -6,12 +6,14 @@
 //! - [`contents`]: policies that refer to Secrets and ConfigMaps.
 //! - [`quotas`]: quotas of policies, as the API server enforces them through the webhook.
 //! - [`targets`]: policies for the pods of workloads and Services.
+//! - [`resets`]: resets of single clients.
 //! - [`sessions`]: who gets a session, and which events it sends.
 
 mod bypasses;
 mod contents;
 mod fixture;
 mod quotas;
+mod resets;
 mod sessions;
 mod status;
 mod targets;

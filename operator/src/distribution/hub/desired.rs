@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_config::message::{Policies, Replica, VERSION};
+use sluice_config::message::{Policies, Replica, ResetOrder, ResetUid, VERSION};
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ pub struct Desired {
     pub kept_stores: Vec<String>,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
+    /// Resets that the pod takes part in.
+    pub resets: BTreeMap<ResetUid, ResetOrder>,
     /// All policies of the pod, if requested.
     pub policies: Option<Policies>,
     /// UIDs of policies that are held back until their replicas are known. The pod keeps its version of them.
@@ -34,6 +36,7 @@ impl Hub {
             stores: StoreChoices::default(),
             kept_stores: Vec::new(),
             replicas: BTreeMap::new(),
+            resets: state.resets_of(pod_uid, session),
             policies: with_policies.then(|| Policies {
                 version: VERSION,
                 full: true,

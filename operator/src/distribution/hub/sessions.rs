@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::Hub;
 use crate::cluster::pod::is_opted_out;
 use crate::distribution::identity::Identity;
-use crate::distribution::session::{Confirmation, EXPIRY, Session, sanitized, sanitized_store};
+use crate::distribution::session::{
+    Confirmation, EXPIRY, Session, sanitized, sanitized_reset, sanitized_store,
+};
 
 impl Hub {
     /// Begins a session. An older session of the same pod ends, and its reports count until they expire or
@@ -26,6 +28,7 @@ impl Hub {
             name: name.to_owned(),
             reports,
             stores,
+            resets: BTreeMap::new(),
             expires: Some(Instant::now() + EXPIRY),
             ended: false,
             replicas_changed: Arc::default(),
@@ -115,12 +118,26 @@ impl Hub {
         let known: BTreeSet<_> = state.stores.names(&namespace.unwrap_or_default()).collect();
         let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name.as_str()));
         let stores: BTreeMap<_, _> = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
+        let resets: BTreeMap<_, _> = report
+            .resets
+            .into_iter()
+            .filter(|(uid, _)| state.resets.contains_key(uid))
+            .map(|(uid, report)| (uid, sanitized_reset(report)))
+            .collect();
+        let removed = state.take_reset_reports(&pod_uid, &resets);
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
         let changed = session.reports != reports || session.stores != stores || session.expires.is_some();
+        let resets_changed = std::mem::replace(&mut session.resets, resets.clone()) != resets;
         session.reports = reports;
         session.stores = stores;
         session.expires = None;
         drop(state);
+        if removed {
+            self.changed();
+        }
+        if resets_changed {
+            self.reset_reports.notify_one();
+        }
         if changed {
             self.store_reports.notify_one();
             self.queue.add_all(keys);

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, Replica, VERSION,
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, RESETS_EVENT,
+    Replica, ResetOrder, ResetUid, Resets, VERSION,
 };
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
@@ -23,6 +24,7 @@ pub(super) struct Sent {
     /// The stores, and the names of those that the sidecar keeps.
     stores: Option<(StoreChoices, Vec<String>)>,
     replicas: BTreeMap<String, Replica>,
+    resets: BTreeMap<ResetUid, ResetOrder>,
     /// Time at which the first held policy may be sent.
     held_until: Option<Instant>,
     /// Time at which the first event with policies is sent even if some are still held.
@@ -47,6 +49,7 @@ impl Sent {
             policies: None,
             stores: None,
             replicas: BTreeMap::new(),
+            resets: BTreeMap::new(),
             held_until: None,
             first_held_until: None,
         }
@@ -71,6 +74,11 @@ impl Sent {
             self.replicas.clone_from(&desired.replicas);
             let message = LiveReplicas { version: VERSION, policies: desired.replicas };
             events.push(event(LIVE_EVENT, None, &message));
+        }
+        if self.resets != desired.resets {
+            self.resets.clone_from(&desired.resets);
+            let message = Resets { version: VERSION, resets: desired.resets };
+            events.push(event(RESETS_EVENT, None, &message));
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;

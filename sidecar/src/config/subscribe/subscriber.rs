@@ -13,13 +13,15 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, Report, SESSION_HEADER, STREAM_PATH, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, RESETS_EVENT, Report, Resets, SESSION_HEADER,
+    STREAM_PATH, VERSION,
 };
 use sluice_config::policy::BlobHash;
 use tokio::time::Instant;
 
 use crate::config::last_good::LastGood;
 use crate::config::publisher::Publisher;
+use crate::config::resets::ResetOrders;
 use crate::config::subscribe::backoff::Backoff;
 use crate::config::subscribe::blobs::{self, BlobError};
 use crate::config::subscribe::operator::{Operator, OperatorError};
@@ -42,6 +44,7 @@ pub struct Subscriber {
     publisher: Publisher,
     last_good: LastGood,
     received: Received,
+    resets: ResetOrders,
     /// ID of the last event that was applied.
     applied: Option<String>,
 }
@@ -96,7 +99,7 @@ impl Subscriber {
             received.apply(&publisher);
             tracing::info!("applied the policies from before the restart");
         }
-        Self { operator, publisher, last_good, received, applied: None }
+        Self { operator, publisher, last_good, received, resets: ResetOrders::default(), applied: None }
     }
 
     /// Follows one session after another. Never returns.
@@ -153,6 +156,10 @@ impl Subscriber {
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
+                () = self.resets.has_results() => {
+                    reporter.report(self.report(&session));
+                    continue;
+                }
                 // The first tick is immediate: a session that continues another may have no events, but the
                 // operator needs a report for it.
                 _ = report_interval.tick() => {
@@ -160,6 +167,7 @@ impl Subscriber {
                         return Err(SessionEnd::Silent);
                     }
                     if self.publisher.has_published() {
+                        self.resets.carry_out(&self.publisher);
                         reporter.report(self.report(&session));
                     }
                     continue;
@@ -253,6 +261,19 @@ impl Subscriber {
                 // Replica counts are not confirmed.
                 return Ok(false);
             }
+            RESETS_EVENT => {
+                match serde_json::from_str::<Resets>(&event.data) {
+                    Ok(message) => {
+                        self.resets.receive(message.resets);
+                        if self.publisher.has_published() {
+                            self.resets.carry_out(&self.publisher);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot parse resets"),
+                }
+                // The results are reported when they are there.
+                return Ok(false);
+            }
             // An event of a later version.
             _ => return Ok(false),
         }
@@ -276,7 +297,13 @@ impl Subscriber {
         let policies = self.received.report();
         let states = self.publisher.store_states();
         let stores = states.into_iter().map(|(name, state)| (name, state.report())).collect();
-        Report { version: VERSION, session: session.to_owned(), policies, stores }
+        Report {
+            version: VERSION,
+            session: session.to_owned(),
+            policies,
+            stores,
+            resets: self.resets.report(),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The operations that a remote store provides for its limiter.
 
 use std::future::Future;
+use std::sync::Arc;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::redis::RedisStore;
 
@@ -17,6 +18,13 @@ pub(in crate::limiter) trait Backend: Send + Sync + 'static {
 
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Removes a counter. Returns the time by the store's clock.
+    fn reset(
+        &self,
+        limit: &Arc<LimitSpec>,
+        key: KeyHash,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Returns the state of the store as the last calls found it.
     fn health(&self) -> StoreHealth;
@@ -33,6 +41,10 @@ impl Backend for RedisStore {
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
         Self::settle(self, settlement).await
+    }
+
+    async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        Self::reset(self, limit, key).await
     }
 
     fn health(&self) -> StoreHealth {

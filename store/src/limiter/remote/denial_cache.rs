@@ -105,6 +105,13 @@ impl DenialCache {
         }
     }
 
+    /// Forgets all denials.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).fill([None; WAYS]);
+        }
+    }
+
     /// Returns the number of checks that were denied without a call.
     pub(super) fn hits(&self) -> u64 {
         self.hits.load(Relaxed)

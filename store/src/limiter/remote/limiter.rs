@@ -11,11 +11,11 @@ use super::backend::Backend;
 use super::denial_cache::DenialCache;
 use super::remote_core::RemoteCore;
 use super::store_time::StoreTime;
-use crate::check::{CheckRequest, CheckResponse, Settlement};
+use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::lease::Leases;
 use crate::limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation};
-use crate::limiter::plan::PlannedCounter;
+use crate::limiter::plan::{LimitPlan, PlannedCounter};
 use crate::local::LocalQuota;
 
 /// Number of blocks that are returned concurrently when the limiter is closed.
@@ -116,6 +116,26 @@ impl<S: Backend> RemoteLimiter<S> {
 
     pub(in crate::limiter) async fn settle_in_store(&self, settlement: Settlement) -> Result<(), StoreError> {
         self.core.store.settle(settlement).await
+    }
+
+    /// Forgets what this process knows about a client under these limits, whose counter was removed at this time of the
+    /// store: quota leased before, denials and local usage.
+    pub(in crate::limiter) fn forget(&self, limits: &[Arc<LimitPlan>], key: KeyHash, removed_at: u64) {
+        let core = &self.core;
+        for limit in limits {
+            let counter = PlannedCounter { limit: limit.clone(), key, cost: 0 };
+            core.leases.forget(&counter, removed_at, core.time.now());
+            core.local_quota.forget(&counter);
+        }
+        core.denials.clear();
+    }
+
+    pub(in crate::limiter) async fn reset_in_store(
+        &self,
+        limit: &Arc<LimitSpec>,
+        key: KeyHash,
+    ) -> Result<u64, StoreError> {
+        self.core.store.reset(limit, key).await
     }
 
     pub(in crate::limiter) fn health(&self) -> StoreHealth {

@@ -1,7 +1,9 @@
 //! The store of an installation without one: every call fails, so local quota or `onStoreFailure` decides.
 
+use std::sync::Arc;
+
 use super::backend::Backend;
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
@@ -20,6 +22,10 @@ impl Backend for Unconfigured {
     }
 
     async fn settle(&self, _: Settlement) -> Result<(), StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    async fn reset(&self, _: &Arc<LimitSpec>, _: KeyHash) -> Result<u64, StoreError> {
         Err(UNCONFIGURED)
     }
 

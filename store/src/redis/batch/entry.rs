@@ -16,7 +16,7 @@ pub(crate) enum BatchEntry {
 }
 
 impl BatchEntry {
-    /// Returns the counters to decide on; a correction has none.
+    /// Returns the counters to decide on; a correction or a reset has none.
     pub(crate) fn counters(&self) -> &[Counter] {
         match self {
             Self::Merged(check, _) => check,
@@ -30,7 +30,9 @@ impl BatchEntry {
             Self::Single(Operation::Settle(settlement, _)) => {
                 Some((&*settlement.limit.scope, settlement.key))
             }
-            Self::Single(Operation::Charge(counter, _)) => Some((&*counter.limit.scope, counter.key)),
+            Self::Single(Operation::Charge(counter, _) | Operation::Reset(counter, _)) => {
+                Some((&*counter.limit.scope, counter.key))
+            }
             _ => None,
         };
         self.counters().iter().map(|counter| (&*counter.limit.scope, counter.key)).chain(settled)
@@ -42,7 +44,7 @@ impl BatchEntry {
             Self::Merged(_, callers) => callers.len() as u64,
             Self::Single(Operation::Check(..)) => 1,
             Self::Single(Operation::Acquire(_, wanted, _)) => *wanted,
-            Self::Single(Operation::Settle(..) | Operation::Charge(..)) => 0,
+            Self::Single(Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..)) => 0,
         }
     }
 
@@ -72,12 +74,12 @@ impl BatchEntry {
 }
 
 impl Operation {
-    /// Returns the counters to decide on; a correction has none.
+    /// Returns the counters to decide on; a correction or a reset has none.
     pub(crate) fn counters(&self) -> &[Counter] {
         match self {
             Self::Check(check, _) => check,
             Self::Acquire(counter, ..) => std::slice::from_ref(counter),
-            Self::Settle(..) | Self::Charge(..) => &[],
+            Self::Settle(..) | Self::Charge(..) | Self::Reset(..) => &[],
         }
     }
 
@@ -87,7 +89,7 @@ impl Operation {
             Self::Check(check, _) => records_of(check),
             Self::Acquire(counter, ..) => weight(&counter.limit),
             Self::Settle(settlement, _) => weight(&settlement.limit),
-            Self::Charge(counter, _) => weight(&counter.limit),
+            Self::Charge(counter, _) | Self::Reset(counter, _) => weight(&counter.limit),
         }
     }
 }

@@ -32,15 +32,17 @@ pub(crate) enum Operation {
     Settle(Settlement, Responder<()>),
     /// Charges a counter, whether or not there is room.
     Charge(Counter, Responder<()>),
+    /// Removes a counter, and returns the time. Its cost has no meaning.
+    Reset(Counter, Responder<u64>),
 }
 
 impl PendingOperation {
-    /// Reports whether the caller has given up already. A correction is sent all the same.
+    /// Reports whether the caller has given up already. A correction or a reset is sent all the same.
     pub(crate) fn is_abandoned(&self) -> bool {
         match &self.operation {
             Operation::Check(_, caller) => caller.is_closed(),
             Operation::Acquire(.., caller) => caller.is_closed(),
-            Operation::Settle(..) | Operation::Charge(..) => false,
+            Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) => false,
         }
     }
 }
@@ -52,6 +54,7 @@ impl Operation {
             Self::Check(_, caller) => drop(caller.send(Err(error))),
             Self::Acquire(.., caller) => drop(caller.send(Err(error))),
             Self::Settle(_, caller) | Self::Charge(_, caller) => drop(caller.send(Err(error))),
+            Self::Reset(_, caller) => drop(caller.send(Err(error))),
         }
     }
 }

@@ -166,7 +166,7 @@ impl Reply {
 
     fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
         let first = integer(&mut self.rest)?;
-        if let BatchEntry::Single(Operation::Settle(..)) = entry {
+        if let BatchEntry::Single(Operation::Settle(..) | Operation::Reset(..)) = entry {
             return Ok(broken(first).unwrap_or(EntryResult::Settled));
         }
         if let Some(result) = broken(first) {

@@ -111,6 +111,8 @@ fn push_counts(payload: &mut Vec<u8>, checks: &[BatchEntry]) {
 const CHECK: u64 = 1;
 /// The number of a charge, which has the form of a check.
 const CHARGE: u64 = 3;
+/// The number of a reset.
+const RESET: u64 = 4;
 
 fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
     let mut encoder = Encoder::new(context);
@@ -120,6 +122,7 @@ fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArg
             BatchEntry::Single(Operation::Charge(counter, _)) => {
                 encoder.check(CHARGE, std::slice::from_ref(counter), 1);
             }
+            BatchEntry::Single(Operation::Reset(counter, _)) => encoder.reset(counter),
             check => encoder.check(CHECK, check.counters(), check.times()),
         }
     }
@@ -185,6 +188,13 @@ impl<'a> Encoder<'a> {
         for rate in &settlement.limit.rates {
             self.operations.extend(rate.settlement_script_arguments(settlement.key.0, amount));
         }
+    }
+
+    /// Adds a reset.
+    fn reset(&mut self, counter: &'a Counter) {
+        let index = self.key(&counter.limit, counter.key);
+        let limit = self.limit(&counter.limit);
+        self.operations.extend([RESET, index, limit]);
     }
 
     /// Returns the index of a limit, and adds the limit if it is new.

@@ -42,8 +42,13 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
     let (admitted, after, usages) = match result {
         EntryResult::Decided(admitted, after, usages) => (admitted, after, usages),
         EntryResult::Settled => {
-            if let BatchEntry::Single(Operation::Settle(_, caller) | Operation::Charge(_, caller)) = entry {
-                let _ = caller.send(Ok(()));
+            match entry {
+                BatchEntry::Single(Operation::Settle(_, caller) | Operation::Charge(_, caller)) => {
+                    let _ = caller.send(Ok(()));
+                }
+                BatchEntry::Single(Operation::Reset(_, caller)) => drop(caller.send(Ok(now))),
+                BatchEntry::Single(Operation::Check(..) | Operation::Acquire(..))
+                | BatchEntry::Merged(..) => {}
             }
             return;
         }

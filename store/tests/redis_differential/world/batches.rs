@@ -29,6 +29,10 @@ impl World {
                 if self.rng.random_bool(0.15) {
                     return self.settlement();
                 }
+                if self.rng.random_bool(0.04) {
+                    let key = self.key();
+                    return BatchEntry::Reset(self.any_limit(), key);
+                }
                 let simple = match self.focus {
                     Focus::Huge => self.rng.random_bool(0.8),
                     _ if self.is_of_buckets() => self.rng.random_bool(0.5),

@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    pub(super) fn note_settlement(&mut self, limit: &LimitSpec, name: &str) {
+    pub(super) fn note_counted(&mut self, limit: &LimitSpec, name: &str) {
         if limit.max_keys > 0 {
             self.call.counted.insert(name.to_owned(), limit.grid);
         }

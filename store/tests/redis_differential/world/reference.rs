@@ -17,6 +17,7 @@ impl World {
             BatchEntry::Check { counters, callers } => self.check(counters, *callers, false),
             BatchEntry::Charge(counter) => self.check(std::slice::from_ref(counter), 1, true),
             BatchEntry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
+            BatchEntry::Reset(limit, key) => vec![Value::Int(self.reset(limit, *key))],
         }
     }
 
@@ -30,6 +31,7 @@ impl World {
             BatchEntry::Charge(counter) => {
                 vec![self.records(&name(&counter.limit, counter.key)).to_vec()]
             }
+            BatchEntry::Reset(limit, key) => vec![self.records(&name(limit, *key)).to_vec()],
             BatchEntry::Settle(settlement) => {
                 vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
@@ -130,7 +132,7 @@ impl World {
             overflow_name(&settlement.limit.scope)
         } else {
             let name = name(&settlement.limit, settlement.key);
-            self.note_settlement(&settlement.limit, &name);
+            self.note_counted(&settlement.limit, &name);
             name
         };
         if let Some(code) = self.broken(&name) {
@@ -143,6 +145,17 @@ impl World {
         if known {
             self.write(&name, records);
         }
+        0
+    }
+
+    fn reset(&mut self, limit: &LimitSpec, key: KeyHash) -> i64 {
+        let name = name(limit, key);
+        if let Some(code) = self.broken(&name) {
+            return code;
+        }
+        self.note_counted(limit, &name);
+        self.note_write(&name);
+        self.stored.remove(&name);
         0
     }
 

@@ -128,6 +128,8 @@ pub(crate) enum BatchEntry {
     Settle(Settlement),
     /// A charge that is made whether or not there is room.
     Charge(Counter),
+    /// A reset.
+    Reset(Arc<LimitSpec>, KeyHash),
 }
 
 impl BatchEntry {
@@ -139,6 +141,7 @@ impl BatchEntry {
             }
             Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
             Self::Charge(counter) => vec![name(&counter.limit, counter.key)],
+            Self::Reset(limit, key) => vec![name(limit, *key)],
         }
     }
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use sluice_limiter::Rate;
 use tokio::sync::Semaphore;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Records, Settlement, decide, settle};
+use crate::check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, decide, settle,
+};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::limiter::plan::LimitPlan;
 use crate::limiter::remote::backend::Backend;
@@ -111,6 +113,12 @@ impl Backend for FakeStore {
             settle(&settlement, records, self.now.load(SeqCst));
         }
         Ok(())
+    }
+
+    async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        self.call().await?;
+        self.counters.lock().unwrap().remove(&(limit.scope.clone(), key.0));
+        Ok(self.now.load(SeqCst))
     }
 
     fn health(&self) -> StoreHealth {

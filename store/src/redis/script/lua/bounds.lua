@@ -97,6 +97,11 @@ local function refuse_general(keys, a)
         return REFUSED
       end
       p = p + 1
+    elseif operation == 4 then
+      counters = 0
+      if not keys[a[p + 1]] or not first_rate[a[p + 2] + 1] then return REFUSED end
+      records = records + 1
+      p = p + 3
     else
       return REFUSED
     end

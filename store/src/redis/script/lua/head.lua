@@ -10,8 +10,9 @@
 --          2: a settlement of the overflow counter that was charged instead of the key: the same;
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments);
---          3: a charge, which is made whether or not there is room: the same.
--- reply    this server's time in microseconds. Then for a settlement 0; for a check the number of admitted callers, and for
+--          3: a charge, which is made whether or not there is room: the same;
+--          4: a reset: index of the key, index of the limit. The key is removed.
+-- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a check the number of admitted callers, and for
 --          each rate of each counter the state afterwards: slot, current count, previous count. A rate with more than one
 --          previous slot has a string instead of the previous count, with 6 bytes for each previous slot. A log has the newest
 --          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the

@@ -16,7 +16,10 @@ local function write()
         registries.replace(registry, expiry_of[key], expiry)
       end
       -- SETRANGE keeps the time to live, and costs less than SET.
-      if #value == size_of[key] and expiry == expiry_of[key] then
+      if not value then
+        -- An end in the past removes a key, without the right to DEL.
+        call('SET', keys[key], '', 'PXAT', '1')
+      elseif #value == size_of[key] and expiry == expiry_of[key] then
         call('SETRANGE', keys[key], '0', value)
       else
         call('SET', keys[key], value, 'PXAT', expiry)

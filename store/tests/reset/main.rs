@@ -1,0 +1,177 @@
+//! A reset client has its whole quota, whatever counted it and whatever a process remembers.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Commands as _;
+use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
+use sluice_store::{
+    Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, MemoryStore, OnStoreFailure,
+    PlannedCounter, RedisOptions, RedisStore, Replica, Replicas,
+};
+use support::Redis;
+
+/// Generous, so that a loaded machine does not fail a test of something else.
+const BUDGET: Duration = Duration::from_secs(10);
+const CLIENT: KeyHash = KeyHash(7 << 64);
+const OTHER: KeyHash = KeyHash(8 << 64);
+
+fn period(minutes: u64) -> Period {
+    Period::from_millis(minutes * 60_000).unwrap()
+}
+
+fn rate(requests: u64, algorithm: Algorithm) -> Rate {
+    Rate::new(Requests::new(requests).unwrap(), period(600), algorithm).unwrap()
+}
+
+/// Returns limits of several kinds that admit two requests, with names.
+fn limits() -> Vec<(&'static str, Vec<Rate>)> {
+    let window = rate(2, Algorithm::FIXED_WINDOW);
+    let block = Rate::block(Requests::new(3).unwrap(), period(600), period(700)).unwrap();
+    vec![
+        ("window", vec![window]),
+        ("sliding", vec![rate(2, Algorithm::SLIDING_WINDOW)]),
+        ("counts-denied", vec![Rate { count_denied: true, ..window }]),
+        ("gcra", vec![rate(600, Algorithm::Gcra { burst: Burst::new(2).unwrap() })]),
+        ("log", vec![rate(2, Algorithm::SlidingWindowLog { min_interval: 0 })]),
+        ("blocks", vec![window, block]),
+        ("two", vec![window, Rate { period: period(60), ..rate(9, Algorithm::FIXED_WINDOW) }]),
+    ]
+}
+
+fn plan(name: &str, rates: Vec<Rate>, consistency: Consistency) -> Arc<LimitPlan> {
+    let spec = Arc::new(LimitSpec::new(format!("ns/reset/{name}"), rates).with_max_keys(100_000));
+    let replicas = Replicas::new(Replica::new(0, 1));
+    Arc::new(LimitPlan::new(spec, consistency, OnStoreFailure::Share, false, replicas))
+}
+
+async fn admits(limiter: &Limiter, plan: &Arc<LimitPlan>, key: KeyHash) -> bool {
+    let request = [PlannedCounter { limit: plan.clone(), key, cost: 1 }];
+    limiter.check(&request).await.unwrap().response.admitted
+}
+
+/// Exhausts a client's quota and goes on until it is blocked, if the limit blocks.
+async fn exhaust(limiter: &Limiter, plan: &Arc<LimitPlan>, key: KeyHash) {
+    let mut admitted = 0;
+    for _ in 0..9 {
+        admitted += u32::from(admits(limiter, plan, key).await);
+    }
+    assert_eq!(admitted, 2, "{}", plan.spec.scope);
+}
+
+async fn reset(limiter: &Limiter, plan: &Arc<LimitPlan>, key: KeyHash) {
+    let removed_at = limiter.reset_in_store(plan, key).await.unwrap();
+    limiter.forget(std::slice::from_ref(plan), key, removed_at);
+}
+
+/// Resets one of two clients, twice.
+async fn reset_one_client(limiter: &Limiter, consistency: Consistency) {
+    for (name, rates) in limits() {
+        let plan = plan(name, rates, consistency);
+        exhaust(limiter, &plan, OTHER).await;
+        for _ in 0..2 {
+            exhaust(limiter, &plan, CLIENT).await;
+            reset(limiter, &plan, CLIENT).await;
+        }
+        exhaust(limiter, &plan, CLIENT).await;
+        assert!(!admits(limiter, &plan, OTHER).await, "{name}: another client");
+        // Nothing is created for a client without a counter.
+        reset(limiter, &plan, KeyHash(9 << 64)).await;
+    }
+}
+
+fn in_redis(options: &RedisOptions) -> Limiter {
+    let store = Arc::new(RedisStore::start(options.clone()).unwrap());
+    let limiter_options = LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() };
+    Limiter::in_redis(store, &limiter_options, None)
+}
+
+fn options(redis: &Redis) -> RedisOptions {
+    RedisOptions { latency_budget: BUDGET, ..RedisOptions::from_url(&redis.url()).unwrap() }
+}
+
+#[tokio::test]
+async fn a_reset_client_has_its_whole_quota_in_memory() {
+    let limiter = Limiter::in_memory(MemoryStore::new(1_000, Clock::manual(1_700_000_000_000)));
+    reset_one_client(&limiter, Consistency::Strict).await;
+}
+
+#[tokio::test]
+async fn a_reset_client_has_its_whole_quota_where_only_the_process_counts() {
+    let redis = Redis::start(&[]);
+    reset_one_client(&in_redis(&options(&redis)), Consistency::PerPod).await;
+}
+
+#[tokio::test]
+async fn a_reset_client_has_its_whole_quota_in_redis() {
+    let redis = Redis::start(&[]);
+    let options = options(&redis);
+    for consistency in [Consistency::Strict, Consistency::Leased] {
+        let _: () = redis.connection().flushall().unwrap();
+        reset_one_client(&in_redis(&options), consistency).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reset_removes_the_key_and_its_place_among_the_keys_of_the_limit() {
+    let redis = Redis::start(&[]);
+    let (options, window) = (options(&redis), vec![rate(2, Algorithm::FIXED_WINDOW)]);
+    let (limiter, plan) = (in_redis(&options), plan("keys", window, Consistency::Strict));
+    exhaust(&limiter, &plan, CLIENT).await;
+    let names = || {
+        let mut names: Vec<String> = redis.connection().keys("*").unwrap();
+        names.sort();
+        names
+    };
+    let key = options.key_name("ns/reset/keys", CLIENT);
+    assert!(names().contains(&key), "{:?}", names());
+    reset(&limiter, &plan, CLIENT).await;
+    assert!(!names().contains(&key), "{:?}", names());
+    assert!(admits(&limiter, &plan, CLIENT).await);
+}
+
+/// Two processes: one removes the counter, and both forget what they remember.
+#[tokio::test]
+async fn a_process_that_forgets_a_client_asks_the_store_again() {
+    let redis = Redis::start(&[]);
+    let options = options(&redis);
+    for (name, rates) in limits() {
+        for consistency in [Consistency::Strict, Consistency::Leased] {
+            let _: () = redis.connection().flushall().unwrap();
+            let (one, other) = (in_redis(&options), in_redis(&options));
+            let plan = plan(name, rates.clone(), consistency);
+            exhaust(&one, &plan, CLIENT).await;
+            for _ in 0..9 {
+                assert!(!admits(&other, &plan, CLIENT).await, "{name} {consistency:?}");
+            }
+            let removed_at = one.reset_in_store(&plan, CLIENT).await.unwrap();
+            other.forget(std::slice::from_ref(&plan), CLIENT, removed_at);
+            exhaust(&other, &plan, CLIENT).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn local_usage_of_a_reset_client_is_not_flushed_to_the_store() {
+    let redis = Redis::start(&[]);
+    let options = options(&redis);
+    let (limiter, window) = (in_redis(&options), vec![rate(2, Algorithm::FIXED_WINDOW)]);
+    let plan = plan("local", window, Consistency::Strict);
+    // Without a store, what it last said is remembered.
+    let unconfigured = Limiter::unconfigured(&LimiterOptions::default(), Some(&limiter));
+    exhaust(&unconfigured, &plan, CLIENT).await;
+    unconfigured.forget(std::slice::from_ref(&plan), CLIENT, 0);
+    assert_eq!(unconfigured.metrics().unwrap().local_quota.pending, 0);
+    exhaust(&unconfigured, &plan, CLIENT).await;
+    unconfigured.forget(std::slice::from_ref(&plan), CLIENT, 0);
+    let successor =
+        Limiter::in_redis(limiter.redis().unwrap().clone(), &LimiterOptions::default(), Some(&unconfigured));
+    exhaust(&successor, &plan, CLIENT).await;
+    for limiter in [limiter, unconfigured, successor] {
+        limiter.close().await;
+    }
+}
