@@ -49,7 +49,7 @@ async fn conditions_select_requests_and_an_error_counts_for_the_limit() {
     assert_eq!(admitted(&run, 2, "/search?page=100", "").await, 5);
     assert_eq!(admitted(&run, 3, "/search", "").await, 5);
     assert_eq!(admitted(&run, 4, "/other?page=101", "").await, 5);
-    let errors = "sluice_expression_errors_total{policy=\"default/expressions\",limit=\"deep-pages\"}";
+    let errors = "sluice_expression_errors_total{policy_namespace=\"default\",policy=\"expressions\",limit=\"deep-pages\"}";
     assert_eq!(metric(&run, errors).await.as_deref(), Some("0"));
     // Neither a page that is no number nor one that is named twice evades the limit.
     assert_eq!(admitted(&run, 5, "/search?page=x", "").await, 2);

@@ -10,6 +10,7 @@
 //! - [`client_pages`]: questions about clients that a sidecar answers.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
+//! - [`distinct`]: numbers of distinct clients.
 //! - [`expression`]: conditions in a subset of CEL.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`overrides`]: the plans of single clients.
@@ -18,6 +19,7 @@
 
 pub mod client_address;
 pub mod client_pages;
+pub mod distinct;
 pub mod expression;
 pub mod jwt;
 pub mod key;

@@ -11,6 +11,7 @@ import sys
 DIRECTORY = pathlib.Path(__file__).resolve().parents[2] / "charts/sluice/dashboards"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT, STAT_HEIGHT = 24, 8, 4
+OF_POLICY = 'policy_namespace=~"$namespace", policy=~"$policy"'
 
 
 def rate(metric, *labels):
@@ -18,7 +19,7 @@ def rate(metric, *labels):
 
 
 def policy_rate(metric, *labels):
-    return rate(metric, 'policy=~"$policy"', *labels)
+    return rate(metric, OF_POLICY, *labels)
 
 
 def fleet_rate(metric, *labels):
@@ -26,7 +27,7 @@ def fleet_rate(metric, *labels):
 
 
 def of_policy(metric):
-    return f'{metric}{{policy=~"$policy"}}'
+    return f"{metric}{{{OF_POLICY}}}"
 
 
 def of_fleet(metric):
@@ -43,7 +44,7 @@ def stat(title, description, query, unit="short"):
 
 
 def limits(expression):
-    return f"sum by (policy, limit) ({expression})"
+    return f"sum by (policy_namespace, policy, limit) ({expression})"
 
 
 DECISIONS = "sluice_decisions_total"
@@ -60,52 +61,64 @@ POLICIES = {
         graph(
             "Rejected share by limit",
             "Part of the requests that a limit denied or shed.",
-            (f"{limits(policy_rate(DECISIONS, REJECTED))} / {limits(policy_rate(DECISIONS))}", "{{policy}} {{limit}}"),
+            (f"{limits(policy_rate(DECISIONS, REJECTED))} / {limits(policy_rate(DECISIONS))}", "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="percentunit",
         ),
         graph(
             "Rejected requests by limit",
             "The ten limits that reject the most requests.",
-            (f"topk(10, {limits(policy_rate(DECISIONS, REJECTED))})", "{{policy}} {{limit}}"),
+            (f"topk(10, {limits(policy_rate(DECISIONS, REJECTED))})", "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
         ),
         graph(
             "Would be rejected",
             "Requests that a limit in Shadow would reject. Look here before you enforce it.",
-            (limits(policy_rate(DECISIONS, 'outcome="shadow_denied"')), "{{policy}} {{limit}}"),
+            (limits(policy_rate(DECISIONS, 'outcome="shadow_denied"')), "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
+        ),
+        graph(
+            "Clients that would be rejected",
+            "Distinct clients that a limit in Shadow would have rejected in the last 5 to 15 minutes, over all pods.",
+            (f"max by (policy_namespace, policy, limit) ({of_policy('sluice_shadow_denied_clients')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
             "Decisions without the store",
             "Requests for which the store did not answer in time, so that onStoreFailure decided.",
-            (f"sum by (policy, outcome) ({policy_rate('sluice_fallback_total')})", "{{policy}} {{outcome}}"),
+            (f"sum by (policy_namespace, policy, outcome) ({policy_rate('sluice_fallback_total')})", "{{policy_namespace}}/{{policy}} {{outcome}}"),
             unit="reqps",
         ),
         graph(
             "Settled requests",
             "Requests of limits with countWhen or a cost of the response: counted or not by their outcome, without the cost that "
             "the response should have had, and with a correction that the store did not answer.",
-            (f"sum by (policy, limit, outcome) ({policy_rate('sluice_settlements_total')})", "{{policy}} {{limit}} {{outcome}}"),
+            (f"sum by (policy_namespace, policy, limit, outcome) ({policy_rate('sluice_settlements_total')})", "{{policy_namespace}}/{{policy}} {{limit}} {{outcome}}"),
             unit="reqps",
+        ),
+    ],
+    "Status": [
+        graph(
+            "Conditions",
+            "Policies by condition and status. The message of a policy names the cause of a condition that is not True.",
+            (f"count by (condition, status) ({of_policy('sluice_policy_condition')})", "{{condition}} {{status}}"),
         ),
     ],
     "Keys": [
         graph(
             "Keys in use",
             "Part of maxKeys that is in use.",
-            (f"max by (policy, limit) ({of_policy('sluice_key_usage_ratio')})", "{{policy}} {{limit}}"),
+            (f"max by (policy_namespace, policy, limit) ({of_policy('sluice_key_usage_ratio')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="percentunit",
         ),
         graph(
             "Checks of the shared counter",
             "Checks of clients without a counter of their own, because all maxKeys are in use.",
-            (limits(policy_rate("sluice_key_overflow_total")), "{{policy}} {{limit}}"),
+            (limits(policy_rate("sluice_key_overflow_total")), "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
         ),
         graph(
             "Conditions without a value",
             "Requests for which a condition in CEL had an error. After an error a limit applies, and so does a tier with deny.",
-            (limits(policy_rate("sluice_expression_errors_total")), "{{policy}} {{limit}}"),
+            (limits(policy_rate("sluice_expression_errors_total")), "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
         ),
     ],
@@ -113,41 +126,41 @@ POLICIES = {
         graph(
             "Slots in use",
             "Slots of concurrency limits that requests hold, over all pods.",
-            (f"sum by (policy, limit) ({of_policy('sluice_concurrency_held')})", "{{policy}} {{limit}}"),
+            (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_concurrency_held')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
             "Adaptive limits",
             "Concurrent requests that a pod admits, and those in flight: means over the pods.",
-            (f"avg by (policy, limit) ({of_policy('sluice_adaptive_limit')})", "{{policy}} {{limit}}: limit"),
-            (f"avg by (policy, limit) ({of_policy('sluice_adaptive_in_flight')})", "{{policy}} {{limit}}: in flight"),
+            (f"avg by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_limit')})", "{{policy_namespace}}/{{policy}} {{limit}}: limit"),
+            (f"avg by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_in_flight')})", "{{policy_namespace}}/{{policy}} {{limit}}: in flight"),
         ),
         graph(
             "Adaptive limits that measure",
             "Pods whose adaptive limit is lowered to measure the latency without a queue.",
-            (f"sum by (policy, limit) ({of_policy('sluice_adaptive_probing')})", "{{policy}} {{limit}}"),
+            (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_probing')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
             "Delayed requests",
             "Requests in the delay queues of leaky buckets.",
-            (f"sum by (policy, limit) ({of_policy('sluice_waiting_requests')})", "{{policy}} {{limit}}"),
+            (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_waiting_requests')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
             "Raised limits",
             "Pods in which an elastic limit uses its higher number.",
-            (f"sum by (policy, limit) ({of_policy('sluice_limit_raised')})", "{{policy}} {{limit}}"),
+            (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_limit_raised')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
     ],
     "Pods": [
         graph(
             "Pods that enforce the policy",
             "Sidecars that have the policy, and replicas that they know of.",
-            (f"count by (policy) ({of_policy('sluice_policy_info')})", "{{policy}}: enforce it"),
-            (f"max by (policy) ({of_policy('sluice_policy_pods')})", "{{policy}}: replicas"),
+            (f"count by (policy_namespace, policy) ({of_policy('sluice_policy_info')})", "{{policy_namespace}}/{{policy}}: enforce it"),
+            (f"max by (policy_namespace, policy) ({of_policy('sluice_policy_pods')})", "{{policy_namespace}}/{{policy}}: replicas"),
         ),
         graph(
             "Versions of the policy",
             "More than 1 for longer than a moment: some sidecars have another version.",
-            (f"count by (policy) (count by (policy, uid, hash) ({of_policy('sluice_policy_info')}))", "{{policy}}"),
+            (f"count by (policy_namespace, policy) (count by (policy_namespace, policy, uid, hash) ({of_policy('sluice_policy_info')}))", "{{policy_namespace}}/{{policy}}"),
         ),
     ],
 }
@@ -155,6 +168,7 @@ POLICIES = {
 FLEET = {
     "Overview": [
         stat("Sidecars", "Sidecars that Prometheus scrapes.", f"count({of_fleet('sluice_open_connections')})"),
+        stat("Releases", "Releases that run: 1, or 2 during an upgrade.", "count(count by (version) (sluice_build_info))"),
         stat("Sessions", "Sidecars with a session with the operator.", "sum(sluice_operator_streams)"),
         stat("Leaders", "Operators that lead: 1.", "sum(sluice_operator_leader)"),
         stat("Turned to Shadow", "1 while the installation turns all policies to Shadow.", "max(sluice_operator_shadow)"),
@@ -199,6 +213,19 @@ FLEET = {
         ),
     ],
     "Stores": [
+        graph(
+            "Added latency",
+            "Time from the head of a request to its forwarding or rejection, with the check in the store. Requests of limits with a "
+            "queue are left out.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (namespace, le) ({fleet_rate('sluice_added_latency_seconds_bucket')}))",
+                    f"{{{{namespace}}}} p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
         graph(
             "Store healthy",
             "Part of the sidecars whose last call to the store succeeded.",
@@ -377,7 +404,10 @@ DASHBOARDS = {
     "policies.json": dashboard(
         "sluice-policies",
         "Sluice / Policies",
-        [variable("policy", "Policy", "label_values(sluice_decisions_total, policy)")],
+        [
+            variable("namespace", "Namespace", "label_values(sluice_decisions_total, policy_namespace)"),
+            variable("policy", "Policy", 'label_values(sluice_decisions_total{policy_namespace=~"$namespace"}, policy)'),
+        ],
         POLICIES,
     ),
     "fleet.json": dashboard(

@@ -1,15 +1,47 @@
 //! The operator's metrics. Every metric is named here.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::distribution::hub::Hub;
+use crate::object_key::PolicyKey;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct AdmissionLabels {
     webhook: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+/// The status of one condition of a policy.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ConditionLabels {
+    /// A target already has the label `namespace`.
+    policy_namespace: String,
+    policy: String,
+    /// Type of the condition.
+    condition: String,
+    status: String,
+    reason: String,
+}
+
+/// The labels of a limit.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LimitLabels {
+    policy_namespace: String,
+    policy: String,
+    limit: String,
 }
 
 /// The operator's metrics.
@@ -24,49 +56,86 @@ pub struct Metrics {
     sessions: Gauge<i64>,
     leader: Gauge<i64>,
     shadow: Gauge<i64>,
+    conditions: Family<ConditionLabels, Gauge>,
+    shadow_denied: Family<LimitLabels, Gauge>,
+    /// The conditions of each policy that are in the metric.
+    published: Mutex<HashMap<PolicyKey, Vec<ConditionLabels>>>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("sluice_operator");
+        let mut registry = Registry::with_prefix("sluice");
         let admission = Family::default();
         let (events, denied, reviewed) = (Counter::default(), Counter::default(), Counter::default());
         let (reconciles, failures) = (Counter::default(), Counter::default());
         let (sessions, leader, shadow) = (Gauge::default(), Gauge::default(), Gauge::default());
+        let build = Family::<BuildLabels, Gauge>::default();
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        registry.register("build_info", "1, with the release of the operator as a label", build);
+        let conditions = Family::default();
         registry.register(
-            "admission_reviews",
+            "policy_condition",
+            "1 for the present status and reason of each condition of a policy",
+            conditions.clone(),
+        );
+        let shadow_denied = Family::default();
+        registry.register(
+            "shadow_denied_clients",
+            "Distinct clients that a limit in shadow mode would have denied in the last 5 to 15 minutes, over all pods, within a few percent",
+            shadow_denied.clone(),
+        );
+        registry.register(
+            "operator_admission_reviews",
             "Admission reviews answered, by webhook and outcome",
             admission.clone(),
         );
-        registry.register("stream_events", "Events sent to sidecars", events.clone());
+        registry.register("operator_stream_events", "Events sent to sidecars", events.clone());
         registry.register(
-            "streams_denied",
+            "operator_streams_denied",
             "Connections of sidecars denied because their token or pod was not accepted",
             denied.clone(),
         );
         registry.register(
-            "token_reviews",
+            "operator_token_reviews",
             "Tokens of sidecars that the API server reviewed, because its public keys did not decide about them",
             reviewed.clone(),
         );
-        registry.register("reconciles", "Reconciles of policies, including failed ones", reconciles.clone());
         registry.register(
-            "reconcile_failures",
+            "operator_reconciles",
+            "Reconciles of policies, including failed ones",
+            reconciles.clone(),
+        );
+        registry.register(
+            "operator_reconcile_failures",
             "Reconciles of policies that failed and will be retried",
             failures.clone(),
         );
         registry.register(
-            "streams",
+            "operator_streams",
             "Sidecars that are connected, or were connected during the last 30 seconds",
             sessions.clone(),
         );
-        registry.register("leader", "1 if this replica is the leader", leader.clone());
+        registry.register("operator_leader", "1 if this replica is the leader", leader.clone());
         registry.register(
-            "shadow",
+            "operator_shadow",
             "1 while the installation turns all policies to Shadow, so no request is rejected",
             shadow.clone(),
         );
-        Self { registry, admission, events, denied, reviewed, reconciles, failures, sessions, leader, shadow }
+        Self {
+            registry,
+            admission,
+            events,
+            denied,
+            reviewed,
+            reconciles,
+            failures,
+            sessions,
+            leader,
+            shadow,
+            conditions,
+            published: Mutex::default(),
+            shadow_denied,
+        }
     }
 }
 
@@ -99,6 +168,29 @@ impl Metrics {
         }
     }
 
+    /// Records the conditions of a policy; none if it is gone.
+    pub fn set_conditions(&self, key: &PolicyKey, conditions: &[Condition]) {
+        let labels = conditions.iter().map(|condition| ConditionLabels {
+            policy_namespace: key.namespace.clone(),
+            policy: key.name.clone(),
+            condition: condition.type_.clone(),
+            status: condition.status.clone(),
+            reason: condition.reason.clone(),
+        });
+        let labels: Vec<_> = labels.collect();
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = published.remove(key).unwrap_or_default();
+        for gone in before.iter().filter(|before| !labels.contains(before)) {
+            self.conditions.remove(gone);
+        }
+        for label in &labels {
+            self.conditions.get_or_create(label).set(1);
+        }
+        if !labels.is_empty() {
+            published.insert(key.clone(), labels);
+        }
+    }
+
     /// Records that this replica is the leader.
     pub fn set_leader(&self) {
         self.leader.set(1);
@@ -111,7 +203,14 @@ impl Metrics {
 
     /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
-    pub fn text(&self, sessions: usize) -> String {
+    pub fn text(&self, hub: &Hub) -> String {
+        let sessions = hub.session_count();
+        self.shadow_denied.clear();
+        for ((policy, limit), clients) in hub.shadow_denied() {
+            let (policy_namespace, policy) = (policy.namespace, policy.name);
+            let labels = LimitLabels { policy_namespace, policy, limit };
+            self.shadow_denied.get_or_create(&labels).set(i64::try_from(clients).unwrap_or(i64::MAX));
+        }
         self.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing to a string cannot fail.

@@ -14,7 +14,7 @@
 //!
 //! [`simulation`] decides requests of the past. [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
 //! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections. [`log_sampler`]
-//! bounds log lines that clients can cause.
+//! bounds log lines that clients can cause. [`trace_context`] reads the trace of a request.
 
 mod capacity;
 mod cgroup;
@@ -30,6 +30,7 @@ mod proxy;
 mod respond;
 pub mod simulation;
 mod socket;
+mod trace_context;
 mod upstream;
 
 pub use config::publisher::Publisher;

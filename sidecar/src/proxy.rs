@@ -2,7 +2,7 @@
 //! and permits are settled when the response ends.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT, IF_RANGE, RANGE};
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -33,6 +33,7 @@ use crate::metrics::registry::Metrics;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::write_status;
 use crate::respond::reveal::Reveal;
+use crate::trace_context::{TRACEPARENT, trace_id};
 use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
@@ -105,6 +106,7 @@ impl Proxy {
     }
 
     async fn handle(&self, client: &Connection, mut request: Request<Incoming>) -> Response<ResponseBody> {
+        let arrived = Instant::now();
         let format = ResponseFormat::of(&request, client.protocol);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
         if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
@@ -123,13 +125,17 @@ impl Proxy {
         let Decided { snapshot, admission, mut held, passed } = if matched.has_queue {
             Box::pin(admit(&self.publisher, self.drain.clone(), (snapshot, matched), find)).await
         } else {
-            decide(snapshot, matched, self.publisher.slots()).await
+            let decided = decide(snapshot, matched, self.publisher.slots()).await;
+            self.metrics.added_latency.record(arrived.elapsed());
+            decided
         };
         let denied = |limit: LimitIndex, key: KeyHash| {
             let policy = &snapshot.policies[usize::from(limit.policy)].prepared;
             let attributes = || attributes(&request, client.peer, client.proxied);
             let describe = || policy.describe_client(usize::from(limit.limit), &attributes());
-            snapshot.limit(limit).denied_clients.count(key.0, describe);
+            let active = snapshot.limit(limit);
+            let is_shadow = matches!(active.effect, Effect::Observe);
+            active.denied_clients.count(key.0, is_shadow, describe);
             self.logs.denials.denied(&snapshot, limit, key, request.headers(), || {
                 let pattern = policy.path_pattern(usize::from(limit.limit), &attributes());
                 (describe(), pattern.map(str::to_owned))
@@ -194,7 +200,7 @@ impl Proxy {
         mut request: Request<Incoming>,
         mut held: Held,
     ) -> Response<ResponseBody> {
-        let in_flight = self.in_flight.clone();
+        let (in_flight, trace) = (self.in_flight.clone(), request.headers().get(TRACEPARENT).cloned());
         if let Some(meter) = held.forwarding() {
             request.extensions_mut().insert(Arc::new(meter));
         }
@@ -225,7 +231,7 @@ impl Proxy {
         } else {
             self.forward_held(client, request, held, in_flight).await
         };
-        forwarded.unwrap_or_else(|error| self.report_failure(format, error))
+        forwarded.unwrap_or_else(|error| self.report_failure(format, error, trace.as_ref()))
     }
 
     /// Forwards a request that holds slots or permits. The application may finish it when the client has left.
@@ -266,14 +272,19 @@ impl Proxy {
     }
 
     /// Returns the response to a request that the application did not respond to.
-    fn report_failure(&self, format: ResponseFormat, error: ForwardError) -> Response<ResponseBody> {
+    fn report_failure(
+        &self,
+        format: ResponseFormat,
+        error: ForwardError,
+        trace: Option<&HeaderValue>,
+    ) -> Response<ResponseBody> {
         self.metrics.upstream_error(error.reason());
-        let upstream = &self.pool.upstream;
+        let (upstream, trace) = (&self.pool.upstream, trace.and_then(trace_id));
         match error {
             ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
-                    tracing::info!(%upstream, %error, left_out, "cannot connect to the application");
+                    tracing::info!(%upstream, %error, trace, left_out, "cannot connect to the application");
                 }
                 let detail = self.reveal.detail("The application cannot be reached.", || {
                     format!("Cannot connect to the application at {upstream}: {error}.")
@@ -286,7 +297,7 @@ impl Proxy {
             ForwardError::Stopped => format.bad_gateway("The server stops."),
             ForwardError::NoResponse(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
-                    tracing::info!(%upstream, %error, left_out, "the application sent no response");
+                    tracing::info!(%upstream, %error, trace, left_out, "the application sent no response");
                 }
                 let detail = self.reveal.detail("The application sent no valid response.", || {
                     format!("The application at {upstream} sent no valid response: {error}.")

@@ -122,7 +122,10 @@ fn adaptive(limit: u64) -> String {
 }
 
 fn metric_of(sidecar: &Sidecar, name: &str) -> u64 {
-    metric(&sidecar.metrics(), &format!("sluice_{name}{{policy=\"shop/checkout\",limit=\"l\"}}"))
+    metric(
+        &sidecar.metrics(),
+        &format!("sluice_{name}{{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\"}}"),
+    )
 }
 
 /// How a client sends a request and leaves.

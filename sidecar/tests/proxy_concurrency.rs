@@ -130,7 +130,10 @@ async fn send_request(sidecar: &Sidecar, path: &str) -> Client {
 
 /// Returns the value of a metric. `rest` is the value of the label `limit` and all that follows it.
 fn value(sidecar: &Sidecar, name: &str, rest: &str) -> u64 {
-    metric(&sidecar.metrics(), &format!("sluice_{name}{{policy=\"shop/checkout\",limit={rest}}}"))
+    metric(
+        &sidecar.metrics(),
+        &format!("sluice_{name}{{policy_namespace=\"shop\",policy=\"checkout\",limit={rest}}}"),
+    )
 }
 
 /// Waits until no slot is held.

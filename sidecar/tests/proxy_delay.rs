@@ -19,7 +19,10 @@ fn leaky(name: &str, period: u64, max_wait: u64, mode: &str) -> String {
 }
 
 fn waiting(sidecar: &Sidecar) -> u64 {
-    metric(&sidecar.metrics(), "sluice_waiting_requests{policy=\"shop/checkout\",limit=\"l\"}")
+    metric(
+        &sidecar.metrics(),
+        "sluice_waiting_requests{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\"}",
+    )
 }
 
 /// Waits until this number of requests is delayed.
@@ -96,7 +99,7 @@ async fn a_shadow_limit_delays_no_request() {
         assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
     }
     let metrics = sidecar.metrics();
-    let name = "sluice_decisions_total{policy=\"shop/checkout\",limit=\"l\",outcome=\"shadow_denied\"}";
+    let name = "sluice_decisions_total{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\",outcome=\"shadow_denied\"}";
     assert_eq!(metric(&metrics, name), 1, "{metrics}");
 }
 

@@ -24,9 +24,9 @@ async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     let metrics = page(admin, "/metrics").await;
     assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
     assert_eq!(metric(&metrics.body, "sluice_sidecar_unlimited"), 0);
-    assert!(
-        metrics.body.contains("sluice_policy_info{policy=\"shop/checkout\",uid=\"uid-checkout\",hash=\"")
-    );
+    assert!(metrics.body.contains(
+        "sluice_policy_info{policy_namespace=\"shop\",policy=\"checkout\",uid=\"uid-checkout\",hash=\""
+    ));
     assert_eq!(page(admin, "/config").await.status, 404);
     let mut client = Client::connect(admin).await;
     client.send("POST /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;

@@ -48,7 +48,7 @@ async fn until(sidecar: &Sidecar, name: &str, expected: u64) {
         .unwrap_or_else(|_| panic!("{}", sidecar.metrics()));
 }
 
-const BOOSTED: &str = "sluice_limit_raised{policy=\"shop/checkout\",limit=\"l\"}";
+const BOOSTED: &str = "sluice_limit_raised{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\"}";
 const IN_FLIGHT: &str = "sluice_requests_in_flight";
 
 #[tokio::test]

@@ -42,7 +42,8 @@ async fn a_request_beyond_the_limit_is_denied_with_the_reason_and_the_time_to_wa
     assert_eq!(client.response_to("HEAD").await.status, 429);
     assert_eq!(client.get("x-api-key: bob\r\n").await.status, 200, "the response to HEAD had no body");
     let metrics = sidecar.metrics();
-    let decisions = "sluice_decisions_total{policy=\"shop/checkout\",limit=\"per-client\",outcome=";
+    let decisions =
+        "sluice_decisions_total{policy_namespace=\"shop\",policy=\"checkout\",limit=\"per-client\",outcome=";
     assert_eq!(metric(&metrics, &format!("{decisions}\"admitted\"")), 4);
     assert_eq!(metric(&metrics, &format!("{decisions}\"denied\"")), 2);
     assert!(!metrics.contains("alice"));
@@ -122,7 +123,7 @@ async fn a_shadow_limit_denies_nothing_and_enforced_limits_still_count() {
     let metrics = sidecar.metrics();
     let of = |limit: &str, outcome: &str| {
         let name = format!(
-            "sluice_decisions_total{{policy=\"shop/checkout\",limit=\"{limit}\",outcome=\"{outcome}\"}}"
+            "sluice_decisions_total{{policy_namespace=\"shop\",policy=\"checkout\",limit=\"{limit}\",outcome=\"{outcome}\"}}"
         );
         metric(&metrics, &name)
     };
@@ -148,7 +149,9 @@ async fn on_store_failure_decides_without_a_store_and_the_response_names_the_fau
     assert_eq!(response.header("retry-after"), "1");
     assert!(response.json()["detail"].as_str().unwrap().contains("cannot be checked"));
     let name = |outcome| {
-        format!("sluice_fallback_total{{policy=\"shop/checkout\",limit=\"l\",outcome=\"{outcome}\"}}")
+        format!(
+            "sluice_fallback_total{{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\",outcome=\"{outcome}\"}}"
+        )
     };
     assert_eq!(metric(&sidecar.metrics(), &name("admitted")), 3);
     assert_eq!(metric(&sidecar.metrics(), &name("denied")), 1);

@@ -13,6 +13,7 @@ pub mod application;
 pub mod client;
 pub mod components;
 pub mod kubernetes;
+pub mod metrics_table;
 pub mod node;
 pub mod process;
 pub mod wait;

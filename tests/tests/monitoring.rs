@@ -11,6 +11,7 @@ use sluice_tests::application;
 use sluice_tests::client::{get, send};
 use sluice_tests::components::{ControlClient, Operator, Prometheus, Redis, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::metrics_table::rows;
 use sluice_tests::process::repository_root;
 use sluice_tests::wait::until;
 use tokio::io::AsyncWriteExt as _;
@@ -115,6 +116,34 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("sluice_")).map(str::to_owned).collect()
 }
 
+/// Compares the tables of `docs/metrics.md` with the metrics that exist. `SLUICE_WRITE_DOCS=1` writes them.
+async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar]) {
+    let read = async |address: &str| get(address.trim_start_matches("http://"), "/metrics", &[]).await.body;
+    let of_operator = [read(&operator.admin_url).await];
+    let mut of_sidecars = Vec::new();
+    for sidecar in sidecars {
+        of_sidecars.push(read(&sidecar.admin).await);
+    }
+    let file = repository_root().join("docs/metrics.md");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let head = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
+    let mut parts = text.split(head);
+    let mut expected = parts.next().unwrap().to_owned();
+    for rows in [rows(&of_sidecars), rows(&of_operator)] {
+        let rest = parts.next().expect("docs/metrics.md has two tables");
+        let after = rest.find("\n\n").map_or("", |end| &rest[end + 1..]);
+        expected += &[head, &rows, after].concat();
+    }
+    if std::env::var_os("SLUICE_WRITE_DOCS").is_some() {
+        std::fs::write(&file, &expected).unwrap();
+    } else if text != expected {
+        let wrong: Vec<_> = expected.lines().filter(|line| !text.contains(line)).collect();
+        panic!(
+            "docs/metrics.md is out of date: run SLUICE_WRITE_DOCS=1 cargo test -p sluice-tests --test monitoring\n{wrong:#?}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_that_exist() {
     let plane = ControlPlane::shared().await;
@@ -147,7 +176,7 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
 
     let prometheus = Prometheus::start(scrape_configs(&namespace, &operator, &targets)).await;
     let (panels, variables) = dashboard_queries();
-    assert!(panels.len() > 40 && variables.len() == 2, "{} panels, {variables:?}", panels.len());
+    assert!(panels.len() > 40 && variables.len() == 3, "{} panels, {variables:?}", panels.len());
     let mut missing = panels;
     until("every panel has data", async || {
         let mut still = Vec::new();
@@ -164,6 +193,7 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
     })
     .await;
     for variable in variables {
+        let variable = variable.replace("$namespace", ".*");
         let (metric, label) = variable.strip_prefix("label_values(").unwrap().split_once(", ").unwrap();
         let grouped = format!("count by ({}) ({metric})", label.trim_end_matches(')'));
         let samples = prometheus.query(&grouped).await;
@@ -180,13 +210,17 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
         Vec::<&String>::new(),
         "metrics that do not exist"
     );
+    compare_with_the_docs(&operator, &[&sidecar, &without_application]).await;
     // Every metric that exists has a panel, or a reason to have none.
     let directory = repository_root().join("charts/sluice/dashboards");
     let shown =
         ["policies.json", "fleet.json"].map(|name| std::fs::read_to_string(directory.join(name)).unwrap());
     let shown = metrics_in(&shown.concat());
-    let parts_of_shown = ["sluice_store_latency_seconds_count", "sluice_store_latency_seconds_sum"];
-    let is_shown = |name: &String| shown.contains(name) || parts_of_shown.contains(&name.as_str());
+    let is_part = |name: &str| {
+        let whole = name.strip_suffix("_count").or_else(|| name.strip_suffix("_sum"));
+        whole.is_some_and(|whole| shown.contains(&format!("{whole}_bucket")))
+    };
+    let is_shown = |name: &String| shown.contains(name) || is_part(name);
     let not_shown: Vec<_> =
         known.iter().filter(|name| name.starts_with("sluice_") && !is_shown(name)).collect();
     assert_eq!(not_shown, Vec::<&String>::new(), "metrics without a panel");

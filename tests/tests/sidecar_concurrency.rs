@@ -222,11 +222,16 @@ async fn slots_that_the_store_granted_in_a_late_reply_are_returned() {
 
 fn fallback(policy: &str, namespace: &TestNamespace) -> String {
     let name = &namespace.name;
-    format!("sluice_fallback_total{{policy=\"{name}/{policy}\",limit=\"in-flight\",outcome=\"admitted\"}}")
+    format!(
+        "sluice_fallback_total{{policy_namespace=\"{name}\",policy=\"{policy}\",limit=\"in-flight\",outcome=\"admitted\"}}"
+    )
 }
 
 fn held(policy: &str, namespace: &TestNamespace) -> String {
-    format!("sluice_concurrency_held{{policy=\"{}/{policy}\",limit=\"in-flight\"}}", namespace.name)
+    format!(
+        "sluice_concurrency_held{{policy_namespace=\"{}\",policy=\"{policy}\",limit=\"in-flight\"}}",
+        namespace.name
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,8 +266,9 @@ async fn an_adaptive_limit_follows_the_capacity_of_the_application() {
             })
         })
         .collect();
-    let name =
-        |metric: &str| format!("sluice_{metric}{{policy=\"{}/p\",limit=\"capacity\"}}", namespace.name);
+    let name = |metric: &str| {
+        format!("sluice_{metric}{{policy_namespace=\"{}\",policy=\"p\",limit=\"capacity\"}}", namespace.name)
+    };
     // Waits for five readings in a row, leaving out those while the limit is lowered to measure.
     let settles = async |condition: &str, is_expected: &dyn Fn(u64) -> bool| {
         let mut times = 0;
@@ -279,7 +285,7 @@ async fn an_adaptive_limit_follows_the_capacity_of_the_application() {
     let _removed = workers.clone().acquire_many_owned(WORKERS as u32 / 2).await.unwrap();
     settles("the limit fits the ten workers that are left", &|limit| (8..=14).contains(&limit)).await;
     let shed = format!(
-        "sluice_decisions_total{{policy=\"{}/p\",limit=\"capacity\",outcome=\"shed\"}}",
+        "sluice_decisions_total{{policy_namespace=\"{}\",policy=\"p\",limit=\"capacity\",outcome=\"shed\"}}",
         namespace.name
     );
     assert!(sidecar.metric(&shed).await > 0);

@@ -81,7 +81,8 @@ async fn the_installation_turns_all_policies_to_shadow_and_back_without_a_restar
     assert!(metrics.contains("sluice_operator_shadow 1"), "{metrics}");
     let shadow_denied = async || get(&sidecars[0].admin, "/metrics", &[]).await.body;
     let text = shadow_denied().await;
-    let labels = format!("policy=\"{}/p\",limit=\"l\",outcome=\"shadow_denied\"", namespace.name);
+    let labels =
+        format!("policy_namespace=\"{}\",policy=\"p\",limit=\"l\",outcome=\"shadow_denied\"", namespace.name);
     assert!(text.lines().any(|line| line.contains(&labels) && !line.ends_with(" 0")), "{text}");
 
     // A value that is neither changes nothing, and neither does another operator.

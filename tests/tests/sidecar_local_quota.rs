@@ -36,7 +36,10 @@ async fn replicas_with_local_quota_admit_exactly_the_number_together() {
     namespace.wait_for("local", "Ready", "True Ready").await;
     let wait_for_three_replicas = async |policy: &str| {
         for sidecar in &sidecars {
-            let line = format!("sluice_policy_pods{{policy=\"{}/{policy}\"}} 3", namespace.name);
+            let line = format!(
+                "sluice_policy_pods{{policy_namespace=\"{}\",policy=\"{policy}\"}} 3",
+                namespace.name
+            );
             until(&format!("the sidecar reports {line}"), async || {
                 get(&sidecar.admin, "/metrics", &[]).await.body.contains(&line).then_some(())
             })

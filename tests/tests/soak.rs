@@ -265,7 +265,7 @@ async fn soak() {
         until("no request and no slot is held", async || {
             let mut held = sidecar
                 .metric(&format!(
-                    "sluice_concurrency_held{{policy=\"{}/p\",limit=\"slots\"}}",
+                    "sluice_concurrency_held{{policy_namespace=\"{}\",policy=\"p\",limit=\"slots\"}}",
                     namespace.name
                 ))
                 .await;

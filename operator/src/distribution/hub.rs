@@ -6,12 +6,14 @@
 //! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
 //! - [`resets`]: resets of single clients.
+//! - `shadow`: the clients that limits in shadow mode would have denied.
 //! - [`desired`]: the desired state of one pod.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use resets::ActiveReset;
+use shadow::{LimitKey, RecentClients};
 use sluice_config::message::ResetUid;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
@@ -31,6 +33,7 @@ pub mod desired;
 mod policies;
 pub mod resets;
 mod sessions;
+mod shadow;
 mod stores;
 #[cfg(test)]
 mod tests;
@@ -68,6 +71,8 @@ struct State {
     stores: HubStores,
     /// Resets of single clients, by the UID of their object.
     resets: BTreeMap<ResetUid, ActiveReset>,
+    /// The clients that limits in shadow mode would have denied.
+    shadow_denied: BTreeMap<LimitKey, RecentClients>,
     /// With `Shadow`, all policies are published in shadow mode.
     mode: Mode,
 }

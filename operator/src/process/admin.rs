@@ -49,5 +49,5 @@ async fn readyz(State(admin): State<Admin>) -> (StatusCode, &'static str) {
 
 async fn metrics_text(State(admin): State<Admin>) -> ([(&'static str, &'static str); 1], String) {
     let content_type = ("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    ([content_type], admin.metrics.text(admin.hub.session_count()))
+    ([content_type], admin.metrics.text(&admin.hub))
 }

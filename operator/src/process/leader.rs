@@ -197,6 +197,7 @@ async fn watch_cluster(context: &Context) {
             let key = PolicyKey::new(namespace, name);
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, None);
+            context.metrics.set_conditions(&key, &[]);
         }
         // The controller opens the hub when all listed policies have been published.
         Change::Listed => {}

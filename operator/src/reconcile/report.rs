@@ -27,6 +27,11 @@ pub async fn write(
     previous: Option<&RateLimitPolicyStatus>,
     status: &RateLimitPolicyStatus,
 ) -> anyhow::Result<()> {
+    context.metrics.set_conditions(key, &status.conditions);
+    if context.policies.get(key).is_none() {
+        // It was deleted meanwhile.
+        context.metrics.set_conditions(key, &[]);
+    }
     if previous == Some(status) {
         return Ok(());
     }

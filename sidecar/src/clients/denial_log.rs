@@ -7,6 +7,7 @@ use crate::config::snapshot::Snapshot;
 use crate::limit::active::Effect;
 use crate::limit::index::LimitIndex;
 use crate::log_sampler::LogSampler;
+use crate::trace_context::{TRACEPARENT, trace_id};
 
 /// Logs some denials of a sidecar.
 #[derive(Debug, Default)]
@@ -41,43 +42,9 @@ impl DenialLog {
             client,
             %key,
             path,
-            trace = trace_id(headers),
+            trace = headers.get(TRACEPARENT).and_then(trace_id),
             left_out,
             "{outcome}"
         );
-    }
-}
-
-/// Returns the id of the trace in the header `traceparent` of W3C Trace Context.
-fn trace_id(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get("traceparent")?.to_str().ok()?;
-    let mut parts = text.split('-');
-    let id = parts.nth(1)?;
-    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    (id.len() == 32 && is_hex(id) && parts.next()?.len() == 16).then_some(id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_valid_trace_id_is_logged() {
-        let id = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("traceparent", text.parse().unwrap());
-            trace_id(&headers).map(str::to_owned)
-        };
-        let valid = "4bf92f3577b34da6a3ce929d0e0e4736";
-        assert_eq!(id(&format!("00-{valid}-00f067aa0ba902b7-01")).as_deref(), Some(valid));
-        for wrong in [
-            "",
-            "00",
-            "00-x-y-01",
-            &format!("00-{valid}"),
-            &format!("00-{}-00f067aa0ba902b7-01", valid.to_uppercase()),
-        ] {
-            assert_eq!(id(wrong), None, "{wrong}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sluice_config::distinct::DistinctSketch;
 use tokio::time::Instant;
 
 use super::heavy_hitters::{HeavyHitters, Hitter};
@@ -20,6 +21,8 @@ pub(crate) struct DeniedClients(Arc<Mutex<Halves>>);
 struct Halves {
     older: HeavyHitters,
     newer: HeavyHitters,
+    /// The distinct clients of the newer half. Only of limits in shadow mode.
+    distinct: Option<DistinctSketch>,
     /// Beginning of the older and of the newer half.
     begins: [Instant; 2],
 }
@@ -38,16 +41,29 @@ impl DeniedClients {
         Self(Arc::new(Mutex::new(Halves {
             older: HeavyHitters::new(MOST),
             newer: HeavyHitters::new(MOST),
+            distinct: None,
             begins: [now; 2],
         })))
     }
 
-    /// Counts the denial of a client. `describe` describes a client that is not known yet.
-    pub(crate) fn count(&self, key: u128, describe: impl FnOnce() -> String) {
+    /// Counts the denial of a client, and the client itself if the limit is in shadow mode. `describe` describes a client that is
+    /// not known yet.
+    pub(crate) fn count(&self, key: u128, is_shadow: bool, describe: impl FnOnce() -> String) {
         let now = Instant::now();
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(now);
         halves.newer.count(key, describe);
+        if is_shadow {
+            halves.distinct.get_or_insert_default().add(key);
+        }
+    }
+
+    /// Returns the distinct clients that a limit in shadow mode would have denied in the last minutes, at most five; `None` if
+    /// there are none.
+    pub(crate) fn distinct(&self) -> Option<DistinctSketch> {
+        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        halves.turn(Instant::now());
+        halves.distinct.clone()
     }
 
     /// Returns the clients that were denied most often.
@@ -78,6 +94,7 @@ impl Halves {
             let newer = std::mem::replace(&mut self.newer, HeavyHitters::new(MOST));
             let is_recent = passed < 2 * HALF;
             self.older = if is_recent { newer } else { HeavyHitters::new(MOST) };
+            self.distinct = None;
             self.begins = [if is_recent { self.begins[1] } else { now }, now];
         }
     }
@@ -95,17 +112,20 @@ mod tests {
     async fn denials_count_for_five_to_ten_minutes() {
         let denied = DeniedClients::new();
         for key in [1, 2, 2, 3, 2, 1] {
-            denied.count(key, String::new);
+            denied.count(key, true, String::new);
         }
         assert_eq!(counts(&denied), [(2, 3), (1, 2), (3, 1)]);
+        assert!(denied.distinct().is_some());
         tokio::time::advance(HALF).await;
-        denied.count(3, String::new);
-        denied.count(3, String::new);
+        denied.count(3, false, String::new);
+        denied.count(3, false, String::new);
         assert_eq!(counts(&denied), [(2, 3), (3, 3), (1, 2)]);
         assert_eq!(denied.top().since, HALF);
+        assert_eq!(denied.distinct(), None);
         tokio::time::advance(HALF).await;
         assert_eq!((counts(&denied), denied.top().since), (vec![(3, 2)], HALF));
         tokio::time::advance(2 * HALF).await;
         assert_eq!((counts(&denied), denied.top().since), (vec![], Duration::ZERO));
+        assert_eq!(denied.distinct(), None);
     }
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::HeaderName;
+use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
 use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
 use sluice_config::prepared::index::LimitIndex as Index;
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::config::limiter_handle::LimiterHandle;
 use crate::config::startup_policy::StartupPolicy;
-use crate::limit::active::{ActiveLimit, ActivePolicy};
+use crate::limit::active::{ActiveLimit, ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
 use crate::limit::rates::EffectiveRates;
 
@@ -113,6 +114,23 @@ impl Snapshot {
     /// Returns the rates of a limit that apply to the request.
     pub(crate) fn rates(&self, index: LimitIndex) -> &EffectiveRates {
         self.limit(index).rates(index.rates)
+    }
+
+    /// Returns the distinct clients that each limit in shadow mode would have denied, of so many limits as a report may have.
+    pub(crate) fn shadow_denied(&self) -> ShadowDenied {
+        let policies = self.policies.iter();
+        let limits = policies.flat_map(|policy| {
+            policy.limits.iter().zip(&policy.prepared.limits).map(move |pair| (policy, pair))
+        });
+        let shadowed = limits.filter(|(_, (limit, _))| matches!(limit.effect, Effect::Observe));
+        let denied = shadowed.filter_map(|(policy, (limit, prepared))| {
+            Some((&policy.prepared.name, &prepared.name, limit.denied_clients.distinct()?))
+        });
+        let mut all = ShadowDenied::new();
+        for (policy, limit, clients) in denied.take(MAX_SHADOW_DENIED) {
+            all.entry(policy.clone()).or_default().insert(limit.clone(), clients);
+        }
+        all
     }
 
     /// Iterates over the limits of all policies.

@@ -2,8 +2,10 @@
 //!
 //! - [`registry`]: the one place where the metrics of requests and policies are named.
 //! - [`limit`]: the metrics of one limit; `per_limit`: values that limits keep themselves.
+//! - [`latency`]: the time that the sidecar adds to requests.
 //! - [`store`]: the metrics of the store in use.
 
+mod latency;
 pub(crate) mod limit;
 mod per_limit;
 pub(crate) mod registry;

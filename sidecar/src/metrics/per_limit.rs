@@ -14,9 +14,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 
-/// A value of each limit that has one, by policy, as `NAMESPACE/NAME`, and limit. Those of removed limits are dropped.
+use crate::metrics::registry::LimitLabels;
+
+/// A value of each limit that has one. Those of removed limits are dropped.
 #[derive(Debug)]
-struct PerLimit<T>(Mutex<BTreeMap<(String, String), Weak<T>>>);
+struct PerLimit<T>(Mutex<BTreeMap<LimitLabels, Weak<T>>>);
 
 impl<T> Default for PerLimit<T> {
     fn default() -> Self {
@@ -26,13 +28,12 @@ impl<T> Default for PerLimit<T> {
 
 impl<T> PerLimit<T> {
     /// Sets the value of a limit, or removes it.
-    fn set(&self, policy: &str, limit: &str, value: Option<&Arc<T>>) {
+    fn set(&self, labels: &LimitLabels, value: Option<&Arc<T>>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, value| value.strong_count() > 0);
-        let labels = (policy.to_owned(), limit.to_owned());
         match value {
-            Some(value) => all.insert(labels, Arc::downgrade(value)),
-            None => all.remove(&labels),
+            Some(value) => all.insert(labels.clone(), Arc::downgrade(value)),
+            None => all.remove(labels),
         };
     }
 
@@ -45,10 +46,9 @@ impl<T> PerLimit<T> {
     ) -> Result<(), Error> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for ((policy, limit), value) in &*all {
+        for (labels, value) in &*all {
             let Some(value) = value.upgrade() else { continue };
-            let labels = [("policy", policy.as_str()), ("limit", limit.as_str())];
-            read(&value).encode(family.encode_family(&labels)?)?;
+            read(&value).encode(family.encode_family(labels)?)?;
         }
         Ok(())
     }
@@ -64,15 +64,15 @@ pub(super) struct ExpressionErrors(Arc<PerLimit<AtomicU64>>);
 
 impl KeyUsages {
     /// Sets the meter of a limit, or removes it.
-    pub(super) fn set(&self, policy: &str, limit: &str, meter: Option<&Arc<KeyUsageMeter>>) {
-        self.0.set(policy, limit, meter);
+    pub(super) fn set(&self, labels: &LimitLabels, meter: Option<&Arc<KeyUsageMeter>>) {
+        self.0.set(labels, meter);
     }
 }
 
 impl ExpressionErrors {
     /// Sets the number of a limit, or removes it.
-    pub(super) fn set(&self, policy: &str, limit: &str, errors: Option<&Arc<AtomicU64>>) {
-        self.0.set(policy, limit, errors);
+    pub(super) fn set(&self, labels: &LimitLabels, errors: Option<&Arc<AtomicU64>>) {
+        self.0.set(labels, errors);
     }
 }
 

@@ -15,6 +15,7 @@ use sluice_limiter::Rate;
 use crate::config::stores::CurrentLimiters;
 use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
+use crate::metrics::latency::AddedLatency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
 use crate::metrics::settlements::SettlementMetrics;
@@ -22,36 +23,57 @@ use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
 
-/// The labels of a decision.
+/// The labels of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DecisionLabels {
-    /// `NAMESPACE/NAME`.
+struct PolicyLabels {
+    /// A target already has the label `namespace`.
+    policy_namespace: String,
     policy: String,
-    limit: String,
-    outcome: &'static str,
 }
 
-/// The labels of a limit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabels {
-    /// `NAMESPACE/NAME`.
-    policy: String,
-    limit: String,
+impl PolicyLabels {
+    fn of(policy: &PreparedPolicy) -> Self {
+        Self { policy_namespace: policy.namespace.clone(), policy: policy.name.clone() }
+    }
 }
 
 /// The labels of an active policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PolicyInfoLabels {
-    policy: String,
+    #[prometheus(flatten)]
+    policy: PolicyLabels,
     uid: String,
     hash: String,
 }
 
-/// The labels of a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyLabels {
-    /// `NAMESPACE/NAME`.
+/// The labels of a limit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub(crate) struct LimitLabels {
+    policy_namespace: String,
     policy: String,
+    limit: String,
+}
+
+impl LimitLabels {
+    fn of(policy: &PreparedPolicy, limit: &PreparedLimit) -> Self {
+        let [policy_namespace, policy, limit] =
+            [&policy.namespace, &policy.name, &limit.name].map(Clone::clone);
+        Self { policy_namespace, policy, limit }
+    }
+}
+
+/// The labels of a decision.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    #[prometheus(flatten)]
+    limit: LimitLabels,
+    outcome: &'static str,
+}
+
+/// The release of the sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
 }
 
 /// The reason for an error.
@@ -83,18 +105,25 @@ pub(crate) struct Metrics {
     pub(crate) unlimited: Gauge,
     /// Open connections of clients.
     pub(crate) connections: Gauge,
+    /// Time that requests spend before they are forwarded or rejected.
+    pub(crate) added_latency: AddedLatency,
     registry: Arc<Registry>,
 }
 
 impl Metrics {
     pub(crate) fn new(store: CurrentLimiters, in_flight: InFlight) -> Self {
         let mut registry = Registry::with_prefix("sluice");
+        let build = Family::<BuildLabels, Gauge>::default();
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        registry.register("build_info", "1, with the release of the sidecar as a label", build);
+        let added_latency = AddedLatency::default();
+        registry.register_collector(Box::new(added_latency.clone()));
         let decisions = Family::default();
-        registry.register("decisions", "Decisions by policy, limit and outcome", decisions.clone());
+        registry.register("decisions", "Decisions of limits about requests", decisions.clone());
         let fallbacks = Family::default();
         registry.register(
             "fallback",
-            "Requests decided by onStoreFailure because the store did not answer",
+            "Requests for which the store did not answer, so that onStoreFailure decided",
             fallbacks.clone(),
         );
         let waiting = Family::default();
@@ -139,7 +168,11 @@ impl Metrics {
         let expression_errors = ExpressionErrors::default();
         registry.register_collector(Box::new(expression_errors.clone()));
         let policies = Family::default();
-        registry.register("policy_info", "Active policies with their hash", policies.clone());
+        registry.register(
+            "policy_info",
+            "1 for each policy that the sidecar enforces, with the hash of its version",
+            policies.clone(),
+        );
         let replicas = Family::default();
         registry.register(
             "policy_pods",
@@ -201,19 +234,18 @@ impl Metrics {
             panics,
             unlimited,
             connections,
+            added_latency,
             registry,
         }
     }
 
     /// Returns the metrics of a limit. Called once for each snapshot.
     pub(crate) fn limit(&self, policy: &PreparedPolicy, limit: &PreparedLimit) -> LimitMetrics {
-        let policy = format!("{}/{}", policy.namespace, policy.name);
+        let labels = LimitLabels::of(policy, limit);
         let of = |family: &Family<DecisionLabels, Counter>, outcome| {
-            let (policy, limit) = (policy.clone(), limit.name.clone());
-            family.get_or_create_owned(&DecisionLabels { policy, limit, outcome })
+            family.get_or_create_owned(&DecisionLabels { limit: labels.clone(), outcome })
         };
         let gauge = |family: &Family<LimitLabels, Gauge>, has: bool| {
-            let labels = LimitLabels { policy: policy.clone(), limit: limit.name.clone() };
             if has {
                 return Some(family.get_or_create_owned(&labels));
             }
@@ -221,13 +253,12 @@ impl Metrics {
             None
         };
         let keys = (limit.max_keys > 0).then(|| {
-            let labels = LimitLabels { policy: policy.clone(), limit: limit.name.clone() };
             let overflowed = self.overflowed.get_or_create_owned(&labels);
             KeyMetrics { overflowed, usage: limit.key_usage.clone() }
         });
-        self.key_usages.set(&policy, &limit.name, keys.is_some().then_some(&limit.key_usage));
+        self.key_usages.set(&labels, keys.is_some().then_some(&limit.key_usage));
         let errors = limit.has_expressions().then_some(&limit.expression_errors);
-        self.expression_errors.set(&policy, &limit.name, errors);
+        self.expression_errors.set(&labels, errors);
         let settlements = limit.charge.settlement().map(|_| SettlementMetrics {
             counted: of(&self.settlements, "counted"),
             uncounted: of(&self.settlements, "uncounted"),
@@ -271,7 +302,7 @@ impl Metrics {
         self.policies.clear();
         for (uid, policy) in policies {
             let labels = PolicyInfoLabels {
-                policy: format!("{}/{}", policy.namespace, policy.name),
+                policy: PolicyLabels::of(policy),
                 uid: uid.to_owned(),
                 hash: policy.hash.to_string(),
             };
@@ -283,9 +314,8 @@ impl Metrics {
     pub(crate) fn set_replicas<'a>(&self, policies: impl Iterator<Item = (&'a PreparedPolicy, u64)>) {
         self.replicas.clear();
         for (policy, count) in policies {
-            let policy = format!("{}/{}", policy.namespace, policy.name);
             self.replicas
-                .get_or_create(&PolicyLabels { policy })
+                .get_or_create(&PolicyLabels::of(policy))
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }

@@ -19,7 +19,8 @@ fn limited(name: &str, requests: u64, period: u64, kind: &str, extra: &str) -> S
 
 /// Returns the number of decisions of a limit of the policy `checkout` with an outcome.
 fn decisions(sidecar: &sluice_sidecar::Sidecar, limit: &str, outcome: &str) -> u64 {
-    let name =
-        format!("sluice_decisions_total{{policy=\"shop/checkout\",limit=\"{limit}\",outcome=\"{outcome}\"}}");
+    let name = format!(
+        "sluice_decisions_total{{policy_namespace=\"shop\",policy=\"checkout\",limit=\"{limit}\",outcome=\"{outcome}\"}}"
+    );
     support::metric(&sidecar.metrics(), &name)
 }

@@ -15,7 +15,10 @@ fn queue(max_wait: u64, max_length: u64, order: &str) -> String {
 }
 
 fn waiting(sidecar: &Sidecar) -> u64 {
-    metric(&sidecar.metrics(), "sluice_waiting_requests{policy=\"shop/checkout\",limit=\"l\"}")
+    metric(
+        &sidecar.metrics(),
+        "sluice_waiting_requests{policy_namespace=\"shop\",policy=\"checkout\",limit=\"l\"}",
+    )
 }
 
 /// Waits until this holds. Nothing is measured against the bound.

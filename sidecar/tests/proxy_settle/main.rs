@@ -69,7 +69,9 @@ impl Setup {
     fn settlements(&self, outcome: &str) -> u64 {
         metric(
             &self.sidecar.metrics(),
-            &format!(r#"sluice_settlements_total{{policy="shop/p",limit="l",outcome="{outcome}"}}"#),
+            &format!(
+                r#"sluice_settlements_total{{policy_namespace="shop",policy="p",limit="l",outcome="{outcome}"}}"#
+            ),
         )
     }
 }
@@ -130,7 +132,8 @@ async fn a_client_that_leaves_does_not_evade_the_count() {
     for n in 1..=4 {
         let mut client = Client::connect(setup.sidecar.addresses()[0]).await;
         client.send("GET / HTTP/1.1\r\nhost: a\r\nanswer-never: 1\r\n\r\n").await;
-        let admitted = r#"sluice_decisions_total{policy="shop/p",limit="l",outcome="admitted"}"#;
+        let admitted =
+            r#"sluice_decisions_total{policy_namespace="shop",policy="p",limit="l",outcome="admitted"}"#;
         until(async || metric(&setup.sidecar.metrics(), admitted) == n).await;
         drop(client);
     }
@@ -300,7 +303,9 @@ async fn a_limit_in_shadow_mode_settles_too() {
     let of = |family: &str, outcome: &str| {
         metric(
             &sidecar.metrics(),
-            &format!(r#"sluice_{family}_total{{policy="shop/p",limit="l",outcome="{outcome}"}}"#),
+            &format!(
+                r#"sluice_{family}_total{{policy_namespace="shop",policy="p",limit="l",outcome="{outcome}"}}"#
+            ),
         )
     };
     until(async || {

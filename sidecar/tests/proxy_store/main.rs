@@ -112,7 +112,9 @@ fn denied_by(response: &HttpResponse, limit: &str) -> bool {
 
 /// Returns the value of a counter of the policy and the limit with this name.
 fn counted(sidecar: &Sidecar, family: &str, name: &str, outcome: &str) -> u64 {
-    let name = format!(r#"sluice_{family}_total{{policy="shop/{name}",limit="{name}",outcome="{outcome}"}}"#);
+    let name = format!(
+        r#"sluice_{family}_total{{policy_namespace="shop",policy="{name}",limit="{name}",outcome="{outcome}"}}"#
+    );
     metric(&sidecar.metrics(), &name)
 }
 
@@ -332,7 +334,9 @@ async fn a_delayed_request_whose_client_disconnects_is_refunded_where_it_was_cha
     let policies = |consistency| [policy_with_rate("p", consistency, "Share", &rate, "Enforce")];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies("Strict"), (0, 1)).await;
     let address = sidecar.addresses()[0];
-    let waiting = || metric(&sidecar.metrics(), r#"sluice_waiting_requests{policy="shop/p",limit="p"}"#);
+    let waiting = || {
+        metric(&sidecar.metrics(), r#"sluice_waiting_requests{policy_namespace="shop",policy="p",limit="p"}"#)
+    };
     for (charged, key) in [("in Redis", "a"), ("locally", "b"), ("to the local quota", "c")] {
         match key {
             "b" => publish(&sidecar, &redis_at(&redis.url()), &policies("Local")),
@@ -368,7 +372,12 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
     ))];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
     let address = sidecar.addresses()[0];
-    let held = || metric(&sidecar.metrics(), r#"sluice_concurrency_held{policy="shop/p",limit="slots"}"#);
+    let held = || {
+        metric(
+            &sidecar.metrics(),
+            r#"sluice_concurrency_held{policy_namespace="shop",policy="p",limit="slots"}"#,
+        )
+    };
     let key = "x-api-key: a\r\n";
     // This request holds its slot until its body ends.
     let mut long = Client::connect(address).await;
@@ -397,7 +406,8 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
         assert_eq!(response.header("x-ratelimit-remaining"), n.to_string());
     }
     assert_eq!(get(address, "x-api-key: b\r\n").await.status, 429);
-    let name = r#"sluice_fallback_total{policy="shop/p",limit="slots",outcome="admitted"}"#;
+    let name =
+        r#"sluice_fallback_total{policy_namespace="shop",policy="p",limit="slots",outcome="admitted"}"#;
     assert!(metric(&sidecar.metrics(), name) >= 3);
 }
 
@@ -519,7 +529,12 @@ async fn a_limit_with_too_many_keys_shows_in_metrics_and_in_the_report_of_its_po
     ));
     let sidecar = pod(&application, &redis_at(&redis.url()), std::slice::from_ref(&policy), (0, 1)).await;
     let address = sidecar.addresses()[0];
-    let overflow = || metric(&sidecar.metrics(), r#"sluice_key_overflow_total{policy="shop/p",limit="few"}"#);
+    let overflow = || {
+        metric(
+            &sidecar.metrics(),
+            r#"sluice_key_overflow_total{policy_namespace="shop",policy="p",limit="few"}"#,
+        )
+    };
     assert_eq!((overflow(), policy.nearly_full()), (0, vec![]));
     let mut denied = 0;
     for client in 0..1500 {

@@ -151,7 +151,9 @@ impl Storm {
     }
 
     fn sum(&self, family: &str, outcome: &str) -> u64 {
-        let name = format!(r#"sluice_{family}_total{{policy="shop/p",limit="l",outcome="{outcome}"}}"#);
+        let name = format!(
+            r#"sluice_{family}_total{{policy_namespace="shop",policy="p",limit="l",outcome="{outcome}"}}"#
+        );
         self.pods.iter().map(|pod| metric(&pod.metrics(), &name)).sum()
     }
 

@@ -184,6 +184,7 @@ impl Session {
             session: self.name.clone(),
             policies,
             stores: [(DEFAULT_STORE.to_owned(), store)].into(),
+            shadow_denied: BTreeMap::new(),
             resets,
         };
         let body = serde_json::to_vec(&report).expect("JSON");

@@ -182,8 +182,15 @@ mod tests {
 
     fn report(hub: &Hub, session: &str, report: ResetReport) {
         let resets = [("r".to_owned(), report), ("unknown".to_owned(), ResetReport::Forgotten)].into();
-        let (policies, stores) = Default::default();
-        assert!(hub.report(Report { version: VERSION, session: session.into(), policies, stores, resets }));
+        let (policies, stores, shadow_denied) = Default::default();
+        assert!(hub.report(Report {
+            version: VERSION,
+            session: session.into(),
+            policies,
+            stores,
+            shadow_denied,
+            resets
+        }));
     }
 
     /// Returns the step that a pod is to take.

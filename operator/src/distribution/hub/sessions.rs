@@ -125,6 +125,7 @@ impl Hub {
             .map(|(uid, report)| (uid, sanitized_reset(report)))
             .collect();
         let removed = state.take_reset_reports(&pod_uid, &resets);
+        state.take_shadow_denied(&pod_uid, &report.shadow_denied);
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
         let changed = session.reports != reports || session.stores != stores || session.expires.is_some();
         let resets_changed = std::mem::replace(&mut session.resets, resets.clone()) != resets;

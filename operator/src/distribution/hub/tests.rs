@@ -26,6 +26,7 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
         )]
         .into(),
         stores: [(DEFAULT_STORE.into(), StoreReport::Healthy)].into(),
+        shadow_denied: [].into(),
         resets: [].into(),
     }
 }

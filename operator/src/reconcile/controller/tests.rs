@@ -293,7 +293,7 @@ async fn a_failed_reconcile_is_retried_and_publishing_again_changes_nothing() {
     tokio::time::sleep(RETRY + RETRY_JITTER).await;
     assert_eq!(RECONCILES.get(), 2);
     assert!(!version.has_changed().unwrap());
-    assert!(controller.context.metrics.text(0).contains("reconcile_failures_total 2"));
+    assert!(controller.context.metrics.text(&controller.context.hub).contains("reconcile_failures_total 2"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use sluice_config::message::{
     CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, RESETS_EVENT, Report, Resets, SESSION_HEADER,
-    STREAM_PATH, VERSION,
+    STREAM_PATH, ShadowDenied, VERSION,
 };
 use sluice_config::policy::BlobHash;
 use tokio::time::Instant;
@@ -36,6 +36,8 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 const CONTENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the health of the store is reported, if it has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the clients that limits in shadow mode would have denied are reported.
+const SHADOW_DENIED_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Keeps the sidecar's configuration up to date with the operator.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct Subscriber {
     last_good: LastGood,
     received: Received,
     resets: ResetOrders,
+    /// The clients that limits in shadow mode would have denied, and the time at which they were read.
+    shadow_denied: Option<(Instant, ShadowDenied)>,
     /// ID of the last event that was applied.
     applied: Option<String>,
 }
@@ -99,7 +103,15 @@ impl Subscriber {
             received.apply(&publisher);
             tracing::info!("applied the policies from before the restart");
         }
-        Self { operator, publisher, last_good, received, resets: ResetOrders::default(), applied: None }
+        Self {
+            operator,
+            publisher,
+            last_good,
+            received,
+            resets: ResetOrders::default(),
+            shadow_denied: None,
+            applied: None,
+        }
     }
 
     /// Follows one session after another. Never returns.
@@ -293,7 +305,12 @@ impl Subscriber {
         }
     }
 
-    fn report(&self, session: &str) -> Report {
+    fn report(&mut self, session: &str) -> Report {
+        let is_fresh = |(read, _): &(Instant, ShadowDenied)| read.elapsed() < SHADOW_DENIED_INTERVAL;
+        if !self.shadow_denied.as_ref().is_some_and(is_fresh) {
+            self.shadow_denied = Some((Instant::now(), self.publisher.current().shadow_denied()));
+        }
+        let shadow_denied = self.shadow_denied.as_ref().map(|(_, denied)| denied.clone()).unwrap_or_default();
         let policies = self.received.report();
         let states = self.publisher.store_states();
         let stores = states.into_iter().map(|(name, state)| (name, state.report())).collect();
@@ -302,6 +319,7 @@ impl Subscriber {
             session: session.to_owned(),
             policies,
             stores,
+            shadow_denied,
             resets: self.resets.report(),
         }
     }

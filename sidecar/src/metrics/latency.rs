@@ -1,0 +1,79 @@
+//! The time that the sidecar adds to requests, as a histogram of atomics: no lock on the path of a request.
+
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+
+/// Upper bounds of the buckets in microseconds. One more bucket holds everything above the last bound.
+const BOUNDS_US: [u64; 11] = [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000];
+
+/// Times from the head of a request to its forwarding or rejection, without those that may wait in a queue. Clones share
+/// them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AddedLatency(Arc<Histogram>);
+
+#[derive(Debug, Default)]
+struct Histogram {
+    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl AddedLatency {
+    /// Records the time of a request.
+    pub(crate) fn record(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        // Most requests are in one of the first buckets.
+        let bucket = BOUNDS_US.iter().position(|&bound| micros <= bound).unwrap_or(BOUNDS_US.len());
+        self.0.buckets[bucket].fetch_add(1, Relaxed);
+        self.0.sum_us.fetch_add(micros, Relaxed);
+    }
+}
+
+impl Collector for AddedLatency {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "Time from the head of a request to its forwarding or rejection, in seconds, with the check in the \
+                    store. Requests of limits with a queue are left out";
+        let mut histogram =
+            encoder.encode_descriptor("added_latency_seconds", help, None, MetricType::Histogram)?;
+        let bounds = BOUNDS_US.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> =
+            bounds.zip(&self.0.buckets).map(|(bound, count)| (bound, count.load(Relaxed))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.0.sum_us.load(Relaxed) as f64 / 1e6;
+        histogram.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_time_is_counted_in_the_first_bucket_that_holds_it() {
+        let latency = AddedLatency::default();
+        for micros in [0, 25, 26, 250_000, 250_001] {
+            latency.record(Duration::from_micros(micros));
+        }
+        let mut registry = Registry::with_prefix("sluice");
+        registry.register_collector(Box::new(latency));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "sluice_added_latency_seconds_sum 0.500052",
+            "sluice_added_latency_seconds_count 5",
+            "sluice_added_latency_seconds_bucket{le=\"0.000025\"} 2",
+            "sluice_added_latency_seconds_bucket{le=\"0.00005\"} 3",
+            "sluice_added_latency_seconds_bucket{le=\"0.25\"} 4",
+            "sluice_added_latency_seconds_bucket{le=\"+Inf\"} 5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+        }
+    }
+}
