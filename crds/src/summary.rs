@@ -83,7 +83,11 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
                 AdaptiveKind::Gradient2 { .. } => "adaptive gradient2",
             };
             let range = format!("{} to {} concurrent per pod", adaptive.minimum, adaptive.maximum);
-            (range, vec![algorithm.to_owned()])
+            let reserves = adaptive
+                .priorities
+                .iter()
+                .map(|priority| format!("{}% for {}", priority.reserve_percent, priority.name));
+            (range, std::iter::once(algorithm.to_owned()).chain(reserves).collect())
         }
     };
     notes.extend(limit.queue.as_ref().map(queue_of));

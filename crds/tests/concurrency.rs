@@ -139,3 +139,74 @@ fn the_response_to_a_denied_request_is_that_of_limits() {
         "{problem}"
     );
 }
+
+const ADAPTIVE: &str = "concurrency: [{name: a, adaptive: {gradient2: {minimum: 4, maximum: 400}}}]";
+
+/// Returns a policy with an adaptive limit and priorities.
+fn with_priorities(priorities: &str) -> String {
+    format!("  {ADAPTIVE}\n  priorities: {priorities}")
+}
+
+#[test]
+fn priorities_become_a_part_of_adaptive_limits_and_of_no_others() {
+    let text = with_priorities(
+        "[{name: pay, matches: [{path: {prefix: /pay}}], reservePercent: 60}, {name: vip, when: 'request.headers[\"x-vip\"] == \"1\"', reservePercent: 30}]",
+    ) + "\n  limits: [{name: rate, rates: [{requests: 6, per: 1m}]}]";
+    let policy = loaded(&text).compiled;
+    assert_eq!(
+        full(&policy),
+        "rate 6/1m, a 4 to 400 concurrent per pod [adaptive gradient2, 60% for pay, 30% for vip]"
+    );
+    let json = policy.to_json();
+    let pay = r#""priorities":[{"name":"pay","matches":[{"path":{"pattern":{"prefix":"/pay"},"caseSensitive":false}}],"reservePercent":60},{"name":"vip","when":"#;
+    assert!(json.contains(pay), "{json}");
+    let prepared = PreparedPolicy::from_json(&json).expect("sidecars apply it");
+    assert_eq!(prepared.limits[1].exception(2).as_deref(), Some("priority vip, with 30% in reserve"));
+    assert_eq!([prepared.limits[1].exception(0), prepared.limits[1].exception(3)], [None, None]);
+    assert_eq!(policy.limits[1].expressions().count(), 1);
+    let error = PreparedPolicy::from_json(&json.replace(":60}", ":61}")).expect_err("too much in reserve");
+    assert!(
+        error.to_string().contains("at most 8 priorities with 90 percent in reserve together"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_invalid_priority_is_reported_with_its_path() {
+    let path = "matches: [{path: {prefix: /pay}}]";
+    let two = format!("[{{name: a, {path}, reservePercent: 50}}, {{name: b, {path}, reservePercent: 41}}]");
+    for (text, at, expected) in [
+        (with_priorities(&two), "spec.priorities", "reserve 91 percent together"),
+        (
+            with_priorities("[{name: a, reservePercent: 5}]"),
+            "spec.priorities[0].matches",
+            "is required unless `when` is set",
+        ),
+        (
+            with_priorities(&format!("[{{name: a, {path}}}]")),
+            "spec.priorities[0].reservePercent",
+            "is required",
+        ),
+        (
+            with_priorities(&format!("[{{name: a, {path}, reservePercent: 91}}]")),
+            "spec.priorities[0].reservePercent",
+            "1 to 90",
+        ),
+        (
+            with_priorities("[{name: a, when: 'request.path', reservePercent: 5}]"),
+            "spec.priorities[0].when",
+            "bool",
+        ),
+        (
+            format!(
+                "  concurrency: [{{name: c, max: 5}}]\n  priorities: [{{name: a, {path}, reservePercent: 5}}]"
+            ),
+            "spec.priorities",
+            "have no effect, because no limit in spec.concurrency is adaptive",
+        ),
+    ] {
+        let problem = first_problem(&text).to_string();
+        assert!(problem.contains(&format!("{at}: ")), "{at}: {problem}");
+        assert!(problem.contains(expected), "{at}: {problem}");
+    }
+}

@@ -49,6 +49,7 @@ def limits(expression):
 
 DECISIONS = "sluice_decisions_total"
 REJECTED = 'outcome=~"denied|shed"'
+SHED = 'outcome="shed"'
 
 POLICIES = {
     "Decisions": [
@@ -133,6 +134,16 @@ POLICIES = {
             "Concurrent requests that a pod admits, and those in flight: means over the pods.",
             (f"avg by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_limit')})", "{{policy_namespace}}/{{policy}} {{limit}}: limit"),
             (f"avg by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_in_flight')})", "{{policy_namespace}}/{{policy}} {{limit}}: in flight"),
+        ),
+        graph(
+            "Shed requests of priorities",
+            "Part of the requests with a priority that an adaptive limit has shed.",
+            (
+                f"sum by (policy_namespace, policy, limit, priority) ({policy_rate('sluice_priority_requests_total', SHED)})"
+                f" / sum by (policy_namespace, policy, limit, priority) ({policy_rate('sluice_priority_requests_total')})",
+                "{{policy_namespace}}/{{policy}} {{limit}} {{priority}}",
+            ),
+            unit="percentunit",
         ),
         graph(
             "Adaptive limits that measure",

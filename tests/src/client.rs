@@ -116,6 +116,7 @@ pub async fn get_many(address: &str, total: usize, concurrency: usize, headers: 
 #[derive(Debug)]
 pub struct KeepAlive {
     address: String,
+    path: String,
     connection: Option<TcpStream>,
 }
 
@@ -123,7 +124,13 @@ impl KeepAlive {
     /// Creates a client of `address` without a connection.
     #[must_use]
     pub fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), connection: None }
+        Self::at(address, "/")
+    }
+
+    /// Creates a client of a path of `address` without a connection.
+    #[must_use]
+    pub fn at(address: &str, path: &str) -> Self {
+        Self { address: address.to_owned(), path: path.to_owned(), connection: None }
     }
 
     /// Sends a GET request and returns the status code, or 0 when even a new connection gets no response.
@@ -145,7 +152,8 @@ impl KeepAlive {
             Some(tcp) => tcp,
             None => TcpStream::connect(&self.address).await?,
         };
-        tcp.write_all(format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
+        let request = format!("GET {} HTTP/1.1\r\nhost: {}\r\n\r\n", self.path, self.address);
+        tcp.write_all(request.as_bytes()).await?;
         let (mut text, mut buffer) = (String::new(), [0; 4096]);
         loop {
             let n = tokio::time::timeout(TIMEOUT, tcp.read(&mut buffer)).await??;

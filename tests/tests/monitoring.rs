@@ -35,8 +35,13 @@ fn policies() -> [(&'static str, Value); 3] {
         {"name": "slots", "key": key, "max": 100},
         {"name": "adaptive", "adaptive": {"gradient2": {"minimum": 4, "maximum": 400}}},
     ]);
+    let of_alice = json!([{"headers": [{"name": "x-client", "exact": "alice"}]}]);
+    let priorities = json!([{"name": "alice", "matches": of_alice, "reservePercent": 20}]);
     [
-        ("kinds", json!({"selector": selector, "limits": limits, "concurrency": concurrency})),
+        (
+            "kinds",
+            json!({"selector": selector, "limits": limits, "concurrency": concurrency, "priorities": priorities}),
+        ),
         (
             "leased",
             json!({"selector": selector, "consistency": "Leased", "limits": [{"name": "all", "rates": rates(60_000, "1m")}]}),

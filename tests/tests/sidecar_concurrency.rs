@@ -2,7 +2,7 @@
 //! application whose requests the tests hold.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -15,6 +15,7 @@ use sluice_tests::wait::until;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// Starts the sidecar of a new pod. Dropping it sends it `signal`.
 async fn start_sidecar(
@@ -298,4 +299,79 @@ async fn an_adaptive_limit_follows_the_capacity_of_the_application() {
         (sidecar.metric(&name("adaptive_in_flight")).await == 0).then_some(())
     })
     .await;
+}
+
+/// Numbers of responses with the status 200 and 503.
+#[derive(Default)]
+struct Answers([AtomicUsize; 2]);
+
+impl Answers {
+    fn read(&self) -> [usize; 2] {
+        [0, 1].map(|n| self.0[n].load(Ordering::SeqCst))
+    }
+}
+
+/// Sends requests to a path one after the other, with a pause after each that is shed.
+fn load(address: &str, path: &str, answers: &Arc<Answers>) -> JoinHandle<()> {
+    let (mut client, answers) = (KeepAlive::at(address, path), answers.clone());
+    tokio::spawn(async move {
+        loop {
+            let is_shed = match client.get().await {
+                200 => false,
+                503 => true,
+                status => panic!("{status}"),
+            };
+            answers.0[usize::from(is_shed)].fetch_add(1, Ordering::SeqCst);
+            if is_shed {
+                tokio::time::sleep(Duration::from_millis(40)).await;
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overloaded_application_serves_what_is_critical_and_the_rest_gets_what_is_left() {
+    const WORKERS: usize = 20;
+    let plane = ControlPlane::shared().await;
+    let operator = Operator::start(plane, "priority-system", "memory:").await;
+    let namespace = TestNamespace::create(plane.client().await, "priority").await;
+    let gradient2 = json!({"gradient2": {"minimum": 10, "maximum": 200, "initial": 20}});
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "a"}},
+        "concurrency": [{"name": "capacity", "adaptive": gradient2}],
+        "priorities": [{"name": "critical", "matches": [{"path": {"prefix": "/pay"}}], "reservePercent": 50}],
+    });
+    namespace.apply("p", spec).await.unwrap();
+    let application = with_workers(Arc::new(Semaphore::new(WORKERS))).await;
+    let sidecar = start_sidecar(&namespace, "one", &operator, &application, "KILL").await;
+    namespace.wait_for("p", "Ready", "True Ready").await;
+    let (critical, others) = <(Arc<Answers>, Arc<Answers>)>::default();
+    let clients = (0..80).map(|_| load(&sidecar.address, "/", &others));
+    let clients: Vec<_> =
+        clients.chain((0..4).map(|_| load(&sidecar.address, "/pay/1", &critical))).collect();
+    until("the application is overloaded", async || (others.read()[1] > 1_000).then_some(())).await;
+    let before = [critical.read(), others.read()];
+    until("many critical requests have been sent", async || {
+        (critical.read().iter().sum::<usize>() - before[0].iter().sum::<usize>() >= 1_000).then_some(())
+    })
+    .await;
+    let since = |now: [usize; 2], before: [usize; 2]| [now[0] - before[0], now[1] - before[1]];
+    let [served, shed] = since(critical.read(), before[0]);
+    let [rest_served, rest_shed] = since(others.read(), before[1]);
+    println!("critical: {served} served, {shed} shed; the rest: {rest_served} served, {rest_shed} shed");
+    assert!(shed * 100 <= served + shed, "{shed} of {} critical requests were shed", served + shed);
+    let (all_served, all) = (served + rest_served, served + shed + rest_served + rest_shed);
+    assert!(all >= 3 * all_served, "{all} requests were sent, of which {all_served} could be served");
+    assert!(rest_served > served, "the rest was served {rest_served} times, and critical requests {served}");
+    let name = |outcome: &str| {
+        format!(
+            "sluice_priority_requests_total{{policy_namespace=\"{}\",policy=\"p\",limit=\"capacity\",priority=\"critical\",outcome=\"{outcome}\"}}",
+            namespace.name
+        )
+    };
+    assert!(sidecar.metric(&name("admitted")).await >= served as u64);
+    for client in clients {
+        assert!(!client.is_finished(), "every response was 200 or 503");
+        client.abort();
+    }
 }

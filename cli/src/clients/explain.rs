@@ -85,7 +85,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
                 let _ = writeln!(out, "  client  {client}");
                 let _ = writeln!(out, "  key     {key}");
                 if let Some(exception) = exception {
-                    let _ = writeln!(out, "  rates   of {exception}");
+                    let _ = writeln!(out, "  as      {exception}");
                 }
                 let _ = writeln!(out, "  charge  {cost}");
                 let _ = writeln!(out, "  effect  {}", limit.effect);

@@ -28,7 +28,7 @@ pub struct ResetOrder {
     pub limit: String,
     /// Hash of the client's key, as it ends the name of the key in Redis.
     pub key: String,
-    /// What the pod does now.
+    /// The step that the pod is to take.
     pub step: ResetStep,
 }
 

@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 use sluice_limiter::adaptive::{self, Adaptive, AdaptiveAlgorithm, Bounds};
 
+use crate::expression::Expression;
+use crate::matches::Match;
+
 /// A concurrency limit that each pod learns from its application.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompiledAdaptive {
     /// Lowest limit.
@@ -17,7 +20,31 @@ pub struct CompiledAdaptive {
     pub abandoned_for_millis: u64,
     /// Algorithm that adjusts the limit.
     pub kind: AdaptiveKind,
+    /// Classes of requests that have a reserve, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priorities: Vec<Priority>,
 }
+
+/// Requests for which a part of an adaptive limit is reserved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Priority {
+    /// Name of the priority, unique in the policy.
+    pub name: String,
+    /// Requests of the priority: those that match at least one entry; if empty, all. The first priority that matches decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<Match>,
+    /// Condition that requests must fulfil too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
+    /// Part of the limit that no other requests use, in percent.
+    pub reserve_percent: u32,
+}
+
+/// Maximum number of priorities.
+pub const MAX_PRIORITIES: usize = 8;
+/// Largest sum of all reserves, in percent.
+pub const MAX_RESERVES: u32 = 90;
 
 /// The algorithm of an adaptive limit. Parameters are whole percentages and milliseconds, so that equal
 /// policies have equal JSON.
@@ -117,6 +144,7 @@ mod tests {
                 maximum: 400,
                 abandoned_for_millis: 30_000,
                 kind,
+                priorities: Vec::new(),
             };
             assert_eq!(limit.adaptive().unwrap().limit(), 20);
         }

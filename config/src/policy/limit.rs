@@ -7,8 +7,8 @@ use crate::expression::{Attribute, Expression, Node};
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
 use crate::policy::{
-    Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Queue, Reject, RequestCost,
-    Tier,
+    Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Priority, Queue, Reject,
+    RequestCost, Tier,
 };
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
@@ -137,31 +137,41 @@ pub struct Slots {
 }
 
 impl CompiledLimit {
-    /// Iterates over all conditions on requests: those of the limit and of its tiers.
+    /// Iterates over all conditions on requests: those of the limit and of its tiers or priorities.
     pub fn conditions(&self) -> impl Iterator<Item = &Match> {
-        let tiers = match &self.kind {
-            LimitKind::Rates(rates) => rates.tiers.as_slice(),
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
-        };
-        self.matches.iter().chain(&self.except).chain(tiers.iter().flat_map(|tier| &tier.matches))
+        let (tiers, priorities) = self.tiers_and_priorities();
+        let of_tiers = tiers.iter().flat_map(|tier| &tier.matches);
+        let of_priorities = priorities.iter().flat_map(|priority| &priority.matches);
+        self.matches.iter().chain(&self.except).chain(of_tiers).chain(of_priorities)
     }
 
-    /// Iterates over all expressions: those of the limit, its key and its tiers, and that of its cost.
+    fn tiers_and_priorities(&self) -> (&[Tier], &[Priority]) {
+        match &self.kind {
+            LimitKind::Rates(rates) => (&rates.tiers, &[]),
+            LimitKind::Slots(_) => (&[], &[]),
+            LimitKind::Adaptive(adaptive) => (&[], &adaptive.priorities),
+        }
+    }
+
+    /// Iterates over all expressions: those of the limit, its key and its tiers or priorities, and that of its cost.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        let (tiers, cost) = match &self.kind {
-            LimitKind::Rates(rates) => (rates.tiers.as_slice(), rates.cost.as_ref()),
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => (&[][..], None),
+        let (tiers, priorities) = self.tiers_and_priorities();
+        let cost = match &self.kind {
+            LimitKind::Rates(rates) => rates.cost.as_ref(),
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,
         };
         let cost = match cost.and_then(|cost| cost.request.as_ref()) {
             Some(RequestCost::Expression(expression)) => Some(expression),
             Some(RequestCost::Number(_) | RequestCost::Header(_) | RequestCost::BodyBytes) | None => None,
         };
-        self.when.iter().chain(tiers.iter().filter_map(|tier| tier.when.as_ref())).chain(cost).chain(
-            self.key.iter().filter_map(|part| match part {
+        let of_tiers = tiers.iter().filter_map(|tier| tier.when.as_ref());
+        let of_priorities = priorities.iter().filter_map(|priority| priority.when.as_ref());
+        self.when.iter().chain(of_tiers).chain(of_priorities).chain(cost).chain(self.key.iter().filter_map(
+            |part| match part {
                 KeyPart::Expression(expression) => Some(expression),
                 _ => None,
-            }),
-        )
+            },
+        ))
     }
 
     /// Reports whether a condition looks at the address of the client.

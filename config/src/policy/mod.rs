@@ -25,7 +25,7 @@ pub mod on_limit;
 pub mod reject;
 pub mod tier;
 
-pub use adaptive::{AdaptiveKind, CompiledAdaptive};
+pub use adaptive::{AdaptiveKind, CompiledAdaptive, MAX_PRIORITIES, MAX_RESERVES, Priority};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
 pub use cost::{Cost, GrpcStatus, Outcomes, RequestCost, ResponseCost, ResponseCostSource, StatusCodes};
 pub use ids::{BlobHash, PolicyHash, PolicyUid};

@@ -17,7 +17,9 @@ use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::overrides::{DENY, OverrideTable, UNLIMITED};
 use crate::path::Readings;
-use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Rates, Slots};
+use crate::policy::{
+    Boosted, CompiledLimit, LimitKind, MAX_PRIORITIES, MAX_RESERVES, Mode, Priority, Queue, Rates, Slots,
+};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
 use crate::prepared::explanation::NotApplied;
@@ -67,7 +69,7 @@ pub struct PreparedLimit {
     when: Option<PreparedExpression>,
     /// The plans of single clients, which precede tiers.
     overrides: Option<Overrides>,
-    /// The tiers in their order, each with what the limit admits.
+    /// The tiers in their order, each with what the limit admits; of an adaptive limit its priorities.
     tiers: Vec<PreparedTier>,
     key: KeyBuilder,
     applies_to_preflights: bool,
@@ -80,7 +82,8 @@ pub enum Identified {
     Counted {
         /// Hash of the client's key. It selects the counter.
         key: u128,
-        /// Index of the rates that decide, in [`PreparedLimit::rate_sets`].
+        /// Index of the rates that decide, in [`PreparedLimit::rate_sets`]. Under an adaptive limit, the priority of the request:
+        /// its index from 1, or 0 for none.
         rates: u16,
         /// The charge before the response is known.
         cost: u64,
@@ -111,8 +114,18 @@ pub enum PreparedKind {
     },
     /// Concurrent requests in all pods together.
     Slots(Slots),
-    /// Concurrent requests in each pod, with the limit in its initial state.
-    Adaptive(Box<Adaptive>),
+    /// Concurrent requests in each pod.
+    Adaptive(Box<PreparedAdaptive>),
+}
+
+/// An adaptive limit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreparedAdaptive {
+    /// The limit in its initial state.
+    pub initial: Adaptive,
+    /// The priorities in their order, each with its reserve in percent. [`Identified::Counted`] has the index of a request's priority,
+    /// from 1, as its rates.
+    pub priorities: Vec<(String, u32)>,
 }
 
 impl PreparedLimit {
@@ -161,6 +174,19 @@ impl PreparedLimit {
         match &self.kind {
             PreparedKind::Rates { sets, .. } => sets,
             PreparedKind::Slots(_) | PreparedKind::Adaptive(_) => &[],
+        }
+    }
+
+    /// Names the tier or plan that has the rates with this index, such as `tier gold`, or the priority under an adaptive limit.
+    #[must_use]
+    pub fn exception(&self, rates: u16) -> Option<String> {
+        match &self.kind {
+            PreparedKind::Rates { sets, .. } => sets.get(usize::from(rates))?.exception.clone(),
+            PreparedKind::Slots(_) => None,
+            PreparedKind::Adaptive(adaptive) => {
+                let (name, percent) = adaptive.priorities.get(usize::from(rates).checked_sub(1)?)?;
+                Some(format!("priority {name}, with {percent}% in reserve"))
+            }
         }
     }
 
@@ -389,6 +415,25 @@ impl Overrides {
     }
 }
 
+/// Returns the conditions of priorities as tiers: the first that matches decides.
+fn prepare_priorities(priorities: &[Priority]) -> Result<Vec<PreparedTier>, Nack> {
+    let sum: u64 = priorities.iter().map(|priority| u64::from(priority.reserve_percent)).sum();
+    if priorities.len() > MAX_PRIORITIES || sum > u64::from(MAX_RESERVES) {
+        return Err(Nack(format!(
+            "an adaptive limit has at most {MAX_PRIORITIES} priorities with {MAX_RESERVES} percent in reserve together"
+        )));
+    }
+    let tiers = (1..).zip(priorities).map(|(class, priority)| {
+        let choice = Choice::Rates(class);
+        Ok(PreparedTier {
+            matches: matchers(&priority.matches, purpose_of(choice))?,
+            when: priority.when.as_ref().map(PreparedExpression::new).transpose()?,
+            choice,
+        })
+    });
+    tiers.collect()
+}
+
 fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Exceptions), Nack> {
     let kind = match kind {
         LimitKind::Rates(rates) => {
@@ -411,7 +456,13 @@ fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Except
             value => return Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
         },
         LimitKind::Adaptive(adaptive) => {
-            PreparedKind::Adaptive(Box::new(adaptive.adaptive().map_err(Nack::new)?))
+            let tiers = prepare_priorities(&adaptive.priorities)?;
+            let priorities = adaptive.priorities.iter();
+            let priorities =
+                priorities.map(|priority| (priority.name.clone(), priority.reserve_percent)).collect();
+            let initial = adaptive.adaptive().map_err(Nack::new)?;
+            let kind = PreparedKind::Adaptive(Box::new(PreparedAdaptive { initial, priorities }));
+            return Ok((kind, Exceptions { tiers, overrides: None }));
         }
     };
     Ok((kind, Exceptions::default()))

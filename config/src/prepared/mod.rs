@@ -23,6 +23,6 @@ pub mod template;
 mod untrusted_proxy;
 
 pub use blobs::Blobs;
-pub use limit::{Identified, PreparedKind, PreparedLimit, Refusal};
+pub use limit::{Identified, PreparedAdaptive, PreparedKind, PreparedLimit, Refusal};
 pub use policy::PreparedPolicy;
 pub use rate_set::RateSet;

@@ -132,6 +132,7 @@ impl Adaptive {
             maximum: number(maximum),
             abandoned_for_millis,
             kind,
+            priorities: Vec::new(),
         };
         // Sidecars call the same function and would nack the policy for the same reason.
         match compiled.adaptive() {

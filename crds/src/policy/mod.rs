@@ -8,7 +8,7 @@
 //! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`content_ref`]: content in a Secret or ConfigMap.
-//! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`].
+//! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`]; [`priority`]: what adaptive ones shed last.
 //! - [`status`]: the observed state.
 
 pub mod adaptive;
@@ -19,6 +19,7 @@ pub mod jwt;
 pub mod key;
 pub mod limit;
 pub mod matches;
+pub mod priority;
 pub mod selection;
 pub mod spec;
 pub mod status;
@@ -33,6 +34,7 @@ pub use jwt::Jwt;
 pub use key::Key;
 pub use limit::{Algorithm, Allowance, Enforcement, Limit, OnLimit, Plan, Rate, Tier};
 pub use matches::Match;
+pub use priority::Priority;
 pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};
 pub use status::{PodCounts, RateLimitPolicyStatus};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
 use sluice_config::policy::{
-    AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure, Rates,
-    StatusHeaders,
+    self, AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure,
+    Rates, StatusHeaders,
 };
 use sluice_limiter::Rate;
 
@@ -20,8 +20,8 @@ use crate::compile::installation::Installation;
 use crate::overrides::OverrideSources;
 use crate::policy::jwt::JwksSource;
 use crate::policy::{
-    ClientAddress, Concurrency, Jwt, Limit, PodSelection, RateLimitPolicyStatus, StoreRef, TargetRef,
-    target_ref,
+    ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus, StoreRef,
+    TargetRef, priority, target_ref,
 };
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -127,6 +127,12 @@ pub struct RateLimitPolicySpec {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub concurrency: Vec<Concurrency>,
+    /// Requests that the adaptive limits of this policy shed last, because a part of each is reserved for them. The first
+    /// entry that matches decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub priorities: Vec<Priority>,
 }
 
 impl RateLimitPolicySpec {
@@ -162,9 +168,10 @@ impl RateLimitPolicySpec {
             }
             limit.compile(&at, self.mode)
         });
-        let Some(limits) = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect() else {
-            return (None, pods);
-        };
+        let limits: Option<Vec<_>> = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect();
+        let priorities = priority::compile(&at.at("priorities"), &self.priorities);
+        let Some(mut limits) = limits else { return (None, pods) };
+        self.add_priorities(at, &mut limits, &priorities);
         let policy = CompiledPolicy {
             namespace,
             name,
@@ -183,6 +190,22 @@ impl RateLimitPolicySpec {
         client_warnings::warn(at, &policy, |index| self.field(at, index));
         self.check_store(at, &policy.limits);
         (Some(policy), pods)
+    }
+
+    /// Adds the priorities to the adaptive limits.
+    fn add_priorities(&self, at: &Field<'_>, limits: &mut [CompiledLimit], priorities: &[policy::Priority]) {
+        let mut has_adaptive = false;
+        for limit in limits {
+            if let LimitKind::Adaptive(adaptive) = &mut limit.kind {
+                adaptive.priorities = priorities.to_vec();
+                has_adaptive = true;
+            }
+        }
+        if !self.priorities.is_empty() && !has_adaptive {
+            at.at("priorities").violation(
+                "have no effect, because no limit in spec.concurrency is adaptive: add one, or remove them",
+            );
+        }
     }
 
     /// Checks that keys refer to kinds of tokens that the policy has, and warns of those to which none refers.

@@ -5,21 +5,21 @@
 //! - `policies`: publishes and removes policies, and sets their replicas.
 //! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
-//! - [`resets`]: resets of single clients.
+//! - `resets`: resets of single clients.
 //! - `shadow`: the clients that limits in shadow mode would have denied.
 //! - [`desired`]: the desired state of one pod.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use resets::ActiveReset;
-use shadow::{LimitKey, RecentClients};
 use sluice_config::message::ResetUid;
 use sluice_config::policy::Mode;
 use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::distribution::clients::recent_clients::{LimitKey, RecentClients};
+use crate::distribution::clients::reset::ActiveReset;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::{Blob, PublishedForms};
 use crate::distribution::replicas::Replicas;
@@ -31,7 +31,7 @@ use crate::queue::Queue;
 
 pub mod desired;
 mod policies;
-pub mod resets;
+mod resets;
 mod sessions;
 mod shadow;
 mod stores;

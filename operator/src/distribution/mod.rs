@@ -5,6 +5,7 @@
 //! - [`stores`]: the stores that sidecars count in.
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
+//! - [`clients`]: what the hub knows about single clients.
 //! - [`session`]: one session, its reports and their expiry.
 //! - `connections`: how many there are of the control port. `source`: the network of an address.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
@@ -12,6 +13,7 @@
 //! - [`stream`]: sends the changes to one session, debounced.
 //! - [`serve`]: the endpoints of the control port.
 
+pub mod clients;
 pub(crate) mod connections;
 pub mod hub;
 pub mod identity;

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use super::status::{Stage, is_due, is_over, status};
 use crate::cluster::untyped::{Untyped, api};
+use crate::distribution::clients::reset::Reset;
 use crate::distribution::hub::Hub;
-use crate::distribution::hub::resets::Reset;
 use crate::object_key::ObjectKey;
 
 /// Maximum number of resets of a namespace that are carried out at a time.

@@ -5,14 +5,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_crds::CounterResetStatus;
 use sluice_crds::conditions::{reasons, types};
 
-use crate::distribution::hub::resets::ResetProgress;
+use crate::distribution::clients::reset::ResetProgress;
 
 /// Time in which a reset must be complete.
 const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// Time for which a reset that is over is kept.
 const KEPT: SignedDuration = SignedDuration::from_mins(10);
 
-/// What a reset waits for.
+/// The stage of a reset that is not over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     /// Too many others of its namespace.

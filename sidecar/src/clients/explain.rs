@@ -105,10 +105,7 @@ async fn explained(
         Ok(Ok((index, key, cost, client, is_read))) => LimitResult::Counts {
             key: key.to_string(),
             client,
-            exception: prepared
-                .rate_sets()
-                .get(usize::from(index.rates))
-                .and_then(|set| set.exception.clone()),
+            exception: prepared.exception(index.rates),
             cost,
             state: if is_read {
                 counter_state::read(snapshot, index, key).await

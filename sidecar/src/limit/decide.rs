@@ -127,15 +127,16 @@ fn acquire_permits(
         let limit = snapshot.limit(index);
         let Some(adaptive) = &limit.adaptive else { continue };
         let (permit, had_room) = match limit.effect {
-            Effect::Deny => match adaptive.try_acquire() {
+            Effect::Deny => match adaptive.try_acquire(index.rates) {
                 Some(permit) => (permit, true),
                 None => {
                     limit.metrics.denied.inc();
                     held.permits.clear();
-                    return Err(index);
+                    // The limit has no rates: those of the index are the priority.
+                    return Err(LimitIndex { rates: 0, ..index });
                 }
             },
-            Effect::Mark(_) | Effect::Observe => adaptive.acquire_anyway(),
+            Effect::Mark(_) | Effect::Observe => adaptive.acquire_anyway(index.rates),
         };
         rooms.push(had_room);
         held.permits.push(permit);

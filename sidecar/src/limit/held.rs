@@ -28,9 +28,9 @@ pub(crate) struct Held {
     pub(crate) abandoned_for: Duration,
 }
 
-/// The adaptive limits of a request that waits in a delay queue.
+/// The adaptive limits of a request that waits in a delay queue, each with the request's priority.
 #[derive(Debug)]
-pub(crate) struct PausedPermits(SmallVec<[Arc<AdaptiveLimit>; 1]>);
+pub(crate) struct PausedPermits(SmallVec<[(Arc<AdaptiveLimit>, u16); 1]>);
 
 impl Held {
     /// Reports whether the request holds no slot and no permit.
@@ -46,7 +46,7 @@ impl Held {
 
     /// Takes permits again after the wait. A request that was admitted is not shed any more.
     pub(crate) fn resume(&mut self, paused: &PausedPermits) {
-        self.permits.extend(paused.0.iter().map(|limit| limit.acquire_anyway().0));
+        self.permits.extend(paused.0.iter().map(|(limit, priority)| limit.acquire_again(*priority)));
     }
 
     /// Notes that the request is being forwarded, and returns the meter of its body if its length is counted.

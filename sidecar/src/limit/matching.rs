@@ -34,7 +34,7 @@ pub(crate) struct MatchedLimits {
     pub(crate) counts_upload: bool,
     /// Longest time for which slots and permits are held when the client has left.
     pub(crate) abandoned_for: Duration,
-    /// Adaptive limits, enforced or in shadow mode.
+    /// Adaptive limits, enforced or in shadow mode. Their rates are the priority of the request.
     pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
     /// Limits that deny nothing: those in shadow mode and those that mark. Each is checked alone, because its denial must not
     /// keep the others from counting.
@@ -74,7 +74,8 @@ impl MatchedLimits {
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
                 match (identified, &limit.effect) {
-                    (Identified::Counted { .. }, _) if limit.adaptive.is_some() => {
+                    (Identified::Counted { rates: priority, .. }, _) if limit.adaptive.is_some() => {
+                        index.rates = priority;
                         matched.adaptive.push(index);
                     }
                     (Identified::Counted { key, rates, cost }, effect) => {

@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 
-use crate::metrics::registry::LimitLabels;
+use crate::metrics::labels::LimitLabels;
 
 /// A value of each limit that has one. Those of removed limits are dropped.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -15,6 +14,9 @@ use sluice_limiter::Rate;
 use crate::config::stores::CurrentLimiters;
 use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
+use crate::metrics::labels::{
+    BuildLabels, DecisionLabels, LimitLabels, PolicyInfoLabels, PolicyLabels, PriorityLabels, ReasonLabels,
+};
 use crate::metrics::latency::AddedLatency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
@@ -22,65 +24,6 @@ use crate::metrics::settlements::SettlementMetrics;
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
-
-/// The labels of a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyLabels {
-    /// A target already has the label `namespace`.
-    policy_namespace: String,
-    policy: String,
-}
-
-impl PolicyLabels {
-    fn of(policy: &PreparedPolicy) -> Self {
-        Self { policy_namespace: policy.namespace.clone(), policy: policy.name.clone() }
-    }
-}
-
-/// The labels of an active policy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyInfoLabels {
-    #[prometheus(flatten)]
-    policy: PolicyLabels,
-    uid: String,
-    hash: String,
-}
-
-/// The labels of a limit.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub(crate) struct LimitLabels {
-    policy_namespace: String,
-    policy: String,
-    limit: String,
-}
-
-impl LimitLabels {
-    fn of(policy: &PreparedPolicy, limit: &PreparedLimit) -> Self {
-        let [policy_namespace, policy, limit] =
-            [&policy.namespace, &policy.name, &limit.name].map(Clone::clone);
-        Self { policy_namespace, policy, limit }
-    }
-}
-
-/// The labels of a decision.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DecisionLabels {
-    #[prometheus(flatten)]
-    limit: LimitLabels,
-    outcome: &'static str,
-}
-
-/// The release of the sidecar.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BuildLabels {
-    version: &'static str,
-}
-
-/// The reason for an error.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
-}
 
 /// The metrics of a sidecar. Clones share them.
 #[derive(Debug, Clone)]
@@ -91,6 +34,7 @@ pub(crate) struct Metrics {
     boosted: Family<LimitLabels, Gauge>,
     held: Family<LimitLabels, Gauge>,
     adaptive: [Family<LimitLabels, Gauge>; 3],
+    priorities: Family<PriorityLabels, Counter>,
     overflowed: Family<LimitLabels, Counter>,
     settlements: Family<DecisionLabels, Counter>,
     key_usages: KeyUsages,
@@ -151,6 +95,12 @@ impl Metrics {
         ]) {
             registry.register(name, help, family.clone());
         }
+        let priorities = Family::default();
+        registry.register(
+            "priority_requests",
+            "Requests with a priority under an adaptive limit, also one in shadow mode: admitted, or shed",
+            priorities.clone(),
+        );
         let overflowed = Family::default();
         registry.register(
             "key_overflow",
@@ -222,6 +172,7 @@ impl Metrics {
             boosted,
             held,
             adaptive,
+            priorities,
             overflowed,
             settlements,
             key_usages,
@@ -272,6 +223,17 @@ impl Metrics {
         let is_adaptive = matches!(limit.kind, PreparedKind::Adaptive(_));
         let [level, in_flight, probing] = [0, 1, 2].map(|n| gauge(&self.adaptive[n], is_adaptive));
         let adaptive = level.zip(in_flight).zip(probing);
+        let priorities = match &limit.kind {
+            PreparedKind::Adaptive(adaptive) => adaptive.priorities.as_slice(),
+            PreparedKind::Rates { .. } | PreparedKind::Slots(_) => &[],
+        };
+        let of_priority = |(name, _): &(String, u32)| {
+            ["admitted", "shed"].map(|outcome| {
+                let (limit, priority) = (labels.clone(), name.clone());
+                self.priorities.get_or_create_owned(&PriorityLabels { limit, priority, outcome })
+            })
+        };
+        let priorities = priorities.iter().map(of_priority).collect();
         // The application has too many requests, not the client.
         let denied = if is_adaptive { "shed" } else { "denied" };
         LimitMetrics {
@@ -293,6 +255,7 @@ impl Metrics {
                 limit,
                 in_flight,
                 probing,
+                priorities,
             }),
         }
     }

@@ -11,6 +11,9 @@ use crate::distribution::session::{Confirmation, EXPIRY};
 use sluice_config::policy::DEFAULT_STORE;
 
 /// Publishes a policy for pods labelled `app: a` and returns its hash.
+mod resets;
+mod shadow;
+
 fn publish_one(hub: &Hub) -> PolicyHash {
     publish(hub, "1", selector("a"), &strict());
     PolicyHash::of(&strict().to_json())

@@ -1,0 +1,50 @@
+//! Clients of limits in shadow mode in the hub.
+
+use sluice_config::message::{Report, VERSION};
+
+use std::collections::BTreeMap;
+
+use sluice_config::distinct::DistinctSketch;
+
+use crate::distribution::clients::recent_clients::HALF;
+use crate::distribution::fixtures::{hub, identity, publish, selector, strict};
+use crate::distribution::hub::Hub;
+use crate::distribution::identity::Identity;
+use crate::object_key::PolicyKey;
+
+fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>) {
+    let mut sketch = DistinctSketch::default();
+    clients.for_each(|n| sketch.add(u128::from((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+    let limits: BTreeMap<_, _> = [("l".to_owned(), sketch.clone()), ("l".repeat(64), sketch)].into();
+    let (policies, stores, resets) = Default::default();
+    let shadow_denied = [(policy.to_owned(), limits)].into();
+    let session = session.into();
+    assert!(hub.report(Report { version: VERSION, session, policies, stores, shadow_denied, resets }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_several_pods_would_have_denied_counts_once() {
+    let hub = hub();
+    publish(&hub, "1", selector("a"), &strict());
+    let mut closed = Vec::new();
+    for (uid, app) in [("one", "a"), ("two", "a"), ("other", "b")] {
+        let pod = Identity { pod_uid: uid.into(), ..identity(&[("app", app)]) };
+        closed.push(hub.connect(pod, uid));
+    }
+    report(&hub, "one", "p", 0..20);
+    report(&hub, "two", "p", 10..30);
+    // Neither a pod that the policy does not select nor a policy that does not exist.
+    report(&hub, "other", "p", 100..200);
+    let counts = hub.shadow_denied();
+    let limit = (PolicyKey::new("n", "p"), "l".to_owned());
+    assert_eq!(counts.keys().collect::<Vec<_>>(), [&limit]);
+    assert!((28..=32).contains(&counts[&limit]), "{counts:?}");
+    report(&hub, "two", "unknown", 10..30);
+    tokio::time::advance(HALF).await;
+    report(&hub, "one", "p", 40..50);
+    assert!((37..=43).contains(&hub.shadow_denied()[&limit]));
+    tokio::time::advance(HALF).await;
+    assert!((9..=11).contains(&hub.shadow_denied()[&limit]));
+    hub.remove("1");
+    assert!(hub.shadow_denied().is_empty());
+}
