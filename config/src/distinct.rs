@@ -1,10 +1,11 @@
 //! The number of distinct clients, by a HyperLogLog sketch (<https://algo.inria.fr/flajolet/Publications/FlFuGaMe07.pdf>).
 //! Sketches of several pods merge into that of all their clients. A client cannot be recognized in one.
 
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Number of bits of a hash that choose its register.
 const INDEX_BITS: u32 = 10;
@@ -55,9 +56,14 @@ impl DistinctSketch {
     }
 }
 
-/// The registers in base64, each run of zeros as one.
-impl Serialize for DistinctSketch {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+/// A text is not a sketch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the registers of a sketch")]
+pub struct InvalidSketch;
+
+/// Writes the registers in base64, each run of zeros as one byte.
+impl Display for DistinctSketch {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (mut bytes, mut zeros) = (Vec::new(), 0u8);
         for &register in self.0.iter() {
             if register == 0 && zeros < 127 {
@@ -75,14 +81,15 @@ impl Serialize for DistinctSketch {
         if zeros > 0 {
             bytes.push(0x80 | zeros);
         }
-        serializer.serialize_str(&BASE64.encode(bytes))
+        f.write_str(&BASE64.encode(bytes))
     }
 }
 
-impl<'de> Deserialize<'de> for DistinctSketch {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = BASE64.decode(text).map_err(D::Error::custom)?;
+impl FromStr for DistinctSketch {
+    type Err = InvalidSketch;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSketch> {
+        let bytes = BASE64.decode(text).map_err(|_| InvalidSketch)?;
         let mut sketch = Self::default();
         let mut at = 0;
         for byte in bytes {
@@ -90,11 +97,10 @@ impl<'de> Deserialize<'de> for DistinctSketch {
                 at += usize::from(byte & 0x7f);
                 continue;
             }
-            let register = sketch.0.get_mut(at).ok_or_else(|| D::Error::custom("too many registers"))?;
-            *register = byte.min(64);
+            *sketch.0.get_mut(at).ok_or(InvalidSketch)? = byte.min(64);
             at += 1;
         }
-        if at == REGISTERS { Ok(sketch) } else { Err(D::Error::custom("not the registers of a sketch")) }
+        if at == REGISTERS { Ok(sketch) } else { Err(InvalidSketch) }
     }
 }
 
@@ -142,14 +148,13 @@ mod tests {
     fn a_sketch_survives_serialization_and_nothing_else_is_one() {
         for count in [0, 1, 7, 300, 100_000] {
             let sketch = of(0..count);
-            let text = serde_json::to_string(&sketch).unwrap();
+            let text = sketch.to_string();
             assert!(count > 7 || text.len() < 64, "{text}");
-            assert_eq!(serde_json::from_str::<DistinctSketch>(&text).unwrap(), sketch);
+            assert_eq!(text.parse::<DistinctSketch>().unwrap(), sketch);
         }
-        for text in ["\"\"", "\"_\"", "\"AAAA\"", "7"] {
-            assert!(serde_json::from_str::<DistinctSketch>(text).is_err(), "{text}");
+        let long = BASE64.encode([1; REGISTERS + 1]);
+        for text in ["", "_", "AAAA", "7", &long] {
+            assert_eq!(text.parse::<DistinctSketch>(), Err(InvalidSketch), "{text}");
         }
-        let long = format!("\"{}\"", BASE64.encode([1; REGISTERS + 1]));
-        assert!(serde_json::from_str::<DistinctSketch>(&long).is_err());
     }
 }

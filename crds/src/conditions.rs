@@ -56,18 +56,18 @@ pub mod reasons {
     pub const REACHABLE: &str = "Reachable";
     /// Reachable: only some sidecars can use the store.
     pub const PARTLY_REACHABLE: &str = "PartlyReachable";
-    /// Complete: every connected pod has forgotten the client, and its counter has been removed.
+    /// Complete: the counter has been removed, and every pod has forgotten the client.
     pub const COMPLETE: &str = "Complete";
     /// Complete: some pods have not forgotten the client yet.
     pub const IN_PROGRESS: &str = "InProgress";
     /// Complete: the namespace has no such policy, or an invalid one.
     pub const POLICY_NOT_FOUND: &str = "PolicyNotFound";
-    /// Complete: no pod that enforces the policy is connected.
+    /// Complete: the policy has no such limit, or one without counters.
+    pub const LIMIT_NOT_FOUND: &str = "LimitNotFound";
+    /// Complete: a pod that enforces the policy is not connected, or none runs.
     pub const NOT_CONNECTED: &str = "NotConnected";
     /// Complete: a pod could not reset the client. The message has its reason.
     pub const POD_FAILED: &str = "PodFailed";
-    /// Complete: the namespace has too many resets at a time.
-    pub const TOO_MANY_RESETS: &str = "TooManyResets";
     /// Complete: the reset was not complete in time, and is given up.
     pub const EXPIRED: &str = "Expired";
     /// Programmed: every selected pod has confirmed the policy.

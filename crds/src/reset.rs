@@ -44,7 +44,7 @@ pub struct CounterResetSpec {
 #[serde(rename_all = "camelCase")]
 pub struct CounterResetStatus {
     /// Conditions of the reset:
-    /// - Complete: the counter has been removed, and every connected pod that enforces the policy has forgotten the client.
+    /// - Complete: the counter has been removed, and every running pod that enforces the policy has forgotten the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

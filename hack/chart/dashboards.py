@@ -79,7 +79,7 @@ POLICIES = {
         ),
         graph(
             "Clients that would be rejected",
-            "Distinct clients that a limit in Shadow would have rejected in the last 5 to 15 minutes, over all pods.",
+            "Distinct clients that a limit in Shadow would have rejected in the last 5 to 20 minutes, over all pods.",
             (f"max by (policy_namespace, policy, limit) ({of_policy('sluice_shadow_denied_clients')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
@@ -226,7 +226,7 @@ FLEET = {
     "Stores": [
         graph(
             "Added latency",
-            "Time from the head of a request to its forwarding or rejection, with the check in the store. Requests of limits with a "
+            "Time from the head of a request to the decision of its limits, with the check in the store. Requests of limits with a "
             "queue are left out.",
             *(
                 (

@@ -60,6 +60,8 @@ pub struct Metrics {
     shadow_denied: Family<LimitLabels, Gauge>,
     /// The conditions of each policy that are in the metric.
     published: Mutex<HashMap<PolicyKey, Vec<ConditionLabels>>>,
+    /// Held while the metrics are encoded.
+    encoding: Mutex<()>,
 }
 
 impl Default for Metrics {
@@ -81,7 +83,7 @@ impl Default for Metrics {
         let shadow_denied = Family::default();
         registry.register(
             "shadow_denied_clients",
-            "Distinct clients that a limit in shadow mode would have denied in the last 5 to 15 minutes, over all pods, within a few percent",
+            "Distinct clients that a limit in shadow mode would have denied in the last 5 to 20 minutes, over all pods, within a few percent. At most 48 limits of a pod are counted",
             shadow_denied.clone(),
         );
         registry.register(
@@ -134,6 +136,7 @@ impl Default for Metrics {
             shadow,
             conditions,
             published: Mutex::default(),
+            encoding: Mutex::default(),
             shadow_denied,
         }
     }
@@ -204,9 +207,10 @@ impl Metrics {
     /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self, hub: &Hub) -> String {
-        let sessions = hub.session_count();
+        let (sessions, shadow_denied) = (hub.session_count(), hub.shadow_denied());
+        let _encoding = self.encoding.lock().unwrap_or_else(PoisonError::into_inner);
         self.shadow_denied.clear();
-        for ((policy, limit), clients) in hub.shadow_denied() {
+        for ((policy, limit), clients) in shadow_denied {
             let (policy_namespace, policy) = (policy.namespace, policy.name);
             let labels = LimitLabels { policy_namespace, policy, limit };
             self.shadow_denied.get_or_create(&labels).set(i64::try_from(clients).unwrap_or(i64::MAX));

@@ -7,7 +7,7 @@ use clap::Args;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
-use sluice_config::client_pages::{CounterState, Peeked};
+use sluice_config::client_pages::CounterState;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{CounterReset, CounterResetSpec};
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ pub(crate) struct ResetArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// Longest time to wait until all pods have forgotten the client, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u32,
 }
 
@@ -46,7 +46,16 @@ pub(crate) async fn reset(mut args: ResetArgs, which: Which) -> Result<()> {
         );
     }
     let (_, peeked) = args.client.look().await?;
-    if which == Which::Blocked && is_blocked(&peeked) == Some(false) {
+    let is_blocked = match &peeked.state {
+        CounterState::Rates(rates) => Ok(rates.iter().any(|rate| rate.blocked_seconds.is_some())),
+        CounterState::Unknown(reason) => Err(reason),
+    };
+    if let (Which::Blocked, Err(reason)) = (which, is_blocked) {
+        bail!(
+            "it is not known whether the client is blocked: {reason}. sluice reset gives it its whole quota back in any case"
+        );
+    }
+    if which == Which::Blocked && is_blocked == Ok(false) {
         let text = format!(
             "The client {} is not blocked by limit {} of policy {}. Nothing was changed; sluice reset gives it its whole quota back.\n",
             peeked.key, peeked.limit, peeked.policy
@@ -62,20 +71,24 @@ pub(crate) async fn reset(mut args: ResetArgs, which: Which) -> Result<()> {
     // The server appends five characters. A name has at most 253.
     request.metadata.generate_name = Some(format!("{}-", policy.chars().take(200).collect::<String>()));
     let created = api.create(&PostParams::default(), &request).await;
-    let created = created.with_context(|| {
-        format!("cannot create a CounterReset: this needs the right to create and get counterresets in namespace {namespace}")
-    })?;
+    let created = created.map_err(|error| not_created(error, &namespace))?;
     let name = created.name_any();
     let complete = wait(&api, &name, Duration::from_secs(args.timeout.into())).await?;
     print(&format!("{}\n", complete.message))
 }
 
-/// Reports whether a client is blocked, if that is known.
-fn is_blocked(peeked: &Peeked) -> Option<bool> {
-    match &peeked.state {
-        CounterState::Rates(rates) => Some(rates.iter().any(|rate| rate.blocked_seconds.is_some())),
-        CounterState::Unknown(_) => None,
-    }
+/// Explains why a reset could not be created.
+fn not_created(error: kube::Error, namespace: &str) -> anyhow::Error {
+    let hint = match &error {
+        kube::Error::Api(status) if status.code == 403 => {
+            format!(": this needs the right to create and get counterresets in namespace {namespace}")
+        }
+        kube::Error::Api(status) if status.code == 404 => {
+            ": the cluster does not know this kind. Update the CRDs of Sluice".to_owned()
+        }
+        _ => String::new(),
+    };
+    anyhow::Error::new(error).context(format!("cannot create a CounterReset{hint}"))
 }
 
 /// Waits until a reset is complete.
@@ -88,10 +101,15 @@ async fn wait(api: &Api<CounterReset>, name: &str, timeout: Duration) -> Result<
         let complete = conditions.into_iter().find(|condition| condition.type_ == types::COMPLETE);
         match complete {
             Some(complete) if complete.status == "True" => return Ok(complete),
-            Some(complete) if complete.reason == reasons::POLICY_NOT_FOUND => bail!("{}", complete.message),
+            Some(complete)
+                if [reasons::POLICY_NOT_FOUND, reasons::LIMIT_NOT_FOUND, reasons::EXPIRED]
+                    .contains(&complete.reason.as_str()) =>
+            {
+                bail!("{}", complete.message)
+            }
             other if Instant::now() >= ends => {
                 let reason = other.map_or_else(
-                    || "The operator has not answered. Does it run, and is it of this version?".to_owned(),
+                    || "The operator has not begun. Does it run, and is it of this version? A namespace has 64 resets at a time.".to_owned(),
                     |complete| complete.message,
                 );
                 bail!(

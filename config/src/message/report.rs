@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use sluice_store::FaultCause;
 
 use crate::client_address::AddressHeader;
-use crate::distinct::DistinctSketch;
 use crate::message::resets::{ResetReport, ResetUid};
 use crate::policy::{PolicyHash, PolicyUid};
 
 /// Maximum number of limits in [`ShadowDenied`].
 pub const MAX_SHADOW_DENIED: usize = 48;
-/// Sketches of clients, by the names of a policy and of one of its limits.
-pub type ShadowDenied = BTreeMap<String, BTreeMap<String, DistinctSketch>>;
+/// Sketches of clients, by the names of a policy and of one of its limits: a [`crate::distinct::DistinctSketch`] as a text, which the
+/// operator reads only if the limit exists.
+pub type ShadowDenied = BTreeMap<String, BTreeMap<String, String>>;
 
 /// A sidecar's report about itself, sent with `POST /v1/reports`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Report {
     /// Health of each store that some policy uses, by the name of the store.
     #[serde(default)]
     pub stores: BTreeMap<String, StoreReport>,
-    /// The clients that limits in shadow mode would have denied in the last minutes, at most five, by the names of the policy
+    /// The clients that limits in shadow mode would have denied in the last 5 to 10 minutes, by the names of the policy
     /// and of the limit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shadow_denied: ShadowDenied,

@@ -58,7 +58,11 @@ pub enum ResetReport {
         at: u64,
     },
     /// The pod has forgotten the client.
-    Forgotten,
+    #[serde(rename_all = "camelCase")]
+    Forgotten {
+        /// The time in the order that it has carried out.
+        removed_at: u64,
+    },
     /// The pod could not reset the client, and tries again.
     #[serde(rename_all = "camelCase")]
     Failed {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::distribution::clients::recent_clients::{LimitKey, RecentClients};
 use crate::distribution::clients::reset::ActiveReset;
 use crate::distribution::identity::Identity;
-use crate::distribution::publication::{Blob, PublishedForms};
+use crate::distribution::publication::{Blob, PublishedForms, PublishedLimit};
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
 use crate::distribution::stores::HubStores;
@@ -85,6 +85,8 @@ struct DistributedPolicy {
     pods: Option<PodSelection>,
     /// Name of the store that the last valid edit counts in.
     store: String,
+    /// The limits of the last valid edit.
+    limits: Arc<[PublishedLimit]>,
     /// The last valid edit, or `None` if no edit could be published. Sidecars keep it after an invalid edit.
     published: Option<PublishedForms>,
     /// Whether only pods without a version of the policy receive it.

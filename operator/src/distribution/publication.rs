@@ -1,9 +1,11 @@
 //! A valid policy in the form in which it is distributed.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
-use sluice_config::policy::{BlobHash, Consistency, Mode, OnStoreFailure};
+use sluice_config::policy::{BlobHash, Consistency, LimitKind, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::PodSelection;
 
@@ -18,6 +20,8 @@ pub struct Publication {
     pub pods: PodSelection,
     /// Name of the store that the policy counts in.
     pub store: String,
+    /// Its limits.
+    pub limits: Arc<[PublishedLimit]>,
     /// The policy in JSON, and its hash.
     pub forms: PublishedForms,
     /// Content that the policy refers to by its hash.
@@ -26,6 +30,17 @@ pub struct Publication {
     pub is_fallback: bool,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
     pub needs_replicas: bool,
+}
+
+/// A limit of a published policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedLimit {
+    /// Name of the limit.
+    pub name: String,
+    /// Its mode.
+    pub mode: Mode,
+    /// Whether it has counters. An adaptive limit has none.
+    pub has_counters: bool,
 }
 
 /// Content that sidecars fetch by its hash.
@@ -77,7 +92,13 @@ impl Publication {
             Consistency::PerPod => false,
         };
         let store = policy.store.clone();
-        Ok(Self { selector, pods, store, forms, blobs, is_fallback: false, needs_replicas })
+        let limits = policy.limits.iter().map(|limit| PublishedLimit {
+            name: limit.name.clone(),
+            mode: limit.mode,
+            has_counters: !matches!(limit.kind, LimitKind::Adaptive(_)),
+        });
+        let limits = limits.collect();
+        Ok(Self { selector, pods, store, limits, forms, blobs, is_fallback: false, needs_replicas })
     }
 }
 

@@ -49,6 +49,11 @@ impl Replicas {
         true
     }
 
+    /// Returns the UIDs of the pods, once they have been counted for the present edit.
+    pub(super) fn pods(&self) -> Option<&[String]> {
+        self.pods.as_deref().filter(|_| self.current)
+    }
+
     /// Restarts the hold, if there is one. Called when the first session may begin.
     pub(super) fn restart_hold(&mut self) {
         self.held_until = self.held_until.map(|_| Instant::now() + MAX_HOLD);

@@ -110,7 +110,7 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
 pub(super) fn sanitized_reset(report: ResetReport) -> ResetReport {
     match report {
         ResetReport::Failed { reason } => ResetReport::Failed { reason: sanitized_reason(reason) },
-        ResetReport::Removed { .. } | ResetReport::Forgotten => report,
+        ResetReport::Removed { .. } | ResetReport::Forgotten { .. } => report,
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use sluice_crds::{CounterReset, CounterResetSpec, CounterResetStatus};
 use tokio::sync::Notify;
 
-use super::status::{Stage, is_due, is_over, status};
+use super::status::{is_due, is_over, status};
 use crate::cluster::untyped::{Untyped, api};
 use crate::distribution::clients::reset::Reset;
 use crate::distribution::hub::Hub;
@@ -61,63 +61,58 @@ impl ResetController {
         // Before, policies and pods would seem to be missing.
         self.hub.opened().await;
         loop {
-            let has_open = match self.carry_out().await {
-                Ok(has_open) => has_open,
-                Err(error) => {
-                    tracing::warn!("resets could not be carried out, which is tried again: {error:#}");
-                    true
-                }
-            };
-            let delay = if has_open { ACTIVE_EVERY } else { ALL_EVERY };
+            let delay = if self.carry_out().await { ACTIVE_EVERY } else { ALL_EVERY };
             let _ = tokio::time::timeout(delay, self.changed.notified()).await;
             tokio::time::sleep(SETTLE).await;
         }
     }
 
     /// Passes on the resets that are not over, and writes their status. Reports whether there are some.
-    async fn carry_out(&self) -> anyhow::Result<bool> {
-        let Some(objects) = self.resets.all() else { return Ok(false) };
+    async fn carry_out(&self) -> bool {
+        let Some(objects) = self.resets.all() else { return false };
         let now = Timestamp::now();
-        let mut open = Vec::new();
+        let (mut open, mut due) = (Vec::new(), Vec::new());
         for (key, object) in &objects {
             // The API server admits nothing else.
             let Some(spec) = part(object, "spec") else { continue };
             let status: CounterResetStatus = part(object, "status").unwrap_or_default();
             if is_due(&status, now) {
-                self.delete(key, object).await?;
+                due.push((key, object));
             } else if !is_over(&status) {
                 let created = object.metadata.creation_timestamp.as_ref().map_or(now, |created| created.0);
                 open.push(OpenReset { key, object, spec, status, created });
             }
         }
-        // The oldest first.
+        // The oldest first. Further ones have to wait.
         open.sort_by_key(|reset| (&reset.key.namespace, reset.created, &reset.key.name));
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        let is_active: Vec<_> = open
-            .iter()
-            .map(|reset| {
-                let count = counts.entry(&reset.key.namespace).or_default();
-                *count += 1;
-                *count <= MAX_ACTIVE
-            })
-            .collect();
-        let active = open.iter().zip(&is_active).filter(|(_, is_active)| **is_active);
-        let active = active.map(|(reset, _)| {
+        open.retain(|reset| {
+            let count = counts.entry(&reset.key.namespace).or_default();
+            *count += 1;
+            *count <= MAX_ACTIVE
+        });
+        let active = open.iter().map(|reset| {
             let CounterResetSpec { policy, limit, key } = reset.spec.clone();
             let namespace = reset.key.namespace.clone();
             (reset.object.uid().unwrap_or_default(), Reset { namespace, policy, limit, key })
         });
-        let mut progress = self.hub.set_resets(active.collect());
+        let progress = self.hub.set_resets(active.collect());
         for reset in &open {
-            let stage = progress.remove(&reset.object.uid().unwrap_or_default());
-            let stage = stage.map_or(Stage::Queued { most: MAX_ACTIVE }, Stage::Active);
+            let Some(progress) = progress.get(&reset.object.uid().unwrap_or_default()) else { continue };
             let generation = reset.object.metadata.generation.unwrap_or_default();
-            let new = status(&reset.status, generation, reset.created, &stage, now);
-            if new != reset.status {
-                self.write(reset, &new).await?;
+            let new = status(&reset.status, generation, progress, now);
+            if new != reset.status
+                && let Err(error) = self.write(reset, &new).await
+            {
+                tracing::warn!("{error:#}");
             }
         }
-        Ok(!open.is_empty())
+        for (key, object) in due {
+            if let Err(error) = self.delete(key, object).await {
+                tracing::warn!("{error:#}");
+            }
+        }
+        !open.is_empty()
     }
 
     async fn write(&self, reset: &OpenReset<'_>, status: &CounterResetStatus) -> anyhow::Result<()> {

@@ -5,24 +5,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_crds::CounterResetStatus;
 use sluice_crds::conditions::{reasons, types};
 
-use crate::distribution::clients::reset::ResetProgress;
+use crate::distribution::clients::reset::{PodProgress, ResetProgress};
 
 /// Time in which a reset must be complete.
 const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// Time for which a reset that is over is kept.
 const KEPT: SignedDuration = SignedDuration::from_mins(10);
-
-/// The stage of a reset that is not over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// Too many others of its namespace.
-    Queued {
-        /// Number of resets that a namespace may have at a time.
-        most: usize,
-    },
-    /// The pods.
-    Active(ResetProgress),
-}
 
 /// Reports whether a reset is over: it is complete, or was given up.
 #[must_use]
@@ -37,26 +25,23 @@ pub fn is_due(status: &CounterResetStatus, now: Timestamp) -> bool {
     is_over(status) && since.is_some_and(|since| now.duration_since(since) >= KEPT)
 }
 
-/// Returns the status of a reset that is not over. `before` is the status that it has.
+/// Returns the status of a reset that is not over and is being carried out. `before` is the status that it has.
 #[must_use]
 pub fn status(
     before: &CounterResetStatus,
     generation: i64,
-    created: Timestamp,
-    stage: &Stage,
+    progress: &ResetProgress,
     now: Timestamp,
 ) -> CounterResetStatus {
-    let (status, reason, message) = finding(stage);
-    let (reason, message) = if status == "False" && now.duration_since(created) >= MAX_DURATION {
-        let message = format!("The reset was not complete within ten minutes, and is given up. {message}");
-        (reasons::EXPIRED, message)
-    } else {
-        (reason, message)
-    };
-    let is_same = |known: &&Condition| {
-        known.status == status && (known.reason == reasons::EXPIRED) == (reason == reasons::EXPIRED)
-    };
-    let since = complete(before).filter(is_same).map(|known| known.last_transition_time.clone());
+    let (status, mut reason, mut message) = finding(progress);
+    let known = complete(before).filter(|known| known.status == status);
+    let mut since = known.map(|known| known.last_transition_time.clone());
+    // It is carried out since the first status.
+    let expired = since.as_ref().is_some_and(|since| now.duration_since(since.0) >= MAX_DURATION);
+    if status == "False" && expired {
+        message = format!("The reset was not complete within ten minutes, and is given up. {message}");
+        (reason, since) = (reasons::EXPIRED, None);
+    }
     CounterResetStatus {
         conditions: vec![Condition {
             // Whole seconds, because the API server stores no fractions.
@@ -76,39 +61,50 @@ fn complete(status: &CounterResetStatus) -> Option<&Condition> {
 }
 
 /// Returns status, reason and message.
-fn finding(stage: &Stage) -> (&'static str, &'static str, String) {
-    let progress = match stage {
-        Stage::Queued { most } => {
-            let message =
-                format!("The namespace has {most} other resets at the moment, which are carried out first.");
-            return ("False", reasons::TOO_MANY_RESETS, message);
+fn finding(progress: &ResetProgress) -> (&'static str, &'static str, String) {
+    let waits = |reason, message: &str| ("False", reason, message.to_owned());
+    let progress = match progress {
+        ResetProgress::NoPolicy => {
+            let message = "The namespace has no such policy, or it has never been valid. Name another one in a new reset.";
+            return waits(reasons::POLICY_NOT_FOUND, message);
         }
-        Stage::Active(progress) => progress,
+        ResetProgress::NoLimit => {
+            return waits(
+                reasons::LIMIT_NOT_FOUND,
+                "The policy has no such limit. Name another one in a new reset.",
+            );
+        }
+        ResetProgress::NoCounters => {
+            return waits(reasons::LIMIT_NOT_FOUND, "The limit is adaptive and has no counters.");
+        }
+        ResetProgress::Pods(progress) => progress,
     };
-    let ResetProgress { has_policy, pods, forgotten, is_removed, failure } = progress;
-    let pods_have =
-        |count: usize| if count == 1 { "1 pod has".to_owned() } else { format!("{count} pods have") };
-    if !has_policy {
-        let message = "The namespace has no such policy, or it has never been valid. Create the reset again with another name.";
-        return ("False", reasons::POLICY_NOT_FOUND, message.to_owned());
+    let PodProgress { is_counted, pods, not_connected, forgotten, is_removed, failure } = progress;
+    if progress.is_complete() {
+        let pods = if *pods == 1 { "1 pod has".to_owned() } else { format!("{pods} pods have") };
+        let message = format!("The counter is removed, and {pods} forgotten the client.");
+        return ("True", reasons::COMPLETE, message);
     }
-    if let Some(failure) = failure {
-        return ("False", reasons::POD_FAILED, format!("A pod tries again: {failure}."));
+    if !is_counted {
+        return waits(reasons::IN_PROGRESS, "The pods that enforce the policy are being counted.");
     }
     if *pods == 0 {
-        let message = "No pod that enforces the policy is connected to the operator.";
-        return ("False", reasons::NOT_CONNECTED, message.to_owned());
+        return waits(reasons::NOT_CONNECTED, "No pod that enforces the policy runs.");
     }
-    if !is_removed {
-        return ("False", reasons::IN_PROGRESS, "A pod is removing the counter from the store.".to_owned());
+    let mut message = if *is_removed {
+        format!("The counter is removed. {forgotten} of {pods} pods have forgotten the client.")
+    } else {
+        "A pod is removing the counter from the store.".to_owned()
+    };
+    if let Some((pod, reason)) = failure {
+        message += &format!(" Pod {pod} tries again: {reason}.");
+        return ("False", reasons::POD_FAILED, message);
     }
-    if forgotten < pods {
-        let message =
-            format!("The counter is removed. {forgotten} of {pods} pods have forgotten the client.");
-        return ("False", reasons::IN_PROGRESS, message);
+    if *not_connected > 0 {
+        message += &format!(" Not connected to the operator: {not_connected} of {pods}.");
+        return ("False", reasons::NOT_CONNECTED, message);
     }
-    let message = format!("The counter is removed, and {} forgotten the client.", pods_have(*pods));
-    ("True", reasons::COMPLETE, message)
+    ("False", reasons::IN_PROGRESS, message)
 }
 
 #[cfg(test)]
@@ -119,44 +115,53 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
     }
 
-    /// Returns status and reason at a stage that begins after so many seconds.
-    fn told(stage: &Stage, seconds: i64) -> (String, String) {
-        let status = status(&CounterResetStatus::default(), 1, at(0), stage, at(seconds));
-        let complete = complete(&status).unwrap();
+    fn told(progress: &ResetProgress) -> (String, String, String) {
+        let status = status(&CounterResetStatus::default(), 1, progress, at(0));
+        let complete = complete(&status).unwrap().clone();
         assert!(complete.message.ends_with('.'), "{}", complete.message);
-        (complete.status.clone(), complete.reason.clone())
-    }
-
-    fn waits(reason: &str) -> (String, String) {
-        ("False".to_owned(), reason.to_owned())
+        (complete.status, complete.reason, complete.message)
     }
 
     #[test]
     fn the_reason_is_what_a_reset_waits_for() {
-        let progress = ResetProgress { has_policy: true, pods: 2, ..Default::default() };
-        let active = |progress: ResetProgress| told(&Stage::Active(progress), 1);
-        assert_eq!(told(&Stage::Queued { most: 64 }, 1), waits(reasons::TOO_MANY_RESETS));
-        assert_eq!(active(ResetProgress::default()), waits(reasons::POLICY_NOT_FOUND));
-        assert_eq!(active(ResetProgress { pods: 0, ..progress.clone() }), waits(reasons::NOT_CONNECTED));
-        assert_eq!(active(progress.clone()), waits(reasons::IN_PROGRESS));
-        let failed = ResetProgress { failure: Some("no".into()), ..progress.clone() };
-        assert_eq!(active(failed), waits(reasons::POD_FAILED));
-        let partly = ResetProgress { is_removed: true, forgotten: 1, ..progress };
-        assert_eq!(active(partly.clone()), waits(reasons::IN_PROGRESS));
-        assert_eq!(
-            active(ResetProgress { forgotten: 2, ..partly }),
-            ("True".to_owned(), "Complete".to_owned())
-        );
+        let counted = PodProgress { is_counted: true, pods: 2, ..PodProgress::default() };
+        let removed = PodProgress { is_removed: true, forgotten: 1, ..counted.clone() };
+        let failure = Some(("web-1".to_owned(), "no answer".to_owned()));
+        let pods = |progress: &PodProgress| ResetProgress::Pods(progress.clone());
+        for (progress, reason, message) in [
+            (ResetProgress::NoPolicy, reasons::POLICY_NOT_FOUND, "no such policy"),
+            (ResetProgress::NoLimit, reasons::LIMIT_NOT_FOUND, "no such limit"),
+            (ResetProgress::NoCounters, reasons::LIMIT_NOT_FOUND, "adaptive"),
+            (pods(&PodProgress::default()), reasons::IN_PROGRESS, "are being counted"),
+            (pods(&PodProgress { pods: 0, ..counted.clone() }), reasons::NOT_CONNECTED, "No pod"),
+            (pods(&counted), reasons::IN_PROGRESS, "A pod is removing"),
+            (pods(&removed), reasons::IN_PROGRESS, "1 of 2 pods have forgotten"),
+            (
+                pods(&PodProgress { not_connected: 1, ..removed.clone() }),
+                reasons::NOT_CONNECTED,
+                "1 of 2 pods have forgotten the client. Not connected to the operator: 1 of 2.",
+            ),
+            (
+                pods(&PodProgress { failure, ..removed.clone() }),
+                reasons::POD_FAILED,
+                "1 of 2 pods have forgotten the client. Pod web-1 tries again: no answer.",
+            ),
+        ] {
+            let told = told(&progress);
+            assert_eq!((told.0.as_str(), told.1.as_str()), ("False", reason));
+            assert!(told.2.contains(message), "{told:?}");
+        }
+        let complete = PodProgress { forgotten: 2, ..removed };
+        assert_eq!(told(&pods(&complete)).0, "True");
     }
 
     #[test]
     fn a_reset_is_given_up_after_ten_minutes_and_deleted_ten_minutes_later() {
-        let stage = Stage::Active(ResetProgress { has_policy: true, ..Default::default() });
-        let before = CounterResetStatus::default();
-        let waiting = status(&before, 1, at(0), &stage, at(599));
+        let progress = ResetProgress::NoPolicy;
+        let waiting = status(&CounterResetStatus::default(), 1, &progress, at(0));
         assert!(!is_over(&waiting) && !is_due(&waiting, at(9_999)));
-        assert_eq!(status(&waiting, 1, at(0), &stage, at(599)), waiting, "it is not written twice");
-        let expired = status(&waiting, 1, at(0), &stage, at(600));
+        assert_eq!(status(&waiting, 1, &progress, at(599)), waiting, "it is not written twice");
+        let expired = status(&waiting, 1, &progress, at(600));
         assert_eq!(complete(&expired).unwrap().reason, reasons::EXPIRED);
         assert!(is_over(&expired) && !is_due(&expired, at(1_199)) && is_due(&expired, at(1_200)));
     }

@@ -21,8 +21,8 @@ pub(crate) struct DeniedClients(Arc<Mutex<Halves>>);
 struct Halves {
     older: HeavyHitters,
     newer: HeavyHitters,
-    /// The distinct clients of the newer half. Only of limits in shadow mode.
-    distinct: Option<DistinctSketch>,
+    /// The distinct clients of the older and of the newer half. Only of limits in shadow mode.
+    distinct: [Option<DistinctSketch>; 2],
     /// Beginning of the older and of the newer half.
     begins: [Instant; 2],
 }
@@ -41,7 +41,7 @@ impl DeniedClients {
         Self(Arc::new(Mutex::new(Halves {
             older: HeavyHitters::new(MOST),
             newer: HeavyHitters::new(MOST),
-            distinct: None,
+            distinct: [None, None],
             begins: [now; 2],
         })))
     }
@@ -54,16 +54,18 @@ impl DeniedClients {
         halves.turn(now);
         halves.newer.count(key, describe);
         if is_shadow {
-            halves.distinct.get_or_insert_default().add(key);
+            halves.distinct[1].get_or_insert_default().add(key);
         }
     }
 
-    /// Returns the distinct clients that a limit in shadow mode would have denied in the last minutes, at most five; `None` if
-    /// there are none.
+    /// Returns the distinct clients that a limit in shadow mode would have denied; `None` if there are none.
     pub(crate) fn distinct(&self) -> Option<DistinctSketch> {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(Instant::now());
-        halves.distinct.clone()
+        let mut all = halves.distinct.iter().flatten().cloned();
+        let mut first = all.next()?;
+        all.for_each(|other| first.merge(&other));
+        Some(first)
     }
 
     /// Returns the clients that were denied most often.
@@ -94,7 +96,8 @@ impl Halves {
             let newer = std::mem::replace(&mut self.newer, HeavyHitters::new(MOST));
             let is_recent = passed < 2 * HALF;
             self.older = if is_recent { newer } else { HeavyHitters::new(MOST) };
-            self.distinct = None;
+            let newer = self.distinct[1].take();
+            self.distinct[0] = newer.filter(|_| is_recent);
             self.begins = [if is_recent { self.begins[1] } else { now }, now];
         }
     }
@@ -121,7 +124,7 @@ mod tests {
         denied.count(3, false, String::new);
         assert_eq!(counts(&denied), [(2, 3), (3, 3), (1, 2)]);
         assert_eq!(denied.top().since, HALF);
-        assert_eq!(denied.distinct(), None);
+        assert!(denied.distinct().is_some());
         tokio::time::advance(HALF).await;
         assert_eq!((counts(&denied), denied.top().since), (vec![(3, 2)], HALF));
         tokio::time::advance(2 * HALF).await;

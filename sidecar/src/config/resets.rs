@@ -34,40 +34,52 @@ struct Ordered {
     result: Option<ResetReport>,
     /// Whether it is being carried out now.
     is_running: bool,
+    /// Whether the present session has ordered it.
+    is_ordered: bool,
 }
 
 impl Ordered {
+    fn is_waiting(&self) -> bool {
+        self.is_ordered && !self.is_running && !self.is_finished()
+    }
+
     fn is_finished(&self) -> bool {
         match self.order.step {
             ResetStep::Remove => matches!(self.result, Some(ResetReport::Removed { .. })),
-            ResetStep::Forget { .. } => self.result == Some(ResetReport::Forgotten),
+            ResetStep::Forget { .. } => matches!(self.result, Some(ResetReport::Forgotten { .. })),
         }
     }
 }
 
 impl ResetOrders {
-    /// Replaces the orders. The results of those that stay are kept.
+    /// Replaces the orders. The results of those that stay the same are kept.
     pub(crate) fn receive(&self, orders: BTreeMap<ResetUid, ResetOrder>) {
         let mut all = self.lock();
         let mut before = std::mem::take(&mut *all);
         for (uid, order) in orders.into_iter().take(MAX_RESETS) {
-            let known = before.remove(&uid);
+            let known = before.remove(&uid).filter(|known| known.order == order);
             let (result, is_running) = known.map_or((None, false), |known| (known.result, known.is_running));
-            all.insert(uid, Ordered { order, result, is_running });
+            all.insert(uid, Ordered { order, result, is_running, is_ordered: true });
         }
+    }
+
+    /// Begins a session, which may have withdrawn orders: none is carried out until it is received again. The results are
+    /// kept until then.
+    pub(crate) fn begin_session(&self) {
+        self.lock().values_mut().for_each(|ordered| ordered.is_ordered = false);
     }
 
     /// Starts the resets that are neither finished nor being carried out.
     pub(crate) fn carry_out(&self, publisher: &Publisher) {
         let mut all = self.lock();
-        for (uid, ordered) in all.iter_mut().filter(|(_, one)| !one.is_running && !one.is_finished()) {
+        for (uid, ordered) in all.iter_mut().filter(|(_, one)| one.is_waiting()) {
             ordered.is_running = true;
             let (orders, uid, order) = (self.clone(), uid.clone(), ordered.order.clone());
             let snapshot = publisher.current();
             tokio::spawn(async move {
                 let result = carry_out(&snapshot, &order).await;
                 let result = result.unwrap_or_else(|reason| ResetReport::Failed { reason });
-                if let Some(ordered) = orders.lock().get_mut(&uid) {
+                if let Some(ordered) = orders.lock().get_mut(&uid).filter(|ordered| ordered.order == order) {
                     ordered.result = Some(result);
                     ordered.is_running = false;
                 }
@@ -84,7 +96,8 @@ impl ResetOrders {
     /// Returns the results.
     pub(crate) fn report(&self) -> BTreeMap<ResetUid, ResetReport> {
         let all = self.lock();
-        all.iter().filter_map(|(uid, ordered)| Some((uid.clone(), ordered.result.clone()?))).collect()
+        let ordered = all.iter().filter(|(_, ordered)| ordered.is_ordered);
+        ordered.filter_map(|(uid, ordered)| Some((uid.clone(), ordered.result.clone()?))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ResetUid, Ordered>> {
@@ -110,7 +123,7 @@ async fn carry_out(snapshot: &Snapshot, order: &ResetOrder) -> Result<ResetRepor
         }
         ResetStep::Forget { removed_at } => {
             limiter.forget(&limit.plans(), key, removed_at);
-            Ok(ResetReport::Forgotten)
+            Ok(ResetReport::Forgotten { removed_at })
         }
     }
 }
@@ -125,4 +138,44 @@ fn find(snapshot: &Snapshot, order: &ResetOrder) -> Result<LimitIndex, String> {
         .find(|(_, limit)| limit.name == order.limit)
         .ok_or_else(|| format!("policy {} has no limit {}", order.policy, order.limit))?;
     Ok(LimitIndex { policy: p, limit: l, rates: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(step: ResetStep) -> BTreeMap<ResetUid, ResetOrder> {
+        let [policy, limit, key] = ["p", "l", "q83vEjRWeJCrze8SNFZ4kA"].map(str::to_owned);
+        [("r".to_owned(), ResetOrder { policy, limit, key, step })].into()
+    }
+
+    fn finish(orders: &ResetOrders, result: &ResetReport) {
+        orders.lock().get_mut("r").unwrap().result = Some(result.clone());
+    }
+
+    #[test]
+    fn a_result_belongs_to_the_order_that_it_is_of() {
+        let orders = ResetOrders::default();
+        let forget = |removed_at| order(ResetStep::Forget { removed_at });
+        orders.receive(forget(5));
+        let forgotten = ResetReport::Forgotten { removed_at: 5 };
+        finish(&orders, &forgotten);
+        orders.begin_session();
+        assert!(orders.report().is_empty());
+        // A new session may send the same order again.
+        orders.receive(forget(5));
+        assert_eq!(orders.report(), [("r".to_owned(), forgotten)].into());
+        assert!(orders.lock()["r"].is_finished());
+        for other in [forget(6), order(ResetStep::Remove)] {
+            orders.receive(other);
+            assert!(orders.report().is_empty() && !orders.lock()["r"].is_finished());
+            finish(&orders, &ResetReport::Failed { reason: "no".into() });
+            assert!(!orders.lock()["r"].is_finished(), "it is tried again");
+        }
+        assert!(orders.lock()["r"].is_waiting());
+        orders.begin_session();
+        assert!(!orders.lock()["r"].is_waiting(), "it may have been withdrawn");
+        orders.receive(BTreeMap::new());
+        assert!(orders.report().is_empty() && orders.lock().is_empty());
+    }
 }

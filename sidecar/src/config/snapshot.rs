@@ -128,7 +128,7 @@ impl Snapshot {
         });
         let mut all = ShadowDenied::new();
         for (policy, limit, clients) in denied.take(MAX_SHADOW_DENIED) {
-            all.entry(policy.clone()).or_default().insert(limit.clone(), clients);
+            all.entry(policy.clone()).or_default().insert(limit.clone(), clients.to_string());
         }
         all
     }

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 /// Upper bounds of the buckets in microseconds. One more bucket holds everything above the last bound.
 const BOUNDS_US: [u64; 11] = [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000];
 
-/// Times from the head of a request to its forwarding or rejection, without those that may wait in a queue. Clones share
+/// Times from the head of a request to the decision of its limits, without those that may wait in a queue. Clones share
 /// them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AddedLatency(Arc<Histogram>);
@@ -36,8 +36,8 @@ impl AddedLatency {
 
 impl Collector for AddedLatency {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Time from the head of a request to its forwarding or rejection, in seconds, with the check in the \
-                    store. Requests of limits with a queue are left out";
+        let help = "Time from the head of a request to the decision of its limits, in seconds, with the check in the store. \
+                    Refused requests, requests whose client leaves meanwhile, and those of limits with a queue are left out";
         let mut histogram =
             encoder.encode_descriptor("added_latency_seconds", help, None, MetricType::Histogram)?;
         let bounds = BOUNDS_US.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);

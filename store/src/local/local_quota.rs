@@ -206,7 +206,13 @@ impl LocalQuota {
     /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back.
     pub(crate) fn finish_flush(&self, flush: &UsageFlush, flushed_rates: &[usize], at: u64) {
         let mut table = self.lock();
-        let Some(tracked) = table.get_mut(flush.counter_id) else { return };
+        let is_of = |call: &Arc<PendingCall>| Arc::ptr_eq(call, &flush.call);
+        // The counter may have been forgotten meanwhile, and begun anew.
+        let Some(tracked) =
+            table.get_mut(flush.counter_id).filter(|tracked| tracked.flush.as_ref().is_some_and(is_of))
+        else {
+            return;
+        };
         tracked.flush = None;
         let mut is_complete = true;
         for usage in flush.usages.iter().filter(|usage| !flushed_rates.contains(&usage.rate)) {

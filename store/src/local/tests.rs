@@ -40,3 +40,26 @@ async fn each_rate_is_shared_by_the_replicas_of_its_own_last_period() {
     let tomorrow = second(2 * DAY / 1_000);
     assert_eq!((0..110).map(|n| admitted(tomorrow + n * 1_000_000)).sum::<usize>(), 1_000);
 }
+
+#[tokio::test]
+async fn a_flush_of_a_forgotten_counter_does_not_touch_the_one_that_began_after_it() {
+    let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
+    let rate = Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap();
+    let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
+    let replicas = Replicas::new(Replica::new(0, 1));
+    let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
+    let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+    let (quota, now) = (LocalQuota::new(10, 10), 1_700_000_000_000_000);
+    let admit = |times: usize| (0..times).filter(|_| quota.check(&[&counter], now).admitted).count();
+    let begin = || quota.begin_flush(counter.counter_id(), now).unwrap().1.unwrap();
+    assert_eq!(admit(7), 7);
+    let old = begin();
+    quota.forget(&counter);
+    assert_eq!((quota.pending(), admit(3)), (0, 3));
+    let new = begin();
+    // The old flush has failed: its usage is not put back.
+    quota.finish_flush(&old, &[], now);
+    assert_eq!(new.usages.iter().map(|usage| usage.admitted).sum::<u64>(), 3);
+    quota.finish_flush(&new, &[0], now);
+    assert_eq!((quota.pending(), quota.metrics().flushed), (0, 1));
+}

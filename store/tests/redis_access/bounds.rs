@@ -7,6 +7,7 @@ use sluice_limiter::{
     Algorithm, Alignment, Bound, Burst, Holder, MAX_CONCURRENT, MAX_COUNT, MAX_PERIOD_MS, MaxWait, Rate,
     Soft, SubWindows, WarmUp,
 };
+use sluice_store::check::MAX_RATES;
 use sluice_store::redis::admin::Administrator;
 use sluice_store::redis::library::Library;
 use sluice_store::redis::{MAX_ACQUIRED, Script};
@@ -62,6 +63,12 @@ fn settled(kind: u64, requests: u64, parameters: [u64; 5]) -> Vec<u64> {
     let mut numbers = vec![FAR, 1, 1, 1000, 60_000, requests, tag(kind), 0, 1, 1, 1, 0, 1];
     numbers.extend(parameters);
     numbers
+}
+
+/// Returns the arguments of resets of the same counter.
+fn resets(times: usize) -> Vec<u64> {
+    let limit = [FAR, 1, 1, 1000, 60_000, 10, tag(SLIDING)];
+    limit.into_iter().chain([4, 1, 1].repeat(times)).collect()
 }
 
 /// Returns a group of plain checks.
@@ -127,6 +134,8 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a settlement", settled(SLIDING, 10, [0, 10, 0, 0, 0])),
         ("a settlement of a log", settled(LOG, 10, [0, 0, 0, 0, 0])),
         ("a settlement of a bucket", settled(BUCKET, 10, [0, 0, 100, 0, 1000])),
+        ("a reset", resets(1)),
+        ("resets", resets(MAX_COUNTERS * MAX_RATES)),
     ];
     // All of them are valid before a number is changed.
     for (what, numbers) in &general {
@@ -188,8 +197,13 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("another layout", with(valid.clone(), 6, tag(5632))),
         ("more callers", with(valid.clone(), 9, MAX_ACQUIRED + 1)),
         ("a larger cost", with(valid.clone(), 11, MAX_COUNT + 2)),
-        ("another operation", with(valid.clone(), 7, 4)),
-        ("one more operation", with(valid.clone(), 7, 5)),
+        ("a reset of more numbers", with(valid.clone(), 7, 4)),
+        ("another operation", with(valid.clone(), 7, 5)),
+        ("a reset without a key", with(resets(1), 8, 0)),
+        ("a reset of a key that is not given", with(resets(1), 8, 2)),
+        ("a reset without a limit", with(resets(1), 9, 0)),
+        ("a reset under a limit that is not given", with(resets(1), 9, 2)),
+        ("more resets", resets(MAX_COUNTERS * MAX_RATES + 1)),
         ("no counter", with(valid.clone(), 8, 0)),
         ("a key that is not given", with(valid.clone(), 10, 2)),
         ("no key", with(valid.clone(), 10, 0)),

@@ -5,6 +5,7 @@ use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use sluice_config::message::{ResetReport, ResetStep, Resets};
 use sluice_crds::CounterReset;
+use sluice_tests::components::Session;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
@@ -39,6 +40,23 @@ async fn wait_for(namespace: &TestNamespace, name: &str, expected: &str, message
     .await;
 }
 
+/// Waits until a session orders this step of a reset, by the policy, the limit and the key of its object.
+async fn wait_for_step(session: &mut Session, uid: &str, step: ResetStep) {
+    loop {
+        let resets = session.message::<Resets>("resets").await;
+        let Some(order) = resets.resets.get(uid) else { continue };
+        assert_eq!((order.policy.as_str(), order.limit.as_str(), order.key.as_str()), ("p", "l", KEY));
+        if order.step == step {
+            return;
+        }
+    }
+}
+
+/// Waits until a session orders no reset any more.
+async fn wait_for_end(session: &mut Session) {
+    while !session.message::<Resets>("resets").await.resets.is_empty() {}
+}
+
 #[tokio::test]
 async fn a_reset_is_complete_when_one_pod_has_removed_the_counter_and_all_have_forgotten_the_client() {
     let (namespace, control) = start("reset").await;
@@ -50,58 +68,44 @@ async fn a_reset_is_complete_when_one_pod_has_removed_the_counter_and_all_have_f
         sessions.push(session);
     }
     let (name, uid) = create(&namespace, "p").await;
-    wait_for(&namespace, &name, "False InProgress", "A pod is removing the counter from the store.").await;
+    let message = "A pod is removing the counter from the store.";
+    wait_for(&namespace, &name, "False InProgress", message).await;
     let [one, two] = &mut sessions[..] else { unreachable!() };
-    // Either pod may be the one that removes the counter.
-    let (resets, remover, other) = tokio::select! {
-        resets = one.message::<Resets>("resets") => (resets, 0, 1),
-        resets = two.message::<Resets>("resets") => (resets, 1, 0),
+    // Either pod may be the first one that is to remove the counter.
+    let (chosen, other) = tokio::select! {
+        () = wait_for_step(one, &uid, ResetStep::Remove) => (0, 1),
+        () = wait_for_step(two, &uid, ResetStep::Remove) => (1, 0),
     };
-    let order = &resets.resets[&uid];
-    let names = (order.policy.as_str(), order.limit.as_str(), order.key.as_str());
-    assert_eq!((names, order.step), (("p", "l", KEY), ResetStep::Remove));
     let failed = ResetReport::Failed { reason: "no answer".into() };
-    sessions[remover].report_resets([(uid.clone(), failed)]).await;
-    wait_for(&namespace, &name, "False PodFailed", "A pod tries again: no answer.").await;
-    sessions[remover].report_resets([(uid.clone(), ResetReport::Removed { at: 7 })]).await;
+    sessions[chosen].report_resets([(uid.clone(), failed)]).await;
+    wait_for(&namespace, &name, "False PodFailed", message).await;
+    wait_for_step(&mut sessions[other], &uid, ResetStep::Remove).await;
+    sessions[other].report_resets([(uid.clone(), ResetReport::Removed { at: 7 })]).await;
     for session in &mut sessions {
-        let resets = session.message::<Resets>("resets").await;
-        assert_eq!(resets.resets[&uid].step, ResetStep::Forget { removed_at: 7 });
+        wait_for_step(session, &uid, ResetStep::Forget { removed_at: 7 }).await;
     }
-    sessions[other].report_resets([(uid.clone(), ResetReport::Forgotten)]).await;
-    wait_for(
-        &namespace,
-        &name,
-        "False InProgress",
-        "The counter is removed. 1 of 2 pods have forgotten the client.",
-    )
-    .await;
-    sessions[remover].report_resets([(uid.clone(), ResetReport::Forgotten)]).await;
-    wait_for(
-        &namespace,
-        &name,
-        "True Complete",
-        "The counter is removed, and 2 pods have forgotten the client.",
-    )
-    .await;
+    let forgotten = [(uid.clone(), ResetReport::Forgotten { removed_at: 7 })];
+    sessions[chosen].report_resets(forgotten.clone()).await;
+    let message = "The counter is removed. 1 of 2 pods have forgotten the client.";
+    wait_for(&namespace, &name, "False InProgress", message).await;
+    sessions[other].report_resets(forgotten).await;
+    let message = "The counter is removed, and 2 pods have forgotten the client.";
+    wait_for(&namespace, &name, "True Complete", message).await;
     // It is over for the pods.
-    let resets = sessions[other].message::<Resets>("resets").await;
-    assert!(resets.resets.is_empty(), "{resets:?}");
+    wait_for_end(&mut sessions[other]).await;
 }
 
 #[tokio::test]
 async fn a_reset_says_what_it_waits_for_and_ends_with_its_object() {
     let (namespace, control) = start("noreset").await;
-    let (unknown, _) = create(&namespace, "p").await;
+    let (unknown, uid) = create(&namespace, "p").await;
     wait_for(&namespace, &unknown, "False PolicyNotFound", "The namespace has no such policy").await;
     namespace.apply("p", spec(5)).await.unwrap();
-    wait_for(&namespace, &unknown, "False NotConnected", "No pod").await;
+    wait_for(&namespace, &unknown, "False NotConnected", "No pod that enforces the policy runs.").await;
     let mut session = open_session(&namespace, &control, "one").await;
-    let resets = session.message::<Resets>("resets").await;
-    assert_eq!(resets.resets.len(), 1);
+    wait_for_step(&mut session, &uid, ResetStep::Remove).await;
     namespace.api::<CounterReset>().delete(&unknown, &DeleteParams::default()).await.unwrap();
-    let resets = session.message::<Resets>("resets").await;
-    assert!(resets.resets.is_empty(), "{resets:?}");
+    wait_for_end(&mut session).await;
 }
 
 #[tokio::test]

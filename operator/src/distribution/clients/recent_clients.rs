@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use crate::object_key::PolicyKey;
 
-/// Half of the time for which a client that a pod has reported counts at most. Pods report those of up to five minutes.
+/// Half of the time for which a client that a pod has reported counts at most. Pods report those of 5 to 10 minutes.
 pub(in crate::distribution) const HALF: Duration = Duration::from_secs(300);
+
 /// A limit of a policy.
 pub(crate) type LimitKey = (PolicyKey, String);
 
@@ -48,10 +49,10 @@ impl RecentClients {
         self.older.is_empty() && self.newer.is_empty()
     }
 
-    /// Returns how many clients there are.
-    pub(in crate::distribution) fn count(&self) -> u64 {
+    /// Returns all clients.
+    pub(in crate::distribution) fn all(&self) -> DistinctSketch {
         let mut all = self.older.clone();
         all.merge(&self.newer);
-        all.count()
+        all
     }
 }

@@ -1,5 +1,7 @@
 //! Policies in the hub.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sluice_config::policy::{BlobHash, Mode};
 use sluice_crds::policy::PodSelection;
@@ -35,6 +37,7 @@ impl Hub {
             selector: edit.selector,
             pods: Some(edit.pods),
             store: edit.store,
+            limits: edit.limits,
             published: Some(edit.forms),
             is_fallback: edit.is_fallback,
             blobs: edit.blobs,
@@ -80,6 +83,7 @@ impl Hub {
             selector: PodSelector::all(),
             pods: None,
             store: String::new(),
+            limits: Arc::default(),
             published: None,
             is_fallback: false,
             blobs: Vec::new(),

@@ -2,64 +2,113 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluice_config::message::{ResetOrder, ResetReport, ResetStep, ResetUid};
+use sluice_config::message::{PolicyReport, ResetOrder, ResetReport, ResetStep, ResetUid};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub, State};
-use crate::distribution::clients::reset::{ActiveReset, Reset, ResetProgress};
+use crate::distribution::clients::reset::{ActiveReset, PodProgress, Reset, ResetProgress};
 use crate::distribution::session::Session;
 
+/// Time that the chosen pod has to remove a counter before another one is chosen.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl State {
-    fn policy_of(&self, reset: &Reset) -> Option<&DistributedPolicy> {
-        self.policies.values().find(|policy| {
+    fn policy_of(&self, reset: &Reset) -> Option<(&str, &DistributedPolicy)> {
+        let is_of = |policy: &DistributedPolicy| {
             policy.published.is_some()
                 && policy.key.namespace == reset.namespace
                 && policy.key.name == reset.policy
-        })
+        };
+        let (uid, policy) = self.policies.iter().find(|(_, policy)| is_of(policy))?;
+        Some((uid, policy))
     }
 
-    /// Returns the connected sessions of the pods that enforce the policy.
-    fn sessions_of(&self, reset: &Reset) -> Vec<(&String, &Session)> {
-        let Some(policy) = self.policy_of(reset) else { return Vec::new() };
-        let is_of = |session: &Session| !session.ended && policy.selects(&session.identity);
-        self.sessions.iter().filter(|(_, session)| is_of(session)).collect()
+    /// Returns the connected sessions of the pods that enforce a policy.
+    fn sessions_of<'a>(
+        &'a self,
+        policy: &'a DistributedPolicy,
+    ) -> impl Iterator<Item = (&'a String, &'a Session)> {
+        self.sessions.iter().filter(|(_, session)| !session.ended && policy.selects(&session.identity))
     }
 
     fn progress(&self, uid: &str, active: &ActiveReset) -> ResetProgress {
-        let sessions = self.sessions_of(&active.reset);
-        let reports = || sessions.iter().filter_map(|(_, session)| session.resets.get(uid));
-        let failure = reports().find_map(|report| match report {
-            ResetReport::Failed { reason } => Some(reason.clone()),
-            ResetReport::Removed { .. } | ResetReport::Forgotten => None,
-        });
-        ResetProgress {
-            has_policy: self.policy_of(&active.reset).is_some(),
-            pods: sessions.len(),
-            forgotten: reports().filter(|report| **report == ResetReport::Forgotten).count(),
-            is_removed: active.removed_at.is_some(),
-            failure,
+        let Some((_, policy)) = self.policy_of(&active.reset) else { return ResetProgress::NoPolicy };
+        match policy.limits.iter().find(|limit| limit.name == active.reset.limit) {
+            None => return ResetProgress::NoLimit,
+            Some(limit) if !limit.has_counters => return ResetProgress::NoCounters,
+            Some(_) => {}
         }
+        let connected: BTreeMap<_, _> = self.sessions_of(policy).collect();
+        let running = policy.replicas.pods();
+        let not_connected =
+            running.unwrap_or_default().iter().filter(|pod| !connected.contains_key(pod)).count();
+        let mut progress = PodProgress {
+            is_counted: running.is_some(),
+            pods: connected.len() + not_connected,
+            not_connected,
+            is_removed: active.removed_at.is_some(),
+            ..PodProgress::default()
+        };
+        for session in connected.values() {
+            match session.resets.get(uid) {
+                Some(ResetReport::Forgotten { removed_at }) if active.removed_at == Some(*removed_at) => {
+                    progress.forgotten += 1;
+                }
+                Some(ResetReport::Failed { reason }) => {
+                    progress.failure = Some((session.identity.pod.clone(), reason.clone()));
+                }
+                Some(ResetReport::Forgotten { .. } | ResetReport::Removed { .. }) | None => {}
+            }
+        }
+        ResetProgress::Pods(progress)
     }
-}
 
-impl State {
+    /// Returns the pod that removes the counter: the present one, unless it has left, has failed or takes too long. Pods that enforce
+    /// the policy precede others.
+    fn remover_of(&self, uid: &str, active: &ActiveReset, now: Instant) -> Option<(String, Instant)> {
+        let (policy_uid, policy) = self.policy_of(&active.reset)?;
+        let mut pods: Vec<_> = self.sessions_of(policy).collect();
+        pods.sort_by_key(|(pod, session)| {
+            (!matches!(session.reports.get(policy_uid), Some(PolicyReport::Applied { .. })), *pod)
+        });
+        let Some((present, since)) = &active.remover else {
+            return pods.first().map(|(pod, _)| ((*pod).clone(), now));
+        };
+        let position = pods.iter().position(|(pod, _)| *pod == present);
+        let next = match position {
+            None => pods.first(),
+            Some(at) => {
+                let has_failed = matches!(pods[at].1.resets.get(uid), Some(ResetReport::Failed { .. }));
+                if !has_failed && now.duration_since(*since) < REMOVAL_TIMEOUT {
+                    return active.remover.clone();
+                }
+                pods.get((at + 1) % pods.len())
+            }
+        };
+        next.map(|(pod, _)| ((*pod).clone(), now))
+    }
+
     /// Returns the resets that a pod takes part in.
     pub(super) fn resets_of(&self, pod_uid: &str, session: &Session) -> BTreeMap<ResetUid, ResetOrder> {
-        let orders = self.resets.iter().filter_map(|(uid, active)| {
-            let policy = self.policy_of(&active.reset).filter(|policy| policy.selects(&session.identity))?;
+        let of_namespace =
+            self.resets.iter().filter(|(_, active)| active.reset.namespace == session.identity.namespace);
+        let orders = of_namespace.filter_map(|(uid, active)| {
             let step = match active.removed_at {
                 Some(removed_at) => ResetStep::Forget { removed_at },
-                None if active.remover.as_deref() == Some(pod_uid) => ResetStep::Remove,
+                None if active.remover.as_ref().is_some_and(|(pod, _)| pod == pod_uid) => ResetStep::Remove,
                 None => return None,
             };
+            let (_, policy) = self.policy_of(&active.reset)?;
             let order = ResetOrder {
                 policy: policy.key.name.clone(),
                 limit: active.reset.limit.clone(),
                 key: active.reset.key.clone(),
                 step,
             };
-            Some((uid.clone(), order))
+            policy.selects(&session.identity).then(|| (uid.clone(), order))
         });
         orders.collect()
     }
@@ -75,7 +124,8 @@ impl State {
             let (Some(active), ResetReport::Removed { at }) = (self.resets.get_mut(uid), report) else {
                 continue;
             };
-            if active.removed_at.is_none() && active.remover.as_deref() == Some(pod_uid) {
+            let is_remover = active.remover.as_ref().is_some_and(|(pod, _)| pod == pod_uid);
+            if active.removed_at.is_none() && is_remover {
                 active.removed_at = Some(*at);
                 removed = true;
             }
@@ -95,7 +145,7 @@ impl Hub {
     /// removes the counter if the chosen one leaves.
     pub fn set_resets(&self, resets: BTreeMap<ResetUid, Reset>) -> BTreeMap<ResetUid, ResetProgress> {
         let mut guard = self.lock();
-        let state = &mut *guard;
+        let (state, now) = (&mut *guard, Instant::now());
         let mut before = std::mem::take(&mut state.resets);
         let mut changed = before.keys().any(|uid| !resets.contains_key(uid));
         let mut progress = BTreeMap::new();
@@ -105,12 +155,11 @@ impl Hub {
                 changed = true;
                 ActiveReset { reset, remover: None, removed_at: None }
             });
-            let sessions = state.sessions_of(&active.reset);
-            let is_connected = |pod: &String| sessions.iter().any(|(uid, _)| *uid == pod);
-            if active.removed_at.is_none() && !active.remover.as_ref().is_some_and(is_connected) {
-                let next = sessions.iter().map(|(uid, _)| (*uid).clone()).min();
-                changed |= active.remover != next;
-                active.remover = next;
+            if active.removed_at.is_none() {
+                let remover = state.remover_of(&uid, &active, now);
+                changed |=
+                    active.remover.as_ref().map(|(pod, _)| pod) != remover.as_ref().map(|(pod, _)| pod);
+                active.remover = remover;
             }
             progress.insert(uid.clone(), state.progress(&uid, &active));
             all.insert(uid, active);

@@ -1,15 +1,14 @@
 //! The clients that limits in shadow mode would have denied, merged over the pods.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
+use sluice_config::policy::Mode;
 use tokio::time::Instant;
 
-use super::{Hub, State};
+use super::{DistributedPolicy, Hub, State};
 use crate::distribution::clients::recent_clients::{LimitKey, RecentClients};
 
-/// Length of the name of a limit.
-const MAX_LIMIT_NAME: usize = 63;
 /// Maximum number of limits, each of which takes 2 KiB.
 const MAX_LIMITS: usize = 20_000;
 
@@ -19,21 +18,29 @@ impl State {
         if reported.is_empty() {
             return;
         }
-        let (policies, now) = (self.policies_of(pod_uid), Instant::now());
+        let Some(session) = self.sessions.get(pod_uid) else { return };
+        let now = Instant::now();
         let limits = reported
             .iter()
             .flat_map(|(policy, limits)| limits.iter().map(move |(limit, sketch)| (policy, limit, sketch)));
         for (name, limit, sketch) in limits.take(MAX_SHADOW_DENIED) {
-            let Some(policy) = policies.iter().find(|policy| policy.name == *name) else { continue };
-            let has_room = self.shadow_denied.len() < MAX_LIMITS;
-            let key = (policy.clone(), limit.clone());
-            if limit.len() > MAX_LIMIT_NAME || !has_room && !self.shadow_denied.contains_key(&key) {
-                continue;
+            let mut policies = self.policies.values().filter(|policy| policy.key.name == *name);
+            let Some(policy) = policies.find(|policy| policy.selects(&session.identity)) else { continue };
+            let key = (policy.key.clone(), limit.clone());
+            let has_room = self.shadow_denied.len() < MAX_LIMITS || self.shadow_denied.contains_key(&key);
+            if let (true, true, Ok(sketch)) = (is_shadow(policy, limit, self.mode), has_room, sketch.parse())
+            {
+                let recent = self.shadow_denied.entry(key).or_insert_with(|| RecentClients::new(now));
+                recent.merge(&sketch, now);
             }
-            let recent = self.shadow_denied.entry(key).or_insert_with(|| RecentClients::new(now));
-            recent.merge(sketch, now);
         }
     }
+}
+
+/// Reports whether a policy has a limit in shadow mode with this name.
+fn is_shadow(policy: &DistributedPolicy, limit: &str, installation: Mode) -> bool {
+    let mut limits = policy.limits.iter();
+    limits.any(|known| known.name == limit && (known.mode == Mode::Shadow || installation == Mode::Shadow))
 }
 
 impl Hub {
@@ -41,9 +48,15 @@ impl Hub {
     #[must_use]
     pub fn shadow_denied(&self) -> BTreeMap<LimitKey, u64> {
         let (mut state, now) = (self.lock(), Instant::now());
-        let State { shadow_denied, policies, .. } = &mut *state;
-        let existing: HashSet<_> = policies.values().map(|policy| &policy.key).collect();
-        shadow_denied.retain(|(policy, _), recent| !recent.is_empty(now) && existing.contains(policy));
-        shadow_denied.iter().map(|(limit, recent)| (limit.clone(), recent.count())).collect()
+        let State { shadow_denied, policies, mode, .. } = &mut *state;
+        let existing: HashMap<_, _> = policies.values().map(|policy| (&policy.key, policy)).collect();
+        shadow_denied.retain(|(policy, limit), recent| {
+            !recent.is_empty(now)
+                && existing.get(policy).is_some_and(|policy| is_shadow(policy, limit, *mode))
+        });
+        let copy: Vec<_> =
+            shadow_denied.iter().map(|(limit, recent)| (limit.clone(), recent.all())).collect();
+        drop(state);
+        copy.into_iter().map(|(limit, clients)| (limit, clients.count())).collect()
     }
 }

@@ -24,6 +24,7 @@ pub(super) struct Sent {
     /// The stores, and the names of those that the sidecar keeps.
     stores: Option<(StoreChoices, Vec<String>)>,
     replicas: BTreeMap<String, Replica>,
+    /// A sidecar drops the orders of a session before.
     resets: BTreeMap<ResetUid, ResetOrder>,
     /// Time at which the first held policy may be sent.
     held_until: Option<Instant>,

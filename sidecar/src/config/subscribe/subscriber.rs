@@ -161,6 +161,7 @@ impl Subscriber {
         backoff: &mut Backoff,
     ) -> Result<Infallible, SessionEnd> {
         tracing::info!(session, "connected to the operator");
+        self.resets.begin_session();
         let reporter = Reporter::start(self.operator.clone());
         let mut parser = Parser::default();
         let mut report_interval = tokio::time::interval(REPORT_INTERVAL);

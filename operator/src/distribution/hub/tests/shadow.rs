@@ -4,6 +4,7 @@ use sluice_config::message::{Report, VERSION};
 
 use std::collections::BTreeMap;
 
+use sluice_config::CompiledPolicy;
 use sluice_config::distinct::DistinctSketch;
 
 use crate::distribution::clients::recent_clients::HALF;
@@ -15,7 +16,12 @@ use crate::object_key::PolicyKey;
 fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>) {
     let mut sketch = DistinctSketch::default();
     clients.for_each(|n| sketch.add(u128::from((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))));
-    let limits: BTreeMap<_, _> = [("l".to_owned(), sketch.clone()), ("l".repeat(64), sketch)].into();
+    let limits: BTreeMap<_, _> = [
+        ("l".to_owned(), sketch.to_string()),
+        ("enforced".to_owned(), sketch.to_string()),
+        ("l2".to_owned(), "?".to_owned()),
+    ]
+    .into();
     let (policies, stores, resets) = Default::default();
     let shadow_denied = [(policy.to_owned(), limits)].into();
     let session = session.into();
@@ -25,7 +31,13 @@ fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>)
 #[tokio::test(start_paused = true)]
 async fn a_client_that_several_pods_would_have_denied_counts_once() {
     let hub = hub();
-    publish(&hub, "1", selector("a"), &strict());
+    let limit = |name: &str, mode: &str| {
+        let kind = r#"{"slots":{"max":5,"leaseMillis":30000,"abandonedForMillis":30000}}"#;
+        let json = format!(r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","kind":{kind}}}"#);
+        serde_json::from_str(&json).unwrap()
+    };
+    let limits = vec![limit("l", "Shadow"), limit("l2", "Shadow"), limit("enforced", "Enforce")];
+    publish(&hub, "1", selector("a"), &CompiledPolicy { limits, ..strict() });
     let mut closed = Vec::new();
     for (uid, app) in [("one", "a"), ("two", "a"), ("other", "b")] {
         let pod = Identity { pod_uid: uid.into(), ..identity(&[("app", app)]) };

@@ -99,8 +99,9 @@ local function refuse_general(keys, a)
       p = p + 1
     elseif operation == 4 then
       counters = 0
-      if not keys[a[p + 1]] or not first_rate[a[p + 2] + 1] then return REFUSED end
+      local limit = a[p + 2]
       records = records + 1
+      if not keys[a[p + 1]] or not first_rate[limit] or not first_rate[limit + 1] or records > MAX_RECORDS then return REFUSED end
       p = p + 3
     else
       return REFUSED
