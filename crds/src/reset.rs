@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "CounterResetStatus",
     derive = "PartialEq",
-    doc = "Resets the counter of one client, as if it had never sent a request. A block ends too. `sluice reset` and `sluice unblock` create it. It is deleted ten minutes after it is complete, or has failed.",
+    doc = "Resets the counter of one client, as if it had never sent a request. A block ends too. `sluice reset` and `sluice unblock` create it. It is given up if it is not complete within ten minutes, and deleted ten minutes after it is complete or was given up.",
     printcolumn = r#"{"name":"Policy","type":"string","jsonPath":".spec.policy"}"#,
     printcolumn = r#"{"name":"Limit","type":"string","jsonPath":".spec.limit"}"#,
     printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type==\"Complete\")].status"}"#,

@@ -48,7 +48,7 @@ def limits(expression):
 
 
 DECISIONS = "sluice_decisions_total"
-REJECTED = 'outcome=~"denied|shed"'
+REJECTED = 'outcome=~"denied|blocked|shed"'
 SHED = 'outcome="shed"'
 
 POLICIES = {
@@ -61,7 +61,7 @@ POLICIES = {
         ),
         graph(
             "Rejected share by limit",
-            "Part of the requests that a limit denied or shed.",
+            "Part of the requests that a limit rejected: denied, blocked or shed.",
             (f"{limits(policy_rate(DECISIONS, REJECTED))} / {limits(policy_rate(DECISIONS))}", "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="percentunit",
         ),
@@ -137,7 +137,7 @@ POLICIES = {
         ),
         graph(
             "Shed requests of priorities",
-            "Part of the requests with a priority that an adaptive limit has shed.",
+            "Part of the requests with a priority that an adaptive limit has shed, or would have shed without Shadow.",
             (
                 f"sum by (policy_namespace, policy, limit, priority) ({policy_rate('sluice_priority_requests_total', SHED)})"
                 f" / sum by (policy_namespace, policy, limit, priority) ({policy_rate('sluice_priority_requests_total')})",
@@ -151,8 +151,8 @@ POLICIES = {
             (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_adaptive_probing')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
-            "Delayed requests",
-            "Requests in the delay queues of leaky buckets.",
+            "Waiting requests",
+            "Requests that wait in the queue of a limit, or in the delay queue of a leaky bucket.",
             (f"sum by (policy_namespace, policy, limit) ({of_policy('sluice_waiting_requests')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
@@ -212,7 +212,7 @@ FLEET = {
         ),
         graph(
             "Refused requests",
-            "Requests that are malformed or ambiguous, or that came before the first policies.",
+            "Requests that are malformed or ambiguous, meet more than 32 limits, or came before the first policies.",
             (f"sum by (namespace, reason) ({fleet_rate('sluice_refused_requests_total')})", "{{namespace}} {{reason}}"),
             unit="reqps",
         ),

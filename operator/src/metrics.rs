@@ -83,7 +83,7 @@ impl Default for Metrics {
         let shadow_denied = Family::default();
         registry.register(
             "shadow_denied_clients",
-            "Distinct clients that a limit in shadow mode would have denied in the last 5 to 20 minutes, over all pods, within a few percent. At most 48 limits of a pod are counted",
+            "Distinct clients that a limit in Shadow would have denied, over all pods, within a few percent. A client counts for 5 to 20 minutes after its last denial. A pod reports at most 48 limits",
             shadow_denied.clone(),
         );
         registry.register(

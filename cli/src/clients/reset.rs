@@ -52,7 +52,7 @@ pub(crate) async fn reset(mut args: ResetArgs, which: Which) -> Result<()> {
     };
     if let (Which::Blocked, Err(reason)) = (which, is_blocked) {
         bail!(
-            "it is not known whether the client is blocked: {reason}. sluice reset gives it its whole quota back in any case"
+            "it is not known whether the client is blocked: {reason}. sluice reset does not need to know: it gives the client its whole quota back"
         );
     }
     if which == Which::Blocked && is_blocked == Ok(false) {
@@ -109,11 +109,11 @@ async fn wait(api: &Api<CounterReset>, name: &str, timeout: Duration) -> Result<
             }
             other if Instant::now() >= ends => {
                 let reason = other.map_or_else(
-                    || "The operator has not begun. Does it run, and is it of this version? A namespace has 64 resets at a time.".to_owned(),
+                    || "The operator has not begun. Is it running, and of this release? It carries out at most 64 resets of a namespace at a time.".to_owned(),
                     |complete| complete.message,
                 );
                 bail!(
-                    "the reset is not complete after {} seconds: {reason} It goes on; see kubectl get counterreset {name} -n {}",
+                    "the reset is not complete after {} seconds: {reason} The operator goes on with it: kubectl get counterresets.sluice.dev {name} -n {} -o wide",
                     timeout.as_secs(),
                     api.namespace().unwrap_or("default")
                 );

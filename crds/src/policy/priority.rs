@@ -17,8 +17,8 @@ pub struct Priority {
     /// Name of the priority, unique in the policy.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Requests of the priority: those that match at least one entry. Where applications understand a path in different
-    /// ways, all must match. At least one of `matches` and `when` is required.
+    /// Requests of the priority: those that match at least one entry. If a path can be read in several ways, each
+    /// reading must match. At least one of `matches` and `when` is required.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub matches: Vec<Match>,
@@ -27,8 +27,8 @@ pub struct Priority {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub when: Option<String>,
-    /// Part of each adaptive limit that only requests of this priority use, 1 to 90 percent. All reserves together are at
-    /// most 90. Requests of the priority also use what is not reserved.
+    /// Part of each adaptive limit that is kept for requests of this priority, 1 to 90 percent, rounded up. All reserves
+    /// together are at most 90. Requests of the priority also use what is not reserved.
     #[schemars(range(min = 1, max = 90))]
     pub reserve_percent: i64,
 }

@@ -94,10 +94,10 @@ fn finding(progress: &ResetProgress) -> (&'static str, &'static str, String) {
     let mut message = if *is_removed {
         format!("The counter is removed. {forgotten} of {pods} pods have forgotten the client.")
     } else {
-        "A pod is removing the counter from the store.".to_owned()
+        "The counter has not been removed from the store yet.".to_owned()
     };
     if let Some((pod, reason)) = failure {
-        message += &format!(" Pod {pod} tries again: {reason}.");
+        message += &format!(" Pod {pod} failed: {reason}. This is tried again.");
         return ("False", reasons::POD_FAILED, message);
     }
     if *not_connected > 0 {
@@ -134,7 +134,7 @@ mod tests {
             (ResetProgress::NoCounters, reasons::LIMIT_NOT_FOUND, "adaptive"),
             (pods(&PodProgress::default()), reasons::IN_PROGRESS, "are being counted"),
             (pods(&PodProgress { pods: 0, ..counted.clone() }), reasons::NOT_CONNECTED, "No pod"),
-            (pods(&counted), reasons::IN_PROGRESS, "A pod is removing"),
+            (pods(&counted), reasons::IN_PROGRESS, "has not been removed from the store yet"),
             (pods(&removed), reasons::IN_PROGRESS, "1 of 2 pods have forgotten"),
             (
                 pods(&PodProgress { not_connected: 1, ..removed.clone() }),
@@ -144,7 +144,7 @@ mod tests {
             (
                 pods(&PodProgress { failure, ..removed.clone() }),
                 reasons::POD_FAILED,
-                "1 of 2 pods have forgotten the client. Pod web-1 tries again: no answer.",
+                "1 of 2 pods have forgotten the client. Pod web-1 failed: no answer. This is tried again.",
             ),
         ] {
             let told = told(&progress);

@@ -98,7 +98,7 @@ impl Metrics {
         let priorities = Family::default();
         registry.register(
             "priority_requests",
-            "Requests with a priority under an adaptive limit, also one in shadow mode: admitted, or shed",
+            "Requests with a priority under an adaptive limit, by outcome: admitted or shed. In Shadow, shed means that they would have been",
             priorities.clone(),
         );
         let overflowed = Family::default();
@@ -138,7 +138,7 @@ impl Metrics {
         let refused_requests = Family::default();
         registry.register(
             "refused_requests",
-            "Requests refused because they are malformed or ambiguous, or before the first policies",
+            "Requests refused because they are malformed or ambiguous, meet more than 32 limits, or came before the first policies",
             refused_requests.clone(),
         );
         let ended_connections = Family::default();

@@ -68,7 +68,7 @@ async fn a_reset_is_complete_when_one_pod_has_removed_the_counter_and_all_have_f
         sessions.push(session);
     }
     let (name, uid) = create(&namespace, "p").await;
-    let message = "A pod is removing the counter from the store.";
+    let message = "The counter has not been removed from the store yet.";
     wait_for(&namespace, &name, "False InProgress", message).await;
     let [one, two] = &mut sessions[..] else { unreachable!() };
     // Either pod may be the first one that is to remove the counter.
