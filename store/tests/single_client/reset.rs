@@ -1,47 +1,18 @@
 //! A reset client has its whole quota, whatever counted it and whatever a process remembers.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::Commands as _;
-use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
+use sluice_limiter::{Algorithm, Rate};
 use sluice_store::{
     Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, MemoryStore, OnStoreFailure,
-    PlannedCounter, RedisOptions, RedisStore, Replica, Replicas,
+    PlannedCounter, Replica, Replicas,
 };
-use support::Redis;
 
-/// Generous, so that a loaded machine does not fail a test of something else.
-const BUDGET: Duration = Duration::from_secs(10);
-const CLIENT: KeyHash = KeyHash(7 << 64);
+use crate::support::Redis;
+use crate::{CLIENT, in_redis, limits, options, rate};
+
 const OTHER: KeyHash = KeyHash(8 << 64);
-
-fn period(minutes: u64) -> Period {
-    Period::from_millis(minutes * 60_000).unwrap()
-}
-
-fn rate(requests: u64, algorithm: Algorithm) -> Rate {
-    Rate::new(Requests::new(requests).unwrap(), period(600), algorithm).unwrap()
-}
-
-/// Returns limits of several kinds that admit two requests, with names.
-fn limits() -> Vec<(&'static str, Vec<Rate>)> {
-    let window = rate(2, Algorithm::FIXED_WINDOW);
-    let block = Rate::block(Requests::new(3).unwrap(), period(600), period(700)).unwrap();
-    vec![
-        ("window", vec![window]),
-        ("sliding", vec![rate(2, Algorithm::SLIDING_WINDOW)]),
-        ("counts-denied", vec![Rate { count_denied: true, ..window }]),
-        ("gcra", vec![rate(600, Algorithm::Gcra { burst: Burst::new(2).unwrap() })]),
-        ("log", vec![rate(2, Algorithm::SlidingWindowLog { min_interval: 0 })]),
-        ("blocks", vec![window, block]),
-        ("two", vec![window, Rate { period: period(60), ..rate(9, Algorithm::FIXED_WINDOW) }]),
-    ]
-}
 
 fn plan(name: &str, rates: Vec<Rate>, consistency: Consistency) -> Arc<LimitPlan> {
     let spec = Arc::new(LimitSpec::new(format!("ns/reset/{name}"), rates).with_max_keys(100_000));
@@ -82,16 +53,6 @@ async fn reset_one_client(limiter: &Limiter, consistency: Consistency) {
         // Nothing is created for a client without a counter.
         reset(limiter, &plan, KeyHash(9 << 64)).await;
     }
-}
-
-fn in_redis(options: &RedisOptions) -> Limiter {
-    let store = Arc::new(RedisStore::start(options.clone()).unwrap());
-    let limiter_options = LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() };
-    Limiter::in_redis(store, &limiter_options, None)
-}
-
-fn options(redis: &Redis) -> RedisOptions {
-    RedisOptions { latency_budget: BUDGET, ..RedisOptions::from_url(&redis.url()).unwrap() }
 }
 
 #[tokio::test]

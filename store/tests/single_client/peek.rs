@@ -1,44 +1,16 @@
 //! A look at a counter changes nothing, in memory and in Redis.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::Commands as _;
-use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
+use sluice_limiter::Rate;
 use sluice_store::{
-    Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, MemoryStore, OnStoreFailure,
-    PlannedCounter, RedisOptions, RedisStore, Replica, Replicas,
+    Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, MemoryStore, OnStoreFailure, PlannedCounter,
+    Replica, Replicas,
 };
-use support::Redis;
 
-/// Generous, so that a loaded machine does not fail a test of something else.
-const BUDGET: Duration = Duration::from_secs(10);
-const CLIENT: KeyHash = KeyHash(7);
-
-fn period(minutes: u64) -> Period {
-    Period::from_millis(minutes * 60_000).unwrap()
-}
-
-fn rate(requests: u64, algorithm: Algorithm) -> Rate {
-    Rate::new(Requests::new(requests).unwrap(), period(600), algorithm).unwrap()
-}
-
-/// Returns limits of several kinds, with names.
-fn limits() -> Vec<(&'static str, Vec<Rate>)> {
-    let window = rate(2, Algorithm::FIXED_WINDOW);
-    let block = Rate::block(Requests::new(3).unwrap(), period(600), period(700)).unwrap();
-    vec![
-        ("window", vec![window]),
-        ("counts-denied", vec![Rate { count_denied: true, ..window }]),
-        ("gcra", vec![rate(600, Algorithm::Gcra { burst: Burst::new(2).unwrap() })]),
-        ("log", vec![rate(2, Algorithm::SlidingWindowLog { min_interval: 0 })]),
-        ("blocks", vec![window, block]),
-        ("two", vec![window, Rate { period: period(60), ..rate(9, Algorithm::FIXED_WINDOW) }]),
-    ]
-}
+use crate::support::Redis;
+use crate::{CLIENT, in_redis, limits, options};
 
 fn plan(name: &str, rates: Vec<Rate>, max_keys: u64) -> Arc<LimitPlan> {
     let spec = Arc::new(LimitSpec::new(format!("ns/peek/{name}"), rates).with_max_keys(max_keys));
@@ -88,13 +60,8 @@ async fn a_look_changes_nothing_in_memory() {
 #[tokio::test]
 async fn a_look_changes_nothing_in_redis() {
     let redis = Redis::start(&[]);
-    let options = RedisOptions { latency_budget: BUDGET, ..RedisOptions::from_url(&redis.url()).unwrap() };
-    let store = Arc::new(RedisStore::start(options.clone()).unwrap());
-    let limiter = Limiter::in_redis(
-        store,
-        &LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() },
-        None,
-    );
+    let options = options(&redis);
+    let limiter = in_redis(&options);
     for (name, rates) in limits() {
         let key = options.key_name(&format!("ns/peek/{name}"), CLIENT);
         look(&limiter, name, &plan(name, rates, 0), || redis.connection().get(&key).unwrap()).await;
