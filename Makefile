@@ -24,7 +24,8 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
-	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && set -x && \
+	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
+	  export SLUICE_OTELCOL="$${SLUICE_OTELCOL:-$$(tests/node/otelcol.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
 .PHONY: interop

@@ -15,6 +15,7 @@
 //! - [`jwt`]: tokens that identify clients.
 //! - [`overrides`]: the plans of single clients.
 //! - [`request`], [`path`], [`matches`]: which requests a limit applies to.
+//! - [`trace_options`]: where sidecars send spans.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
@@ -33,6 +34,7 @@ pub mod policy;
 pub mod prepared;
 pub mod request;
 pub mod store_access;
+pub mod trace_options;
 
 pub use key_secret::KeySecret;
 pub use nack::Nack;

@@ -217,6 +217,12 @@ FLEET = {
             unit="reqps",
         ),
         graph(
+            "Spans",
+            "Spans that the collector received, those that it did not (failed), and sampled requests without one (skipped).",
+            (f"sum by (namespace, outcome) ({fleet_rate('sluice_spans_total')})", "{{namespace}} {{outcome}}"),
+            unit="cps",
+        ),
+        graph(
             "Defects",
             "Requests and connections that ended by a defect of the sidecar. Please report it with the log.",
             (f"sum by (namespace) ({fleet_rate('sluice_panics_total')})", "{{namespace}}"),

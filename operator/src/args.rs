@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::{Parser, Subcommand, ValueEnum};
+use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
@@ -90,6 +91,14 @@ pub struct Args {
     /// public could read it too.
     #[arg(long, env = "SLUICE_SIDECAR_DEBUG_HEADERS")]
     pub sidecar_debug_headers: bool,
+    /// OpenTelemetry collector that receives the spans of sidecars in OTLP over HTTP, such as
+    /// `http://otel-collector.observability:4318`. Without it there are no spans.
+    #[arg(long, env = "SLUICE_SIDECAR_TRACE_COLLECTOR")]
+    pub sidecar_trace_collector: Option<CollectorUrl>,
+    /// Part of the requests without a trace that begin one, from 0 to 1. Requests with a trace are sampled as their client
+    /// says.
+    #[arg(long, env = "SLUICE_SIDECAR_TRACE_RATIO", default_value = "0")]
+    pub sidecar_trace_ratio: SampleRatio,
 
     /// Settings for all policies.
     #[command(flatten)]

@@ -23,6 +23,7 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         platform_user: false,
         startup_policy: StartupPolicy::Forward,
         debug_headers: false,
+        tracing: None,
         control_url: "https://control:8443".into(),
         native: true,
         pre_stop_sleep: true,

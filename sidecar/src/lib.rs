@@ -13,8 +13,8 @@
 //! A policy passes through [`config`]: received from the operator, compiled into a snapshot, swapped in.
 //!
 //! [`simulation`] decides requests of the past. [`process`] starts and ends all of it. [`capacity`] bounds its workers, connections, memory and keys by the limits
-//! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections. [`log_sampler`]
-//! bounds log lines that clients can cause. [`trace_context`] reads the trace of a request.
+//! of the [`cgroup`]. [`memory`] measures what is used of them. [`socket`] sets the options of connections. [`per_second`]
+//! bounds log lines and spans that clients can cause. [`trace`] makes spans of requests.
 
 mod capacity;
 mod cgroup;
@@ -22,15 +22,15 @@ mod clients;
 pub mod config;
 mod inbound;
 mod limit;
-mod log_sampler;
 mod memory;
 mod metrics;
+mod per_second;
 pub mod process;
 mod proxy;
 mod respond;
 pub mod simulation;
 mod socket;
-mod trace_context;
+mod trace;
 mod upstream;
 
 pub use config::publisher::Publisher;

@@ -28,12 +28,12 @@ use crate::limit::mark::{Marks, remove_marks};
 use crate::limit::matching::{MatchedLimits, attributes};
 use crate::limit::queue::admit;
 use crate::limit::slots::Slot;
-use crate::log_sampler::LogSampler;
 use crate::metrics::registry::Metrics;
+use crate::per_second::LogSampler;
 use crate::respond::format::ResponseFormat;
 use crate::respond::headers::write_status;
 use crate::respond::reveal::Reveal;
-use crate::trace_context::{TRACEPARENT, trace_id};
+use crate::trace::{Decision, RequestSpan, TRACEPARENT, Tracer, trace_id};
 use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
@@ -80,6 +80,8 @@ pub(crate) struct Proxy {
     pub(crate) in_flight: InFlightGuard,
     pub(crate) reveal: Reveal,
     pub(crate) logs: Arc<RequestLogs>,
+    /// Makes spans of requests, if a collector is configured.
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }
 
 /// Logs of requests, of which each has a few lines in a second.
@@ -94,9 +96,15 @@ impl Proxy {
     pub(crate) async fn respond(
         &self,
         client: &Connection,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> Response<ResponseBody> {
-        let mut response = self.handle(client, request).await;
+        let tracer = self.tracer.as_ref();
+        let mut span = tracer.and_then(|tracer| tracer.span(&mut request, client.protocol));
+        let mut response = self.handle(client, request, span.as_deref_mut()).await;
+        if let Some(mut span) = span {
+            span.responded(response.status());
+            response = response.map(|body| body.with_span(span));
+        }
         if client.protocol == Protocol::Http2 {
             response.headers_mut().remove(CONNECTION);
         } else if self.drain.is_draining() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -105,7 +113,12 @@ impl Proxy {
         response
     }
 
-    async fn handle(&self, client: &Connection, mut request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn handle(
+        &self,
+        client: &Connection,
+        mut request: Request<Incoming>,
+        mut span: Option<&mut RequestSpan>,
+    ) -> Response<ResponseBody> {
         let arrived = Instant::now();
         let format = ResponseFormat::of(&request, client.protocol);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
@@ -129,6 +142,9 @@ impl Proxy {
             self.metrics.added_latency.record(arrived.elapsed());
             decided
         };
+        if let Some(span) = &mut span {
+            span.decided(&Decision::of(&snapshot, &admission));
+        }
         let denied = |limit: LimitIndex, key: KeyHash| {
             let policy = &snapshot.policies[usize::from(limit.policy)].prepared;
             let attributes = || attributes(&request, client.peer, client.proxied);
@@ -161,7 +177,9 @@ impl Proxy {
         match admission {
             Admission::Unlimited => self.forward(client, format, request, held).await,
             Admission::Admitted(status, delayed) => {
+                let part = span.filter(|_| delayed.is_some()).map(|span| span.part("sluice.delay"));
                 delay(delayed, &mut held).await;
+                drop(part);
                 let mut response = self.forward(client, format, request, held).await;
                 write_status(&status, self.reveal, response.headers_mut());
                 response

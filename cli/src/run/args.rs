@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_sidecar::Upstream;
-use sluice_sidecar::process::args::duration;
+use sluice_sidecar::process::args::{TraceArgs, duration};
 use sluice_sidecar::process::logging::LogFormat;
 
 use crate::run::store::StoreArgs;
@@ -50,6 +50,8 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "25s")]
     #[arg(value_parser = duration)]
     pub(super) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(super) tracing: TraceArgs,
     /// Format of the log on standard error
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,

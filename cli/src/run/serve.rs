@@ -37,6 +37,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         debug_headers,
         drain_delay,
         drain_timeout,
+        tracing,
         log_format: _,
         log: _,
     } = args;
@@ -48,6 +49,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     options.debug = debug;
     options.workers = usize::from(workers);
     options.debug_headers = debug_headers;
+    options.tracing = tracing.into();
     let bound = Sidecar::bind(options)?;
     let publisher = bound.publisher();
     if let Some((name, nack)) = publisher.publish(&stores, &policies).first() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 
 use crate::admission::log_filter::LogFilter;
 use crate::args::{LogFormat, StartupPolicy};
@@ -27,6 +28,8 @@ pub struct InjectConfig {
     pub startup_policy: StartupPolicy,
     /// Whether the sidecar's responses tell why the store or the application did not answer.
     pub debug_headers: bool,
+    /// Collector of the sidecars' spans, if there is one, and the part of requests without a trace that begin one.
+    pub tracing: Option<(CollectorUrl, SampleRatio)>,
     /// URL of the operator's control port.
     pub control_url: String,
     /// Whether the sidecar is a native one (an init container that keeps running). Services see the named

@@ -1,9 +1,10 @@
 //! The sidecar as it is added to a pod: its container and its volumes.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, ExecAction,
-    HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, Probe, ProjectedVolumeSource, SeccompProfile,
-    SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+    Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+    ExecAction, HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, ObjectFieldSelector, Probe,
+    ProjectedVolumeSource, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume,
+    VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -47,6 +48,7 @@ pub(super) fn container(
         image_pull_policy: Some(config.pull_policy.clone()),
         restart_policy: config.native.then(|| "Always".into()),
         args: Some(args(captured, config, settings)),
+        env: config.tracing.is_some().then(resource_attributes),
         ports: Some(ports(captured)),
         resources: Some(settings.resources.clone()),
         // Runs when the deletion of the pod begins: connections are closed while the application still
@@ -104,7 +106,35 @@ fn args(captured: &[CapturedPort], config: &InjectConfig, settings: &PodSettings
     if config.debug_headers {
         args.push("--debug-headers".to_owned());
     }
+    if let Some((collector, ratio)) = &config.tracing {
+        args.extend([format!("--trace-collector={collector}"), format!("--trace-ratio={ratio}")]);
+    }
     args
+}
+
+/// Returns the variables that describe the pod in its spans.
+fn resource_attributes() -> Vec<EnvVar> {
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.into(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: path.into(),
+                ..ObjectFieldSelector::default()
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    };
+    let attributes = "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)";
+    vec![
+        field("POD_NAMESPACE", "metadata.namespace"),
+        field("POD_NAME", "metadata.name"),
+        EnvVar {
+            name: "OTEL_RESOURCE_ATTRIBUTES".into(),
+            value: Some(attributes.into()),
+            ..EnvVar::default()
+        },
+    ]
 }
 
 fn ports(captured: &[CapturedPort]) -> Vec<ContainerPort> {

@@ -53,6 +53,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         platform_user: args.sidecar_platform_user,
         startup_policy: args.sidecar_startup_policy,
         debug_headers: args.sidecar_debug_headers,
+        tracing: args.sidecar_trace_collector.clone().map(|collector| (collector, args.sidecar_trace_ratio)),
         control_url: args.control_url(),
         native: number >= NATIVE_SIDECARS_SINCE,
         pre_stop_sleep: number >= PRE_STOP_SLEEP_SINCE,

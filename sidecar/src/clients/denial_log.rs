@@ -6,8 +6,8 @@ use sluice_store::KeyHash;
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::Effect;
 use crate::limit::index::LimitIndex;
-use crate::log_sampler::LogSampler;
-use crate::trace_context::{TRACEPARENT, trace_id};
+use crate::per_second::LogSampler;
+use crate::trace::{TRACEPARENT, trace_id};
 
 /// Logs some denials of a sidecar.
 #[derive(Debug, Default)]

@@ -70,3 +70,9 @@ pub(super) struct BuildLabels {
 pub(super) struct ReasonLabels {
     pub(super) reason: &'static str,
 }
+
+/// The outcome of something that belongs to no limit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OutcomeLabels {
+    pub(super) outcome: &'static str,
+}

@@ -4,6 +4,7 @@
 //! - [`registry`]: the one place where the metrics of requests and policies are named.
 //! - [`limit`]: the metrics of one limit; `per_limit`: values that limits keep themselves.
 //! - [`latency`]: the time that the sidecar adds to requests.
+//! - [`spans`]: the spans of traces.
 //! - [`store`]: the metrics of the store in use.
 
 mod labels;
@@ -12,4 +13,5 @@ pub(crate) mod limit;
 mod per_limit;
 pub(crate) mod registry;
 pub(crate) mod settlements;
+pub(crate) mod spans;
 pub(crate) mod store;

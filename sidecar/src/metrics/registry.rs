@@ -21,6 +21,7 @@ use crate::metrics::latency::AddedLatency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
 use crate::metrics::settlements::SettlementMetrics;
+use crate::metrics::spans::SpanMetrics;
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::in_flight::InFlight;
@@ -51,6 +52,7 @@ pub(crate) struct Metrics {
     pub(crate) connections: Gauge,
     /// Time that requests spend before they are forwarded or rejected.
     pub(crate) added_latency: AddedLatency,
+    pub(crate) spans: SpanMetrics,
     registry: Arc<Registry>,
 }
 
@@ -62,6 +64,7 @@ impl Metrics {
         registry.register("build_info", "1, with the release of the sidecar as a label", build);
         let added_latency = AddedLatency::default();
         registry.register_collector(Box::new(added_latency.clone()));
+        let spans = SpanMetrics::register(&mut registry);
         let decisions = Family::default();
         registry.register("decisions", "Decisions of limits about requests", decisions.clone());
         let fallbacks = Family::default();
@@ -186,6 +189,7 @@ impl Metrics {
             unlimited,
             connections,
             added_latency,
+            spans,
             registry,
         }
     }

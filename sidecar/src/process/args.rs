@@ -6,10 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 
 use crate::config::startup_policy::StartupPolicy;
 use crate::process::logging::LogFormat;
-use crate::process::options::Route;
+use crate::process::options::{Route, TraceOptions};
 use crate::upstream::address::InvalidUpstream;
 
 /// The data plane of Sluice: enforces the rate limits of a pod in front of its application.
@@ -89,12 +90,33 @@ pub struct Args {
     /// Time that an upgraded connection, such as a WebSocket, may be silent. 0s: for ever
     #[arg(long, env = "SLUICE_UPGRADE_IDLE_TIMEOUT", default_value = "0s", value_parser = duration)]
     pub upgrade_idle_timeout: Duration,
+    /// Tracing
+    #[command(flatten)]
+    pub tracing: TraceArgs,
     /// Format of the logs
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// Log filter, such as info or info,sluice_store=debug. The default leaves out what any client can cause
     #[arg(long, env = "SLUICE_LOG", default_value = "info,h2=error")]
     pub log: String,
+}
+
+/// The arguments of tracing.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TraceArgs {
+    /// OpenTelemetry collector that receives a span of each sampled request, in OTLP over HTTP, such as
+    /// http://otel-collector.observability:4318. Without it there are no spans
+    #[arg(long, env = "SLUICE_TRACE_COLLECTOR", value_name = "URL")]
+    pub trace_collector: Option<CollectorUrl>,
+    /// Part of the requests without a trace that begin one, from 0 to 1. Requests with a trace are sampled as their client says
+    #[arg(long, env = "SLUICE_TRACE_RATIO", value_name = "RATIO", default_value = "0")]
+    pub trace_ratio: SampleRatio,
+}
+
+impl From<TraceArgs> for Option<TraceOptions> {
+    fn from(args: TraceArgs) -> Self {
+        args.trace_collector.map(|collector| TraceOptions { collector, ratio: args.trace_ratio })
+    }
 }
 
 /// A command of the binary other than to run a sidecar.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_store::Clock;
 
 use crate::capacity;
@@ -20,6 +21,15 @@ pub struct Route {
     pub listen: SocketAddr,
     /// Address of the application.
     pub upstream: Upstream,
+}
+
+/// The options of tracing.
+#[derive(Debug, Clone)]
+pub struct TraceOptions {
+    /// Where spans are sent.
+    pub collector: CollectorUrl,
+    /// The part of requests without a trace that begin one.
+    pub ratio: SampleRatio,
 }
 
 /// The options of a sidecar.
@@ -52,6 +62,8 @@ pub struct Options {
     /// Whether responses tell what only operators need: the store's failure and the application's address. For
     /// debugging, never where the public can read them.
     pub debug_headers: bool,
+    /// Collector of spans, if there is one.
+    pub tracing: Option<TraceOptions>,
     /// Clock of a memory store.
     pub clock: Clock,
 }
@@ -59,7 +71,7 @@ pub struct Options {
 impl Options {
     /// Creates options with defaults: one worker, the system's clock, neither an admin nor a debug port, as many connections as
     /// the memory has room for, 10 s for a head and for the first policies, before which requests are forwarded, 60 s
-    /// for a part of a body, and idle timeouts of 75 s for HTTP/1, 5 minutes for HTTP/2 and none for upgraded
+    /// for a part of a body, no tracing, and idle timeouts of 75 s for HTTP/1, 5 minutes for HTTP/2 and none for upgraded
     /// connections.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
@@ -77,6 +89,7 @@ impl Options {
             startup_wait: Duration::from_secs(10),
             startup_policy: StartupPolicy::default(),
             debug_headers: false,
+            tracing: None,
             clock: Clock::system(),
         }
     }

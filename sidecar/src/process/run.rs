@@ -70,6 +70,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
         idle_timeout,
         http2_idle_timeout,
         upgrade_idle_timeout,
+        tracing,
         log_format: _,
         log: _,
     } = args;
@@ -90,6 +91,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     options.startup_wait = startup_wait;
     options.startup_policy = startup_policy;
     options.debug_headers = debug_headers;
+    options.tracing = tracing.into();
     let workers = options.workers;
     if let Some(directory) = &state_dir {
         drain_request::remove_stale(directory);

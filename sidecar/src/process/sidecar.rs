@@ -24,6 +24,7 @@ use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
 use crate::proxy::RequestLogs;
 use crate::respond::reveal::Reveal;
+use crate::trace::Tracer;
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -40,6 +41,9 @@ pub enum StartError {
     /// A thread or its runtime could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
+    /// An environment variable of OpenTelemetry (`OTEL_EXPORTER_OTLP_...`) has a value that is not supported.
+    #[error("cannot send spans: {0}")]
+    Tracing(String),
 }
 
 /// A sidecar that has bound its ports and does not accept yet, so that policies published now apply to the
@@ -68,6 +72,7 @@ pub struct Sidecar {
     drain: DrainSignal,
     workers: Vec<Worker>,
     tasks: Vec<JoinHandle<()>>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl BoundSidecar {
@@ -133,6 +138,7 @@ impl Sidecar {
             startup_wait,
             startup_policy,
             debug_headers,
+            tracing,
             clock,
         } = options;
         let mut listeners = Vec::new();
@@ -151,6 +157,9 @@ impl Sidecar {
         let current = CurrentLimiters::default();
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
+        let tracer =
+            tracing.map(|options| Tracer::start(&options.collector, options.ratio, metrics.spans.clone()));
+        let tracer = tracer.transpose().map_err(|error| StartError::Tracing(error.to_string()))?;
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
@@ -174,6 +183,7 @@ impl Sidecar {
                 timeouts: head_timeouts,
                 reveal: if debug_headers { Reveal::Faults } else { Reveal::Nothing },
                 logs: logs.clone(),
+                tracer: tracer.clone(),
                 role: match number {
                     0 => Role::Main { others: other_workers.clone() },
                     _ => Role::Other { _running: other_workers.token() },
@@ -181,7 +191,8 @@ impl Sidecar {
             });
         }
         let tasks = Vec::new();
-        let sidecar = Self { addresses, admin, debug, publisher, metrics, drain: signal, workers, tasks };
+        let sidecar =
+            Self { addresses, admin, debug, publisher, metrics, drain: signal, workers, tasks, tracer };
         let (admin, debug) = (admin_listener, debug_listener);
         Ok(BoundSidecar { sidecar, work, admin, debug, drain, startup_wait, table, timeouts, head_timeouts })
     }
@@ -233,6 +244,9 @@ impl Sidecar {
         }
         for task in self.tasks {
             task.abort();
+        }
+        if let Some(tracer) = self.tracer {
+            tracer.end().await;
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::limit::correction;
 use crate::metrics::registry::Metrics;
 use crate::proxy::{Proxy, RequestLogs};
 use crate::respond::reveal::Reveal;
+use crate::trace::Tracer;
 use crate::upstream::address::Upstream;
 use crate::upstream::pool::Pool;
 
@@ -47,6 +48,7 @@ pub(crate) struct Work {
     pub(crate) reveal: Reveal,
     /// Shared by all workers.
     pub(crate) logs: Arc<RequestLogs>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
     pub(crate) role: Role,
 }
 
@@ -95,7 +97,8 @@ impl Worker {
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, logs, role } = self;
+        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, logs, tracer, role } =
+            self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, upstream) in listeners {
@@ -103,8 +106,8 @@ impl Work {
             tokio::spawn(close_expired(pool.clone()));
             let in_flight = publisher.in_flight().add_worker();
             let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
-            let proxy =
-                Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal, logs: logs.clone() });
+            let (logs, tracer) = (logs.clone(), tracer.clone());
+            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal, logs, tracer });
             let (table, connections) = (table.clone(), connections.clone());
             accepting.push(tokio::spawn(Acceptor { proxy, table, connections, timeouts }.run(listener)));
         }

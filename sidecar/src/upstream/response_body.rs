@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use tokio::runtime::Handle;
 
 use crate::limit::held::Held;
+use crate::trace::RequestSpan;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
@@ -33,10 +34,13 @@ pub(crate) struct ReleasedAtEnd {
     /// Set if the client had left before the response came.
     abandoned: Option<Abandoned>,
     stall: StallGuard,
+    /// Ends with the body, if the request is traced.
+    span: Option<Box<RequestSpan>>,
 }
 
 impl ReleasedAtEnd {
     fn release(&mut self) {
+        self.span = None;
         self.in_flight = None;
         self.held.charges.end();
         self.held = Held::default();
@@ -74,6 +78,16 @@ impl ResponseBody {
         self
     }
 
+    /// Lets the span of a request end with the application's body. The sidecar's own responses end it at once.
+    pub(crate) fn with_span(mut self, span: Box<RequestSpan>) -> Self {
+        if let Self::Upstream(Some(body), released_at_end) = &mut self
+            && !body.is_end_stream()
+        {
+            released_at_end.span = Some(span);
+        }
+        self
+    }
+
     /// Drops the body of a response whose client has left. `abandoned` tells since when.
     pub(crate) fn abandon(mut self, abandoned: Option<Abandoned>) {
         if let Self::Upstream(_, released_at_end) = &mut self {
@@ -96,6 +110,9 @@ impl Drop for ResponseBody {
     /// Reads the body to its end, or until it has been abandoned for too long, if the request still holds anything.
     fn drop(&mut self) {
         let Self::Upstream(body, released_at_end) = self else { return };
+        if let Some(mut span) = released_at_end.span.take() {
+            span.cut();
+        }
         // What the client does not receive changes no charge.
         drop(std::mem::take(&mut released_at_end.held.charges));
         if released_at_end.held.is_empty() {

@@ -1,3 +1,4 @@
+use k8s_openapi::api::core::v1::Container;
 use serde_json::json;
 
 use super::*;
@@ -14,6 +15,7 @@ pub(in crate::admission) fn config(native: bool) -> InjectConfig {
         platform_user: false,
         startup_policy: StartupPolicy::Forward,
         debug_headers: false,
+        tracing: None,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
         native,
         pre_stop_sleep: true,
@@ -30,6 +32,27 @@ fn pod(ports: serde_json::Value, extra: serde_json::Value) -> Pod {
 
 fn http() -> serde_json::Value {
     json!([{"name": "http", "containerPort": 8080}])
+}
+
+#[test]
+fn only_with_a_collector_a_sidecar_sends_spans_which_name_its_pod() {
+    let sidecar = |tracing| {
+        let config = InjectConfig { tracing, ..config(true) };
+        inject(&pod(http(), json!({})), &config).unwrap().pod.spec.unwrap().init_containers.unwrap().remove(0)
+    };
+    let has_arg = |sidecar: &Container, arg: &str| sidecar.args.iter().flatten().any(|found| found == arg);
+    let without = sidecar(None);
+    assert!(without.env.is_none() && !without.args.iter().flatten().any(|arg| arg.contains("trace")));
+    let collector = "http://otel.observability:4318".parse().unwrap();
+    let with = sidecar(Some((collector, "0.05".parse().unwrap())));
+    assert!(has_arg(&with, "--trace-collector=http://otel.observability:4318/v1/traces"), "{:?}", with.args);
+    assert!(has_arg(&with, "--trace-ratio=0.05"), "{:?}", with.args);
+    let env = with.env.unwrap();
+    let names: Vec<_> = env.iter().map(|variable| variable.name.as_str()).collect();
+    // A variable can name only those before it.
+    assert_eq!(names, ["POD_NAMESPACE", "POD_NAME", "OTEL_RESOURCE_ATTRIBUTES"]);
+    let attributes = "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)";
+    assert_eq!(env[2].value.as_deref(), Some(attributes));
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! W3C Trace Context (<https://www.w3.org/TR/trace-context/>).
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+/// The header that names a request's trace.
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// The header with what vendors know of a trace. It means nothing without [`TRACEPARENT`].
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// Lengths of a value of version 00.
+const LENGTHS: [usize; 4] = [2, 32, 16, 2];
+
+/// Returns the version, the trace, the parent and the flags of a value of [`TRACEPARENT`].
+fn fields(value: &HeaderValue) -> Option<[&str; 4]> {
+    let text = value.to_str().ok()?;
+    let mut parts = text.split('-');
+    let fields = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_valid = fields.iter().zip(LENGTHS).all(|(field, length)| field.len() == length && is_hex(field));
+    // Later versions may have more fields.
+    let has_rest = parts.next().is_some();
+    let [version, trace, parent, _] = fields;
+    let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
+    let is_valid = is_valid && version != "ff" && !is_zero(trace) && !is_zero(parent);
+    (is_valid && !(version == "00" && has_rest)).then_some(fields)
+}
+
+/// Returns the id of the trace in a value of [`TRACEPARENT`].
+pub(crate) fn trace_id(value: &HeaderValue) -> Option<&str> {
+    fields(value).map(|[_, trace, ..]| trace)
+}
+
+/// Returns the span of the client that sent a request with these headers, if the client has named one.
+pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let [_, trace, parent, flags] = fields(value)?;
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    let (trace, parent) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(parent).ok()?);
+    Some(SpanContext::new(trace, parent, flags, true, TraceState::NONE))
+}
+
+/// Makes a span the parent of what the application does with a request.
+pub(super) fn propagate(span: &SpanContext, has_parent: bool, headers: &mut HeaderMap) {
+    let value = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags());
+    let Ok(value) = HeaderValue::try_from(value) else { return };
+    headers.insert(TRACEPARENT, value);
+    if !has_parent {
+        headers.remove(TRACESTATE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    #[test]
+    fn only_a_valid_trace_id_is_read() {
+        let id = |text: &str| {
+            let value = text.parse().unwrap();
+            trace_id(&value).map(str::to_owned)
+        };
+        assert_eq!(id(&format!("00-{TRACE}-00f067aa0ba902b7-01")).as_deref(), Some(TRACE));
+        assert_eq!(id(&format!("01-{TRACE}-00f067aa0ba902b7-01-later")).as_deref(), Some(TRACE));
+        for wrong in [
+            "",
+            "00",
+            "00-x-y-01",
+            &format!("00-{TRACE}"),
+            &format!("00-{TRACE}-00f067aa0ba902b7"),
+            &format!("00-{TRACE}-00f067aa0ba902b7-1"),
+            &format!("00-{TRACE}-00f067aa0ba902b7-01-"),
+            &format!("ff-{TRACE}-00f067aa0ba902b7-01"),
+            &format!("00-{TRACE}-0000000000000000-01"),
+            &format!("00-{}-00f067aa0ba902b7-01", "0".repeat(32)),
+            &format!("00-{}-00f067aa0ba902b7-01", TRACE.to_uppercase()),
+        ] {
+            assert_eq!(id(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_one_parent_or_none() {
+        let mut headers = HeaderMap::new();
+        assert!(parent(&headers).is_none());
+        let value: HeaderValue = format!("00-{TRACE}-00f067aa0ba902b7-01").parse().unwrap();
+        headers.insert(TRACEPARENT, value.clone());
+        let found = parent(&headers).unwrap();
+        assert_eq!(
+            (found.trace_id().to_string(), found.span_id().to_string(), found.is_sampled()),
+            (TRACE.to_owned(), "00f067aa0ba902b7".to_owned(), true)
+        );
+        headers.append(TRACEPARENT, value);
+        assert!(parent(&headers).is_none());
+    }
+
+    #[test]
+    fn the_state_of_another_trace_is_not_passed_on() {
+        let ids = (TraceId::from_hex(TRACE).unwrap(), SpanId::from_hex("00f067aa0ba902b7").unwrap());
+        let span = SpanContext::new(ids.0, ids.1, TraceFlags::SAMPLED, false, TraceState::NONE);
+        for (has_parent, state) in [(true, Some("a=b")), (false, None)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(TRACESTATE, HeaderValue::from_static("a=b"));
+            propagate(&span, has_parent, &mut headers);
+            assert_eq!(headers[TRACEPARENT], format!("00-{TRACE}-00f067aa0ba902b7-01"));
+            assert_eq!(headers.get(TRACESTATE).map(|value| value.to_str().unwrap()), state);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The span of a request: from its arrival to the end of its response.
+
+use std::time::SystemTime;
+
+use http::{Method, Request, StatusCode};
+use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::{SdkTracer, Span};
+
+use crate::inbound::protocol::Protocol;
+use crate::trace::context::propagate;
+use crate::trace::decision::{Decision, LimitName};
+
+/// The span of a request. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct RequestSpan {
+    tracer: SdkTracer,
+    span: Span,
+    arrived: SystemTime,
+}
+
+impl RequestSpan {
+    /// Starts a span, and makes it the parent of the application's.
+    pub(super) fn start<B>(
+        tracer: &SdkTracer,
+        parent: Option<SpanContext>,
+        request: &mut Request<B>,
+        protocol: Protocol,
+    ) -> Self {
+        let arrived = SystemTime::now();
+        let (has_parent, mut context) = (parent.is_some(), Context::new());
+        if let Some(parent) = parent {
+            context = context.with_remote_span_context(parent);
+        }
+        let method = known(request.method());
+        // Paths have the ids of customers, and queries their secrets: neither is in spans.
+        let version = match protocol {
+            Protocol::Http1 => "1.1",
+            Protocol::Http2 => "2",
+        };
+        let span = tracer
+            .span_builder(method.unwrap_or("HTTP"))
+            .with_kind(SpanKind::Server)
+            .with_start_time(arrived)
+            .with_attributes([
+                KeyValue::new("http.request.method", method.unwrap_or("_OTHER")),
+                KeyValue::new("network.protocol.version", version),
+            ])
+            .start_with_context(tracer, &context);
+        propagate(span.span_context(), has_parent, request.headers_mut());
+        Self { tracer: tracer.clone(), span, arrived }
+    }
+
+    /// Records what the limits have decided, and how long that took.
+    pub(crate) fn decided(&mut self, decision: &Decision<'_>) {
+        let mut attributes = vec![KeyValue::new("sluice.decision", decision.outcome)];
+        if let Some(LimitName { policy_namespace, policy, limit }) = decision.limit {
+            attributes.extend([
+                KeyValue::new("sluice.policy_namespace", policy_namespace.to_owned()),
+                KeyValue::new("sluice.policy", policy.to_owned()),
+                KeyValue::new("sluice.limit", limit.to_owned()),
+            ]);
+        }
+        attributes
+            .extend(decision.store_failure.map(|failure| KeyValue::new("sluice.store_failure", failure)));
+        self.span.set_attributes(attributes);
+        drop(self.part_since("sluice.decide", self.arrived));
+    }
+
+    /// Starts a part of the request, which ends when it is dropped.
+    pub(crate) fn part(&self, name: &'static str) -> Span {
+        self.part_since(name, SystemTime::now())
+    }
+
+    fn part_since(&self, name: &'static str, since: SystemTime) -> Span {
+        let context = Context::new().with_remote_span_context(self.span.span_context().clone());
+        self.tracer.span_builder(name).with_start_time(since).start_with_context(&self.tracer, &context)
+    }
+
+    /// Records the head of the response.
+    pub(crate) fn responded(&mut self, status: StatusCode) {
+        self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
+        if status.is_server_error() {
+            self.fail(status.as_str().to_owned());
+        }
+    }
+
+    /// Records that the response was cut: the client left, or the application did.
+    pub(crate) fn cut(&mut self) {
+        self.fail("response_cut".to_owned());
+    }
+
+    fn fail(&mut self, kind: String) {
+        self.span.set_attribute(KeyValue::new("error.type", kind));
+        self.span.set_status(Status::error(""));
+    }
+}
+
+/// Returns a method that the semantic conventions know, so that clients cannot invent names of spans.
+fn known(method: &Method) -> Option<&'static str> {
+    let known = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE"].into_iter();
+    known.into_iter().find(|known| *known == method.as_str())
+}
