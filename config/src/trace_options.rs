@@ -8,7 +8,8 @@ use http::Uri;
 /// Path of OTLP over HTTP, for traces.
 const PATH: &str = "/v1/traces";
 
-/// URL of an OpenTelemetry collector: `http://HOST:PORT`, or with a path that is not `/v1/traces`.
+/// URL of an OpenTelemetry collector: `http://HOST:PORT`. Like the variables of OpenTelemetry it may have a path, to which
+/// `/v1/traces` is added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectorUrl(String);
 
@@ -57,11 +58,16 @@ impl FromStr for CollectorUrl {
             _ => return Err(form()),
         }
         let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(form)?;
+        let has_port = authority.as_str() != authority.host();
+        if has_port && authority.port_u16().is_none() {
+            return Err(form());
+        }
         if uri.query().is_some() || text.contains('#') || text.contains(char::is_whitespace) {
             return Err(form());
         }
-        let path = Some(uri.path()).filter(|path| *path != "/").unwrap_or(PATH);
-        Ok(Self(format!("http://{authority}{path}")))
+        let base = uri.path().trim_end_matches('/');
+        let base = base.strip_suffix(PATH).unwrap_or(base);
+        Ok(Self(format!("http://{authority}{base}{PATH}")))
     }
 }
 
@@ -105,6 +111,7 @@ mod tests {
             ("http://otel.observability.svc/", "http://otel.observability.svc/v1/traces"),
             ("http://[::1]:4318/v1/traces", "http://[::1]:4318/v1/traces"),
             ("http://a:1/otlp/v1/traces", "http://a:1/otlp/v1/traces"),
+            ("http://a:1/otlp/", "http://a:1/otlp/v1/traces"),
         ] {
             assert_eq!(url(text).as_deref(), Ok(expected));
         }

@@ -315,6 +315,10 @@ fn a_file_without_a_readable_policy_is_rejected() {
         ),
         ("apiVersion: v1\nkind: Pod\n", "the file contains no RateLimitPolicy, only Pod"),
         (
+            "apiVersion: sluice.dev/v1alpha1\nkind: CounterReset\n",
+            "the file contains no RateLimitPolicy, only CounterReset",
+        ),
+        (
             "apiVersion: sluice.dev/v1alpha1\nkind: RatelimitPolicy\n",
             "kind: \"RatelimitPolicy\" is not a known kind: use RateLimitPolicy",
         ),

@@ -72,14 +72,14 @@ POLICIES = {
             unit="reqps",
         ),
         graph(
-            "Would be rejected",
-            "Requests that a limit in Shadow would reject. Look here before you enforce it.",
+            "Would be denied",
+            "Requests that a limit in Shadow would deny. Look here before you enforce it.",
             (limits(policy_rate(DECISIONS, 'outcome="shadow_denied"')), "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
         ),
         graph(
-            "Clients that would be rejected",
-            "Distinct clients that a limit in Shadow would have rejected in the last 5 to 20 minutes, over all pods.",
+            "Clients that would be denied",
+            "Distinct clients that a limit in Shadow would have denied in the last 5 to 20 minutes, over all pods.",
             (f"max by (policy_namespace, policy, limit) ({of_policy('sluice_shadow_denied_clients')})", "{{policy_namespace}}/{{policy}} {{limit}}"),
         ),
         graph(
@@ -218,7 +218,7 @@ FLEET = {
         ),
         graph(
             "Spans",
-            "Spans that the collector received, those that it did not (failed), and sampled requests without one (skipped).",
+            "Spans that the collector received, those that it did not (failed, dropped), and sampled requests without one (skipped).",
             (f"sum by (namespace, outcome) ({fleet_rate('sluice_spans_total')})", "{{namespace}} {{outcome}}"),
             unit="cps",
         ),

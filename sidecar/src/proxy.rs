@@ -99,7 +99,7 @@ impl Proxy {
         mut request: Request<Incoming>,
     ) -> Response<ResponseBody> {
         let tracer = self.tracer.as_ref();
-        let mut span = tracer.and_then(|tracer| tracer.span(&mut request, client.protocol));
+        let mut span = tracer.and_then(|tracer| tracer.span(&mut request));
         let mut response = self.handle(client, request, span.as_deref_mut()).await;
         if let Some(mut span) = span {
             span.responded(response.status());

@@ -30,7 +30,7 @@ pub struct Report {
     /// Health of each store that some policy uses, by the name of the store.
     #[serde(default)]
     pub stores: BTreeMap<String, StoreReport>,
-    /// The clients that limits in shadow mode would have denied in the last 5 to 10 minutes, by the names of the policy
+    /// The clients that limits in Shadow would have denied in the last 5 to 10 minutes, by the names of the policy
     /// and of the limit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shadow_denied: ShadowDenied,

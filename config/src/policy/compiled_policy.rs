@@ -77,7 +77,7 @@ impl Hints {
 }
 
 impl CompiledPolicy {
-    /// Returns the policy with all its limits in shadow mode.
+    /// Returns the policy with all its limits in Shadow.
     #[must_use]
     pub fn in_shadow(&self) -> Self {
         let mut policy = Self { mode: Mode::Shadow, ..self.clone() };

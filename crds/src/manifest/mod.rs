@@ -157,6 +157,8 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     let kind = match (api, kind) {
         (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => Kind::Policy,
         (Some("sluice.dev/v1alpha1"), Some("RateLimitStore")) => Kind::Store,
+        // Made by a command, and checked by the API server.
+        (Some("sluice.dev/v1alpha1"), Some("CounterReset")) => return Ok(LoadedObject::Other),
         (Some(api), Some("RateLimitPolicy" | "RateLimitStore")) if api.starts_with("sluice.dev/") => {
             return Err(vec![Problem::new(
                 line_of(node, "apiVersion"),

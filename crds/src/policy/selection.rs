@@ -22,7 +22,7 @@ pub struct Selection {
     pub name: String,
     /// Effect of this limit. Default: the mode of the policy.
     /// - Enforce: requests over the limit are rejected, unless the mode of the policy is Shadow. No limit of a
-    ///   policy in Shadow mode is enforced.
+    ///   policy in Shadow is enforced.
     /// - Shadow: decisions are counted in the metrics, and the limit rejects no request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mode")]

@@ -96,7 +96,7 @@ pub struct RateLimitPolicySpec {
     /// understand in different ways:
     /// - Match (default): a limit matches if any reading of the path does.
     /// - Reject: such requests get the status 400, whatever limits they match. One policy with Reject is enough
-    ///   for all requests to the pod. A policy in Shadow mode refuses nothing.
+    ///   for all requests to the pod. A policy in Shadow refuses nothing.
     #[serde(default)]
     pub ambiguous_paths: AmbiguousPaths,
     /// Source of a client's address. Default: that of the installation, and without one the address of the peer

@@ -6,7 +6,7 @@
 //! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
 //! - `resets`: resets of single clients.
-//! - `shadow`: the clients that limits in shadow mode would have denied.
+//! - `shadow`: the clients that limits in Shadow would have denied.
 //! - [`desired`]: the desired state of one pod.
 
 use std::collections::{BTreeMap, HashMap};
@@ -71,9 +71,9 @@ struct State {
     stores: HubStores,
     /// Resets of single clients, by the UID of their object.
     resets: BTreeMap<ResetUid, ActiveReset>,
-    /// The clients that limits in shadow mode would have denied.
+    /// The clients that limits in Shadow would have denied.
     shadow_denied: BTreeMap<LimitKey, RecentClients>,
-    /// With `Shadow`, all policies are published in shadow mode.
+    /// With `Shadow`, all policies are published in Shadow.
     mode: Mode,
 }
 
@@ -149,7 +149,7 @@ impl Hub {
             readiness.wait_for(|readiness| readiness.policies && readiness.stores && readiness.mode).await;
     }
 
-    /// Sets the mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode, also those
+    /// Sets the mode of the installation. With `Shadow`, sidecars receive every policy in Shadow, also those
     /// whose last edit is invalid.
     pub fn set_mode(&self, mode: Mode) {
         let mut state = self.lock();

@@ -57,7 +57,7 @@ pub struct Blob {
 pub struct PublishedForms {
     /// As the policy is written.
     pub as_written: PublishedPolicy,
-    /// With all its limits in shadow mode.
+    /// With all its limits in Shadow.
     pub in_shadow: PublishedPolicy,
 }
 

@@ -31,7 +31,7 @@ pub enum Outcome {
         selected: SelectedPods,
         /// Time at which the edit was first published.
         published_at: Instant,
-        /// Mode of the installation. With `Shadow`, sidecars receive every policy in shadow mode.
+        /// Mode of the installation. With `Shadow`, sidecars receive every policy in Shadow.
         installation: Mode,
         /// The reasons why content that the policy refers to cannot be used. The pods receive the policy with the content
         /// that could be used last.

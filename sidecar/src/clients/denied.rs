@@ -21,7 +21,7 @@ pub(crate) struct DeniedClients(Arc<Mutex<Halves>>);
 struct Halves {
     older: HeavyHitters,
     newer: HeavyHitters,
-    /// The distinct clients of the older and of the newer half. Only of limits in shadow mode.
+    /// The distinct clients of the older and of the newer half. Only of limits in Shadow.
     distinct: [Option<DistinctSketch>; 2],
     /// Beginning of the older and of the newer half.
     begins: [Instant; 2],
@@ -46,7 +46,7 @@ impl DeniedClients {
         })))
     }
 
-    /// Counts the denial of a client, and the client itself if the limit is in shadow mode. `describe` describes a client that is
+    /// Counts the denial of a client, and the client itself if the limit is in Shadow. `describe` describes a client that is
     /// not known yet.
     pub(crate) fn count(&self, key: u128, is_shadow: bool, describe: impl FnOnce() -> String) {
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl DeniedClients {
         }
     }
 
-    /// Returns the distinct clients that a limit in shadow mode would have denied; `None` if there are none.
+    /// Returns the distinct clients that a limit in Shadow would have denied; `None` if there are none.
     pub(crate) fn distinct(&self) -> Option<DistinctSketch> {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(Instant::now());

@@ -22,7 +22,7 @@ pub(crate) type IdentifiedPolicy = (PolicyUid, Arc<PreparedPolicy>);
 struct Size {
     /// All limits.
     limits: usize,
-    /// Limits for every request that deny, and those that mark or are in shadow mode.
+    /// Limits for every request that deny, and those that mark or are in Shadow.
     enforced_for_all: usize,
     shadow_for_all: usize,
     regexes: usize,
@@ -33,7 +33,7 @@ struct Size {
 impl Size {
     fn of(policy: &PreparedPolicy) -> Self {
         let limits = &policy.limits;
-        // A limit that marks is checked like one in shadow mode.
+        // A limit that marks is checked like one in Shadow.
         let for_all = |mode| {
             let is_of = |limit: &&PreparedLimit| match limit.mark {
                 Some(_) => mode == Mode::Shadow,
@@ -60,7 +60,7 @@ impl Size {
         }
     }
 
-    /// Returns the bound that is exceeded. A check holds at most [`MAX_COUNTERS`] counters. Limits in shadow mode have checks
+    /// Returns the bound that is exceeded. A check holds at most [`MAX_COUNTERS`] counters. Limits in Shadow have checks
     /// of their own: as many again are allowed, and together with them no more than that, so that turning all policies to
     /// Shadow never fails.
     fn exceeded(self) -> Option<String> {

@@ -116,7 +116,7 @@ impl Snapshot {
         self.limit(index).rates(index.rates)
     }
 
-    /// Returns the distinct clients that each limit in shadow mode would have denied, of so many limits as a report may have.
+    /// Returns the distinct clients that each limit in Shadow would have denied, of so many limits as a report may have.
     pub(crate) fn shadow_denied(&self) -> ShadowDenied {
         let policies = self.policies.iter();
         let limits = policies.flat_map(|policy| {

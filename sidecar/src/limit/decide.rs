@@ -1,4 +1,4 @@
-//! Decides a request: one check for all enforced limits, one beside it for each limit that marks or is in shadow mode, and the
+//! Decides a request: one check for all enforced limits, one beside it for each limit that marks or is in Shadow, and the
 //! policies' `onStoreFailure` if the store does not answer. Every decision is counted here, where it is made.
 
 use std::sync::Arc;

@@ -34,9 +34,9 @@ pub(crate) struct MatchedLimits {
     pub(crate) counts_upload: bool,
     /// Longest time for which slots and permits are held when the client has left.
     pub(crate) abandoned_for: Duration,
-    /// Adaptive limits, enforced or in shadow mode. Their rates are the priority of the request.
+    /// Adaptive limits, enforced or in Shadow. Their rates are the priority of the request.
     pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
-    /// Limits that deny nothing: those in shadow mode and those that mark. Each is checked alone, because its denial must not
+    /// Limits that deny nothing: those in Shadow and those that mark. Each is checked alone, because its denial must not
     /// keep the others from counting.
     pub(crate) beside: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
     /// Those of them that would deny the request without counting it.

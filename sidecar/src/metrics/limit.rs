@@ -17,13 +17,13 @@ pub(crate) struct LimitMetrics {
     pub(crate) admitted: Counter,
     /// Requests denied, or shed by an adaptive limit.
     pub(crate) denied: Counter,
-    /// Requests that the limit would have denied if it were not in shadow mode.
+    /// Requests that the limit would have denied if it were not in Shadow.
     pub(crate) shadow_denied: Counter,
     /// Requests of clients that the limit has blocked.
     pub(crate) blocked: Option<Counter>,
     /// Requests that the limit would have denied, forwarded with its mark.
     pub(crate) marked: Option<Counter>,
-    /// Requests that had met as many limits in shadow mode as they may.
+    /// Requests that had met as many limits in Shadow as they may.
     pub(crate) skipped: Counter,
     /// Requests admitted because the store did not answer.
     pub(crate) fallback_admitted: Counter,

@@ -13,6 +13,8 @@ pub(crate) struct SpanMetrics {
     pub(crate) exported: Counter,
     /// The collector has refused them, or did not answer.
     pub(crate) failed: Counter,
+    /// Too many others waited for the collector.
+    pub(crate) dropped: Counter,
     /// Sampled requests without a span, because others of the same second had one.
     pub(crate) skipped: Counter,
 }
@@ -21,10 +23,11 @@ impl SpanMetrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let family = Family::<OutcomeLabels, Counter>::default();
         let of = |outcome| family.get_or_create_owned(&OutcomeLabels { outcome });
-        let metrics = Self { exported: of("exported"), failed: of("failed"), skipped: of("skipped") };
+        let [exported, failed, dropped, skipped] = ["exported", "failed", "dropped", "skipped"].map(of);
+        let metrics = Self { exported, failed, dropped, skipped };
         registry.register(
             "spans",
-            "Spans of traces by outcome: exported to the collector, failed there, or skipped because a pod records 100 requests a second",
+            "Spans of traces by outcome: exported to the collector, failed there, or dropped because too many waited for it; and sampled requests without a span (skipped), because of the 100 a second",
             family,
         );
         metrics

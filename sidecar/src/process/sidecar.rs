@@ -19,7 +19,7 @@ use crate::inbound::listener::bind;
 use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::process::admin::{Admin, Pages};
-use crate::process::options::Options;
+use crate::process::options::{Options, TraceOptions};
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
 use crate::proxy::RequestLogs;
@@ -41,9 +41,6 @@ pub enum StartError {
     /// A thread or its runtime could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
-    /// An environment variable of OpenTelemetry (`OTEL_EXPORTER_OTLP_...`) has a value that is not supported.
-    #[error("cannot send spans: {0}")]
-    Tracing(String),
 }
 
 /// A sidecar that has bound its ports and does not accept yet, so that policies published now apply to the
@@ -157,9 +154,7 @@ impl Sidecar {
         let current = CurrentLimiters::default();
         let in_flight = InFlight::new();
         let metrics = Metrics::new(current.clone(), in_flight.clone());
-        let tracer =
-            tracing.map(|options| Tracer::start(&options.collector, options.ratio, metrics.spans.clone()));
-        let tracer = tracer.transpose().map_err(|error| StartError::Tracing(error.to_string()))?;
+        let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
@@ -249,6 +244,14 @@ impl Sidecar {
             tracer.end().await;
         }
     }
+}
+
+/// Starts the tracer. A variable of OpenTelemetry that is not supported leaves the sidecar without spans, and running.
+fn start_tracer(options: &TraceOptions, metrics: &Metrics) -> Option<Arc<Tracer>> {
+    let tracer = Tracer::start(&options.collector, options.ratio, metrics.spans.clone());
+    let failed =
+        |error: &_| tracing::error!(%error, "no spans are sent: see the variables OTEL_EXPORTER_OTLP_...");
+    tracer.inspect_err(failed).ok()
 }
 
 fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartError> {

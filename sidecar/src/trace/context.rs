@@ -7,7 +7,13 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The header with what vendors know of a trace. It means nothing without [`TRACEPARENT`].
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// Lengths of a value of version 00.
+/// The flag of a trace that is recorded.
+const SAMPLED: u8 = 1;
+/// The flag of a trace with a random id.
+const RANDOM: u8 = 2;
+/// Longest value of [`TRACESTATE`] that a span keeps, in bytes: what every vendor must pass on.
+const MAX_STATE: usize = 512;
+/// Lengths of the fields of a value.
 const LENGTHS: [usize; 4] = [2, 32, 16, 2];
 
 /// Returns the version, the trace, the parent and the flags of a value of [`TRACEPARENT`].
@@ -32,12 +38,20 @@ pub(crate) fn trace_id(value: &HeaderValue) -> Option<&str> {
 
 /// Returns the span of the client that sent a request with these headers, if the client has named one.
 pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
-    let mut values = headers.get_all(TRACEPARENT).iter();
-    let value = values.next().filter(|_| values.next().is_none())?;
-    let [_, trace, parent, flags] = fields(value)?;
-    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    let [version, trace, parent, flags] = fields(only(headers, &TRACEPARENT)?)?;
+    // Of other flags and versions, nothing is known.
+    let known = if version == "00" { SAMPLED | RANDOM } else { SAMPLED };
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()? & known);
     let (trace, parent) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(parent).ok()?);
-    Some(SpanContext::new(trace, parent, flags, true, TraceState::NONE))
+    let state = only(headers, &TRACESTATE).filter(|value| value.len() <= MAX_STATE);
+    let state = state.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(TraceState::NONE);
+    Some(SpanContext::new(trace, parent, flags, true, state))
+}
+
+/// Returns the value of a header that does not occur twice.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// Makes a span the parent of what the application does with a request.
@@ -94,6 +108,19 @@ mod tests {
         );
         headers.append(TRACEPARENT, value);
         assert!(parent(&headers).is_none());
+
+        for (value, flags) in [
+            (format!("00-{TRACE}-00f067aa0ba902b7-ff"), 3),
+            (format!("01-{TRACE}-00f067aa0ba902b7-ff-new"), 1),
+            (format!("00-{TRACE}-00f067aa0ba902b7-02"), 2),
+        ] {
+            headers.insert(TRACEPARENT, value.parse().unwrap());
+            assert_eq!(parent(&headers).unwrap().trace_flags().to_u8(), flags, "{value}");
+        }
+        for (state, kept) in [("a=b", "a=b"), ("", ""), (&*format!("a={}", "b".repeat(512)), "")] {
+            headers.insert(TRACESTATE, state.parse().unwrap());
+            assert_eq!(parent(&headers).unwrap().trace_state().header(), kept);
+        }
     }
 
     #[test]

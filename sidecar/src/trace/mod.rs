@@ -2,11 +2,13 @@
 //!
 //! - [`context`]: the trace that a request belongs to.
 //! - [`tracer`]: which requests have a span; [`span`] and [`decision`]: what it says.
+//! - [`queue`]: the spans that wait for the collector.
 //! - [`exporter`]: sends spans to the collector, and counts them; [`transport`]: HTTP.
 
 mod context;
 mod decision;
 mod exporter;
+mod queue;
 mod span;
 mod tracer;
 mod transport;

@@ -1,13 +1,13 @@
 //! The span of a request: from its arrival to the end of its response.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, StatusCode, Version};
 use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 
-use crate::inbound::protocol::Protocol;
 use crate::trace::context::propagate;
 use crate::trace::decision::{Decision, LimitName};
 
@@ -17,6 +17,9 @@ pub(crate) struct RequestSpan {
     tracer: SdkTracer,
     span: Span,
     arrived: SystemTime,
+    is_decided: bool,
+    /// The value of `error.type`, if there is one. Without a response there is.
+    error: Option<Cow<'static, str>>,
 }
 
 impl RequestSpan {
@@ -25,7 +28,6 @@ impl RequestSpan {
         tracer: &SdkTracer,
         parent: Option<SpanContext>,
         request: &mut Request<B>,
-        protocol: Protocol,
     ) -> Self {
         let arrived = SystemTime::now();
         let (has_parent, mut context) = (parent.is_some(), Context::new());
@@ -34,9 +36,10 @@ impl RequestSpan {
         }
         let method = known(request.method());
         // Paths have the ids of customers, and queries their secrets: neither is in spans.
-        let version = match protocol {
-            Protocol::Http1 => "1.1",
-            Protocol::Http2 => "2",
+        let version = match request.version() {
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
         };
         let span = tracer
             .span_builder(method.unwrap_or("HTTP"))
@@ -48,7 +51,7 @@ impl RequestSpan {
             ])
             .start_with_context(tracer, &context);
         propagate(span.span_context(), has_parent, request.headers_mut());
-        Self { tracer: tracer.clone(), span, arrived }
+        Self { tracer: tracer.clone(), span, arrived, is_decided: false, error: Some("no_response".into()) }
     }
 
     /// Records what the limits have decided, and how long that took.
@@ -64,6 +67,7 @@ impl RequestSpan {
         attributes
             .extend(decision.store_failure.map(|failure| KeyValue::new("sluice.store_failure", failure)));
         self.span.set_attributes(attributes);
+        self.is_decided = true;
         drop(self.part_since("sluice.decide", self.arrived));
     }
 
@@ -80,19 +84,25 @@ impl RequestSpan {
     /// Records the head of the response.
     pub(crate) fn responded(&mut self, status: StatusCode) {
         self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
-        if status.is_server_error() {
-            self.fail(status.as_str().to_owned());
-        }
+        self.error = status.is_server_error().then(|| status.as_str().to_owned().into());
     }
 
     /// Records that the response was cut: the client left, or the application did.
     pub(crate) fn cut(&mut self) {
-        self.fail("response_cut".to_owned());
+        self.error = Some("response_cut".into());
     }
+}
 
-    fn fail(&mut self, kind: String) {
-        self.span.set_attribute(KeyValue::new("error.type", kind));
-        self.span.set_status(Status::error(""));
+impl Drop for RequestSpan {
+    fn drop(&mut self) {
+        if let Some(error) = self.error.take() {
+            self.span.set_attribute(KeyValue::new("error.type", error));
+            self.span.set_status(Status::error(""));
+            if !self.is_decided {
+                // The client has left, perhaps a queue, or the request was refused before its limits were asked.
+                drop(self.part_since("sluice.decide", self.arrived));
+            }
+        }
     }
 }
 

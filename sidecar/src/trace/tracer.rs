@@ -13,22 +13,21 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider,
 };
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
+use tokio::sync::oneshot;
 
-use crate::inbound::protocol::Protocol;
 use crate::metrics::spans::SpanMetrics;
 use crate::per_second::PerSecond;
 use crate::trace::context::parent;
 use crate::trace::exporter::CountingExporter;
+use crate::trace::queue::BoundedQueue;
 use crate::trace::span::RequestSpan;
 
-/// Requests with spans in a second, whatever clients send.
+/// Requests of traces that clients have begun, and requests that begin a trace, of which each second has spans.
 const REQUESTS_PER_SECOND: u64 = 100;
 /// Longest time that a span waits for others before it is sent.
 const SEND_EVERY: Duration = Duration::from_secs(1);
-/// Spans that wait while the collector does not answer: those of about 10 s, after which a call to it ends.
-const MAX_WAITING: usize = 4096;
 /// Longest time that the last spans may take when the sidecar ends.
-const LAST_SPANS: Duration = Duration::from_secs(3);
+const LAST_SPANS: Duration = Duration::from_secs(1);
 
 /// Starts spans of requests, and sends them to a collector. It is not on the path of requests without a span.
 #[derive(Debug)]
@@ -36,7 +35,9 @@ pub(crate) struct Tracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     ratio: f64,
-    chosen: PerSecond<REQUESTS_PER_SECOND>,
+    /// Apart from each other, so that clients do not displace what is sampled here.
+    of_clients: PerSecond<REQUESTS_PER_SECOND>,
+    own: PerSecond<REQUESTS_PER_SECOND>,
     metrics: SpanMetrics,
 }
 
@@ -47,9 +48,10 @@ impl Tracer {
         ratio: SampleRatio,
         metrics: SpanMetrics,
     ) -> Result<Arc<Self>, ExporterBuildError> {
-        let exporter = CountingExporter::new(collector, metrics.clone())?;
+        let waiting = Arc::default();
+        let exporter = CountingExporter::new(collector, metrics.clone(), Arc::clone(&waiting))?;
         let config = BatchConfigBuilder::default()
-            .with_max_queue_size(MAX_WAITING)
+            .with_max_queue_size(BoundedQueue::CAPACITY)
             .with_scheduled_delay(SEND_EVERY)
             .build();
         let resource = Resource::builder_empty()
@@ -57,19 +59,21 @@ impl Tracer {
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .with_detector(Box::new(EnvResourceDetector::new()))
             .build();
+        let batches = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
             // Chosen here.
             .with_sampler(Sampler::AlwaysOn)
-            .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(config).build())
+            .with_span_processor(BoundedQueue::new(batches, waiting, metrics.dropped.clone()))
             .build();
         let tracer = provider.tracer("sluice");
-        Ok(Arc::new(Self { provider, tracer, ratio: ratio.get(), chosen: PerSecond::default(), metrics }))
+        let (of_clients, own) = Default::default();
+        Ok(Arc::new(Self { provider, tracer, ratio: ratio.get(), of_clients, own, metrics }))
     }
 
     /// Starts the span of a request that has just arrived, if its client has sampled the trace, or if it has none and is
     /// sampled here.
-    pub(crate) fn span<B>(&self, request: &mut Request<B>, protocol: Protocol) -> Option<Box<RequestSpan>> {
+    pub(crate) fn span<B>(&self, request: &mut Request<B>) -> Option<Box<RequestSpan>> {
         let parent = parent(request.headers());
         let is_sampled = match &parent {
             Some(parent) => parent.is_sampled(),
@@ -78,18 +82,25 @@ impl Tracer {
         if !is_sampled {
             return None;
         }
-        if self.chosen.take().is_none() {
+        let chosen = if parent.is_some() { &self.of_clients } else { &self.own };
+        if chosen.take().is_none() {
             self.metrics.skipped.inc();
             return None;
         }
-        Some(Box::new(RequestSpan::start(&self.tracer, parent, request, protocol)))
+        Some(Box::new(RequestSpan::start(&self.tracer, parent, request)))
     }
 
     /// Sends the last spans.
-    pub(crate) async fn end(self: Arc<Self>) {
-        let ended = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(LAST_SPANS));
-        if let Ok(Err(error)) = ended.await {
-            tracing::warn!(%error, "the last spans were not sent");
+    pub(crate) async fn end(&self) {
+        let (provider, (ended, end)) = (self.provider.clone(), oneshot::channel());
+        // A thread that nobody waits for: a resolver of names may hang.
+        std::thread::spawn(move || {
+            let _ = ended.send(provider.shutdown_with_timeout(LAST_SPANS));
+        });
+        match tokio::time::timeout(LAST_SPANS, end).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "the last spans were not sent"),
+            Ok(Err(_)) | Err(_) => tracing::warn!("the last spans were not sent within {LAST_SPANS:?}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// The span of the client in every request with a trace.
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
@@ -26,7 +26,7 @@ spec:
     rates: [{requests: 2, per: 1h}]
   - name: smooth
     matches: [{path: {exact: /smooth}}]
-    rates: [{requests: 60, per: 1m}]
+    rates: [{requests: 20, per: 1m}]
     algorithm: {leakyBucket: {maxWait: 10s}}
 ";
 
@@ -94,6 +94,11 @@ async fn application() -> String {
                     value.unwrap_or("none").to_owned()
                 };
                 let body = format!("{} {}", header("traceparent"), header("tracestate"));
+                if head.starts_with("GET /silent ") {
+                    // Until the client leaves.
+                    let _ = stream.read_line(&mut line).await;
+                    return;
+                }
                 let missing = if head.starts_with("GET /broken ") { 10 } else { 0 };
                 let response = format!(
                     "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -260,6 +265,22 @@ async fn a_collector_receives_the_spans_of_sampled_requests() {
         (Some("Str(response_cut)"), "Error")
     );
 
+    // The client leaves before there is a response.
+    let parent = format!("00-{}-{CLIENT_SPAN}-01", trace_id(10));
+    let mut leaver = TcpStream::connect(&traced.address).await.unwrap();
+    let request =
+        format!("GET /silent HTTP/1.1\r\nhost: a\r\nx-client: frank\r\ntraceparent: {parent}\r\n\r\n");
+    leaver.write_all(request.as_bytes()).await.unwrap();
+    until("the request is decided", async || {
+        let spans = Span::all(&traced.collector.as_ref().unwrap().output());
+        spans.iter().any(|span| span.field("Trace ID") == trace_id(10)).then_some(())
+    })
+    .await;
+    drop(leaver);
+    let (span, _) = traced.spans(&trace_id(10), 2).await;
+    assert_eq!(span.attribute("error.type"), Some("Str(no_response)"));
+    assert_eq!(span.attribute("http.response.status_code"), None);
+
     // Not sampled, without a trace, with two, and malformed: the headers are forwarded as they are.
     let unsampled = format!("00-{}-{CLIENT_SPAN}-00", trace_id(7));
     let response = get(&traced.address, "/", &[("x-client", "dave"), ("traceparent", &unsampled)]).await;
@@ -283,7 +304,9 @@ async fn a_collector_receives_the_spans_of_sampled_requests() {
     for absent in ["secret", "orders", "alice", &trace_id(7), &trace_id(8)] {
         assert!(!log.contains(absent), "{absent}");
     }
-    assert_eq!((traced.metric("failed").await, traced.metric("skipped").await), (0, 0));
+    for outcome in ["failed", "dropped", "skipped"] {
+        assert_eq!(traced.metric(outcome).await, 0, "{outcome}");
+    }
 }
 
 #[tokio::test]

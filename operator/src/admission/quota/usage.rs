@@ -12,7 +12,7 @@ pub(super) struct Usage {
     pub(super) pods: PodSelection,
     /// All limits.
     pub(super) limits: usize,
-    /// Limits for every request that are enforced, and those in shadow mode.
+    /// Limits for every request that are enforced, and those in Shadow.
     pub(super) enforced_for_all: usize,
     pub(super) shadow_for_all: usize,
     pub(super) bytes: usize,

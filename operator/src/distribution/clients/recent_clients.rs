@@ -1,4 +1,4 @@
-//! The clients that a limit in shadow mode would have denied recently, merged over the pods.
+//! The clients that a limit in Shadow would have denied recently, merged over the pods.
 
 use std::time::Duration;
 

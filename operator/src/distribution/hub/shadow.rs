@@ -1,4 +1,4 @@
-//! The clients that limits in shadow mode would have denied, merged over the pods.
+//! The clients that limits in Shadow would have denied, merged over the pods.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,14 +37,14 @@ impl State {
     }
 }
 
-/// Reports whether a policy has a limit in shadow mode with this name.
+/// Reports whether a policy has a limit in Shadow with this name.
 fn is_shadow(policy: &DistributedPolicy, limit: &str, installation: Mode) -> bool {
     let mut limits = policy.limits.iter();
     limits.any(|known| known.name == limit && (known.mode == Mode::Shadow || installation == Mode::Shadow))
 }
 
 impl Hub {
-    /// Returns how many clients each limit in shadow mode would have denied in the last minutes, over all pods.
+    /// Returns how many clients each limit in Shadow would have denied in the last minutes, over all pods.
     #[must_use]
     pub fn shadow_denied(&self) -> BTreeMap<LimitKey, u64> {
         let (mut state, now) = (self.lock(), Instant::now());

@@ -36,7 +36,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 const CONTENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the health of the store is reported, if it has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which the clients that limits in shadow mode would have denied are reported.
+/// Interval at which the clients that limits in Shadow would have denied are reported.
 const SHADOW_DENIED_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Keeps the sidecar's configuration up to date with the operator.
@@ -47,7 +47,7 @@ pub struct Subscriber {
     last_good: LastGood,
     received: Received,
     resets: ResetOrders,
-    /// The clients that limits in shadow mode would have denied, and the time at which they were read.
+    /// The clients that limits in Shadow would have denied, and the time at which they were read.
     shadow_denied: Option<(Instant, ShadowDenied)>,
     /// ID of the last event that was applied.
     applied: Option<String>,

@@ -1,4 +1,4 @@
-//! Clients of limits in shadow mode in the hub.
+//! Clients of limits in Shadow in the hub.
 
 use sluice_config::message::{Report, VERSION};
 
