@@ -89,6 +89,12 @@ POLICIES = {
             unit="reqps",
         ),
         graph(
+            "Refused tokens",
+            "JSON Web Tokens that count as missing because they are not valid. A token counts once in a second.",
+            (f"sum by (policy_namespace, policy, jwt, reason) ({policy_rate('sluice_jwt_refused_total')})", "{{policy_namespace}}/{{policy}} {{jwt}} {{reason}}"),
+            unit="cps",
+        ),
+        graph(
             "Settled requests",
             "Requests of limits with countWhen or a cost of the response: counted or not by their outcome, without the cost that "
             "the response should have had, and with a correction that the store did not answer.",

@@ -29,6 +29,7 @@ fn policies() -> [(&'static str, Value); 3] {
         {"name": "elastic", "key": key, "rates": rates(300, "1m"), "enforcement": {"elastic": elastic}},
         {"name": "delays", "rates": rates(1_000, "1s"), "algorithm": {"leakyBucket": {"maxWait": "1s"}}},
         {"name": "errors", "rates": rates(1_000, "1s"), "countWhen": {"statusCodes": ["5xx"]}},
+        {"name": "users", "key": {"parts": [{"jwtClaim": {"jwt": "main", "claim": "sub"}}]}, "rates": rates(1_000, "1s")},
         {"name": "gold", "when": "request.headers['x-tier'] == 'gold'", "rates": rates(1_000, "1s")},
     ]);
     let concurrency = json!([
@@ -40,7 +41,10 @@ fn policies() -> [(&'static str, Value); 3] {
     [
         (
             "kinds",
-            json!({"selector": selector, "limits": limits, "concurrency": concurrency, "priorities": priorities}),
+            json!({
+                "selector": selector, "limits": limits, "concurrency": concurrency, "priorities": priorities,
+                "jwt": [{"name": "main", "trusted": true}],
+            }),
         ),
         (
             "leased",

@@ -3,10 +3,12 @@
 //!
 //! - [`keys`]: the public keys, and which of them may verify a token.
 //! - [`verifier`]: finds the token of a request, verifies it, and reads its claims.
+//! - [`refusal`]: why tokens are refused.
 //! - `cache`: verified tokens, in bounded memory.
 
 mod cache;
 pub mod keys;
+pub mod refusal;
 #[cfg(test)]
 mod tests;
 pub mod verifier;

@@ -5,6 +5,7 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
+use super::refusal::TokenRefusal;
 use super::*;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
 
@@ -122,31 +123,38 @@ fn a_token_that_proves_less_is_no_token() {
     let second = Signer::new("b", Algorithm::ES256);
     let verifier = verifier(&[&signer.jwk, &second.jwk]);
     let sign = |claims: &Value| signer.sign(Some("a"), claims);
-    for (token, what) in [
-        (other.sign(Some("a"), &claims()), "another key of that name"),
-        (signer.sign(Some("b"), &claims()), "the name of another key"),
-        (signer.sign(Some("c"), &claims()), "an unknown name"),
-        (other.sign(None, &claims()), "no name, and another key"),
-        (sign(&with("iss", json!("https://evil.example"))), "another issuer"),
-        (sign(&with("iss", Value::Null)), "no issuer"),
-        (sign(&with("iss", json!(["https://id.example"]))), "a list of issuers"),
-        (sign(&with("aud", json!("other"))), "another audience"),
-        (sign(&with("aud", Value::Null)), "no audience"),
-        (sign(&with("exp", json!(NOW - 61))), "expired"),
-        (sign(&with("exp", Value::Null)), "no end"),
-        (sign(&with("exp", json!("later"))), "an end that is no number"),
-        (sign(&with("nbf", json!(NOW + 61))), "not valid yet"),
-        (sign(&with("nbf", json!("now"))), "a beginning that is no number"),
-        (sign(&with("sub", json!(""))), "an empty subject"),
-        (sign(&with("sub", json!(["alice"]))), "a list"),
-        (sign(&with("sub", json!("x".repeat(257)))), "a long subject"),
-        (sign(&with("sub", json!(1.5))), "a fraction"),
-        (format!("{}.x", sign(&claims())), "four parts"),
-        (sign(&claims()).replace('.', ""), "one part"),
-        (sign(&with("x", json!("x".repeat(64 << 10)))), "64 KiB"),
-        (String::new(), "nothing"),
+    let mut expected = [0; 5];
+    for (token, what, refusal) in [
+        (other.sign(Some("a"), &claims()), "another key of that name", Some(TokenRefusal::Signature)),
+        (signer.sign(Some("b"), &claims()), "the name of another key", Some(TokenRefusal::Signature)),
+        (signer.sign(Some("c"), &claims()), "an unknown name", Some(TokenRefusal::UnknownKey)),
+        (other.sign(None, &claims()), "no name, and another key", Some(TokenRefusal::Signature)),
+        (sign(&with("iss", json!("https://evil.example"))), "another issuer", Some(TokenRefusal::Claims)),
+        (sign(&with("iss", Value::Null)), "no issuer", Some(TokenRefusal::Claims)),
+        (sign(&with("iss", json!(["https://id.example"]))), "a list of issuers", Some(TokenRefusal::Claims)),
+        (sign(&with("aud", json!("other"))), "another audience", Some(TokenRefusal::Claims)),
+        (sign(&with("aud", Value::Null)), "no audience", Some(TokenRefusal::Claims)),
+        (sign(&with("exp", json!(NOW - 61))), "expired", Some(TokenRefusal::Expired)),
+        (sign(&with("exp", Value::Null)), "no end", Some(TokenRefusal::Claims)),
+        (sign(&with("exp", json!("later"))), "an end that is no number", Some(TokenRefusal::Claims)),
+        (sign(&with("nbf", json!(NOW + 61))), "not valid yet", Some(TokenRefusal::Expired)),
+        (sign(&with("nbf", json!("now"))), "a beginning that is no number", Some(TokenRefusal::Claims)),
+        (sign(&with("sub", json!(""))), "an empty subject", None),
+        (sign(&with("sub", json!(["alice"]))), "a list", Some(TokenRefusal::Malformed)),
+        (sign(&with("sub", json!("x".repeat(257)))), "a long subject", None),
+        (sign(&with("sub", json!(1.5))), "a fraction", None),
+        (format!("{}.x", sign(&claims())), "four parts", Some(TokenRefusal::Malformed)),
+        (sign(&claims()).replace('.', ""), "one part", Some(TokenRefusal::Malformed)),
+        (sign(&with("x", json!("x".repeat(64 << 10)))), "64 KiB", None),
+        (String::new(), "nothing", None),
     ] {
         assert_eq!(subject(&verifier, &token), None, "{what}");
+        // Repeated in a second, it is not counted again.
+        assert_eq!(subject(&verifier, &token), None, "{what}");
+        if let Some(refusal) = refusal {
+            expected[refusal as usize] += 1;
+        }
+        assert_eq!(TokenRefusal::ALL.map(|reason| verifier.refusals().get(reason)), expected, "{what}");
     }
     assert_eq!(subject(&verifier, &sign(&with("exp", json!(NOW - 59)))).as_deref(), Some("alice"), "leeway");
     for signer in [&signer, &second] {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::cache::{Cache, Verified};
 use super::keys::{self, Key};
+use super::refusal::{TokenRefusal, TokenRefusals};
 use crate::nack::Nack;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
 
@@ -40,6 +41,7 @@ pub struct JwtVerifier {
     /// Names of the claims that limits need.
     claims: Vec<String>,
     cache: Cache,
+    refusals: Arc<TokenRefusals>,
 }
 
 impl fmt::Debug for JwtVerifier {
@@ -62,13 +64,20 @@ impl JwtVerifier {
                 Some((Required { issuer: issuer.clone(), audiences: audiences.clone() }, found))
             }
         };
-        Ok(Self { name: jwt.name.clone(), keys, claims, cache: Cache::default() })
+        let (cache, refusals) = (Cache::default(), Arc::default());
+        Ok(Self { name: jwt.name.clone(), keys, claims, cache, refusals })
     }
 
     /// Returns the name to which keys refer.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the numbers of tokens that were refused. A token counts once in a second, however often it is sent.
+    #[must_use]
+    pub fn refusals(&self) -> &Arc<TokenRefusals> {
+        &self.refusals
     }
 
     /// Passes a claim of the request's token to `read`, and returns the result. Returns `None` without exactly one valid
@@ -87,10 +96,11 @@ impl JwtVerifier {
             Some(verified) => verified,
             None if self.cache.is_refused(key, now) => return None,
             None => {
-                let Some(verified) = self.verify(token, now).map(Arc::new) else {
+                let verified = self.verify(token, now).inspect_err(|reason| {
                     self.cache.refuse(key, now);
-                    return None;
-                };
+                    self.refusals.count(*reason);
+                });
+                let verified = Arc::new(verified.ok()?);
                 self.cache.insert(key, verified.clone());
                 verified
             }
@@ -98,13 +108,16 @@ impl JwtVerifier {
         verified.claims.get(index)?.as_deref().map(read)
     }
 
-    fn verify(&self, token: &[u8], now: u64) -> Option<Verified> {
+    fn verify(&self, token: &[u8], now: u64) -> Result<Verified, TokenRefusal> {
         let (claims, expires) = match &self.keys {
             Some((required, keys)) => verify(token, required, keys, now)?,
-            None => (json(token.split(|byte| *byte == b'.').nth(1)?)?, u64::MAX),
+            None => {
+                let claims = token.split(|byte| *byte == b'.').nth(1).and_then(json);
+                (claims.ok_or(TokenRefusal::Malformed)?, u64::MAX)
+            }
         };
         let claims = self.claims.iter().map(|name| claims.get(name).and_then(text));
-        Some(Verified { expires, claims: claims.collect() })
+        Ok(Verified { expires, claims: claims.collect() })
     }
 
     #[cfg(test)]
@@ -125,21 +138,17 @@ fn token(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Verifies a token, and returns its claims and the time from which it is no longer valid.
-fn verify(token: &[u8], required: &Required, keys: &[Key], now: u64) -> Option<(Map<String, Value>, u64)> {
-    let header = json(token.split(|byte| *byte == b'.').next().filter(|part| part.len() <= MAX_HEADER)?)?;
-    // Extensions that must be understood (RFC 7515, section 4.1.11).
-    if header.contains_key("crit") {
-        return None;
-    }
-    let algorithm: Algorithm = header.get("alg")?.as_str()?.parse().ok()?;
+fn verify(
+    token: &[u8],
+    required: &Required,
+    keys: &[Key],
+    now: u64,
+) -> Result<(Map<String, Value>, u64), TokenRefusal> {
+    let (algorithm, name) = header(token).ok_or(TokenRefusal::Malformed)?;
     // All keys of a set are trusted alike. A token that names none may be signed by any.
-    let name = match header.get("kid") {
-        Some(name) => Some(name.as_str()?),
-        None => None,
-    };
-    let mut able = keys.iter().filter(|key| {
-        key.algorithms.contains(&algorithm)
-            && name.is_none_or(|name| key.id.as_deref().is_none_or(|id| id == name))
+    let able = keys.iter().filter(|key| {
+        let is_named = name.as_deref().is_none_or(|name| key.id.as_deref().is_none_or(|id| id == name));
+        key.algorithms.contains(&algorithm) && is_named
     });
     let mut validation = Validation::new(algorithm);
     // Times are compared below, with the given time.
@@ -152,21 +161,43 @@ fn verify(token: &[u8], required: &Required, keys: &[Key], now: u64) -> Option<(
         validation.set_audience(&required.audiences);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
     }
-    let claims = able
-        .by_ref()
-        .take(MAX_TRIED)
-        .find_map(|key| Some(decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims))?;
+    let mut result = Err(TokenRefusal::UnknownKey);
+    for key in able.take(MAX_TRIED) {
+        let decoded = decode::<Map<String, Value>>(token, &key.key, &validation);
+        result = decoded.map_err(|error| TokenRefusal::of(error.kind()));
+        // Another key may have signed the token, unless this one has.
+        if !matches!(result, Err(TokenRefusal::Signature | TokenRefusal::Malformed)) {
+            break;
+        }
+    }
+    let claims = result?.claims;
     // A list of issuers, which the library accepts, is none (RFC 7519, section 4.1.1).
     if claims.get("iss").and_then(Value::as_str) != Some(&required.issuer) {
+        return Err(TokenRefusal::Claims);
+    }
+    let seconds = |name: &str| {
+        let time = claims.get(name).map(|time| time.as_f64().filter(|time| time.is_finite()));
+        time.map(|time| time.map(|time| time as u64).ok_or(TokenRefusal::Claims)).transpose()
+    };
+    let expires = seconds("exp")?.ok_or(TokenRefusal::Claims)?.saturating_add(LEEWAY);
+    let begins = seconds("nbf")?.unwrap_or(0);
+    let is_valid = now < expires && begins <= now.saturating_add(LEEWAY);
+    if is_valid { Ok((claims, expires)) } else { Err(TokenRefusal::Expired) }
+}
+
+/// Returns the algorithm and the name of the key in the header of a token.
+fn header(token: &[u8]) -> Option<(Algorithm, Option<String>)> {
+    let header = json(token.split(|byte| *byte == b'.').next().filter(|part| part.len() <= MAX_HEADER)?)?;
+    // Extensions that must be understood (RFC 7515, section 4.1.11).
+    if header.contains_key("crit") {
         return None;
     }
-    let seconds = |name: &str| claims.get(name).map(|time| time.as_f64().filter(|time| time.is_finite()));
-    let expires = (seconds("exp")?? as u64).saturating_add(LEEWAY);
-    let begins = match seconds("nbf") {
-        Some(begins) => begins? as u64,
-        None => 0,
+    let algorithm = header.get("alg")?.as_str()?.parse().ok()?;
+    let name = match header.get("kid") {
+        Some(name) => Some(name.as_str()?.to_owned()),
+        None => None,
     };
-    (now < expires && begins <= now.saturating_add(LEEWAY)).then_some((claims, expires))
+    Some((algorithm, name))
 }
 
 /// Decodes a part of a token.

@@ -45,6 +45,8 @@ pub struct PreparedPolicy {
     pub status_headers: Vec<StatusHeaders>,
     /// Limits of the policy.
     pub limits: Vec<PreparedLimit>,
+    /// Verifiers of the tokens that identify clients.
+    pub verifiers: Vec<Arc<JwtVerifier>>,
     client_address: Option<ClientAddress>,
     untrusted_proxy: UntrustedProxyDetector,
 }
@@ -89,6 +91,7 @@ impl PreparedPolicy {
         });
         Ok(Self {
             limits: limits.collect::<Result<_, _>>()?,
+            verifiers,
             hash,
             namespace: policy.namespace,
             name: policy.name,

@@ -1,6 +1,7 @@
 //! The labels of metrics.
 
 use prometheus_client::encoding::EncodeLabelSet;
+use sluice_config::jwt::JwtVerifier;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 
 /// The labels of a policy.
@@ -40,6 +41,29 @@ impl LimitLabels {
             [&policy.namespace, &policy.name, &limit.name].map(Clone::clone);
         Self { policy_namespace, policy, limit }
     }
+}
+
+/// The labels of a kind of tokens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub(super) struct JwtLabels {
+    pub(super) policy_namespace: String,
+    pub(super) policy: String,
+    pub(super) jwt: String,
+}
+
+impl JwtLabels {
+    pub(super) fn of(policy: &PreparedPolicy, verifier: &JwtVerifier) -> Self {
+        let (policy_namespace, policy) = (policy.namespace.clone(), policy.name.clone());
+        Self { policy_namespace, policy, jwt: verifier.name().to_owned() }
+    }
+}
+
+/// The labels of refused tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RefusedTokenLabels {
+    #[prometheus(flatten)]
+    pub(super) jwt: JwtLabels,
+    pub(super) reason: &'static str,
 }
 
 /// The labels of a decision.

@@ -1,5 +1,6 @@
-//! Values that limits keep themselves, and that are read with the metrics: the part of `maxKeys` that is in use, which
-//! falls without a further request, and the number of requests for which a condition in CEL had no value.
+//! Values that policies keep themselves, and that are read with the metrics: the part of `maxKeys` that is in use, which
+//! falls without a further request, the number of requests for which an expression in CEL had an error, and of tokens that were
+//! refused.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -8,27 +9,29 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use sluice_config::PreparedPolicy;
+use sluice_config::jwt::refusal::{TokenRefusal, TokenRefusals};
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 
-use crate::metrics::labels::LimitLabels;
+use crate::metrics::labels::{JwtLabels, LimitLabels, RefusedTokenLabels};
 
-/// A value of each limit that has one. Those of removed limits are dropped.
+/// A value of each limit, or another part of a policy, that has one. Those of removed parts are dropped.
 #[derive(Debug)]
-struct PerLimit<T>(Mutex<BTreeMap<LimitLabels, Weak<T>>>);
+struct Values<L, T>(Mutex<BTreeMap<L, Weak<T>>>);
 
-impl<T> Default for PerLimit<T> {
+impl<L, T> Default for Values<L, T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> PerLimit<T> {
-    /// Sets the value of a limit, or removes it.
-    fn set(&self, labels: &LimitLabels, value: Option<&Arc<T>>) {
+impl<L: Clone + Ord, T> Values<L, T> {
+    /// Sets a value, or removes it.
+    fn set(&self, labels: &L, value: Option<&Arc<T>>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, value| value.strong_count() > 0);
         match value {
@@ -37,18 +40,20 @@ impl<T> PerLimit<T> {
         };
     }
 
-    /// Encodes each value as a metric of a family.
-    fn encode<M: EncodeMetric>(
+    /// Encodes what `read` returns for each value as metrics of a family, with their labels.
+    fn encode<A: EncodeLabelSet, M: EncodeMetric, I: IntoIterator<Item = (A, M)>>(
         &self,
         mut encoder: DescriptorEncoder<'_>,
         (name, help, kind): (&str, &str, MetricType),
-        read: impl Fn(&T) -> M,
+        read: impl Fn(&L, &T) -> I,
     ) -> Result<(), Error> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
         for (labels, value) in &*all {
             let Some(value) = value.upgrade() else { continue };
-            read(&value).encode(family.encode_family(labels)?)?;
+            for (labels, metric) in read(labels, &value) {
+                metric.encode(family.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }
@@ -56,11 +61,15 @@ impl<T> PerLimit<T> {
 
 /// The part of `maxKeys` that is in use.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KeyUsages(Arc<PerLimit<KeyUsageMeter>>);
+pub(super) struct KeyUsages(Arc<Values<LimitLabels, KeyUsageMeter>>);
 
 /// The number of requests for which a condition in CEL had no value.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ExpressionErrors(Arc<PerLimit<AtomicU64>>);
+pub(super) struct ExpressionErrors(Arc<Values<LimitLabels, AtomicU64>>);
+
+/// The numbers of refused tokens of each verifier.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RefusedTokens(Arc<Values<JwtLabels, TokenRefusals>>);
 
 impl KeyUsages {
     /// Sets the meter of a limit, or removes it.
@@ -76,11 +85,35 @@ impl ExpressionErrors {
     }
 }
 
+impl RefusedTokens {
+    /// Sets the numbers of a policy's verifiers.
+    pub(super) fn set(&self, policy: &PreparedPolicy) {
+        for verifier in &policy.verifiers {
+            self.0.set(&JwtLabels::of(policy, verifier), Some(verifier.refusals()));
+        }
+    }
+}
+
+impl Collector for RefusedTokens {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "JSON Web Tokens that count as missing because they are not valid, by the reason, since the policy was last \
+                    changed. A token counts once in a second";
+        self.0.encode(encoder, ("jwt_refused", help, MetricType::Counter), |jwt, refusals| {
+            TokenRefusal::ALL.map(|reason| {
+                let labels = RefusedTokenLabels { jwt: jwt.clone(), reason: reason.as_str() };
+                (labels, ConstCounter::new(refusals.get(reason)))
+            })
+        })
+    }
+}
+
 impl Collector for KeyUsages {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Part of maxKeys that is in use, from 0 to 1, as the responses of the store show it";
         let metric = ("key_usage_ratio", help, MetricType::Gauge);
-        self.0.encode(encoder, metric, |meter| ConstGauge::new(meter.share(Instant::now())))
+        self.0.encode(encoder, metric, |labels, meter| {
+            [(labels.clone(), ConstGauge::new(meter.share(Instant::now())))]
+        })
     }
 }
 
@@ -89,6 +122,8 @@ impl Collector for ExpressionErrors {
         let help = "Requests for which an expression in CEL had an error since the policy was last changed: a condition, a cost or a \
                     part of a key. After an error a limit applies, and so does a tier with deny; another tier does not";
         let metric = ("expression_errors", help, MetricType::Counter);
-        self.0.encode(encoder, metric, |errors| ConstCounter::new(errors.load(Ordering::Relaxed)))
+        self.0.encode(encoder, metric, |labels, errors| {
+            [(labels.clone(), ConstCounter::new(errors.load(Ordering::Relaxed)))]
+        })
     }
 }

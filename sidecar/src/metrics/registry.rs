@@ -19,7 +19,7 @@ use crate::metrics::labels::{
 };
 use crate::metrics::latency::AddedLatency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
-use crate::metrics::per_limit::{ExpressionErrors, KeyUsages};
+use crate::metrics::per_limit::{ExpressionErrors, KeyUsages, RefusedTokens};
 use crate::metrics::settlements::SettlementMetrics;
 use crate::metrics::spans::SpanMetrics;
 use crate::metrics::store::StoreMetrics;
@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     settlements: Family<DecisionLabels, Counter>,
     key_usages: KeyUsages,
     expression_errors: ExpressionErrors,
+    refused_tokens: RefusedTokens,
     policies: Family<PolicyInfoLabels, Gauge>,
     replicas: Family<PolicyLabels, Gauge>,
     upstream_errors: Family<ReasonLabels, Counter>,
@@ -120,6 +121,8 @@ impl Metrics {
         registry.register_collector(Box::new(key_usages.clone()));
         let expression_errors = ExpressionErrors::default();
         registry.register_collector(Box::new(expression_errors.clone()));
+        let refused_tokens = RefusedTokens::default();
+        registry.register_collector(Box::new(refused_tokens.clone()));
         let policies = Family::default();
         registry.register(
             "policy_info",
@@ -180,6 +183,7 @@ impl Metrics {
             settlements,
             key_usages,
             expression_errors,
+            refused_tokens,
             policies,
             replicas,
             upstream_errors,
@@ -264,7 +268,7 @@ impl Metrics {
         }
     }
 
-    /// Sets the info metric of the active policies.
+    /// Sets the active policies.
     pub(crate) fn set_active<'a>(&self, policies: impl Iterator<Item = (&'a str, &'a PreparedPolicy)>) {
         self.policies.clear();
         for (uid, policy) in policies {
@@ -274,6 +278,7 @@ impl Metrics {
                 hash: policy.hash.to_string(),
             };
             self.policies.get_or_create(&labels).set(1);
+            self.refused_tokens.set(policy);
         }
     }
 
