@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use sluice_config::CompiledPolicy;
+use sluice_config::key::KeyPart;
 use sluice_crds::conditions::reasons;
 use sluice_crds::overrides::OverrideSources;
 use sluice_crds::policy::jwt::JwksSource;
@@ -95,7 +97,7 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
             None => is_complete = false,
         }
     }
-    let mut has_keys = true;
+    let mut without_keys = Vec::new();
     for of_jwt in &compiled.jwks {
         let source = &of_jwt.source;
         let read = match context.references.get(&content_key(key, source)) {
@@ -112,21 +114,29 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
         });
         match jwks {
             Ok(jwks) => of_jwt.set(&mut compiled.policy, jwks),
-            Err(()) => has_keys = false,
+            Err(()) => without_keys.push(of_jwt.name.clone()),
         }
     }
     unusable.dedup();
     let of_objects = describe(context, key, &unusable, &sources(&compiled.overrides, &compiled.jwks));
     let problems = of_objects.into_iter().chain(problems).collect();
-    if !has_keys {
-        // Without keys all clients would be one.
-        return Resolution::Unusable { blobs: None, problems };
+    if !without_keys.is_empty() {
+        remove_tokens(&mut compiled.policy, &without_keys);
+        let blobs = (!compiled.policy.limits.is_empty()).then_some(blobs);
+        return Resolution::Unusable { blobs, problems };
     }
     if is_complete {
         Resolution::Resolved { blobs, unusable: problems }
     } else {
         Resolution::Unusable { blobs: Some(blobs), problems }
     }
+}
+
+/// Removes these kinds of tokens from a policy, with the limits that need them: without keys all their clients would be one.
+fn remove_tokens(policy: &mut CompiledPolicy, names: &[String]) {
+    let is_needed = |part: &KeyPart| matches!(part, KeyPart::JwtClaim { jwt, .. } if names.contains(jwt));
+    policy.limits.retain(|limit| !limit.key.iter().any(is_needed));
+    policy.jwt.retain(|jwt| !names.contains(&jwt.name));
 }
 
 /// Describes objects that cannot be read. Those without a right to read them come first, with the command that grants it

@@ -73,7 +73,7 @@ async fn a_policy_waits_for_its_content_and_follows_it() {
         format!(
             "The ConfigMap quotas does not exist in namespace {name}. Create it. The Secret vips does not exist in \
              namespace {name}. Create it. Until then, pods keep the version of the policy that they have. Those without \
-             one apply it without overrides, and not at all without public keys."
+             one apply it without overrides, and without the limits whose public keys are unknown."
         )
     );
     namespace.wait_for("p", "Accepted", "True Accepted").await;
@@ -215,26 +215,38 @@ async fn confirm_keys(session: &mut Session) -> String {
 }
 
 #[tokio::test]
-async fn public_keys_follow_their_object_and_a_policy_is_of_no_use_without_them() {
+async fn public_keys_follow_their_object_and_without_them_their_limits_are_left_out() {
     let (namespace, control) = start("keys").await;
-    let spec = json!({
-        "selector": {"matchLabels": {"app": "a"}},
-        "jwt": [{
-            "name": "main", "issuer": "https://id.example", "audiences": ["shop"],
-            "jwksFrom": {"secretRef": {"name": "id", "key": "jwks"}},
-        }],
-        "limits": [{
-            "name": "l", "key": {"parts": [{"jwtClaim": {"jwt": "main", "claim": "sub"}}]},
-            "rates": [{"requests": 5, "per": "1h"}],
-        }],
-    });
-    namespace.apply("p", spec).await.unwrap();
+    let spec = |limits: Value| {
+        json!({
+            "selector": {"matchLabels": {"app": "a"}},
+            "jwt": [{
+                "name": "main", "issuer": "https://id.example", "audiences": ["shop"],
+                "jwksFrom": {"secretRef": {"name": "id", "key": "jwks"}},
+            }],
+            "limits": limits,
+        })
+    };
+    let rates = json!([{"requests": 5, "per": "1h"}]);
+    let of_users = json!({"name": "l", "key": {"parts": [{"jwtClaim": {"jwt": "main", "claim": "sub"}}]}, "rates": rates});
+    namespace.apply("p", spec(json!([of_users]))).await.unwrap();
     let message = namespace.wait_for("p", "ResolvedRefs", "False RefNotFound").await;
     assert!(message.starts_with("The Secret id does not exist"), "{message}");
     let mut session = open_session(&namespace, &control, "one").await;
     let (policies, _) = session.policies().await;
     let received = (policies.policies.len(), policies.fallback.len(), policies.keep.len());
     assert_eq!(received, (0, 0, 1), "without keys all clients would be one");
+    namespace.apply("p", spec(json!([of_users, {"name": "all", "rates": rates}]))).await.unwrap();
+    let fallback = loop {
+        let (policies, _) = session.policies().await;
+        assert!(policies.policies.is_empty(), "{policies:?}");
+        if let Some((_, policy)) = policies.fallback.into_iter().next() {
+            break serde_json::from_str::<Value>(policy.policy.get()).unwrap();
+        }
+    };
+    let names: Vec<_> = fallback["limits"].as_array().unwrap().iter().map(|limit| &limit["name"]).collect();
+    assert_eq!(names, ["all"]);
+    assert!(fallback.get("jwt").is_none(), "{fallback}");
 
     let key = |id: &str| {
         json!({

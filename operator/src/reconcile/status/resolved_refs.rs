@@ -25,7 +25,7 @@ pub(super) fn resolved_refs(observed: &Observed<'_>) -> Finding {
         }
         Outcome::Unresolved(unusable) => {
             let until = "Until then, pods keep the version of the policy that they have. Those without one apply it without \
-                         overrides, and not at all without public keys.";
+                         overrides, and without the limits whose public keys are unknown.";
             return unresolved(unusable, until);
         }
         Outcome::Unread(target) => {
