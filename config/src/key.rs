@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::HeaderName;
@@ -317,14 +317,14 @@ impl KeySource {
                     Ok(Value::Text(text)) if text.is_empty() => None,
                     Ok(Value::Text(text)) => Some(read(EXPRESSION, text.as_bytes())),
                     Ok(Value::Bool(_) | Value::Int(_)) | Err(_) => {
-                        errors.fetch_add(1, Ordering::Relaxed);
+                        request.count_error(errors);
                         None
                     }
                 }
             }
             Self::JwtClaim { verifier, claim } => {
                 let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                verifier.read_claim(request.headers, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))
+                verifier.read_claim(request, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))
             }
             Self::ClientIp { .. } => Some(match self.network(address())?.network() {
                 IpAddr::V4(ip) => read(IPV4, &ip.octets()),

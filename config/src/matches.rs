@@ -61,6 +61,11 @@ impl Matcher {
         self.methods.contains(method)
     }
 
+    /// Creates the matcher of each entry.
+    pub(crate) fn all(from: &[Match], purpose: Purpose) -> Result<Vec<Self>, Nack> {
+        from.iter().map(|entry| Self::new(entry, purpose)).collect()
+    }
+
     /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match, purpose: Purpose) -> Result<Self, Nack> {
         let path = from.path.as_ref().map(|path| PathMatcher::new(path, purpose)).transpose()?;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, Method, Uri};
@@ -23,9 +24,18 @@ pub struct RequestAttributes<'a> {
     pub proxied: Option<IpAddr>,
     /// Length of the body in bytes, if it is known before the body; 0 without a body.
     pub body_bytes: Option<u64>,
+    /// Whether errors that the request causes are counted. They are not if an operator only asks about a request.
+    pub counts_errors: bool,
 }
 
 impl<'a> RequestAttributes<'a> {
+    /// Adds one to the number of requests that have caused an error.
+    pub(crate) fn count_error(&self, errors: &AtomicU64) {
+        if self.counts_errors {
+            errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the readings of the path. Callers compute them once per request.
     #[must_use]
     pub fn path_readings(&self) -> Readings<'a> {

@@ -36,7 +36,7 @@ pub enum InvalidCollectorUrl {
     )]
     Tls(String),
     /// Everybody who can read the pod would know it.
-    #[error("a collector's URL must not contain a password")]
+    #[error("a collector's URL must not contain a user or a password")]
     Password,
     /// Another form.
     #[error("{0:?} is not of the form http://HOST:PORT, such as http://otel-collector.observability:4318")]

@@ -80,6 +80,7 @@ pub(crate) fn prepare(json: &str) {
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     let limits = policy
         .identify(0..policy.limits.len(), &request, &request.path_readings(), &KeySecret::new([0; 16]))

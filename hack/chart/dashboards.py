@@ -250,6 +250,18 @@ FLEET = {
             unit="s",
         ),
         graph(
+            "Latency with queues",
+            "Time from the head of a request that meets a limit with a queue to its decision, with its wait.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (namespace, le) ({fleet_rate('sluice_queued_latency_seconds_bucket')}))",
+                    f"{{{{namespace}}}} p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
+        graph(
             "Store healthy",
             "Part of the sidecars whose last call to the store succeeded.",
             (f"avg by (namespace, store) ({of_fleet('sluice_store_healthy')})", "{{namespace}} {{store}}"),

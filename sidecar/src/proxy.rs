@@ -135,13 +135,14 @@ impl Proxy {
         }
         let find = |snapshot: &Snapshot| MatchedLimits::find(snapshot, &request, client.peer, client.proxied);
         let matched = find(&snapshot);
-        let Decided { snapshot, admission, mut held, passed } = if matched.has_queue {
-            Box::pin(admit(&self.publisher, self.drain.clone(), (snapshot, matched), find)).await
+        let (decided, latency) = if matched.has_queue {
+            let admitted = admit(&self.publisher, self.drain.clone(), (snapshot, matched), find);
+            (Box::pin(admitted).await, &self.metrics.queued_latency)
         } else {
-            let decided = decide(snapshot, matched, self.publisher.slots()).await;
-            self.metrics.added_latency.record(arrived.elapsed());
-            decided
+            (decide(snapshot, matched, self.publisher.slots()).await, &self.metrics.added_latency)
         };
+        latency.record(arrived.elapsed());
+        let Decided { snapshot, admission, mut held, passed } = decided;
         if let Some(span) = &mut span {
             span.decided(&Decision::of(&snapshot, &admission));
         }

@@ -170,6 +170,12 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
         with("skips", r#","onMissing":"Skip","mode":"Shadow""#).replace("x-api-key", "x-tenant"),
         with("refuses", r#","onMissing":"Deny""#).replace("x-api-key", "x-tenant"),
         with("tiers", "").replace(r#""base""#, tiers),
+        with("bans", "").replace(r#""base""#, &tiers.replace("unlimited", "deny")),
+        // The request has no such header.
+        with(
+            "errs",
+            r#","when":{"root":{"compare":["equal",[{"field":{"header":"x-internal"}},{"text":"1"}]]}}"#,
+        ),
     ];
     let sidecar = start(&application, &limits);
     let question =
@@ -193,8 +199,13 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
             "DoesNotApply",
             "header x-tenant, a part of the key, is missing or repeated, and onMissing is Skip",
         ),
-        ("refuses", "Denies", "a part of the key is missing, and onMissing is Deny"),
-        ("tiers", "DoesNotApply", "the tier or plan of the client is unlimited"),
+        (
+            "refuses",
+            "Denies",
+            "header x-tenant, a part of the key, is missing or repeated, and onMissing is Deny",
+        ),
+        ("bans", "Denies", "tier gold admits nothing"),
+        ("tiers", "DoesNotApply", "tier gold admits everything"),
     ] {
         assert_eq!(
             (of(name)["result"].as_str(), of(name)["reason"].as_str()),
@@ -205,7 +216,12 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
     assert_eq!(of("skips")["effect"], "Shadow");
     assert_eq!(application.seen.lock().unwrap().len(), 0, "nothing was forwarded");
     let text = sidecar.metrics();
-    let counted = |line: &&str| line.starts_with("sluice_decisions_total{") && !line.ends_with(" 0");
+    assert_eq!(of("errs")["result"], "Counts");
+    let counts = |line: &str| {
+        line.starts_with("sluice_decisions_total{") || line.starts_with("sluice_expression_errors_total{")
+    };
+    assert!(text.contains("sluice_expression_errors_total{"));
+    let counted = |line: &&str| counts(line) && !line.ends_with(" 0");
     assert_eq!(text.lines().find(counted), None);
 }
 

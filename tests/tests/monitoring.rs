@@ -27,6 +27,10 @@ fn policies() -> [(&'static str, Value); 3] {
         {"name": "denies", "key": key, "rates": rates(1, "1h")},
         {"name": "shadow", "rates": rates(1, "1h"), "mode": "Shadow"},
         {"name": "elastic", "key": key, "rates": rates(300, "1m"), "enforcement": {"elastic": elastic}},
+        {
+            "name": "queues", "matches": [{"headers": [{"name": "x-client", "exact": "queue"}]}],
+            "rates": rates(1_000, "1s"), "onLimit": {"queue": {"maxWait": "1s", "maxLength": 10}},
+        },
         {"name": "delays", "rates": rates(1_000, "1s"), "algorithm": {"leakyBucket": {"maxWait": "1s"}}},
         {"name": "errors", "rates": rates(1_000, "1s"), "countWhen": {"statusCodes": ["5xx"]}},
         {"name": "users", "key": {"parts": [{"jwtClaim": {"jwt": "main", "claim": "sub"}}]}, "rates": rates(1_000, "1s")},
@@ -176,7 +180,7 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
         let sidecar = sidecar.clone();
         async move {
             loop {
-                for client in ["alice", "bob", "carol"] {
+                for client in ["alice", "bob", "carol", "queue"] {
                     get(&sidecar.address, "/", &[("x-client", client)]).await;
                 }
             }

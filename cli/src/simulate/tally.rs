@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sluice_config::policy::Mode;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_limiter::{Algorithm, Rate};
 use sluice_sidecar::simulation::{LimitDecision, LimitOutcome};
@@ -71,12 +70,7 @@ impl LimitTally {
         Self {
             policy: policy.qualified_name(),
             limit: limit.name.clone(),
-            effect: match (limit.mode, &limit.mark, &limit.queue) {
-                (Mode::Shadow, _, _) => "Shadow",
-                (Mode::Enforce, Some(_), _) => "Mark",
-                (Mode::Enforce, None, Some(_)) => "Queue",
-                (Mode::Enforce, None, None) => "Reject",
-            },
+            effect: limit.effect_name(),
             // What an outcome takes back is not known before.
             has_demand: limit.charge.settlement().is_none() && rates.iter().all(is_window),
             rates,

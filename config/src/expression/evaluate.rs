@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::net::IpAddr;
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use http::header::HOST;
 use regex::{Regex, RegexBuilder};
@@ -105,7 +105,7 @@ impl PreparedExpression {
             Purpose::Exemption => path.all(|reading| test(reading.text())),
         };
         if has_error {
-            errors.fetch_add(1, atomic::Ordering::Relaxed);
+            request.count_error(errors);
         }
         holds
     }

@@ -39,6 +39,7 @@ fn evaluate(
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     match prepared(root).evaluate(&request, uri.path(), &mut || peer)? {
         Value::Bool(value) => Ok(Value::Bool(value)),
@@ -136,6 +137,7 @@ fn an_error_fulfils_a_limit_and_no_exemption_and_is_counted_once() {
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     let holds = |node: &Node, purpose| {
         let errors = AtomicU64::new(0);

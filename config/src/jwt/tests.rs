@@ -1,6 +1,7 @@
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use super::refusal::TokenRefusal;
 use super::*;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+use crate::request::RequestAttributes;
 
 const NOW: u64 = 1_800_000_000;
 
@@ -76,7 +78,16 @@ fn headers(values: &[&str]) -> HeaderMap {
 }
 
 fn claim_at(verifier: &JwtVerifier, values: &[&str], claim: &str, now: u64) -> Option<String> {
-    verifier.read_claim(&headers(values), claim, || now, str::to_owned)
+    let request = RequestAttributes {
+        method: &Method::GET,
+        uri: &Uri::from_static("/"),
+        headers: &headers(values),
+        peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        proxied: None,
+        body_bytes: Some(0),
+        counts_errors: true,
+    };
+    verifier.read_claim(&request, claim, || now, str::to_owned)
 }
 
 /// Returns the subject of a token.

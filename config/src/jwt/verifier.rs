@@ -15,6 +15,7 @@ use super::keys::{self, Key};
 use super::refusal::{TokenRefusal, TokenRefusals};
 use crate::nack::Nack;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+use crate::request::RequestAttributes;
 
 /// Longest token that is read, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
@@ -81,15 +82,15 @@ impl JwtVerifier {
     }
 
     /// Passes a claim of the request's token to `read`, and returns the result. Returns `None` without exactly one valid
-    /// token, or if it does not have the claim. `now` returns the time in seconds since the Unix epoch.
+    /// token, or if it does not have the claim, and counts a token that is refused. `now` returns the time in seconds since the Unix epoch.
     pub fn read_claim<R>(
         &self,
-        headers: &HeaderMap,
+        request: &RequestAttributes<'_>,
         claim: &str,
         now: impl FnOnce() -> u64,
         read: impl FnOnce(&str) -> R,
     ) -> Option<R> {
-        let token = token(headers)?;
+        let token = token(request.headers)?;
         let index = self.claims.iter().position(|known| known == claim)?;
         let (key, now) = (self.cache.key(token), now());
         let verified = match self.cache.get(key, now) {
@@ -97,8 +98,10 @@ impl JwtVerifier {
             None if self.cache.is_refused(key, now) => return None,
             None => {
                 let verified = self.verify(token, now).inspect_err(|reason| {
-                    self.cache.refuse(key, now);
-                    self.refusals.count(*reason);
+                    if request.counts_errors {
+                        self.cache.refuse(key, now);
+                        self.refusals.count(*reason);
+                    }
                 });
                 let verified = Arc::new(verified.ok()?);
                 self.cache.insert(key, verified.clone());

@@ -99,6 +99,7 @@ mod tests {
             peer,
             proxied: None,
             body_bytes: Some(0),
+            counts_errors: true,
         };
         let builder = KeyBuilder::new(parts, OnMissing::Shared).unwrap().with_public(public.to_vec());
         builder.describe(&request, &request.path_readings(), peer)

@@ -141,6 +141,7 @@ mod tests {
             peer,
             proxied: None,
             body_bytes: Some(0),
+            counts_errors: true,
         };
         let (key, path) = (builder(parts), request.path_readings());
         let Identity::Key(hash) = key.identify(&KeySecret::new([7; 16]), &request, &path, peer) else {

@@ -23,6 +23,7 @@ fn identify_target(
         peer: address,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     key.identify(secret, &request, &request.path_readings(), address)
 }

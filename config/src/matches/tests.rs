@@ -18,6 +18,7 @@ fn matches(matcher: &Matcher, method: &Method, target: &str, headers: &HeaderMap
         peer: [192, 0, 2, 1].into(),
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     matcher.matches(&request, &request.path_readings(), &mut || [198, 51, 100, 7].into())
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::MAX_COUNT;
@@ -198,7 +198,7 @@ fn evaluate(
         add("");
     }
     if has_error {
-        errors.fetch_add(1, Ordering::Relaxed);
+        request.count_error(errors);
     }
     largest
 }
@@ -292,6 +292,7 @@ mod tests {
             peer,
             proxied: None,
             body_bytes,
+            counts_errors: true,
         };
         let prepared = PreparedCharge::of(cost, None).unwrap();
         prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
@@ -349,10 +350,17 @@ mod tests {
             let charge = |target: &str| {
                 let (uri, headers, peer) =
                     (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
-                let (method, body_bytes) = (&Method::GET, Some(0));
+                let (method, body_bytes, counts_errors) = (&Method::GET, Some(0), true);
                 let proxied = None;
-                let request =
-                    RequestAttributes { method, uri: &uri, headers: &headers, peer, proxied, body_bytes };
+                let request = RequestAttributes {
+                    method,
+                    uri: &uri,
+                    headers: &headers,
+                    peer,
+                    proxied,
+                    body_bytes,
+                    counts_errors,
+                };
                 prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
             };
             let targets = ["/?page=1&size=1", "/?page=101&size=1", "/?page=101&page=101&size=1"];

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use http::{HeaderName, Method};
 use sluice_limiter::adaptive::Adaptive;
@@ -15,13 +15,12 @@ use crate::key::{Identity, InvalidClient, KeyBuilder};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
-use crate::overrides::{DENY, OverrideTable, UNLIMITED};
+use crate::overrides::OverrideTable;
 use crate::path::Readings;
-use crate::policy::{
-    Boosted, CompiledLimit, LimitKind, MAX_PRIORITIES, MAX_RESERVES, Mode, Priority, Queue, Rates, Slots,
-};
+use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
+use crate::prepared::exceptions::Exceptions;
 use crate::prepared::explanation::NotApplied;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
@@ -67,10 +66,7 @@ pub struct PreparedLimit {
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
     when: Option<PreparedExpression>,
-    /// The plans of single clients, which precede tiers.
-    overrides: Option<Overrides>,
-    /// The tiers in their order, each with what the limit admits; of an adaptive limit its priorities.
-    tiers: Vec<PreparedTier>,
+    exceptions: Exceptions,
     key: KeyBuilder,
     applies_to_preflights: bool,
 }
@@ -136,8 +132,8 @@ impl PreparedLimit {
         blobs: &Blobs,
         verifiers: &[Arc<JwtVerifier>],
     ) -> Result<Self, Nack> {
-        let (kind, Exceptions { tiers, overrides }) = prepare_kind(&limit.kind, blobs)?;
-        let matches = matchers(&limit.matches, Purpose::Limit)?;
+        let (kind, exceptions) = prepare_kind(&limit.kind, blobs)?;
+        let matches = Matcher::all(&limit.matches, Purpose::Limit)?;
         let expression_errors = Arc::default();
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
@@ -146,8 +142,7 @@ impl PreparedLimit {
             scope: format!("{namespace}/{policy}/{}", limit.name),
             mode: limit.mode,
             kind,
-            overrides,
-            tiers,
+            exceptions,
             queue: limit.queue,
             public_parts: limit.public_parts.clone(),
             mark: limit.mark.as_deref().map(mark_header).transpose()?,
@@ -157,7 +152,7 @@ impl PreparedLimit {
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
             matches,
-            except: matchers(&limit.except, Purpose::Exemption)?,
+            except: Matcher::all(&limit.except, Purpose::Exemption)?,
             when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
             applies_to_all: applies_to_all(limit),
             conditions: limit.matches.clone(),
@@ -166,6 +161,17 @@ impl PreparedLimit {
                 .with_public(limit.public_parts.clone()),
             expression_errors,
         })
+    }
+
+    /// Names the effect on a request for which the limit has no room.
+    #[must_use]
+    pub fn effect_name(&self) -> &'static str {
+        match (self.mode, &self.mark, &self.queue) {
+            (Mode::Shadow, _, _) => "Shadow",
+            (Mode::Enforce, Some(_), _) => "Mark",
+            (Mode::Enforce, None, Some(_)) => "Queue",
+            (Mode::Enforce, None, None) => "Reject",
+        }
     }
 
     /// Returns the sets of rates, of which the first are the base rates. A limit on concurrent requests has none.
@@ -233,13 +239,13 @@ impl PreparedLimit {
         self.key.has_expression()
             || self.charge.has_expression()
             || self.when.is_some()
-            || self.tiers.iter().any(|tier| tier.when.is_some())
+            || self.exceptions.has_expression()
     }
 
     /// Returns the table of overrides.
     #[must_use]
     pub fn overrides(&self) -> Option<&Arc<OverrideTable>> {
-        self.overrides.as_ref().map(|overrides| &overrides.table)
+        self.exceptions.table()
     }
 
     /// Reports whether the client's address is a part of the key.
@@ -252,23 +258,19 @@ impl PreparedLimit {
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
-        mut address: impl FnMut() -> IpAddr,
+        address: impl FnMut() -> IpAddr,
     ) -> Choice {
-        if let Some(overrides) = &self.overrides
-            && let Some(choice) =
-                self.key.read_client(request, path, &mut address, |client| overrides.find(client)).flatten()
-        {
-            return choice;
-        }
-        let matching = self.tiers.iter().find(|PreparedTier { matches, when, choice }| {
-            let mut any = matches.iter();
-            (matches.is_empty() || any.any(|matcher| matcher.matches(request, path, &mut address)))
-                && when.as_ref().is_none_or(|when| {
-                    let purpose = purpose_of(*choice);
-                    when.holds(request, path, &mut address, purpose, &self.expression_errors)
-                })
-        });
-        matching.map_or(Choice::Rates(0), |tier| tier.choice)
+        self.exceptions.choose(&self.key, request, path, address, &self.expression_errors)
+    }
+
+    /// Names the tier or plan that decides a request, such as `tier gold`.
+    pub(super) fn chosen_name(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: impl FnMut() -> IpAddr,
+    ) -> Option<&str> {
+        self.exceptions.chosen_name(&self.key, request, path, address, &self.expression_errors)
     }
 
     /// Returns the client with these values of the parts of the key, as the limit identifies it, and what an override grants it.
@@ -279,9 +281,8 @@ impl PreparedLimit {
         values: &[String],
     ) -> Result<(u128, Option<Choice>), InvalidClient> {
         let key = self.key.identify_values(secret, values)?;
-        let overrides = self.overrides.as_ref();
-        let name = || self.key.client_name(values.first()?);
-        Ok((key, overrides.and_then(|overrides| overrides.find(name()?.as_bytes()))))
+        let granted = || self.exceptions.granted(self.key.client_name(values.first()?)?.as_bytes());
+        Ok((key, granted()))
     }
 
     /// Returns the pattern of the path by which the limit applies to a request.
@@ -345,10 +346,6 @@ impl PreparedLimit {
     }
 }
 
-fn matchers(from: &[Match], purpose: Purpose) -> Result<Vec<Matcher>, Nack> {
-    from.iter().map(|entry| Matcher::new(entry, purpose)).collect()
-}
-
 impl PreparedKind {
     /// Reports whether the limit only bounds how many requests there are in a time, and admits some.
     fn only_admits_rates(&self) -> bool {
@@ -361,108 +358,27 @@ impl PreparedKind {
     }
 }
 
-/// A tier, with what the limit admits of its requests.
-#[derive(Debug)]
-struct PreparedTier {
-    matches: Vec<Matcher>,
-    when: Option<PreparedExpression>,
-    choice: Choice,
-}
-
-/// Returns the purpose of a tier's conditions. What denies applies if any reading matches; what admits more, only if all
-/// do.
-fn purpose_of(choice: Choice) -> Purpose {
-    match choice {
-        Choice::Deny => Purpose::Limit,
-        Choice::Rates(_) | Choice::Unlimited => Purpose::Exemption,
-    }
-}
-
-/// The requests and clients to which something else applies than the limit's own rates.
-#[derive(Debug, Default)]
-struct Exceptions {
-    tiers: Vec<PreparedTier>,
-    overrides: Option<Overrides>,
-}
-
-/// The plans of single clients.
-#[derive(Debug)]
-struct Overrides {
-    table: Arc<OverrideTable>,
-    /// Result of each plan of the table.
-    plans: Vec<Choice>,
-}
-
-impl Overrides {
-    fn new(rates: &Rates, plans: &[Choice], table: Arc<OverrideTable>) -> Result<Self, Nack> {
-        let choice = |name: &String| match name.as_str() {
-            DENY => Ok(Choice::Deny),
-            UNLIMITED => Ok(Choice::Unlimited),
-            _ => {
-                let plan = rates.plans.iter().position(|plan| plan.name == *name);
-                plan.map(|index| plans[index])
-                    .ok_or_else(|| Nack(format!("an override names the plan {name:?}, which is not defined")))
-            }
-        };
-        Ok(Self { plans: table.plans().iter().map(choice).collect::<Result<_, _>>()?, table })
-    }
-
-    /// Returns what the limit admits of a client's requests now, unless it has no override.
-    fn find(&self, client: &[u8]) -> Option<Choice> {
-        let found = self.table.find(client)?;
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        found.holds(now).then(|| self.plans[usize::from(found.plan)])
-    }
-}
-
-/// Returns the conditions of priorities as tiers: the first that matches decides.
-fn prepare_priorities(priorities: &[Priority]) -> Result<Vec<PreparedTier>, Nack> {
-    let sum: u64 = priorities.iter().map(|priority| u64::from(priority.reserve_percent)).sum();
-    if priorities.len() > MAX_PRIORITIES || sum > u64::from(MAX_RESERVES) {
-        return Err(Nack(format!(
-            "an adaptive limit has at most {MAX_PRIORITIES} priorities with {MAX_RESERVES} percent in reserve together"
-        )));
-    }
-    let tiers = (1..).zip(priorities).map(|(class, priority)| {
-        let choice = Choice::Rates(class);
-        Ok(PreparedTier {
-            matches: matchers(&priority.matches, purpose_of(choice))?,
-            when: priority.when.as_ref().map(PreparedExpression::new).transpose()?,
-            choice,
-        })
-    });
-    tiers.collect()
-}
-
 fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Exceptions), Nack> {
     let kind = match kind {
         LimitKind::Rates(rates) => {
             let RateSets { sets, tiers, plans } = RateSets::new(rates)?;
             let boosted_below = rates.boosted.as_ref().map(Boosted::below_hundredths);
-            let tiers = rates.tiers.iter().zip(tiers).map(|(tier, choice)| {
-                Ok(PreparedTier {
-                    matches: matchers(&tier.matches, purpose_of(choice))?,
-                    when: tier.when.as_ref().map(PreparedExpression::new).transpose()?,
-                    choice,
-                })
-            });
-            let tiers = tiers.collect::<Result<_, Nack>>()?;
             let table = rates.overrides.as_ref().map(|hash| blobs.overrides(hash)).transpose()?;
-            let overrides = table.map(|table| Overrides::new(rates, &plans, table)).transpose()?;
-            return Ok((PreparedKind::Rates { sets, boosted_below }, Exceptions { tiers, overrides }));
+            let exceptions = Exceptions::new(rates, &tiers, &plans, table)?;
+            return Ok((PreparedKind::Rates { sets, boosted_below }, exceptions));
         }
         LimitKind::Slots(slots) => match slots.max.get() {
             1..=MAX_CONCURRENT => PreparedKind::Slots(*slots),
             value => return Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
         },
         LimitKind::Adaptive(adaptive) => {
-            let tiers = prepare_priorities(&adaptive.priorities)?;
+            let exceptions = Exceptions::of_priorities(&adaptive.priorities)?;
             let priorities = adaptive.priorities.iter();
             let priorities =
                 priorities.map(|priority| (priority.name.clone(), priority.reserve_percent)).collect();
             let initial = adaptive.adaptive().map_err(Nack::new)?;
             let kind = PreparedKind::Adaptive(Box::new(PreparedAdaptive { initial, priorities }));
-            return Ok((kind, Exceptions { tiers, overrides: None }));
+            return Ok((kind, exceptions));
         }
     };
     Ok((kind, Exceptions::default()))

@@ -5,13 +5,15 @@
 //! - [`charge`]: what a limit charges for a request, and how the outcome corrects it.
 //! - [`blobs`]: content that policies refer to by its hash.
 //! - [`index`]: finds the limits that may apply to a request.
-//! - `explanation`: why a limit does not apply to a request.
+//! - `exceptions`: tiers, and the plans of single clients.
+//! - `explanation`: how a limit treats a request, for operators.
 //! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
 //! - [`key_usage`]: how much of a limit's maximum number of keys is in use.
 //! - `untrusted_proxy`: notices requests through a proxy that a policy does not trust.
 
 pub mod blobs;
 pub mod charge;
+mod exceptions;
 mod explanation;
 pub mod index;
 pub mod key_usage;
@@ -23,6 +25,7 @@ pub mod template;
 mod untrusted_proxy;
 
 pub use blobs::Blobs;
+pub use explanation::Explained;
 pub use limit::{Identified, PreparedAdaptive, PreparedKind, PreparedLimit, Refusal};
 pub use policy::PreparedPolicy;
 pub use rate_set::RateSet;

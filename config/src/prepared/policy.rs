@@ -15,7 +15,7 @@ use crate::path::Readings;
 use crate::policy::{
     AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash, StatusHeaders,
 };
-use crate::prepared::explanation::NotApplied;
+use crate::prepared::explanation::{Explained, NotApplied};
 use crate::prepared::rate_set::Choice;
 use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
 use crate::prepared::{Blobs, Identified, PreparedLimit, Refusal};
@@ -180,23 +180,34 @@ impl PreparedPolicy {
         })
     }
 
-    /// Applies a limit to a request for operators, and returns why it does not apply if it does not.
+    /// Applies a limit to a request for operators, with the reason if it does not count the request.
     pub fn explain(
         &self,
         limit: &PreparedLimit,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         secret: &KeySecret,
-    ) -> Result<Identified, String> {
+    ) -> Explained {
         let config = self.client_address.as_ref();
         let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
-        apply(limit, request, path, secret, || address).map_err(|reason| match reason {
-            NotApplied::KeyMissing => {
-                let part = limit.missing_part(request, path, address);
-                format!("{part}, a part of the key, is missing or repeated, and onMissing is Skip")
+        let chosen = || limit.chosen_name(request, path, || address).unwrap_or("its rate");
+        let missing = || limit.missing_part(request, path, address);
+        match apply(limit, request, path, secret, || address) {
+            Ok(Identified::Counted { key, rates, cost }) => Explained::Counts { key, rates, cost },
+            Ok(Identified::Refused(Refusal::KeyMissing)) => Explained::Denies(format!(
+                "{}, a part of the key, is missing or repeated, and onMissing is Deny",
+                missing()
+            )),
+            Ok(Identified::Refused(Refusal::Tier)) => {
+                Explained::Denies(format!("{} admits nothing", chosen()))
             }
-            reason => reason.to_string(),
-        })
+            Err(NotApplied::KeyMissing) => Explained::DoesNotApply(format!(
+                "{}, a part of the key, is missing or repeated, and onMissing is Skip",
+                missing()
+            )),
+            Err(NotApplied::Unlimited) => Explained::DoesNotApply(format!("{} admits everything", chosen())),
+            Err(reason) => Explained::DoesNotApply(reason.to_string()),
+        }
     }
 }
 

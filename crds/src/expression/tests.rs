@@ -122,6 +122,7 @@ fn ours(text: &str) -> Option<CelValue> {
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     let prepared = PreparedExpression::new(&expression).unwrap();
     Some(match prepared.evaluate(&request, uri.path(), &mut || peer).ok()? {

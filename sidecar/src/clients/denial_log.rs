@@ -27,10 +27,11 @@ impl DenialLog {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
-        let Some(left_out) = self.0.take() else { return };
+        let active = snapshot.limit(index);
+        let Some(left_out) = self.0.take_of(&active.last_logged) else { return };
         let policy = snapshot.policy(index);
         let limit = &policy.limits[usize::from(index.limit)].name;
-        let outcome = match snapshot.limit(index).effect {
+        let outcome = match active.effect {
             Effect::Deny => "a request was denied",
             Effect::Mark(_) => "a request was marked",
             Effect::Observe => "a request would have been denied",

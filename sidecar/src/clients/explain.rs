@@ -8,8 +8,8 @@ use http::Request;
 use http::header::HOST;
 use http_body_util::Empty;
 use sluice_config::client_pages::{CounterState, ExplainQuestion, ExplainedLimit, Explanation, LimitResult};
-use sluice_config::path;
-use sluice_config::prepared::{Identified, Refusal};
+use sluice_config::prepared::Explained;
+use sluice_config::{RequestAttributes, path};
 use sluice_store::{KeyHash, MAX_COUNTERS};
 
 use super::counter_state;
@@ -58,7 +58,7 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
     if let Some(refused) = refused {
         return Ok(Explanation { refused: Some(refused.to_owned()), limits: Vec::new() });
     }
-    let attributes = attributes(&request, peer, None);
+    let attributes = RequestAttributes { counts_errors: false, ..attributes(&request, peer, None) };
     let readings = attributes.path_readings();
     let (mut read, mut enforced) = (0, 0);
     let mut limits = Vec::new();
@@ -66,9 +66,8 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
         let secret = snapshot.secret(policy);
         for (l, prepared) in (0..).zip(&policy.prepared.limits) {
             let index = LimitIndex { policy: p, limit: l, rates: 0 };
-            let identified = policy.prepared.explain(prepared, &attributes, &readings, secret);
-            let counted = identified.map(|identified| match identified {
-                Identified::Counted { key, rates, cost } => {
+            let counted = match policy.prepared.explain(prepared, &attributes, &readings, secret) {
+                Explained::Counts { key, rates, cost } => {
                     let active = snapshot.limit(index);
                     enforced +=
                         usize::from(matches!(active.effect, Effect::Deny) && active.adaptive.is_none());
@@ -77,11 +76,9 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
                     let client = policy.prepared.describe_client(usize::from(l), &attributes);
                     Ok((index, KeyHash(key), cost, client, read <= MAX_READ))
                 }
-                Identified::Refused(Refusal::KeyMissing) => {
-                    Err("a part of the key is missing, and onMissing is Deny")
-                }
-                Identified::Refused(Refusal::Tier) => Err("the tier or plan of the client admits nothing"),
-            });
+                Explained::Denies(reason) => Err(LimitResult::Denies { reason }),
+                Explained::DoesNotApply(reason) => Err(LimitResult::DoesNotApply { reason }),
+            };
             limits.push(explained(snapshot, policy, index, counted));
         }
     }
@@ -96,13 +93,12 @@ async fn explained(
     snapshot: &Snapshot,
     policy: &ActivePolicy,
     index: LimitIndex,
-    counted: Result<Result<Counted, &'static str>, String>,
+    counted: Result<Counted, LimitResult>,
 ) -> ExplainedLimit {
     let prepared = &policy.prepared.limits[usize::from(index.limit)];
     let result = match counted {
-        Err(reason) => LimitResult::DoesNotApply { reason },
-        Ok(Err(reason)) => LimitResult::Denies { reason: reason.to_owned() },
-        Ok(Ok((index, key, cost, client, is_read))) => LimitResult::Counts {
+        Err(result) => result,
+        Ok((index, key, cost, client, is_read)) => LimitResult::Counts {
             key: key.to_string(),
             client,
             exception: prepared.exception(index.rates),
@@ -114,6 +110,6 @@ async fn explained(
             },
         },
     };
-    let effect = snapshot.limit(index).effect_name().to_owned();
+    let effect = prepared.effect_name().to_owned();
     ExplainedLimit { policy: policy.prepared.qualified_name(), limit: prepared.name.clone(), effect, result }
 }

@@ -21,7 +21,7 @@ pub(super) fn top(snapshot: &Snapshot) -> Top {
             (!clients.is_empty()).then(|| TopLimit {
                 policy: policy.prepared.qualified_name(),
                 limit: prepared.name.clone(),
-                effect: limit.effect_name().to_owned(),
+                effect: prepared.effect_name().to_owned(),
                 seconds: top.since.as_secs(),
                 clients,
             })

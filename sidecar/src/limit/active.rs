@@ -22,6 +22,7 @@ use crate::limit::queue::LimitQueue;
 use crate::limit::rates::{Boost, EffectiveRates};
 use crate::limit::slots::ConcurrencyLimit;
 use crate::metrics::limit::LimitMetrics;
+use crate::per_second::LastChosen;
 use crate::respond::names::RateNames;
 use crate::upstream::in_flight::Load;
 
@@ -63,6 +64,8 @@ pub(crate) struct ActiveLimit {
     pub(crate) delayed: Arc<AtomicI64>,
     /// The clients that it denies most often.
     pub(crate) denied_clients: DeniedClients,
+    /// When a denial was last logged.
+    pub(crate) last_logged: Arc<LastChosen>,
     /// Indexes of the parts of the key that the list shows.
     public_parts: Vec<usize>,
     pub(crate) metrics: LimitMetrics,
@@ -191,18 +194,9 @@ impl ActiveLimit {
                 Some(before) if before.public_parts == limit.public_parts => before.denied_clients.clone(),
                 Some(_) | None => DeniedClients::new(),
             },
+            last_logged: before.map(|before| before.last_logged.clone()).unwrap_or_default(),
             public_parts: limit.public_parts.clone(),
             metrics,
-        }
-    }
-
-    /// Names the effect on a request for which the limit has no room.
-    pub(crate) fn effect_name(&self) -> &'static str {
-        match self.effect {
-            Effect::Deny if self.queue.is_some() => "Queue",
-            Effect::Deny => "Reject",
-            Effect::Mark(_) => "Mark",
-            Effect::Observe => "Shadow",
         }
     }
 

@@ -128,5 +128,5 @@ pub(crate) fn attributes<B: Body>(
     let body = request.body();
     let body_bytes = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    RequestAttributes { method, uri, headers, peer, proxied, body_bytes }
+    RequestAttributes { method, uri, headers, peer, proxied, body_bytes, counts_errors: true }
 }

@@ -1,4 +1,4 @@
-//! The time that the sidecar adds to requests, as a histogram of atomics: no lock on the path of a request.
+//! Times of requests, as histograms of atomics: no lock on the path of a request.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -9,42 +9,69 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// Upper bounds of the buckets in microseconds. One more bucket holds everything above the last bound.
-const BOUNDS_US: [u64; 11] = [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000];
+/// Number of upper bounds.
+const BOUNDS: usize = 11;
 
-/// Times from the head of a request to the decision of its limits, without those that may wait in a queue. Clones share
-/// them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct AddedLatency(Arc<Histogram>);
+/// A histogram of times, with its name. Clones share the numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Latency {
+    name: &'static str,
+    help: &'static str,
+    /// Upper bounds of the buckets in microseconds. One more bucket holds everything above the last bound.
+    bounds_us: [u64; BOUNDS],
+    numbers: Arc<Numbers>,
+}
 
 #[derive(Debug, Default)]
-struct Histogram {
-    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+struct Numbers {
+    buckets: [AtomicU64; BOUNDS + 1],
     sum_us: AtomicU64,
 }
 
-impl AddedLatency {
+impl Latency {
+    /// Times from the head of a request to the decision of its limits, without those that may wait in a queue.
+    pub(super) fn added() -> Self {
+        Self {
+            name: "added_latency_seconds",
+            help: "Time from the head of a request to the decision of its limits, in seconds, with the check in the store. \
+                   Refused requests, requests whose client leaves meanwhile, and those of limits with a queue are left out",
+            bounds_us: [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000],
+            numbers: Arc::default(),
+        }
+    }
+
+    /// Added times of requests that may wait in a queue.
+    pub(super) fn queued() -> Self {
+        Self {
+            name: "queued_latency_seconds",
+            help: "Time from the head of a request that meets a limit with a queue to its decision, in seconds, with its wait. \
+                   Requests whose client leaves meanwhile are left out",
+            bounds_us: [
+                500, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000,
+                30_000_000,
+            ],
+            numbers: Arc::default(),
+        }
+    }
+
     /// Records the time of a request.
     pub(crate) fn record(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         // Most requests are in one of the first buckets.
-        let bucket = BOUNDS_US.iter().position(|&bound| micros <= bound).unwrap_or(BOUNDS_US.len());
-        self.0.buckets[bucket].fetch_add(1, Relaxed);
-        self.0.sum_us.fetch_add(micros, Relaxed);
+        let bucket = self.bounds_us.iter().position(|&bound| micros <= bound).unwrap_or(BOUNDS);
+        self.numbers.buckets[bucket].fetch_add(1, Relaxed);
+        self.numbers.sum_us.fetch_add(micros, Relaxed);
     }
 }
 
-impl Collector for AddedLatency {
+impl Collector for Latency {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Time from the head of a request to the decision of its limits, in seconds, with the check in the store. \
-                    Refused requests, requests whose client leaves meanwhile, and those of limits with a queue are left out";
-        let mut histogram =
-            encoder.encode_descriptor("added_latency_seconds", help, None, MetricType::Histogram)?;
-        let bounds = BOUNDS_US.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);
+        let mut histogram = encoder.encode_descriptor(self.name, self.help, None, MetricType::Histogram)?;
+        let bounds = self.bounds_us.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> =
-            bounds.zip(&self.0.buckets).map(|(bound, count)| (bound, count.load(Relaxed))).collect();
+            bounds.zip(&self.numbers.buckets).map(|(bound, count)| (bound, count.load(Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = self.0.sum_us.load(Relaxed) as f64 / 1e6;
+        let sum = self.numbers.sum_us.load(Relaxed) as f64 / 1e6;
         histogram.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 }
@@ -57,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_time_is_counted_in_the_first_bucket_that_holds_it() {
-        let latency = AddedLatency::default();
+        let latency = Latency::added();
         for micros in [0, 25, 26, 250_000, 250_001] {
             latency.record(Duration::from_micros(micros));
         }

@@ -3,7 +3,7 @@
 //! - `labels`: the labels of metrics.
 //! - [`registry`]: the one place where the metrics of requests and policies are named.
 //! - [`limit`]: the metrics of one limit; `per_limit`: values that limits keep themselves.
-//! - [`latency`]: the time that the sidecar adds to requests.
+//! - [`latency`]: the times that the sidecar adds to requests.
 //! - [`spans`]: the spans of traces.
 //! - [`store`]: the metrics of the store in use.
 

@@ -17,7 +17,7 @@ use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::labels::{
     BuildLabels, DecisionLabels, LimitLabels, PolicyInfoLabels, PolicyLabels, PriorityLabels, ReasonLabels,
 };
-use crate::metrics::latency::AddedLatency;
+use crate::metrics::latency::Latency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
 use crate::metrics::per_limit::{ExpressionErrors, KeyUsages, RefusedTokens};
 use crate::metrics::settlements::SettlementMetrics;
@@ -52,7 +52,9 @@ pub(crate) struct Metrics {
     /// Open connections of clients.
     pub(crate) connections: Gauge,
     /// Time that requests spend before they are forwarded or rejected.
-    pub(crate) added_latency: AddedLatency,
+    pub(crate) added_latency: Latency,
+    /// Time that Sluice adds to requests that may wait in a queue.
+    pub(crate) queued_latency: Latency,
     pub(crate) spans: SpanMetrics,
     registry: Arc<Registry>,
 }
@@ -63,8 +65,10 @@ impl Metrics {
         let build = Family::<BuildLabels, Gauge>::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
         registry.register("build_info", "1, with the release of the sidecar as a label", build);
-        let added_latency = AddedLatency::default();
-        registry.register_collector(Box::new(added_latency.clone()));
+        let (added_latency, queued_latency) = (Latency::added(), Latency::queued());
+        for latency in [&added_latency, &queued_latency] {
+            registry.register_collector(Box::new(latency.clone()));
+        }
         let spans = SpanMetrics::register(&mut registry);
         let decisions = Family::default();
         registry.register("decisions", "Decisions of limits about requests", decisions.clone());
@@ -193,6 +197,7 @@ impl Metrics {
             unlimited,
             connections,
             added_latency,
+            queued_latency,
             spans,
             registry,
         }

@@ -27,7 +27,7 @@ impl SpanMetrics {
         let metrics = Self { exported, failed, dropped, skipped };
         registry.register(
             "spans",
-            "Spans of traces by outcome: exported to the collector, failed there, or dropped because too many waited for it; and sampled requests without a span (skipped), because of the 100 a second",
+            "Spans of traces by outcome: exported to the collector, failed to arrive there, or dropped because too many waited for it. skipped counts requests: sampled, and without spans because of the 100 a second",
             family,
         );
         metrics

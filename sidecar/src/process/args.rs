@@ -115,7 +115,11 @@ pub struct TraceArgs {
 
 impl From<TraceArgs> for Option<TraceOptions> {
     fn from(args: TraceArgs) -> Self {
-        args.trace_collector.map(|collector| TraceOptions { collector, ratio: args.trace_ratio })
+        let TraceArgs { trace_collector, trace_ratio: ratio } = args;
+        if trace_collector.is_none() && ratio != SampleRatio::default() {
+            tracing::warn!("--trace-ratio has no effect without --trace-collector");
+        }
+        trace_collector.map(|collector| TraceOptions { collector, ratio })
     }
 }
 

@@ -54,11 +54,14 @@ impl Tracer {
             .with_max_queue_size(BoundedQueue::CAPACITY)
             .with_scheduled_delay(SEND_EVERY)
             .build();
-        let resource = Resource::builder_empty()
+        let mut resource = Resource::builder_empty()
             .with_service_name("sluice-sidecar")
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-            .with_detector(Box::new(EnvResourceDetector::new()))
-            .build();
+            .with_detector(Box::new(EnvResourceDetector::new()));
+        if let Ok(name) = std::env::var("OTEL_SERVICE_NAME") {
+            resource = resource.with_service_name(name);
+        }
+        let resource = resource.build();
         let batches = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
@@ -67,6 +70,7 @@ impl Tracer {
             .with_span_processor(BoundedQueue::new(batches, waiting, metrics.dropped.clone()))
             .build();
         let tracer = provider.tracer("sluice");
+        tracing::info!(%collector, %ratio, "spans of sampled requests are sent");
         let (of_clients, own) = Default::default();
         Ok(Arc::new(Self { provider, tracer, ratio: ratio.get(), of_clients, own, metrics }))
     }
@@ -97,10 +101,8 @@ impl Tracer {
         std::thread::spawn(move || {
             let _ = ended.send(provider.shutdown_with_timeout(LAST_SPANS));
         });
-        match tokio::time::timeout(LAST_SPANS, end).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(%error, "the last spans were not sent"),
-            Ok(Err(_)) | Err(_) => tracing::warn!("the last spans were not sent within {LAST_SPANS:?}"),
+        if !matches!(tokio::time::timeout(LAST_SPANS, end).await, Ok(Ok(Ok(())))) {
+            tracing::warn!("the last spans were not sent within {LAST_SPANS:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,6 +18,10 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Longest time of a call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which a connection that failed is tried again.
+const RETRIES: Duration = Duration::from_secs(5);
+/// Time between these attempts.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Longest response that is read, in bytes. The collector says in it what it has refused.
 const MAX_RESPONSE: usize = 64 * 1024;
 
@@ -26,7 +30,7 @@ const MAX_RESPONSE: usize = 64 * 1024;
 pub(super) struct LastCall(Mutex<(Option<String>, u64)>);
 
 impl LastCall {
-    /// Returns the error, and the number of spans that the collector has refused.
+    /// Returns the error, and the number of spans that the collector has refused, or more.
     pub(super) fn take(&self) -> (Option<String>, u64) {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -42,7 +46,12 @@ impl LastCall {
                 self.set(Some(format!("the collector answers {}", response.status())), 0);
             }
             Ok(response) => {
-                let body = ExportTraceServiceResponse::decode(response.body().clone()).unwrap_or_default();
+                let Ok(body) = ExportTraceServiceResponse::decode(response.body().clone()) else {
+                    return self.set(
+                        Some("the server does not answer as a collector of OTLP over HTTP".into()),
+                        u64::MAX,
+                    );
+                };
                 let partial = body.partial_success.unwrap_or_default();
                 let rejected = u64::try_from(partial.rejected_spans).unwrap_or(0);
                 let error = format!("the collector refuses spans: {}", partial.error_message);
@@ -85,11 +94,21 @@ impl Transport {
         Ok(self.connected.get_or_init(|| (runtime, client)))
     }
 
-    fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    fn send(&self, request: &Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (runtime, client) = self.connected()?;
         runtime.block_on(async {
+            let began = Instant::now();
             let call = async {
-                let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
+                let response = loop {
+                    match client.request(request.clone().map(Full::new)).await {
+                        // The collector may be starting again.
+                        Err(error) if error.is_connect() && began.elapsed() < RETRIES => {
+                            tokio::time::sleep(RETRY_AFTER).await;
+                        }
+                        response => break response?,
+                    }
+                };
+                let (head, body) = response.into_parts();
                 let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
                 Ok(Response::from_parts(head, body))
             };
@@ -103,7 +122,7 @@ impl Transport {
 #[async_trait]
 impl HttpClient for Transport {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let result = self.send(request);
+        let result = self.send(&request);
         self.last_call.record(&result);
         result
     }
@@ -138,13 +157,17 @@ mod tests {
         };
         call.record(&answer(200, refusal.encode_to_vec()));
         assert_eq!(call.take(), (Some("the collector refuses spans: no room".into()), 3));
-        for body in [vec![], b"\xff{}".to_vec(), ExportTraceServiceResponse::default().encode_to_vec()] {
+        for body in [&b"{}"[..], b"<html>", b"ok"] {
+            call.record(&answer(200, body.to_vec()));
+            assert_eq!(call.take().1, u64::MAX, "{body:?}");
+        }
+        for body in [vec![], ExportTraceServiceResponse::default().encode_to_vec()] {
             call.record(&answer(200, body));
             assert_eq!(call.take(), (None, 0));
         }
         call.record(&answer(503, vec![]));
         assert_eq!(call.take(), (Some("the collector answers 503 Service Unavailable".into()), 0));
-        call.record(&Transport::new(Arc::default()).send(Request::new(Bytes::new())));
+        call.record(&Transport::new(Arc::default()).send(&Request::new(Bytes::new())));
         assert!(call.take().0.is_some());
     }
 }

@@ -74,6 +74,7 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     let Identity::Key(hash) = builder.identify(&key_secret, &request, &request.path_readings(), peer) else {
         unreachable!()

@@ -28,6 +28,7 @@ fn find(limits: &[Vec<Match>], target: &str, host: &str) -> (Vec<u32>, Vec<u32>)
         peer,
         proxied: None,
         body_bytes: Some(0),
+        counts_errors: true,
     };
     let readings = request.path_readings();
     let matching = (0..).zip(limits).filter(|(_, matches)| {

@@ -1,0 +1,200 @@
+//! The requests and clients to which something else applies than a limit's own rates: tiers, and the plans of single clients.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::expression::PreparedExpression;
+use crate::key::KeyBuilder;
+use crate::matches::{Matcher, Purpose};
+use crate::nack::Nack;
+use crate::overrides::{DENY, OverrideTable, UNLIMITED};
+use crate::path::Readings;
+use crate::policy::{MAX_PRIORITIES, MAX_RESERVES, Priority, Rates};
+use crate::prepared::rate_set::Choice;
+use crate::request::RequestAttributes;
+
+/// The exceptions of a limit.
+#[derive(Debug, Default)]
+pub(super) struct Exceptions {
+    /// The plans of single clients, which precede tiers.
+    overrides: Option<Overrides>,
+    /// The tiers in their order; of an adaptive limit its priorities.
+    tiers: Vec<PreparedTier>,
+}
+
+impl Exceptions {
+    /// Prepares the tiers and overrides of a limit. `tiers` and `plans` have the result of each.
+    pub(super) fn new(
+        rates: &Rates,
+        tiers: &[Choice],
+        plans: &[Choice],
+        table: Option<Arc<OverrideTable>>,
+    ) -> Result<Self, Nack> {
+        let tiers = rates.tiers.iter().zip(tiers).map(|(tier, &choice)| {
+            Ok(PreparedTier {
+                name: format!("tier {}", tier.name),
+                matches: Matcher::all(&tier.matches, purpose_of(choice))?,
+                when: tier.when.as_ref().map(PreparedExpression::new).transpose()?,
+                choice,
+            })
+        });
+        let overrides = table.map(|table| Overrides::new(rates, plans, table)).transpose()?;
+        Ok(Self { tiers: tiers.collect::<Result<_, Nack>>()?, overrides })
+    }
+
+    /// Prepares the priorities of an adaptive limit as tiers: the first that matches decides.
+    pub(super) fn of_priorities(priorities: &[Priority]) -> Result<Self, Nack> {
+        let sum: u64 = priorities.iter().map(|priority| u64::from(priority.reserve_percent)).sum();
+        if priorities.len() > MAX_PRIORITIES || sum > u64::from(MAX_RESERVES) {
+            return Err(Nack(format!(
+                "an adaptive limit has at most {MAX_PRIORITIES} priorities with {MAX_RESERVES} percent in reserve together"
+            )));
+        }
+        let tiers = (1..).zip(priorities).map(|(class, priority)| {
+            let choice = Choice::Rates(class);
+            Ok(PreparedTier {
+                name: format!("priority {}", priority.name),
+                matches: Matcher::all(&priority.matches, purpose_of(choice))?,
+                when: priority.when.as_ref().map(PreparedExpression::new).transpose()?,
+                choice,
+            })
+        });
+        Ok(Self { tiers: tiers.collect::<Result<_, Nack>>()?, overrides: None })
+    }
+
+    /// Reports whether any has an expression in CEL.
+    pub(super) fn has_expression(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.when.is_some())
+    }
+
+    /// Returns the table of overrides.
+    pub(super) fn table(&self) -> Option<&Arc<OverrideTable>> {
+        self.overrides.as_ref().map(|overrides| &overrides.table)
+    }
+
+    /// Returns what an override grants a client.
+    pub(super) fn granted(&self, client: &[u8]) -> Option<Choice> {
+        Some(self.overrides.as_ref()?.find(client)?.choice)
+    }
+
+    /// Returns what the limit admits of a request. `key` reads its client. Adds one to `errors` if an expression has no value.
+    pub(super) fn choose(
+        &self,
+        key: &KeyBuilder,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        errors: &AtomicU64,
+    ) -> Choice {
+        if let Some(plan) = self.plan(key, request, path, &mut address) {
+            return plan.choice;
+        }
+        self.tier(request, path, address, errors).map_or(Choice::Rates(0), |tier| tier.choice)
+    }
+
+    /// Names the exception that decides a request, such as `tier gold`.
+    pub(super) fn chosen_name(
+        &self,
+        key: &KeyBuilder,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        errors: &AtomicU64,
+    ) -> Option<&str> {
+        let plan = self.plan(key, request, path, &mut address).map(|plan| &plan.name);
+        plan.or_else(|| self.tier(request, path, address, errors).map(|tier| &tier.name)).map(String::as_str)
+    }
+
+    /// Returns the plan that an override grants the client of a request.
+    fn plan(
+        &self,
+        key: &KeyBuilder,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: impl FnMut() -> IpAddr,
+    ) -> Option<&PreparedPlan> {
+        let overrides = self.overrides.as_ref()?;
+        key.read_client(request, path, address, |client| overrides.find(client)).flatten()
+    }
+
+    /// Returns the first tier that applies to a request.
+    fn tier(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        errors: &AtomicU64,
+    ) -> Option<&PreparedTier> {
+        self.tiers.iter().find(|PreparedTier { name: _, matches, when, choice }| {
+            let mut any = matches.iter();
+            (matches.is_empty() || any.any(|matcher| matcher.matches(request, path, &mut address)))
+                && when
+                    .as_ref()
+                    .is_none_or(|when| when.holds(request, path, &mut address, purpose_of(*choice), errors))
+        })
+    }
+}
+
+/// A tier, with what the limit admits of its requests.
+#[derive(Debug)]
+struct PreparedTier {
+    /// Its name for operators, such as `tier gold`.
+    name: String,
+    matches: Vec<Matcher>,
+    when: Option<PreparedExpression>,
+    choice: Choice,
+}
+
+/// Returns the purpose of a tier's conditions. What denies applies if any reading matches; what admits more, only if all
+/// do.
+fn purpose_of(choice: Choice) -> Purpose {
+    match choice {
+        Choice::Deny => Purpose::Limit,
+        Choice::Rates(_) | Choice::Unlimited => Purpose::Exemption,
+    }
+}
+
+/// The plans of single clients.
+#[derive(Debug)]
+struct Overrides {
+    table: Arc<OverrideTable>,
+    /// The plans of the table.
+    plans: Vec<PreparedPlan>,
+}
+
+/// A plan, with what the limit admits of its clients.
+#[derive(Debug)]
+struct PreparedPlan {
+    /// Its name for operators, such as `plan vip`.
+    name: String,
+    choice: Choice,
+}
+
+impl Overrides {
+    fn new(rates: &Rates, plans: &[Choice], table: Arc<OverrideTable>) -> Result<Self, Nack> {
+        let plan = |name: &String| {
+            let builtin = |choice| PreparedPlan { name: "an override".to_owned(), choice };
+            match name.as_str() {
+                DENY => Ok(builtin(Choice::Deny)),
+                UNLIMITED => Ok(builtin(Choice::Unlimited)),
+                _ => {
+                    let plan = rates.plans.iter().position(|plan| plan.name == *name);
+                    let choice = plan.map(|index| plans[index]).ok_or_else(|| {
+                        Nack(format!("an override names the plan {name:?}, which is not defined"))
+                    })?;
+                    Ok(PreparedPlan { name: format!("plan {name}"), choice })
+                }
+            }
+        };
+        Ok(Self { plans: table.plans().iter().map(plan).collect::<Result<_, _>>()?, table })
+    }
+
+    /// Returns the plan of a client now, unless it has no override.
+    fn find(&self, client: &[u8]) -> Option<&PreparedPlan> {
+        let found = self.table.find(client)?;
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        found.holds(now).then(|| &self.plans[usize::from(found.plan)])
+    }
+}
