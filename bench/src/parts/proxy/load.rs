@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -13,12 +14,12 @@ const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// Starts an upstream that answers every request with a few bytes, for as long as the runtime lives.
-pub(super) async fn upstream() -> anyhow::Result<SocketAddr> {
+pub(crate) async fn upstream() -> anyhow::Result<SocketAddr> {
     upstream_of(RESPONSE).await
 }
 
 /// Starts an upstream that answers every request with this response.
-pub(super) async fn upstream_of(response: &'static [u8]) -> anyhow::Result<SocketAddr> {
+pub(crate) async fn upstream_of(response: &'static [u8]) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
@@ -43,10 +44,10 @@ pub(super) async fn upstream_of(response: &'static [u8]) -> anyhow::Result<Socke
 
 /// Numbers of responses by status: 200, 429 and any other.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Responses {
-    pub(super) admitted: u64,
-    pub(super) denied: u64,
-    pub(super) other: u64,
+pub(crate) struct Responses {
+    pub(crate) admitted: u64,
+    pub(crate) denied: u64,
+    pub(crate) other: u64,
 }
 
 impl std::ops::AddAssign for Responses {
@@ -59,32 +60,48 @@ impl std::ops::AddAssign for Responses {
 
 /// Sends `requests` GETs of `path` over [`CONNECTIONS`] connections. The API keys rotate from `PREFIX-0` to
 /// `PREFIX-(CLIENTS - 1)`.
-pub(super) async fn load(
+pub(crate) async fn load(
     address: SocketAddr,
     path: &'static str,
     prefix: &str,
     clients: usize,
     requests: usize,
 ) -> anyhow::Result<Responses> {
-    let headers = (0..clients).map(|client| format!("x-api-key: {prefix}-{client}")).collect();
-    load_as(address, path, headers, requests).await
+    load_as(address, path, api_keys(prefix, clients), requests).await
+}
+
+/// Returns headers with the API keys from `PREFIX-0` to `PREFIX-(CLIENTS - 1)`.
+pub(crate) fn api_keys(prefix: &str, clients: usize) -> Arc<[String]> {
+    (0..clients).map(|client| format!("x-api-key: {prefix}-{client}")).collect()
 }
 
 /// Sends `requests` GETs of `path` over [`CONNECTIONS`] connections, each with one of these headers in turn.
-pub(super) async fn load_as(
+pub(crate) async fn load_as(
     address: SocketAddr,
     path: &'static str,
     headers: Arc<[String]>,
     requests: usize,
 ) -> anyhow::Result<Responses> {
+    Ok(load_timed(address, path, headers, requests).await?.0)
+}
+
+/// Does the same as [`load_as`], and also returns how long each response took, in no order.
+pub(crate) async fn load_timed(
+    address: SocketAddr,
+    path: &'static str,
+    headers: Arc<[String]>,
+    requests: usize,
+) -> anyhow::Result<(Responses, Vec<Duration>)> {
     let tasks: Vec<_> = (0..CONNECTIONS)
         .map(|first| tokio::spawn(run_connection(address, path, headers.clone(), requests, first)))
         .collect();
-    let mut all = Responses::default();
+    let (mut all, mut times) = (Responses::default(), Vec::with_capacity(requests));
     for task in tasks {
-        all += task.await.context("a connection panicked")??;
+        let (responses, waits) = task.await.context("a connection panicked")??;
+        all += responses;
+        times.extend(waits);
     }
-    Ok(all)
+    Ok((all, times))
 }
 
 async fn run_connection(
@@ -93,24 +110,26 @@ async fn run_connection(
     headers: Arc<[String]>,
     requests: usize,
     first: usize,
-) -> anyhow::Result<Responses> {
+) -> anyhow::Result<(Responses, Vec<Duration>)> {
     use std::io::Write as _;
     let mut tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     let (mut request, mut buffer) = (Vec::new(), vec![0; 8192]);
-    let mut responses = Responses::default();
+    let (mut responses, mut times) = (Responses::default(), Vec::new());
     for number in (first..requests).step_by(CONNECTIONS) {
         let header = &headers[number % headers.len()];
         request.clear();
         write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\n{header}\r\n\r\n")?;
+        let start = Instant::now();
         tcp.write_all(&request).await?;
         match read_response(&mut tcp, &mut buffer).await? {
             200 => responses.admitted += 1,
             429 => responses.denied += 1,
             _ => responses.other += 1,
         }
+        times.push(start.elapsed());
     }
-    Ok(responses)
+    Ok((responses, times))
 }
 
 /// Reads one response and returns its status.

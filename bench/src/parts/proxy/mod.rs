@@ -8,8 +8,8 @@
 //! - [`memory`]: resident memory.
 
 pub(super) mod cpu;
-mod load;
+pub(super) mod load;
 pub(super) mod memory;
-mod proxies;
+pub(super) mod proxies;
 pub(super) mod rules;
 pub(super) mod tokens;

@@ -1,0 +1,102 @@
+//! The proxies, each with one worker and the limits in `bench/peers/`. All but nginx send the limit and what
+//! remains of it in headers of their responses.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::traffic::Protocol;
+use crate::parts::proxy::proxies::{Program, Proxy, configure, free_address};
+use crate::support::cores::Cores;
+use crate::support::paths::{peer_file, program};
+
+/// Starts the sidecar with twenty limits of this consistency, and the store of these arguments.
+pub(super) async fn sluice(
+    cores: Cores,
+    upstream: SocketAddr,
+    consistency: &str,
+    store: &[&str],
+) -> anyhow::Result<Proxy> {
+    let policies = std::fs::read_to_string(peer_file("sluice-20-limits.yaml"))?;
+    Proxy::start_sluice_in(cores, upstream, &policies.replace("@CONSISTENCY@", consistency), store).await
+}
+
+/// Starts HAProxy with stick tables.
+pub(super) async fn haproxy(cores: Cores, upstream: SocketAddr) -> anyhow::Result<Proxy> {
+    let (folder, address) = (tempfile::tempdir()?, free_address());
+    let values = [("@LISTEN@", address.to_string()), ("@UPSTREAM@", upstream.to_string())];
+    let file = configure("haproxy.cfg", &values, folder.path())?;
+    let arguments = ["-db", "-f", &file.display().to_string()].map(str::to_owned).into();
+    let haproxy = Program { name: "haproxy", file: program("haproxy")?, arguments, signal: "KILL" };
+    Proxy::start(cores, haproxy, address, folder).await
+}
+
+/// Starts Envoy with local_ratelimit, for an upstream of this protocol.
+pub(super) async fn envoy_local(
+    cores: Cores,
+    upstream: SocketAddr,
+    protocol: Protocol,
+) -> anyhow::Result<Proxy> {
+    let options = match protocol {
+        Protocol::Http1 => "http_protocol_options",
+        Protocol::Http2 => "http2_protocol_options",
+    };
+    envoy(cores, upstream, "envoy-local.yaml", ("@UPSTREAM_PROTOCOL@", options.to_owned())).await
+}
+
+/// Starts Envoy that asks the rate limit service at an address.
+pub(super) async fn envoy_ratelimit(
+    cores: Cores,
+    upstream: SocketAddr,
+    service: SocketAddr,
+) -> anyhow::Result<Proxy> {
+    envoy(cores, upstream, "envoy-ratelimit.yaml", ("@RATELIMIT_PORT@", service.port().to_string())).await
+}
+
+async fn envoy(
+    cores: Cores,
+    upstream: SocketAddr,
+    template: &str,
+    value: (&str, String),
+) -> anyhow::Result<Proxy> {
+    let (folder, address) = (tempfile::tempdir()?, free_address());
+    let values = [
+        ("@LISTEN_PORT@", address.port().to_string()),
+        ("@UPSTREAM_PORT@", upstream.port().to_string()),
+        value,
+    ];
+    let file = configure(template, &values, folder.path())?;
+    // Hot restarts share memory with any other Envoy of this machine.
+    let arguments =
+        ["-c", &file.display().to_string(), "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
+            .map(str::to_owned)
+            .into();
+    let envoy = Program { name: "envoy", file: installed("SLUICE_BENCH_ENVOY")?, arguments, signal: "KILL" };
+    Proxy::start(cores, envoy, address, folder).await
+}
+
+/// Starts envoyproxy/ratelimit with its counters in a Redis, `HOST:PORT`.
+pub(super) async fn ratelimit(cores: Cores, redis: &str) -> anyhow::Result<Proxy> {
+    let (folder, address) = (tempfile::tempdir()?, free_address());
+    let peers = peer_file("");
+    let values = [
+        ("@PEERS@", peers.display().to_string()),
+        ("@REDIS@", redis.to_owned()),
+        ("@GRPC_PORT@", address.port().to_string()),
+        ("@HTTP_PORT@", free_address().port().to_string()),
+        ("@DEBUG_PORT@", free_address().port().to_string()),
+    ];
+    let environment = std::fs::read_to_string(configure("ratelimit.env", &values, folder.path())?)?;
+    let lines = environment.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
+    let service = installed("SLUICE_BENCH_RATELIMIT")?.display().to_string();
+    let arguments = lines.chain([service]).collect();
+    let ratelimit = Program { name: "ratelimit", file: program("env")?, arguments, signal: "KILL" };
+    Proxy::start(cores, ratelimit, address, folder).await
+}
+
+/// Returns the path of a program that `run.sh` has installed and named in a variable.
+fn installed(variable: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
+    Ok(path.with_context(|| format!("{variable} is not set: its program has not been installed"))?.into())
+}
