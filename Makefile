@@ -72,10 +72,14 @@ bench: ## Measure against peers (5 minutes) and write docs/performance.md
 	bench/run.sh --write
 
 .PHONY: generate
-generate: ## Generate the CRDs from the types, and the chart's README and dashboards
-	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds
+generate: ## Generate the CRDs and the API reference from the types, and the chart's README and dashboards
+	$(CARGO) run -q -p sluice-crds --bin crdgen crds/yaml charts/sluice/files/crds docs/reference.md
 	hack/chart/readme.py
 	hack/chart/dashboards.py
+
+.PHONY: docs
+docs: ## Build the documentation as a site with search in target/site, and check its links
+	hack/docs.sh
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -88,10 +92,11 @@ chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, 
 	hack/chart/check.sh
 
 .PHONY: lint
-lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences and sources of dependencies
+lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences, the documentation and its links
 	tests/node/apt.sh lint
 	python3 -B -m unittest discover --quiet --start-directory hack/lint
 	python3 -B -m unittest discover --quiet --start-directory hack/release
+	python3 -B -m unittest discover --quiet --start-directory hack/docs
 	hack/lint/import-circles.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
@@ -111,6 +116,7 @@ lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, lic
 	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
 	hack/deny.sh
 	hack/sbom-check.sh
+	hack/docs.sh
 
 .PHONY: advisories
 advisories: ## Look for known vulnerabilities in the dependencies (fetches RustSec's database from GitHub)

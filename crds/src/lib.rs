@@ -11,6 +11,7 @@
 //! - [`summary`]: describes a compiled policy in one line.
 //! - [`conditions`]: types and reasons of status conditions.
 //! - [`crd`]: writes the CRDs as YAML.
+//! - [`mod@reference`]: describes every field for people.
 
 pub mod compile;
 pub mod conditions;
@@ -21,6 +22,7 @@ pub mod manifest;
 pub mod overrides;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod policy;
+pub mod reference;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod reset;
 pub mod schema;
@@ -34,6 +36,7 @@ pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
 pub use expression::EXPRESSION_THREAD;
 pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
+pub use reference::reference;
 pub use reset::{CounterReset, CounterResetSpec, CounterResetStatus};
 pub use store::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus};
 pub use violation::Violation;

@@ -1,4 +1,4 @@
-//! The committed YAML matches the API types.
+//! The committed YAML and the reference match the API types.
 
 use std::path::Path;
 
@@ -12,4 +12,11 @@ fn the_committed_crd_yaml_is_up_to_date() {
             assert!(found == expected, "{} is out of date: run `make generate`", path.display());
         }
     }
+}
+
+#[test]
+fn the_committed_reference_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == sluice_crds::reference(), "docs/reference.md is out of date: run `make generate`");
 }

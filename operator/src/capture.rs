@@ -2,8 +2,9 @@
 //!
 //! A new pod's ports are planned: the ports that the annotation names, or the port named `http`, or the only
 //! named TCP port if its name indicates HTTP. A database port must not be captured by mistake, because the
-//! sidecar would answer the database's clients with HTTP. The annotation may also choose the number on which the
-//! sidecar listens. The ports of an injected pod are read back from its sidecar's arguments.
+//! sidecar would answer the database's clients with HTTP. Ports of a service mesh's proxy are never captured. The
+//! annotation may also choose the number on which the sidecar listens. The ports of an injected pod are read back from
+//! its sidecar's arguments.
 
 use std::ops::RangeInclusive;
 
@@ -21,6 +22,9 @@ const MORE_PROXY_PORTS: u16 = 8794;
 const UNPRIVILEGED_PORTS: RangeInclusive<u16> = 1024..=u16::MAX;
 /// Maximum number of captured ports in one pod.
 const MAX_PORTS: usize = 16;
+
+/// Containers of service meshes, by the names that their injectors give them. Their ports are not the application's.
+const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
 
 /// A port that a sidecar captures.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,6 +87,7 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         .iter()
         .flat_map(|spec| &spec.containers)
         .filter(|container| container.name != SIDECAR_CONTAINER)
+        .filter(|container| !MESH_PROXIES.contains(&container.name.as_str()))
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(named_tcp)
         .collect();

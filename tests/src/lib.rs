@@ -8,10 +8,12 @@
 //! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the
 //!   operator.
 //! - [`node`]: a real Kubernetes node, used through kubectl and Helm.
+//! - [`documentation`]: the blocks of YAML in the documentation.
 
 pub mod application;
 pub mod client;
 pub mod components;
+pub mod documentation;
 pub mod kubernetes;
 pub mod metrics_table;
 pub mod node;

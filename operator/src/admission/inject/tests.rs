@@ -147,3 +147,64 @@ fn the_platform_may_assign_the_user() {
     assert_eq!(user(false), (Some(65532), Some(65532)));
     assert_eq!(user(true), (None, None));
 }
+
+/// Returns what the injectors of Istio and Linkerd add to a pod, with the mesh's proxy as an ordinary container and as a
+/// native sidecar.
+fn meshes() -> [(&'static str, serde_json::Value); 4] {
+    let istio = json!({
+        "name": "istio-proxy", "args": ["proxy", "sidecar"], "securityContext": {"runAsUser": 1337},
+        "ports": [{"containerPort": 15090, "name": "http-envoy-prom", "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz/ready", "port": 15021}},
+    });
+    let istio_init =
+        json!({"name": "istio-init", "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337"]});
+    let linkerd = json!({
+        "name": "linkerd-proxy", "securityContext": {"runAsUser": 2102},
+        "ports": [{"containerPort": 4143, "name": "linkerd-proxy"}, {"containerPort": 4191, "name": "linkerd-admin"}],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 4191}},
+        "lifecycle": {"postStart": {"exec": {"command": ["/usr/lib/linkerd/linkerd-await"]}}},
+    });
+    let linkerd_init =
+        json!({"name": "linkerd-init", "args": ["--incoming-proxy-port", "4143", "--proxy-uid", "2102"]});
+    let app = json!({"name": "app", "ports": [{"name": "web", "containerPort": 8080}]});
+    let native = |mut proxy: serde_json::Value| {
+        proxy["restartPolicy"] = json!("Always");
+        proxy
+    };
+    [
+        ("Istio", json!({"initContainers": [istio_init], "containers": [istio, app]})),
+        (
+            "Istio, native",
+            json!({"initContainers": [istio_init, native(istio.clone())], "containers": [app]}),
+        ),
+        ("Linkerd", json!({"initContainers": [linkerd_init], "containers": [linkerd, app]})),
+        (
+            "Linkerd, native",
+            json!({"initContainers": [linkerd_init, native(linkerd.clone())], "containers": [app]}),
+        ),
+    ]
+}
+
+#[test]
+fn beside_a_service_mesh_the_application_s_port_is_captured_and_the_mesh_stays_as_it_is() {
+    for (mesh, spec) in meshes() {
+        let before: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        let spec = inject(&before, &config(true))
+            .unwrap_or_else(|skip| panic!("{mesh}: {skip:?}"))
+            .pod
+            .spec
+            .unwrap();
+        let captured = CapturedPort { name: "web".into(), sidecar: 8790, application: 8080 };
+        assert_eq!(capture::captured_by_sidecar(&spec), Some(vec![captured]), "{mesh}");
+        // The sidecar starts behind the mesh's containers, which set up the pod's network.
+        let init = spec.init_containers.unwrap();
+        assert_eq!(init.last().unwrap().name, "sluice-sidecar", "{mesh}");
+        let before = before.spec.unwrap();
+        assert_eq!(init[..init.len() - 1], before.init_containers.unwrap()[..], "{mesh}");
+        let is_mesh = |container: &&Container| container.name != "app";
+        let proxies =
+            |containers: &[Container]| containers.iter().filter(is_mesh).cloned().collect::<Vec<_>>();
+        assert_eq!(proxies(&spec.containers), proxies(&before.containers), "{mesh}");
+        assert_eq!(spec.containers.last().unwrap().ports.as_ref().unwrap()[0].name, None, "{mesh}");
+    }
+}
