@@ -1,5 +1,7 @@
 use crate::PreparedPolicy;
 
+mod precedence;
+
 fn json(kind: &str) -> String {
     format!(
         r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
