@@ -135,7 +135,8 @@ impl Bundle {
     }
 }
 
-fn split_pem(pem: &str) -> Vec<String> {
+/// Returns each of the certificates.
+pub(crate) fn split_pem(pem: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     pem.split_inclusive(END).filter(|part| part.ends_with(END)).map(str::to_owned).collect()
 }

@@ -33,6 +33,7 @@ use crate::store::embedded::{self, ServerCertificate};
 use crate::store::fields::SecretFields;
 use crate::store::managed::{ManagedStores, Wanted};
 use crate::store::own_connection::OwnConnection;
+use crate::store::provisioner::CERTIFICATE_WINDOW;
 use crate::store::resolve::{Resolutions, Resolved, StoreRules, Usable, resolve, secret_of};
 use crate::store::secrets::{KEY_SECRET, PASSWORD_ROOT};
 use crate::store::status::{Observed, status};
@@ -89,6 +90,8 @@ struct State {
     started: Instant,
     /// The certificate of the embedded Redis.
     certificate: Option<String>,
+    /// Time at which another certificate was seen in its Secret than before.
+    certificate_changed: Instant,
     /// Time at which it was checked whether that certificate is due for renewal.
     certificate_checked: Option<Instant>,
     /// Time at which the status of each store was written last.
@@ -147,6 +150,7 @@ impl StoreController {
             own: OwnConnection::default(),
             started: Instant::now(),
             certificate: None,
+            certificate_changed: Instant::now(),
             certificate_checked: None,
             written: BTreeMap::new(),
             deferred: false,
@@ -245,9 +249,11 @@ impl StoreController {
         let present = embedded::certificate_of(&secret);
         if state.certificate != present {
             state.certificate.clone_from(&present);
+            state.certificate_changed = Instant::now();
             state.managed.load_certificate(key, embedded::certificate_settings());
         }
-        let trusted = self.certificates.trusted().borrow().clone();
+        let is_loading = state.certificate_changed.elapsed() < CERTIFICATE_WINDOW;
+        let trusted = embedded::authorities(&self.certificates.trusted().borrow(), &secret, is_loading);
         let is_checked = state.certificate_checked.is_some_and(|at| at.elapsed() < CERTIFICATE_EVERY);
         let issued = if is_checked && present.is_some() {
             None

@@ -12,6 +12,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use sluice_store::redis::library::Library;
 
+use crate::certificates::bundle::split_pem;
 use crate::cluster::references::Content;
 
 /// User of the operator and of the probes at the embedded Redis.
@@ -62,6 +63,22 @@ pub fn certificate_settings() -> Vec<(&'static str, String)> {
 #[must_use]
 pub fn certificate_of(secret: &Content) -> Option<String> {
     text(secret, CERTIFICATE)
+}
+
+/// Returns the authorities by which clients verify the server. While it may still have the certificate of an authority that is
+/// not `trusted` any more, because all certificates were replaced, these are also the authorities that the Secret has.
+#[must_use]
+pub fn authorities(trusted: &str, secret: &Content, may_have_another: bool) -> String {
+    let mut all = split_pem(trusted);
+    if may_have_another {
+        let present = text(secret, AUTHORITY).unwrap_or_default();
+        for authority in split_pem(&present) {
+            if !all.contains(&authority) {
+                all.push(authority);
+            }
+        }
+    }
+    all.concat()
 }
 
 fn text(secret: &Content, field: &str) -> Option<String> {
@@ -118,6 +135,24 @@ pub async fn update(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_former_authority_stays_while_the_server_may_have_its_certificate() {
+        let pem = |name: &str| {
+            format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n")
+        };
+        let (old, new) = (pem("old"), pem("new"));
+        let secret = |authorities: &str| Content {
+            name: "sluice-redis".into(),
+            type_: None,
+            data: BTreeMap::from([(AUTHORITY.to_owned(), ByteString(authorities.as_bytes().to_vec()))]),
+        };
+        let both = new.clone() + &old;
+        assert_eq!(authorities(&new, &secret(&old), true), both);
+        assert_eq!(authorities(&new, &secret(&both), true), both);
+        assert_eq!(authorities(&new, &secret(&both), false), new);
+        assert_eq!(authorities(&both, &secret(&old), false), both);
+    }
 
     #[test]
     fn the_files_hold_no_password_and_disable_the_default_user() {

@@ -16,7 +16,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// Delay after a pass with a problem.
 const RETRY: Duration = Duration::from_secs(2);
 /// Time within which kubelet writes a changed Secret into a container, several times over.
-const CERTIFICATE_WINDOW: Duration = Duration::from_secs(600);
+pub(super) const CERTIFICATE_WINDOW: Duration = Duration::from_secs(600);
 /// Shortest interval between two passes.
 const PACE: Duration = Duration::from_secs(1);
 
