@@ -138,9 +138,7 @@ mod tests {
 
     #[test]
     fn a_former_authority_stays_while_the_server_may_have_its_certificate() {
-        let pem = |name: &str| {
-            format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n")
-        };
+        let pem = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
         let (old, new) = (pem("old"), pem("new"));
         let secret = |authorities: &str| Content {
             name: "sluice-redis".into(),
