@@ -11,6 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
+pub mod signer;
+
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
 /// The policy of the demo with another limit.

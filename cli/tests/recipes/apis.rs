@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::client::Admitted::{AtLeast, Exactly};
-use crate::client::{Client, Requests};
-use crate::process::{self, Run};
+use crate::client::{Client, Requests, settled};
+use crate::process::Run;
 
 /// Requests to an API, and its responses to those that it denies.
 struct Api {
@@ -320,13 +320,6 @@ async fn what_a_request_has_cost_counts_in_the_end() {
         }
         assert_eq!(admitted, most, "{name}");
     }
-}
-
-/// Returns the number of requests whose cost has been settled.
-async fn settled(run: &Run) -> u64 {
-    let metrics = process::get(run.admin, "/metrics").await;
-    let lines = metrics.lines().filter(|line| line.starts_with("sluice_settlements_total{"));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! A client that sends equal requests until one is denied.
 
+use std::time::{Duration, Instant};
+
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::process::Run;
+use crate::process::{self, Run};
 use Admitted::{AtLeast, Exactly};
 
 /// The number of equal requests that are admitted.
@@ -87,4 +89,65 @@ impl<'a> Client<'a> {
         }
         AtLeast(most + 1)
     }
+}
+
+/// Starts `sluice run` with a policy, in front of an application that refuses wrong passwords. It answers a marked request as
+/// Sluice answers a denied one, a request with a body when it has the body, and one with `x-hold` never. A download has 300 bytes,
+/// and a gRPC call reads 300 rows.
+pub(crate) async fn start(policy: &str) -> Run {
+    let answer = |received: &str| {
+        let lacks_body = received.contains("content-length: 400") && !received.contains(BODY_END);
+        if lacks_body || received.contains("x-hold: ") {
+            return String::new();
+        }
+        let is_wrong = received.contains("x-password: wrong");
+        let (status, headers, body) = match received {
+            _ if received.contains(" /shop.") => {
+                let status = if is_wrong { 16 } else { 0 };
+                let headers =
+                    format!("content-type: application/grpc\r\ngrpc-status: {status}\r\nx-rows: 300\r\n");
+                ("200 OK", headers, String::new())
+            }
+            _ if received.contains(" /download") => ("200 OK", String::new(), "d".repeat(300)),
+            _ if received.contains("x-rate-limited: ") => {
+                ("429 Too Many Requests", String::new(), String::new())
+            }
+            _ if is_wrong => ("401 Unauthorized", String::new(), String::new()),
+            _ => ("200 OK", String::new(), String::new()),
+        };
+        format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+    };
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(file.path(), policy).unwrap();
+    Run::start_before(answer, file.path(), &["--store", "memory"], &[]).await
+}
+
+/// The last bytes of [`upload`].
+const BODY_END: &str = "zzzz";
+
+/// Returns a request for a path with a body of 400 bytes.
+pub(crate) fn upload(path: &str) -> String {
+    let body = "z".repeat(396);
+    // The client adds the line breaks that end a head.
+    format!("PUT {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 400\r\n\r\n{body}")
+}
+
+/// Waits until a metric has a value.
+pub(crate) async fn until_metric(run: &Run, name: &str, value: u64) {
+    let begun = Instant::now();
+    let expected = format!("\n{name} {value}\n");
+    loop {
+        let metrics = process::get(run.admin, "/metrics").await;
+        if metrics.contains(&expected) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{expected}: {metrics}");
+    }
+}
+
+/// Returns the number of requests whose cost has been settled.
+pub(crate) async fn settled(run: &Run) -> u64 {
+    let metrics = process::get(run.admin, "/metrics").await;
+    let lines = metrics.lines().filter(|line| line.starts_with("sluice_settlements_total{"));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
 use crate::client::Admitted::{AtLeast, Exactly};
-use crate::client::{Client, Requests};
+use crate::client::{Client, Requests, start, until_metric, upload};
+use crate::process::signer::Signer;
 use crate::process::{self, Run};
 
 /// For each recipe, requests in their order.
@@ -16,7 +20,7 @@ const RECIPES: [(&str, &[Requests]); 22] = [
             Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: b", Exactly(100)),
         ],
     ),
-    // Tokens are tested with those of `examples/jwt.yaml`.
+    // Users with a token are tested below.
     ("Each user of a token", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(100))]),
     (
         "Each client address",
@@ -103,12 +107,19 @@ const RECIPES: [(&str, &[Requests]); 22] = [
             Requests("GET /login HTTP/1.1\r\nhost: a", AtLeast(50)),
         ],
     ),
-    // Failures are tested with `examples/failed-logins.yaml`.
-    ("Failed logins only", &[Requests("POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 0", AtLeast(3))]),
-    // Blocks are tested with `examples/login-block.yaml`, waits with `examples/queue.yaml`, and marks with `examples/mark.yaml`.
-    ("A login that blocks", &[Requests("POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 0", AtLeast(3))]),
-    ("Bursts that wait", &[Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(30))]),
-    ("Requests that the application decides about", &[Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(150))]),
+    (
+        "Failed logins only",
+        &[Requests("POST /login HTTP/1.1\r\nhost: a\r\nx-password: wrong\r\ncontent-length: 0", Exactly(5))],
+    ),
+    // The block itself is tested below.
+    (
+        "A login that blocks",
+        &[Requests("POST /login HTTP/1.1\r\nhost: a\r\nx-password: wrong\r\ncontent-length: 0", Exactly(5))],
+    ),
+    // In windows so long, who would have to wait is denied. Waits are tested with `examples/queue.yaml`.
+    ("Bursts that wait", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(20))]),
+    // The application denies what is marked.
+    ("Requests that the application decides about", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(100))]),
     // The application reports no tokens, so each request costs its reserve.
     (
         "Tokens of a language model",
@@ -138,7 +149,7 @@ const RECIPES: [(&str, &[Requests]); 22] = [
     ),
     // How many are in progress is tested with an application that holds requests.
     ("Requests at a time", &[Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: a", Exactly(6000))]),
-    ("Each pod by itself", &[Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(400))]),
+    ("Each pod by itself", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(400))]),
     ("A tighter limit, first without effect", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(1000))]),
 ];
 
@@ -152,6 +163,7 @@ fn recipes() -> BTreeMap<String, String> {
         let (title, rest) = section.split_once('\n').unwrap();
         let policy = rest.split_once("```yaml\n").unwrap().1.split_once("```").unwrap().0;
         let policy = policy
+            .replace("per: 1s", "per: 12h")
             .replace("per: 1m", "per: 24h")
             .replace("per: 15m", "per: 36h")
             .replace("per: 1h", "per: 48h");
@@ -167,9 +179,7 @@ async fn each_recipe_admits_what_it_says() {
     recipes.remove("A response for scripts in browsers").expect("it is tested below");
     for (title, requests) in RECIPES {
         let policy = recipes.remove(title).unwrap_or_else(|| panic!("there is no recipe {title:?}"));
-        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-        std::fs::write(file.path(), policy).unwrap();
-        let run = Run::start(file.path(), &["--store", "memory"]).await;
+        let run = start(&policy).await;
         let mut client = Client::new(&run);
         for Requests(head, expected) in requests {
             assert_eq!(client.flood(head, *expected, 429).await, *expected, "{title}: {head:?}");
@@ -182,9 +192,7 @@ async fn each_recipe_admits_what_it_says() {
 #[tokio::test]
 async fn a_script_in_a_browser_reads_when_its_quota_is_back() {
     let policy = recipes().remove("A response for scripts in browsers").unwrap();
-    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(file.path(), policy).unwrap();
-    let run = Run::start(file.path(), &["--store", "memory"]).await;
+    let run = start(&policy).await;
     let mut client = Client::new(&run);
     let head = "GET / HTTP/1.1\r\nhost: a\r\norigin: https://b.example";
     assert_eq!(client.flood(head, Exactly(300), 429).await, Exactly(300));
@@ -197,4 +205,69 @@ async fn a_script_in_a_browser_reads_when_its_quota_is_back() {
         assert!(denied.contains(header), "{header}: {denied}");
     }
     assert!(!denied.contains("\r\nratelimit"), "{denied}");
+}
+
+/// Starts a recipe with some texts replaced, each of which it has.
+async fn start_with(title: &str, edits: &[(&str, &str)]) -> Run {
+    let mut policy = recipes().remove(title).unwrap();
+    for (from, to) in edits {
+        assert!(policy.contains(from), "{title}: {from}");
+        policy = policy.replace(from, to);
+    }
+    start(&policy).await
+}
+
+#[tokio::test]
+async fn each_user_of_a_valid_token_has_a_counter() {
+    let (title, signer) = ("Each user of a token", Signer::new("2026-11"));
+    let policy = recipes().remove(title).unwrap();
+    let (begin, _) = policy.split_once("  jwks.json: ").unwrap();
+    let run =
+        start(&format!("{begin}  jwks.json: '{}'\n", serde_json::json!({"keys": [signer.jwk()]}))).await;
+    let mut client = Client::new(&run);
+    for user in ["alice", "bob"] {
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\n{}", signer.token(user, None).trim_end());
+        assert_eq!(client.flood(&head, Exactly(100), 429).await, Exactly(100), "{user}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_is_blocked_after_twenty_denials() {
+    let run = start_with("A login that blocks", &[("within: 15m", "within: 36h")]).await;
+    let mut client = Client::new(&run);
+    let login =
+        |password| format!("POST /login HTTP/1.1\r\nhost: a\r\nx-password: {password}\r\ncontent-length: 0");
+    for n in 1..=26 {
+        let answer = client.send(&login("wrong")).await;
+        assert_eq!(answer.status, if n <= 5 { 401 } else { 429 }, "{n}");
+        assert_eq!(answer.text.contains("blocks a client for 1 hour"), n >= 25, "{n}: {}", answer.text);
+    }
+    assert_eq!(client.send(&login("right")).await.status, 429);
+}
+
+#[tokio::test]
+async fn twenty_websockets_of_a_client_are_open_at_a_time() {
+    let run = start_with("Openings of WebSockets", &[("requests: 10,", "requests: 100,")]).await;
+    let opening = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket";
+    let mut client = Client::new(&run);
+    let mut open = Vec::new();
+    for n in 1..=20 {
+        assert_eq!(client.send(opening).await.status, 200, "{n}");
+        let mut stream = TcpStream::connect(run.address).await.unwrap();
+        stream.write_all(format!("{opening}\r\nx-hold: 1\r\n\r\n").as_bytes()).await.unwrap();
+        until_metric(&run, "sluice_requests_in_flight", n).await;
+        open.push(stream);
+    }
+    let denied = client.send(opening).await;
+    assert!(denied.status == 429 && denied.text.contains("Limit open "), "{}", denied.text);
+    assert_eq!(client.send("GET / HTTP/1.1\r\nhost: a").await.status, 200, "it opens nothing");
+}
+
+#[tokio::test]
+async fn bytes_of_uploads_add_up() {
+    let run = start_with("Bytes of uploads", &[("requests: 1000000000,", "requests: 1000,")]).await;
+    let mut client = Client::new(&run);
+    // Three of 400 are more than 1000.
+    assert_eq!(client.flood(&upload("/upload/a"), Exactly(2), 429).await, Exactly(2));
+    assert_eq!(client.flood(&upload("/other"), AtLeast(4), 429).await, AtLeast(4));
 }

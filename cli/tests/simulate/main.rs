@@ -68,6 +68,12 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
+/// Returns an example, whose clients the log names.
+fn example(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{name}.yaml")))
+        .unwrap()
+}
+
 #[test]
 fn a_replay_shows_who_would_have_been_denied_and_when() {
     let mut log = String::new();
@@ -148,7 +154,7 @@ fn two_hundred_and_fifty_a_minute_are_as_many_in_an_hour() {
     // At 300 a minute, and at exactly 250: one in 240 ms.
     let folder = folder(&[("more.log", &log(200)), ("exact.log", &log(240))]);
     let admitted = |algorithm: &str, log: &str| {
-        std::fs::write(folder.path().join("p.yaml"), policy(250).replace("fixedWindow: {}", algorithm))
+        std::fs::write(folder.path().join("p.yaml"), example("minute").replace("fixedWindow: {}", algorithm))
             .unwrap();
         json(folder.path(), &["--policy", "p.yaml", log])["files"][0]["admitted"].as_u64().unwrap()
     };
@@ -159,6 +165,29 @@ fn two_hundred_and_fifty_a_minute_are_as_many_in_an_hour() {
     for algorithm in ["fixedWindow: {}", "slidingWindowLog: {}", "tokenBucket: {}", "gcra: {}"] {
         assert_eq!(admitted(algorithm, "exact.log"), 15_000, "{algorithm}");
     }
+}
+
+#[test]
+fn five_hundred_an_hour_and_ten_a_minute_hold_together() {
+    // 12 a minute, one in five seconds, from 60 clients. The first sends for a minute, the second for two, and so on.
+    let mut log = String::new();
+    for n in 0..720 {
+        for client in n / 12 + 1..=60 {
+            log += &line(5 * n, &format!("192.0.2.{client}"), "/", 200);
+        }
+    }
+    let folder = folder(&[("p.yaml", &example("dual-rule")), ("access.log", &log)]);
+    let report = json(folder.path(), &["--policy", "p.yaml", "access.log", "--clients", "60"]);
+    let clients = report["files"][0]["limits"][0]["mostDenied"].as_array().unwrap();
+    let mut admitted = vec![0; 61];
+    for client in clients {
+        let number = |name: &str| client[name].as_u64().unwrap();
+        admitted[number("requests") as usize / 12] = number("requests") - number("denied");
+    }
+    // The clients are equal, so what one has more than the one before was admitted in its last minute.
+    let minutes: Vec<_> = admitted.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!((clients.len(), admitted[60], minutes.iter().max()), (60, 500, Some(&10)), "{minutes:?}");
+    assert_eq!(minutes[59], 0, "the hour is used up before it ends: {minutes:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What decides a request where several parts of one limit name it.
+//! The order in which the parts of one limit decide about a request that several of them name.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
