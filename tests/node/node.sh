@@ -5,6 +5,7 @@
 #   node.sh down                stop the nodes and remove every trace; does nothing if there is no node
 #   node.sh load IMAGE.tar...   import these images on every node
 #   node.sh enter NODE CMD...   run a command in a node (its processes, mounts and network)
+#   node.sh kill NODE           end a node without warning, with all its pods, for good; not node1
 #   node.sh env                 print a shell script to eval: KUBECONFIG, PATH with kubectl and helm, SLUICE_NODE_HOST
 #   node.sh status              nodes, pods and memory; fails when no cluster runs
 #
@@ -99,10 +100,11 @@ has_service_account() { kubectl -n "$1" get serviceaccount default; }
 
 # --- commands
 
-nodes() { # print the names of the cluster's nodes
+nodes() { # print the names of the cluster's nodes that have not been killed
   local dir
-  for dir in "$state"/node*/; do [ ! -d "$dir" ] || basename "$dir"; done
+  for dir in "$state"/node*/; do [ ! -e "$dir/init.pid" ] || basename "$dir"; done
 }
+require_node() { [ -e "$state/$1/init.pid" ] || die "there is no node '$1', only $(nodes | xargs)"; }
 
 load() { # load NODE IMAGE.tar...
   local tar
@@ -116,6 +118,16 @@ load_everywhere() { # load_everywhere IMAGE.tar...: on all nodes in parallel
   done
   for job in "${jobs[@]}"; do wait "$job"; done
 }
+
+kill_node() { # kill_node NODE: as if its machine lost power
+  local pid
+  [ "$1" != node1 ] || die "node1 has the control plane: use '$0 down'"
+  pid=$(node_pid "$1")
+  rm "$state/$1/init.pid" # the kernel may give its number to another process
+  kill -KILL "$pid"
+  wait_for 30 "$1 is dead" "$state/$1/init.log" process_has_ended "$pid"
+}
+process_has_ended() { [ ! -d "/proc/$1" ]; }
 
 refuse_second() {
   if running; then die "a cluster already runs from $state: use it ('$0 env') or stop it ('$0 down')"; fi
@@ -266,8 +278,15 @@ main() {
       [ $# -ge 3 ] || usage
       require_root enter
       require_running
-      [ -e "$state/$2/init.pid" ] || die "there is no node '$2', only $(nodes | xargs)"
+      require_node "$2"
       in_node "${@:2}"
+      ;;
+    kill)
+      [ $# -eq 2 ] || usage
+      require_root kill
+      require_running
+      require_node "$2"
+      kill_node "$2"
       ;;
     env) require_running; print_env ;;
     status) status ;;

@@ -33,19 +33,28 @@ type echo struct {
 // Query: delay=100ms waits before the response, status=503 sets the status, bytes=1000 sends that many bytes.
 // /count returns the number of requests so far. /readyz and /livez are for probes. None of the three is counted.
 // Environment: LISTEN (an address) or PORT, default 8080. DRAIN (default 3s) is how long the server goes on, not
-// ready, after SIGTERM, while its endpoint is withdrawn.
+// ready, after SIGTERM, while its endpoint is withdrawn; with "none" the process exits at once, in the middle of any
+// requests. After REQUESTS (default 0: never) counted requests the server finishes those in flight and ends.
 func serve() error {
 	pod, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	drain, err := time.ParseDuration(env("DRAIN", "3s"))
+	var drain time.Duration
+	exitAtOnce := env("DRAIN", "3s") == "none"
+	if !exitAtOnce {
+		if drain, err = time.ParseDuration(env("DRAIN", "3s")); err != nil {
+			return fmt.Errorf("DRAIN: %w", err)
+		}
+	}
+	last, err := strconv.ParseInt(env("REQUESTS", "0"), 10, 64)
 	if err != nil {
-		return fmt.Errorf("DRAIN: %w", err)
+		return fmt.Errorf("REQUESTS: %w", err)
 	}
 	var served atomic.Int64
 	var draining atomic.Bool
 
+	completed := make(chan struct{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,8 +64,11 @@ func serve() error {
 	})
 	mux.HandleFunc("/count", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, served.Load()) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		served.Add(1)
+		n := served.Add(1)
 		answer(w, r, pod)
+		if n == last {
+			close(completed)
+		}
 	})
 
 	protocols := new(http.Protocols)
@@ -67,9 +79,15 @@ func serve() error {
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() {
-		<-stop.Done()
-		draining.Store(true)
-		time.Sleep(drain)
+		select {
+		case <-completed:
+		case <-stop.Done():
+			if exitAtOnce {
+				os.Exit(0)
+			}
+			draining.Store(true)
+			time.Sleep(drain)
+		}
 		limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		stopped <- server.Shutdown(limit)
