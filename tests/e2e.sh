@@ -1,13 +1,34 @@
 #!/usr/bin/env bash
-# e2e.sh [--keep]: build the images, start a real node, install Sluice with Helm and run the end-to-end tests.
-# With --keep, only install Sluice and leave the node running.
+# e2e.sh [--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
+# With --keep, only install Sluice and leave the nodes running.
+#   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tag=e2e
-hack/images.sh "$tag"
-assets=$(tests/node/assets.sh node)
+readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous
 keep=${1:-}
+
+# The tests do not measure, so the images are compiled quickly rather than for speed.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
+# Builds the images of the previous commit, from binaries of the dev profile: what `make test` has compiled of other projects
+# is not compiled again.
+previous_images() {
+  local commit=${SLUICE_E2E_PREVIOUS:-HEAD~1} image
+  git rev-parse --quiet --verify "$commit^{commit}" >/dev/null ||
+    { echo "e2e.sh: this clone has no commit $commit to upgrade from: run git fetch --deepen=1" >&2; exit 1; }
+  rm -rf "$previous"
+  mkdir -p "$previous"
+  # With the present time as the time of the files, so that cargo does not take them for those of another commit.
+  git archive "$commit" | tar -x -m -C "$previous"
+  # All binaries, because the selection decides which features of other projects are compiled.
+  (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked --workspace --bins)
+  for image in sluice-operator sluice-sidecar; do
+    strip --strip-debug -o "$previous/$image" "target/debug/$image"
+    tests/node/image.py "ghcr.io/sluice-dev/$image:$previous_tag" "$previous/$image.tar" \
+      --bin "$previous/$image:/$image" --entrypoint "/$image" --user 65532:65532
+  done
+}
 
 down() {
   code=$?
@@ -19,24 +40,42 @@ down() {
   [ "$keep" = --keep ] && [ "$code" -eq 0 ] || tests/node/node.sh down
   exit "$code"
 }
-trap down EXIT
 
-tests/node/node.sh up 1
+# Runs the tests of these modules, or with further options of the test harness. Prints how long they took.
+e2e() {
+  local start=$SECONDS
+  cargo test -p sluice-tests --features e2e --test e2e -- "$@"
+  echo "e2e.sh: $* took $((SECONDS - start)) s"
+}
+
+[ "$keep" = --keep ] || previous_images
+hack/images.sh "$tag"
+assets=$(tests/node/assets.sh node)
+# The command that the tests call, and the tests.
+cargo build --workspace --bins
+cargo test -q -p sluice-tests --features e2e --test e2e --no-run
+export SLUICE_E2E_TAG=$tag
+
+trap down EXIT
+if [ "$keep" = --keep ]; then
+  tests/node/node.sh up 1
+else
+  tests/node/node.sh up 3
+fi
 eval "$(tests/node/node.sh env)"
 tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar
 
-# The command that the tests call.
-cargo build --workspace --bins
-export SLUICE_E2E_TAG=$tag
 if [ "$keep" = --keep ]; then
-  cargo test -q -p sluice-tests --features e2e --test e2e_install -- --nocapture
+  e2e installation:: --nocapture
   printf '\nThe node runs with Sluice installed. In your shell:\n  %s\nTry:\n  kubectl get pods -A\n  kubectl apply -f examples/\nTo stop it: make node-down\n' 'eval "$(tests/node/node.sh env)"'
 else
-  cargo test -p sluice-tests --features e2e --test e2e_install
-  cargo test -p sluice-tests --features e2e --test e2e_limits
-  cargo test -p sluice-tests --features e2e --test e2e_bypasses
-  cargo test -p sluice-tests --features e2e --test e2e_leader
-  cargo test -p sluice-tests --features e2e --test e2e_stores
-  cargo test -p sluice-tests --features e2e --test e2e_posture
-  cargo test -p sluice-tests --features e2e --test e2e_uninstall
+  tests/node/node.sh load "$previous/sluice-operator.tar" "$previous/sluice-sidecar.tar"
+  export SLUICE_E2E_PREVIOUS_CHART=$previous/charts/sluice SLUICE_E2E_PREVIOUS_TAG=$previous_tag
+  e2e installation::
+  # These leave the installation alone, and mostly wait.
+  e2e --test-threads=8 bypasses:: limits:: workloads::
+  # One after the other, in the order of their names.
+  e2e --test-threads=1 certificates:: leader:: posture:: stores::
+  e2e --test-threads=1 uninstall:: upgrade::
+  e2e nodes::
 fi

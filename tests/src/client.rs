@@ -74,6 +74,14 @@ impl Tally {
         self.by_status.get(&status).copied().unwrap_or(0)
     }
 
+    /// Counts a response.
+    pub fn count_response(&mut self, response: &Response) {
+        *self.by_status.entry(response.status).or_default() += 1;
+        if let (200, Some(pod)) = (response.status, response.header("x-pod")) {
+            *self.by_pod.entry(pod.to_owned()).or_default() += 1;
+        }
+    }
+
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: Self) {
         for (status, count) in other.by_status {
@@ -103,10 +111,7 @@ pub async fn get_many(address: &str, total: usize, concurrency: usize, headers: 
     let mut tally = Tally::default();
     while let Some(response) = tasks.join_next().await {
         let Ok(response) = response else { continue };
-        *tally.by_status.entry(response.status).or_default() += 1;
-        if let (200, Some(pod)) = (response.status, response.header("x-pod")) {
-            *tally.by_pod.entry(pod.to_owned()).or_default() += 1;
-        }
+        tally.count_response(&response);
     }
     tally
 }
@@ -135,24 +140,33 @@ impl KeepAlive {
 
     /// Sends a GET request and returns the status code, or 0 when even a new connection gets no response.
     pub async fn get(&mut self) -> u16 {
-        let reused = self.connection.is_some();
-        match self.exchange().await {
-            Ok(status) => status,
-            // The server may close a kept connection just as it is reused. Every client retries a GET then.
-            Err(_) if reused => {
-                self.connection = None;
-                self.exchange().await.unwrap_or(0)
-            }
-            Err(_) => 0,
-        }
+        self.get_with(&[]).await.status
     }
 
-    async fn exchange(&mut self) -> std::io::Result<u16> {
+    /// Sends a GET request with these headers. The status is 0 when even a new connection gets no response.
+    pub async fn get_with(&mut self, headers: &[(&str, &str)]) -> Response {
+        let reused = self.connection.is_some();
+        let mut result = self.exchange(headers).await;
+        if result.is_err() && reused {
+            // The server may close a kept connection just as it is reused. Every client retries a GET then.
+            self.connection = None;
+            result = self.exchange(headers).await;
+        }
+        let no_response =
+            |error: std::io::Error| Response { status: 0, head: error.to_string(), body: String::new() };
+        result.unwrap_or_else(no_response)
+    }
+
+    async fn exchange(&mut self, headers: &[(&str, &str)]) -> std::io::Result<Response> {
         let mut tcp = match self.connection.take() {
             Some(tcp) => tcp,
             None => TcpStream::connect(&self.address).await?,
         };
-        let request = format!("GET {} HTTP/1.1\r\nhost: {}\r\n\r\n", self.path, self.address);
+        let mut request = format!("GET {} HTTP/1.1\r\nhost: {}\r\n", self.path, self.address);
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
         tcp.write_all(request.as_bytes()).await?;
         let (mut text, mut buffer) = (String::new(), [0; 4096]);
         loop {
@@ -168,11 +182,10 @@ impl KeepAlive {
             if length.is_some_and(|length| body.len() < length) {
                 continue;
             }
-            let status = status_code(head);
             if length.is_some() && !head.contains("connection: close") {
                 self.connection = Some(tcp);
             }
-            return Ok(status);
+            return Ok(Response { status: status_code(head), head: head.to_owned(), body: body.to_owned() });
         }
     }
 }

@@ -21,12 +21,26 @@ pub fn install() {
 /// When Helm fails.
 pub fn upgrade(more_arguments: &[&str]) {
     let tag = std::env::var("SLUICE_E2E_TAG").expect("SLUICE_E2E_TAG: run `make e2e`");
+    upgrade_to("charts/sluice", &tag, more_arguments);
+}
+
+/// Installs the previous version: its chart, with images that have its tag.
+///
+/// # Panics
+/// When Helm fails.
+pub fn install_previous() {
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name}: run `make e2e`"));
+    let (chart, tag) = (variable("SLUICE_E2E_PREVIOUS_CHART"), variable("SLUICE_E2E_PREVIOUS_TAG"));
+    upgrade_to(&chart, &tag, &["--wait", "--timeout", "5m"]);
+}
+
+fn upgrade_to(chart: &str, tag: &str, more_arguments: &[&str]) {
     let tag = ["operator.image.tag", "sidecar.image.tag"].map(|name| format!("{name}={tag}"));
     let arguments = [
         "upgrade",
         "--install",
         "sluice",
-        "charts/sluice",
+        chart,
         "--namespace",
         SYSTEM,
         "--create-namespace",
@@ -41,6 +55,9 @@ pub fn upgrade(more_arguments: &[&str]) {
         // On a busy machine the default of 50 ms would leave checks to `onStoreFailure`.
         "--set",
         "redis.latencyBudget=2s",
+        // The counters are on the node that no test drains or kills.
+        "--set",
+        "redis.nodeSelector.kubernetes\\.io/hostname=node1",
     ];
     let (ok, text) = run("helm", &[&arguments, more_arguments].concat(), "");
     assert!(ok, "{text}");

@@ -4,11 +4,14 @@
 //! - [`command`]: runs kubectl, Helm and other programs.
 //! - [`install`](mod@install): installs Sluice with Helm.
 //! - [`shop`]: a namespace with applications and policies.
+//! - [`load`]: clients that send requests while something happens to an application.
 
 pub mod command;
 pub mod install;
+pub mod load;
 pub mod shop;
 
 pub use command::{apply, kubectl, run, try_apply};
-pub use install::{SYSTEM, install, upgrade};
+pub use install::{SYSTEM, install, install_previous, upgrade};
+pub use load::Load;
 pub use shop::Shop;

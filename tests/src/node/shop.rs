@@ -1,6 +1,13 @@
 //! A namespace for one test, with applications that have sidecars, and policies.
 
-use crate::node::command::{apply, kubectl, run};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject};
+use serde_json::{Value, json};
+use sluice_crds::RateLimitPolicy;
+
+use crate::node::command::{apply, kubectl};
 use crate::wait::until;
 
 /// A namespace with sidecar injection enabled.
@@ -23,34 +30,59 @@ impl Shop {
     /// Deploys an application with `replicas` pods behind a Service of the same name, and waits for the
     /// rollout.
     pub fn deploy(&self, name: &str, replicas: u32) {
-        apply(&format!(
-            "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: {name}, namespace: {ns}}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: {name}}}}}
-  template:
-    metadata: {{labels: {{app: {name}}}}}
-    spec:
-      terminationGracePeriodSeconds: 15
-      containers:
-      - name: app
-        image: sluice.local/toolbox:test
-        args: [serve]
-        ports: [{{name: http, containerPort: 8080}}]
-        readinessProbe: {{httpGet: {{path: /readyz, port: http}}, periodSeconds: 1}}
-        securityContext: {{runAsNonRoot: true, allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}, seccompProfile: {{type: RuntimeDefault}}}}
----
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: {ns}}}
-spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: http}}]}}
-",
-            ns = self.namespace
-        ));
+        self.deploy_with(name, replicas, |_| ());
+    }
+
+    /// Does the same, with a change of the `spec` of the pods. Their application is its first container.
+    pub fn deploy_with(&self, name: &str, replicas: u32, change: impl FnOnce(&mut Value)) {
+        let mut pods = json!({
+            "terminationGracePeriodSeconds": 15,
+            "containers": [{
+                "name": "app",
+                "image": "sluice.local/toolbox:test",
+                "args": ["serve"],
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1},
+                "securityContext": {
+                    "runAsNonRoot": true,
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]},
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }],
+        });
+        change(&mut pods);
+        let (metadata, labels) = (json!({"name": name, "namespace": self.namespace}), json!({"app": name}));
+        let deployment = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pods},
+            },
+        });
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+        });
+        apply(&json!({"apiVersion": "v1", "kind": "List", "items": [deployment, service]}).to_string());
         self.wait_for_rollout(name);
+    }
+
+    /// Replaces all pods of an application, and waits until the old ones are gone.
+    pub async fn restart(&self, name: &str) {
+        let before = self.pods(name);
+        kubectl(&format!("-n {} rollout restart deployment/{name}", self.namespace));
+        self.wait_for_rollout(name);
+        until("the old pods are gone", async || {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            self.pods(name).is_disjoint(&before).then_some(())
+        })
+        .await;
     }
 
     /// Waits until the rollout of a Deployment has finished.
@@ -67,6 +99,14 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
         ))
     }
 
+    /// Returns the names of an application's pods.
+    #[must_use]
+    pub fn pods(&self, app: &str) -> BTreeSet<String> {
+        let query =
+            format!("-n {} get pods -l app={app} -o jsonpath={{.items[*].metadata.name}}", self.namespace);
+        kubectl(&query).split_whitespace().map(str::to_owned).collect()
+    }
+
     /// Returns the addresses of an application's pods.
     #[must_use]
     pub fn pod_addresses(&self, app: &str) -> Vec<String> {
@@ -78,15 +118,21 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
     /// Applies a policy for the pods of an app that admits `requests` requests per hour for each value of the header
     /// `x-client`.
     pub fn limit(&self, name: &str, app: &str, requests: u32) {
-        self.limit_pods(name, &format!("selector: {{matchLabels: {{app: {app}}}}}"), requests);
+        self.limit_pods(name, &of_app(app), requests, "1h");
     }
 
-    /// Applies the same policy for the pods of a Deployment.
-    pub fn limit_deployment(&self, name: &str, deployment: &str, requests: u32) {
-        self.limit_pods(name, &format!("targetRefs: [{{kind: Deployment, name: {deployment}}}]"), requests);
+    /// Applies the same policy for the pods of a workload.
+    pub fn limit_workload(&self, name: &str, kind: &str, workload: &str, requests: u32) {
+        let target = format!("targetRefs: [{{kind: {kind}, name: {workload}}}]");
+        self.limit_pods(name, &target, requests, "1h");
     }
 
-    fn limit_pods(&self, name: &str, pods: &str, requests: u32) {
+    /// Applies the same policy for the pods of an app, but with a period that does not end while a test runs.
+    pub fn limit_in_all(&self, name: &str, app: &str, requests: usize) {
+        self.limit_pods(name, &of_app(app), u32::try_from(requests).expect("a limit"), "8784h");
+    }
+
+    fn limit_pods(&self, name: &str, pods: &str, requests: u32, period: &str) {
         apply(&format!(
             "
 apiVersion: sluice.dev/v1alpha1
@@ -97,36 +143,36 @@ spec:
   limits:
   - name: per-client
     key: {{parts: [{{header: {{name: x-client}}}}]}}
-    rates: [{{requests: {requests}, per: 1h}}]
+    rates: [{{requests: {requests}, per: {period}}}]
 ",
             ns = self.namespace
         ));
     }
 
-    /// Returns the status and reason of a policy's condition, such as `True Ready`, and its message. Returns
-    /// nothing while the condition describes an older generation of the policy.
-    #[must_use]
-    pub fn condition(&self, policy: &str, kind: &str) -> Option<(String, String)> {
-        let (ok, text) = run(
-            "kubectl",
-            &["-n", &self.namespace, "get", "ratelimitpolicies.sluice.dev", policy, "-o", "json"],
-            "",
-        );
-        let object: serde_json::Value = serde_json::from_str(&text).ok().filter(|_| ok)?;
-        let conditions = object["status"]["conditions"].as_array()?;
-        let condition = conditions.iter().find(|condition| condition["type"] == kind)?;
-        let current = condition["observedGeneration"] == object["metadata"]["generation"];
-        let text = |name: &str| condition[name].as_str().unwrap_or_default().to_owned();
-        current.then(|| (format!("{} {}", text("status"), text("reason")), text("message")))
-    }
-
-    /// Waits until a condition has the expected status and reason. Returns its message.
+    /// Waits until a condition of a policy has the expected status and reason, such as `True Ready`, and describes the
+    /// current generation of the policy. Returns its message.
+    ///
+    /// # Panics
+    /// When there is no cluster.
     pub async fn wait_for(&self, policy: &str, kind: &str, expected: &str) -> String {
+        // Many tests wait at the same time, and a process for each look would keep the others from their work.
+        let client = kube::Client::try_default().await.expect("KUBECONFIG names a cluster");
+        let policies = ApiResource::erase::<RateLimitPolicy>(&());
+        let policies: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &policies);
         until(&format!("{policy}: {kind} is {expected}"), async || {
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-            self.condition(policy, kind).filter(|(status, _)| status == expected)
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let object = policies.get_opt(policy).await.ok()??;
+            let conditions = object.data["status"]["conditions"].as_array()?;
+            let condition = conditions.iter().find(|condition| condition["type"] == kind)?;
+            let text = |name: &str| condition[name].as_str().unwrap_or_default().to_owned();
+            let is_current = condition["observedGeneration"].as_i64() == object.metadata.generation;
+            let is_expected = format!("{} {}", text("status"), text("reason")) == expected;
+            (is_current && is_expected).then(|| text("message"))
         })
         .await
-        .1
     }
+}
+
+fn of_app(app: &str) -> String {
+    format!("selector: {{matchLabels: {{app: {app}}}}}")
 }

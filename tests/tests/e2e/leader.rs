@@ -1,4 +1,4 @@
-//! A change of the operator's leader. It has a test binary of its own, because after it other tests would
+//! A change of the operator's leader. It runs alone, because after it other tests would
 //! have to wait until all pods have reported to the new leader.
 
 use sluice_tests::client::get;

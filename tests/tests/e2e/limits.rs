@@ -1,10 +1,6 @@
 //! Sluice on a real node: policies applied with kubectl, requests through a Service, counters in Redis.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base64::Engine as _;
 use redis::io::AsyncDNSResolver;
@@ -13,7 +9,7 @@ use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
 use sluice_config::{KeySecret, RequestAttributes};
 use sluice_limiter::Record;
 use sluice_store::{KeyHash, RedisOptions};
-use sluice_tests::client::{KeepAlive, get, get_many};
+use sluice_tests::client::{get, get_many};
 use sluice_tests::node::{SYSTEM, Shop, apply, install, kubectl, run, try_apply};
 use sluice_tests::process::binary;
 use sluice_tests::wait::until;
@@ -116,7 +112,7 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     install();
     let shop = Shop::open("shop");
     shop.deploy("checkout", 3);
-    shop.limit_deployment("checkout", "checkout", N as u32);
+    shop.limit_workload("checkout", "Deployment", "checkout", N as u32);
     shop.wait_for("checkout", "Ready", "True Ready").await;
     let address = shop.address("checkout");
     avoid_the_full_hour().await;
@@ -149,7 +145,7 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     let before = kubectl(
         "-n shop get pods -l app=checkout -o jsonpath={.items[*].metadata.uid}{.items[*].status.initContainerStatuses[*].restartCount}",
     );
-    shop.limit_deployment("checkout", "checkout", N as u32 + 50);
+    shop.limit_workload("checkout", "Deployment", "checkout", N as u32 + 50);
     shop.wait_for("checkout", "Ready", "True Ready").await;
     let tally = get_many(&address, 150, 30, &[("x-client", "alice")]).await;
     assert_eq!((tally.count(200), tally.count(429)), (50, 100), "{tally:?}");
@@ -324,42 +320,6 @@ async fn e2e_the_api_server_rejects_an_invalid_policy_with_the_path_of_the_field
     }
     let (ok, text) = policy("[{name: a, rates: [{requests: 9, per: 1m}, {requests: 9, per: 1h}]}]");
     assert!(ok && text.contains("Warning: spec.limits[0].rates[0]: has no effect"), "{text}");
-}
-
-/// Some clients open a connection for each request, others keep theirs. Neither may meet a closed port:
-/// endpoints spread before ports close, and the sidecar closes connections before the application ends.
-#[tokio::test(flavor = "multi_thread")]
-async fn e2e_a_rollout_under_load_loses_no_request() {
-    install();
-    let shop = Shop::open("rollout");
-    shop.deploy("web", 2);
-    let address = shop.address("web");
-    let done = Arc::new(AtomicBool::new(false));
-    let mut clients = tokio::task::JoinSet::new();
-    for client in 0..6 {
-        let (address, done) = (address.clone(), done.clone());
-        clients.spawn(async move {
-            let (mut kept, mut statuses) = (KeepAlive::new(&address), BTreeMap::<u16, usize>::new());
-            while !done.load(Ordering::Relaxed) {
-                let status = if client < 2 { get(&address, "/", &[]).await.status } else { kept.get().await };
-                *statuses.entry(status).or_default() += 1;
-                tokio::time::sleep(Duration::from_millis(25)).await;
-            }
-            statuses
-        });
-    }
-    kubectl("-n rollout rollout restart deployment/web");
-    shop.wait_for_rollout("web");
-    until("the old pods are gone", async || {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        (shop.pod_addresses("web").len() == 2).then_some(())
-    })
-    .await;
-    done.store(true, Ordering::Relaxed);
-    while let Some(statuses) = clients.join_next().await {
-        let statuses = statuses.unwrap();
-        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{statuses:?}");
-    }
 }
 
 /// The namespace lets the operator read what its policy refers to, with the command of the status.

@@ -1,5 +1,5 @@
-//! The default and the strict posture, with the operator dead, hanging, and absent at install. It has a test binary
-//! of its own, because it stops the operator and installs it again.
+//! The default and the strict posture, with the operator dead, hanging, and absent at install. It runs alone, because
+//! it stops the operator and installs it again.
 
 use std::process::Command;
 

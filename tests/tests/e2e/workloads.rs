@@ -1,0 +1,170 @@
+//! Workloads with sidecars on a real node: Jobs end, probes succeed, and rollouts lose no request.
+
+use serde_json::{Value, json};
+use sluice_tests::client::{get, get_many};
+use sluice_tests::node::{Load, Shop, apply, install, kubectl, run};
+use sluice_tests::wait::until;
+
+/// Returns the pods of a Job with one container, which has the port `http`.
+fn batch_pods(container: &Value) -> Value {
+    let mut app = json!({
+        "name": "app",
+        "image": "sluice.local/toolbox:test",
+        "ports": [{"name": "http", "containerPort": 8080}],
+    });
+    app.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+    json!({"spec": {"restartPolicy": "Never", "containers": [app]}})
+}
+
+/// Expects that the only pod of a Job had a sidecar, and that all its containers ended with exit code 0.
+fn assert_pod_succeeded(namespace: &str, job: &str) {
+    let pods = kubectl(&format!("-n {namespace} get pods -l batch.kubernetes.io/job-name={job} -o json"));
+    let pods: Value = serde_json::from_str(&pods).unwrap();
+    assert_eq!(pods["items"].as_array().unwrap().len(), 1, "{pods}");
+    let status = &pods["items"][0]["status"];
+    assert_eq!(status["phase"], "Succeeded", "{status}");
+    let ended = |kind: &str| {
+        let container = &status[kind][0];
+        assert_eq!(
+            (&container["state"]["terminated"]["exitCode"], &container["restartCount"]),
+            (&json!(0), &json!(0)),
+            "{status}"
+        );
+        container["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!([ended("initContainerStatuses"), ended("containerStatuses")], ["sluice-sidecar", "app"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_a_job_with_a_sidecar_is_limited_and_completes() {
+    install();
+    let shop = Shop::open("job");
+    // The application ends after six requests. Denied requests do not reach it.
+    let pods = batch_pods(&json!({"args": ["serve"], "env": [{"name": "REQUESTS", "value": "6"}]}));
+    let job = json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "export", "namespace": "job"},
+        "spec": {"backoffLimit": 0, "template": pods},
+    });
+    apply(&job.to_string());
+    shop.limit_workload("p", "Job", "export", 5);
+    kubectl("-n job wait --for=condition=Ready pod -l batch.kubernetes.io/job-name=export --timeout=180s");
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let pod = kubectl("-n job get pods -o jsonpath={.items[0].status.podIP}:8790");
+    let tally = get_many(&pod, 8, 4, &[("x-client", "alice")]).await;
+    assert_eq!((tally.count(200), tally.count(429)), (5, 3), "{tally:?}");
+    assert_eq!(get(&pod, "/", &[("x-client", "bob")]).await.status, 200);
+
+    kubectl("-n job wait --for=condition=Complete job/export --timeout=180s");
+    assert_eq!(kubectl("-n job get job export -o jsonpath={.status.succeeded}"), "1");
+    assert_pod_succeeded("job", "export");
+    shop.wait_for("p", "Programmed", "True ScaledToZero").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_a_cron_job_with_sidecars_completes() {
+    install();
+    let shop = Shop::open("cron-job");
+    let cron_job = json!({
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "report", "namespace": "cron-job"},
+        "spec": {
+            "schedule": "* * * * *",
+            "jobTemplate": {"spec": {"backoffLimit": 0, "template": batch_pods(&json!({"args": ["sleep", "2s"]}))}},
+        },
+    });
+    apply(&cron_job.to_string());
+    shop.limit_workload("p", "CronJob", "report", 5);
+    until("a Job of the CronJob has completed", async || {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let last = kubectl("-n cron-job get cronjob report -o jsonpath={.status.lastSuccessfulTime}");
+        (!last.is_empty()).then_some(())
+    })
+    .await;
+    let (_, text) = run("kubectl", &["-n", "cron-job", "get", "jobs", "-o", "json"], "");
+    let jobs: Value = serde_json::from_str(&text).unwrap();
+    let jobs = jobs["items"].as_array().unwrap();
+    let job = jobs.iter().find(|job| job["status"]["succeeded"] == 1).expect("a Job that has completed");
+    assert_pod_succeeded("cron-job", job["metadata"]["name"].as_str().unwrap());
+    kubectl("-n cron-job patch cronjob report -p {\"spec\":{\"suspend\":true}}");
+    shop.wait_for("p", "Programmed", "True ScaledToZero").await;
+}
+
+/// Each probe refers to the captured port by its name, and fails at the first response that is not a success.
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_probes_succeed_while_a_policy_denies_every_request() {
+    install();
+    let shop = Shop::open("probes");
+    apply(
+        "
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: nothing, namespace: probes}
+spec:
+  selector: {matchLabels: {app: web}}
+  limits: [{name: all, rates: [{requests: 0, per: 1h}]}]
+",
+    );
+    shop.deploy_with("web", 2, |pods| {
+        let probe = |path: &str| {
+            json!({
+                "httpGet": {"path": path, "port": "http"},
+                "periodSeconds": 1,
+                "timeoutSeconds": 30,
+                "failureThreshold": 1,
+            })
+        };
+        let container = &mut pods["containers"][0];
+        container["livenessProbe"] = probe("/liveness");
+        container["readinessProbe"] = probe("/readiness");
+        container["startupProbe"] = probe("/startup");
+        // The application may need longer to start than to respond.
+        container["startupProbe"]["failureThreshold"] = json!(60);
+    });
+    shop.wait_for("nothing", "Ready", "True Ready").await;
+    let address = shop.address("web");
+    let denied = get_many(&address, 20, 4, &[]).await;
+    assert_eq!(denied.count(429), 20, "{denied:?}");
+    // No request of a client reaches the application, so it has only counted probes.
+    for pod in shop.pod_addresses("web") {
+        until(&format!("{pod} has been probed"), async || {
+            let probes = get(&format!("{pod}:8080"), "/count", &[]).await.body;
+            (probes.trim().parse::<u32>().ok()? >= 12).then_some(())
+        })
+        .await;
+    }
+    let denied = get_many(&address, 20, 4, &[]).await;
+    assert_eq!(denied.count(429), 20, "{denied:?}");
+    let state = "{.items[*].status.containerStatuses[*]['ready','restartCount']}";
+    assert_eq!(kubectl(&format!("-n probes get pods -o jsonpath={state}")), "true true 0 0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_a_rollout_under_load_loses_no_request() {
+    install();
+    let shop = Shop::open("rollout");
+    shop.deploy("web", 2);
+    let load = Load::start(&shop.address("web"));
+    shop.restart("web").await;
+    let tally = load.stop().await;
+    assert_eq!(tally.by_status.keys().collect::<Vec<_>>(), [&200], "{tally:?}");
+}
+
+/// The application does not finish the requests that it has when it is told to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_a_rollout_of_an_application_that_exits_at_once_loses_no_request_and_admits_n() {
+    const N: usize = 5000;
+    install();
+    let shop = Shop::open("exits");
+    shop.deploy_with("web", 2, |pods| {
+        pods["containers"][0]["env"] = json!([{"name": "DRAIN", "value": "none"}]);
+    });
+    shop.limit_in_all("p", "web", N);
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let load = Load::start(&shop.address("web"));
+    shop.restart("web").await;
+    shop.wait_for("p", "Ready", "True Ready").await;
+    load.expect_exactly(N).await;
+}
