@@ -291,3 +291,32 @@ async fn requests_wait_for_a_slot() {
     assert_eq!((first.response().await.status, second.response().await.status), (200, 200));
     assert_eq!(paths(&application), ["second"]);
 }
+
+/// A request that waits for its rate takes nothing of the other limit, and at its turn both have room or neither counts it.
+#[tokio::test]
+async fn who_waits_for_a_rate_holds_no_slot_and_both_decide_together_at_its_turn() {
+    // One slot for all clients together.
+    let slots = r#"{"name":"s","mode":"Enforce","onMissing":"Shared","kind":{"slots":{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}}"#;
+    let limits = [limited("l", 1, PERIOD, "", &queue(60_000, 100, "Fifo")), slots.to_owned()];
+    let (application, sidecar, clock) = start(&limits).await;
+    let address = sidecar.addresses()[0];
+    let mut clients = wait_in_line(&sidecar, 2).await;
+    assert_eq!(get(address, "x-api-key: other\r\n").await.status, 200, "the slot is free");
+    let mut holder = Client::connect(address).await;
+    holder.send("POST / HTTP/1.1\r\nhost: a\r\nx-api-key: holder\r\ncontent-length: 1\r\n\r\n").await;
+    until("the slot is held", || application.count() == 3).await;
+    clock.advance(PERIOD);
+    for client in &mut clients {
+        let denied = client.response().await;
+        assert_eq!((denied.status, &denied.json()["violated-policies"]), (429, &serde_json::json!(["s"])));
+    }
+    holder.send("x").await;
+    assert_eq!(holder.response().await.status, 200);
+    // The rate has counted nobody in this period, so who comes now does not wait, as soon as the slot is free.
+    let mut answer = get(address, "").await;
+    while answer.status != 200 {
+        assert_eq!(answer.json()["violated-policies"], serde_json::json!(["s"]));
+        answer = get(address, "").await;
+    }
+    assert_eq!((waiting(&sidecar), application.count()), (0, 4));
+}

@@ -1,6 +1,7 @@
 //! Counting in a real Redis: quota leases, remembered denials, and local quota while Redis is down.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
 
+mod on_limit;
 #[path = "../../../store/tests/support/mod.rs"]
 mod server;
 mod settle;

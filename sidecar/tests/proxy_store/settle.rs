@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -35,28 +35,55 @@ fn policy(most: u64) -> Arc<PreparedPolicy> {
     ))
 }
 
-/// Starts an application that checks logins, and returns its address and the number of failures that it has seen.
-async fn logins() -> (std::net::SocketAddr, Arc<AtomicU64>) {
+/// The largest cost of a response, which each request reserves.
+const RESERVE: u64 = 10;
+
+/// Returns a policy that admits this number of units a year of all clients together. Responses say what they cost.
+fn policy_with_cost(most: u64) -> Arc<PreparedPolicy> {
+    prepare(&format!(
+        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
+            "base":[{{"requests":{most},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}],
+            "cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":{RESERVE}}}}}}}}}}}]}}"#
+    ))
+}
+
+/// The application of a storm.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Number of requests whose logins have failed.
+    failures: AtomicU64,
+    /// Number of units that all requests have cost.
+    cost: AtomicU64,
+}
+
+/// Starts an application that checks logins, and returns its address and what it has seen. It reads the body first.
+async fn logins() -> (std::net::SocketAddr, Arc<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let failures = Arc::new(AtomicU64::new(0));
-    let counted = failures.clone();
+    let seen = Arc::new(Seen::default());
+    let counted = seen.clone();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let failures = counted.clone();
+            let seen = counted.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                let failures = failures.clone();
+                let seen = seen.clone();
                 async move {
                     let fails = request.headers().contains_key("fail");
-                    failures.fetch_add(u64::from(fails), Relaxed);
+                    request.into_body().collect().await?;
+                    seen.failures.fetch_add(u64::from(fails), Relaxed);
+                    // 0, 1, ... and the whole reserve.
+                    let cost = rand::rng().random_range(0..=RESERVE);
+                    seen.cost.fetch_add(cost, Relaxed);
                     // Other requests run meanwhile.
                     tokio::task::yield_now().await;
                     let mut response = Response::new(Full::new(Bytes::from(vec![b'a'; 20_000])));
+                    response.headers_mut().insert("x-cost", cost.into());
                     if fails {
                         *response.status_mut() = StatusCode::UNAUTHORIZED;
                     }
-                    Ok::<_, std::convert::Infallible>(response)
+                    Ok::<_, hyper::Error>(response)
                 }
             });
             tokio::spawn(async move {
@@ -65,7 +92,7 @@ async fn logins() -> (std::net::SocketAddr, Arc<AtomicU64>) {
             });
         }
     });
-    (address, failures)
+    (address, seen)
 }
 
 /// The part of requests that end early, and of those that fail.
@@ -87,10 +114,19 @@ async fn send(address: std::net::SocketAddr, traffic: Traffic, seed: u64, stop: 
             client.response().await;
             continue;
         }
-        // Before the end of the request, before the response, and in its head and body.
-        match random.random_range(0..3) {
+        // Before the end of the request, in its body, before the response, and in its head and body.
+        match random.random_range(0..4) {
             0 => client.send(&request[..random.random_range(1..request.len())]).await,
-            1 => client.send(&request).await,
+            1 => {
+                let part = "a".repeat(random.random_range(0..1_000));
+                let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{head}content-length: 1000\r\n\r\n");
+                client.send(head + &part).await;
+                if random.random() {
+                    // It has arrived, and the application waits for the rest.
+                    tokio::task::yield_now().await;
+                }
+            }
+            2 => client.send(&request).await,
             _ => {
                 client.send(&request).await;
                 for _ in 0..random.random_range(1..8) {
@@ -105,7 +141,7 @@ async fn send(address: std::net::SocketAddr, traffic: Traffic, seed: u64, stop: 
 struct Storm {
     pods: Vec<Sidecar>,
     redis: Redis,
-    failures: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     most: u64,
     stop: Arc<AtomicBool>,
     clients: Vec<tokio::task::JoinHandle<()>>,
@@ -114,12 +150,16 @@ struct Storm {
 
 impl Storm {
     async fn start(most: u64, traffic: Traffic) -> Self {
+        Self::start_with(policy(most), most, traffic).await
+    }
+
+    async fn start_with(policy: Arc<PreparedPolicy>, most: u64, traffic: Traffic) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let redis =
             Redis::start_restartable(&["--dir", path, "--appendonly", "yes", "--appendfsync", "always"]);
-        let (application, failures) = logins().await;
-        let policies = [policy(most)];
+        let (application, seen) = logins().await;
+        let policies = [policy];
         let mut pods = Vec::new();
         for index in 0..PODS {
             let (pod, _) = sidecar(application);
@@ -135,11 +175,11 @@ impl Storm {
             tokio::spawn(send(address, traffic, n as u64, stop.clone()))
         };
         let clients = (0..CLIENTS).map(client).collect();
-        Self { pods, redis, failures, most, stop, clients, _directory: directory }
+        Self { pods, redis, seen, most, stop, clients, _directory: directory }
     }
 
     fn failures(&self) -> u64 {
-        self.failures.load(Relaxed)
+        self.seen.failures.load(Relaxed)
     }
 
     fn settlements(&self, outcome: &str) -> u64 {
@@ -236,6 +276,23 @@ async fn failures_never_exceed_the_limit_while_redis_dies() {
     // Each client has at most one request on its way when Redis dies, and one settlement.
     let on_their_way = DEATHS * CLIENTS as u64 * 2;
     assert!(counted + left + on_their_way >= MOST, "{counted} counted, {left} left");
+}
+
+/// Redis dies meanwhile, and clients leave at every stage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costs_within_the_reserve_never_exceed_the_limit() {
+    const MOST: u64 = 10_000;
+    let traffic = Traffic { aborted: 20, failing: 0 };
+    let mut storm = Storm::start_with(policy_with_cost(MOST), MOST, traffic).await;
+    storm.admit(300).await;
+    storm.restart_redis().await;
+    // Too little is left for one more reserve.
+    eventually("the limit is used up", || async { storm.sum("decisions", "denied") > 100 }).await;
+    let cost = storm.seen.cost.load(Relaxed);
+    println!("{} admitted requests have cost {cost} of {MOST}", storm.admitted());
+    assert!((MOST / 2..=MOST).contains(&cost), "{cost}");
+    storm.end().await;
+    assert!(storm.seen.cost.load(Relaxed) <= MOST);
 }
 
 /// Starts an application whose responses have this cost.
