@@ -5,6 +5,8 @@ mod process;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use process::signer::Signer;
 use process::{Run, SLUICE, get_with};
@@ -89,6 +91,67 @@ async fn keys_rotate_without_a_lost_request() {
     assert_eq!(admitted(&run, &new.token("erin", None)).await, 5);
 }
 
+/// Clients send all the time, first with the old key, and with the new one when it is in the set. A request whose token does not
+/// count is denied.
+#[tokio::test]
+async fn no_request_is_refused_while_keys_rotate() {
+    const CLIENTS: usize = 4;
+    let deny = |text: &str| {
+        let part = "      - jwtClaim: {jwt: main, claim: sub}\n";
+        assert!(text.contains(part));
+        text.replace(part, &format!("{part}      onMissing: Deny\n"))
+            .replace("requests: 5,", "requests: 1000000,")
+            .replace("requests: 8,", "requests: 1000000,")
+    };
+    let signers = ["a", "b", "c"].map(Signer::new);
+    let file = file(&deny(&example(&[&signers[0]])));
+    let mut run = Run::start(file.path(), &["--store", "memory"]).await;
+    run.logged("policies applied").await;
+    let (token, tokens) = tokio::sync::watch::channel(signers[0].token("alice", Some("acme")));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (address, tokens) = (run.address, tokens.clone());
+            let sent = Arc::new(AtomicUsize::new(0));
+            let counted = sent.clone();
+            let client = tokio::spawn(async move {
+                while !tokens.borrow().is_empty() {
+                    let token = tokens.borrow().clone();
+                    let response = get_with(address, "/", &token).await;
+                    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+                    counted.fetch_add(1, Relaxed);
+                }
+            });
+            (client, sent)
+        })
+        .collect();
+    // Waits until each client has sent five requests, the last of them with the token of now.
+    let send_more = async || {
+        for (client, sent) in &clients {
+            let before = sent.load(Relaxed);
+            while sent.load(Relaxed) < before + 5 {
+                assert!(!client.is_finished(), "a request was refused");
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    for pair in signers.windows(2) {
+        send_more().await;
+        std::fs::write(file.path(), deny(&example(&[&pair[0], &pair[1]]))).unwrap();
+        run.logged("policies applied").await;
+        send_more().await;
+        token.send(pair[1].token("alice", Some("acme"))).unwrap();
+        send_more().await;
+        std::fs::write(file.path(), deny(&example(&[&pair[1]]))).unwrap();
+        run.logged("policies applied").await;
+    }
+    send_more().await;
+    token.send(String::new()).unwrap();
+    for (client, _) in clients {
+        client.await.unwrap();
+    }
+    assert!(get_with(run.address, "/", &signers[0].token("alice", None)).await.starts_with("HTTP/1.1 429 "));
+}
+
 #[test]
 fn tokens_are_checked_with_their_policy() {
     let check = |text: &str| {
@@ -120,6 +183,12 @@ fn tokens_are_checked_with_their_policy() {
             "    trusted: true\n",
             false,
             "spec.jwt[0].trusted: cannot be combined with issuer or audiences",
+        ),
+        (
+            "    issuer: https://id.example\n    audiences: [shop]\n    jwksFrom:\n      configMapRef: {name: id-example, key: jwks.json}\n",
+            "    trusted: true\n",
+            true,
+            "warning: spec.jwt[0].trusted: reads tokens without verifying them",
         ),
         ("\"kty\":\"EC\"", "\"kty\":\"oct\"", false, "data.jwks.json: has 0 public keys"),
     ] {

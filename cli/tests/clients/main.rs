@@ -29,9 +29,13 @@ spec:
 
 /// Starts `sluice run` with this policy, and returns the address of its debug port.
 async fn start() -> (Run, SocketAddr) {
+    let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
+    start_before(answer).await
+}
+
+async fn start_before(answer: fn(&str) -> String) -> (Run, SocketAddr) {
     let file = NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(file.path(), POLICY).unwrap();
-    let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
     let arguments = ["--store", "memory", "--debug", "127.0.0.1:0"];
     let run = Run::start_before(answer, file.path(), &arguments, &[]).await;
     let debug = run.debug.unwrap();
@@ -161,4 +165,32 @@ async fn a_denial_is_logged_with_what_operators_may_read() {
     let line = run.logged("limit=\"admin\"").await;
     assert!(line.contains(" client=\"all clients\" ") && line.contains(" path=\"/admin\" "), "{line}");
     assert!(!line.contains("trace="), "{line}");
+}
+
+#[tokio::test]
+async fn requests_that_the_application_does_not_answer_are_logged_with_their_trace() {
+    let trace = |n: u8| format!("4bf92f3577b34da6a3ce929d0e0e47{n:02x}");
+    let header = |n| format!("traceparent: 00-{}-00f067aa0ba902b7-01\r\n", trace(n));
+    let (mut run, _) = start_before(|_| "no HTTP\r\n\r\n".to_owned()).await;
+    let answer = get_with(run.address, "/secret?token=1", &header(1)).await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    let line = run.logged("the application sent no response").await;
+    for part in [" INFO ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(1))] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("secret"), "{line}");
+
+    let (mut run, _) = start().await;
+    run.end_application().await;
+    for headers in [&header(2), ""] {
+        let answer = get_with(run.address, "/secret?token=1", headers).await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    }
+    let line = run.logged("cannot connect to the application").await;
+    for part in [" INFO ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(2))] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("secret"), "{line}");
+    let line = run.logged("cannot connect to the application").await;
+    assert!(!line.contains("trace="), "the request had none: {line}");
 }

@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::JoinHandle;
 
 pub mod signer;
 
@@ -23,6 +24,7 @@ pub fn policy(requests: &str) -> String {
 /// A running `sluice run` in front of an application that responds 200 to every request.
 pub struct Run {
     child: Child,
+    application: JoinHandle<()>,
     log: UnboundedReceiver<String>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
@@ -49,7 +51,7 @@ impl Run {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let application = listener.local_addr().unwrap();
-        tokio::spawn(async move {
+        let listening = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 tokio::spawn(async move {
@@ -86,7 +88,13 @@ impl Run {
             .filter_map(|word| word.strip_prefix("http://")?.trim_end_matches(',').parse().ok());
         let (address, _application) = (addresses.next().unwrap(), addresses.next());
         let (admin, debug) = (addresses.next().unwrap(), addresses.next());
-        Self { child, log, address, admin, debug }
+        Self { child, application: listening, log, address, admin, debug }
+    }
+
+    /// Ends the application, so that nobody can connect to it any more.
+    pub async fn end_application(&mut self) {
+        self.application.abort();
+        assert!((&mut self.application).await.unwrap_err().is_cancelled());
     }
 
     /// Waits for a line of the log that contains a text.
