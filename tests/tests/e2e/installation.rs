@@ -40,6 +40,7 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "watch pods -A",
         "get pods -A",
         "create events.events.k8s.io -A",
+        "patch events.events.k8s.io -A",
         "create tokenreviews.authentication.k8s.io",
         "get /openid/v1/jwks",
         "watch ratelimitpolicies.sluice.dev -A",
