@@ -212,7 +212,7 @@ impl Simulation {
         request: &Request<B>,
         peer: IpAddr,
     ) -> String {
-        policy.describe_client(limit, &attributes(request, peer, None))
+        policy.describe_client(limit, &attributes(request, peer, None)).to_string()
     }
 }
 

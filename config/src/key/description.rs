@@ -21,6 +21,26 @@ impl KeyBuilder {
     /// is `hidden`.
     #[must_use]
     pub fn describe(&self, request: &RequestAttributes<'_>, path: &Readings<'_>, address: IpAddr) -> String {
+        self.describe_with(|part, text| {
+            match part.network(address) {
+                Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                    write!(text, "{}", network.addr()).ok()
+                }
+                Some(network) => write!(text, "{network}").ok(),
+                None => part.read(request, path, || address, |_, value| write_value(text, value)),
+            }
+            .unwrap_or_else(|| text.push_str("missing"));
+        })
+    }
+
+    /// Describes all clients, if no part of the key is public: `header x-tenant=hidden`.
+    #[must_use]
+    pub fn describe_all(&self) -> Option<String> {
+        self.public.is_empty().then(|| self.describe_with(|_, _| {}))
+    }
+
+    /// Describes a client. `write` appends the value of a public part.
+    fn describe_with(&self, mut write: impl FnMut(&KeySource, &mut String)) -> String {
         let mut text = String::new();
         for (n, part) in self.parts.iter().enumerate() {
             if n > 0 {
@@ -28,19 +48,10 @@ impl KeyBuilder {
             }
             part.write_label(&mut text);
             text.push('=');
-            if !self.public.contains(&n) {
+            if self.public.contains(&n) {
+                write(part, &mut text);
+            } else {
                 text.push_str("hidden");
-                continue;
-            }
-            let written = match part.network(address) {
-                Some(network) if network.prefix_len() == network.max_prefix_len() => {
-                    write!(text, "{}", network.addr()).ok()
-                }
-                Some(network) => write!(text, "{network}").ok(),
-                None => part.read(request, path, || address, |_, value| write_value(&mut text, value)),
-            };
-            if written.is_none() {
-                text.push_str("missing");
             }
         }
         if self.parts.is_empty() {

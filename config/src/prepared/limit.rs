@@ -68,6 +68,8 @@ pub struct PreparedLimit {
     when: Option<PreparedExpression>,
     exceptions: Exceptions,
     key: KeyBuilder,
+    /// The description of every client, if no part of the key is public.
+    all_clients: Option<Arc<str>>,
     applies_to_preflights: bool,
 }
 
@@ -135,6 +137,8 @@ impl PreparedLimit {
         let (kind, exceptions) = prepare_kind(&limit.kind, blobs)?;
         let matches = Matcher::all(&limit.matches, Purpose::Limit)?;
         let expression_errors = Arc::default();
+        let key = KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?
+            .with_public(limit.public_parts.clone());
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
             applies_to_preflights: names_options || !kind.only_admits_rates(),
@@ -157,8 +161,8 @@ impl PreparedLimit {
             applies_to_all: applies_to_all(limit),
             conditions: limit.matches.clone(),
             regexes: limit.regexes(),
-            key: KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?
-                .with_public(limit.public_parts.clone()),
+            all_clients: key.describe_all().map(Into::into),
+            key,
             expression_errors,
         })
     }
@@ -324,14 +328,16 @@ impl PreparedLimit {
         self.charge.before_response(request, path, address, &self.expression_errors)
     }
 
-    /// Describes the client of a request for operators. Only the public parts of its key are shown.
-    pub(super) fn describe_client(
+    /// Describes the client of a request for operators. Only the public parts of its key are shown. `path` and `address` are
+    /// determined only if there are some.
+    pub(super) fn describe_client<'a>(
         &self,
-        request: &RequestAttributes<'_>,
-        path: &Readings<'_>,
-        address: IpAddr,
-    ) -> String {
-        self.key.describe(request, path, address)
+        request: &RequestAttributes<'a>,
+        path: impl FnOnce() -> Readings<'a>,
+        address: impl FnOnce() -> IpAddr,
+    ) -> Arc<str> {
+        let all_clients = self.all_clients.clone();
+        all_clients.unwrap_or_else(|| self.key.describe(request, &path(), address()).into())
     }
 
     /// Returns the client of a request, as this limit identifies it.

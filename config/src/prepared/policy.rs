@@ -145,13 +145,13 @@ impl PreparedPolicy {
     /// Describes the client of a request for operators, as the limit with this index identifies it. Only the public parts of the
     /// key are shown.
     #[must_use]
-    pub fn describe_client(&self, limit: usize, request: &RequestAttributes<'_>) -> String {
+    pub fn describe_client(&self, limit: usize, request: &RequestAttributes<'_>) -> Arc<str> {
         let config = self.client_address.as_ref();
-        let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let address = || client_address::resolve(config, request.peer, request.proxied, request.headers);
         let limit = self.limits.get(limit);
-        limit
-            .map(|limit| limit.describe_client(request, &request.path_readings(), address))
-            .unwrap_or_default()
+        let describe =
+            |limit: &PreparedLimit| limit.describe_client(request, || request.path_readings(), address);
+        limit.map_or_else(|| "".into(), describe)
     }
 
     /// Returns the pattern of the path by which the limit with this index applies to a request: what a log may have of it.

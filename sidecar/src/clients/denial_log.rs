@@ -1,5 +1,7 @@
 //! Log lines about denials.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use sluice_store::KeyHash;
 
@@ -22,7 +24,7 @@ impl DenialLog {
         index: LimitIndex,
         key: KeyHash,
         headers: &HeaderMap,
-        describe: impl FnOnce() -> (String, Option<String>),
+        describe: impl FnOnce() -> (Arc<str>, Option<String>),
     ) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;
@@ -40,7 +42,7 @@ impl DenialLog {
         tracing::info!(
             policy = policy.qualified_name(),
             limit,
-            client,
+            client = &*client,
             %key,
             path,
             trace = headers.get(TRACEPARENT).and_then(trace_id),

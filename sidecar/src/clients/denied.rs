@@ -48,7 +48,7 @@ impl DeniedClients {
 
     /// Counts the denial of a client, and the client itself if the limit is in Shadow. `describe` describes a client that is
     /// not known yet.
-    pub(crate) fn count(&self, key: u128, is_shadow: bool, describe: impl FnOnce() -> String) {
+    pub(crate) fn count(&self, key: u128, is_shadow: bool, describe: impl FnOnce() -> Arc<str>) {
         let now = Instant::now();
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(now);
@@ -73,14 +73,14 @@ impl DeniedClients {
         let now = Instant::now();
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(now);
-        let mut clients = halves.newer.hitters().to_vec();
+        let mut clients: Vec<_> = halves.newer.hitters().collect();
         for older in halves.older.hitters() {
             match clients.iter_mut().find(|client| client.key == older.key) {
                 Some(client) => {
                     client.count += older.count;
                     client.error += older.error;
                 }
-                None => clients.push(older.clone()),
+                None => clients.push(older),
             }
         }
         clients.sort_by(|a, b| b.count.cmp(&a.count).then(a.key.cmp(&b.key)));
@@ -115,13 +115,13 @@ mod tests {
     async fn denials_count_for_five_to_ten_minutes() {
         let denied = DeniedClients::new();
         for key in [1, 2, 2, 3, 2, 1] {
-            denied.count(key, true, String::new);
+            denied.count(key, true, || "".into());
         }
         assert_eq!(counts(&denied), [(2, 3), (1, 2), (3, 1)]);
         assert!(denied.distinct().is_some());
         tokio::time::advance(HALF).await;
-        denied.count(3, false, String::new);
-        denied.count(3, false, String::new);
+        denied.count(3, false, || "".into());
+        denied.count(3, false, || "".into());
         assert_eq!(counts(&denied), [(2, 3), (3, 3), (1, 2)]);
         assert_eq!(denied.top().since, HALF);
         assert!(denied.distinct().is_some());

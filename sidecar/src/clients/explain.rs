@@ -73,7 +73,7 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
                         usize::from(matches!(active.effect, Effect::Deny) && active.adaptive.is_none());
                     read += 1;
                     let index = LimitIndex { rates: if active.is_boosted() { 1 } else { rates }, ..index };
-                    let client = policy.prepared.describe_client(usize::from(l), &attributes);
+                    let client = policy.prepared.describe_client(usize::from(l), &attributes).to_string();
                     Ok((index, KeyHash(key), cost, client, read <= MAX_READ))
                 }
                 Explained::Denies(reason) => Err(LimitResult::Denies { reason }),

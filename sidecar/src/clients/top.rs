@@ -13,7 +13,7 @@ pub(super) fn top(snapshot: &Snapshot) -> Top {
             let top = limit.denied_clients.top();
             let clients = top.clients.into_iter().map(|hitter| TopClient {
                 key: KeyHash(hitter.key).to_string(),
-                client: hitter.client,
+                client: hitter.client.to_string(),
                 denied: hitter.count,
                 error: hitter.error,
             });

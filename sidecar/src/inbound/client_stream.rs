@@ -157,7 +157,7 @@ impl AsyncWrite for ClientStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        let written = socket::poll_write_slices(&mut this.stream, cx, slices);
         this.written(written)
     }
 

@@ -32,8 +32,9 @@ where
     S::Future: Send + 'static,
 {
     let head_timeout = HeadTimeout::new(timeouts, stream.head_in_progress());
+    let mut expired = head_timeout.expired();
     let connection = http1::Builder::new()
-        .timer(head_timeout.clone())
+        .timer(head_timeout)
         .header_read_timeout(timeouts.head)
         .max_buf_size(MAX_BUFFER)
         .serve_connection(TokioIo::new(stream), service)
@@ -46,7 +47,7 @@ where
             biased;
             ended = connection.as_mut() => return ended.map(|()| None),
             // The connection waits for a head, so closing it loses no request.
-            () = head_timeout.expired() => return Ok(None),
+            () = &mut expired => return Ok(None),
             reason = activity.ended() => {
                 // The connection was polled before, so a request that has arrived is in flight now.
                 if !reason.spares_requests() || !activity.is_busy() {

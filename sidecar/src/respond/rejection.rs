@@ -1,7 +1,7 @@
 //! The response to a request that a limit denies, as the limit's `onLimit` describes it.
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use sluice_config::policy::ResetFormat;
 use sluice_config::prepared::rejection::{Escape, Rejection, RejectionBody};
 use sluice_config::prepared::template::{Piece, Placeholder};
@@ -11,6 +11,9 @@ use super::format::{GrpcStatus, NO_STORE, ResponseFormat};
 use super::grpc_details::{self, Violated};
 use super::problem::{self, ProblemType, write_string};
 use crate::upstream::response_body::ResponseBody;
+
+/// Headers that the response to a denied request has, with those of hyper.
+const HEADERS: usize = 12;
 
 /// The reason of a denial, which decides about the status unless the limit does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +97,7 @@ impl ResponseFormat {
         let (content_type, body) = body(rejection, status, denial);
         let mut response = Response::new(ResponseBody::empty());
         *response.status_mut() = status;
+        *response.headers_mut() = HeaderMap::with_capacity(HEADERS);
         response.headers_mut().insert(CONTENT_TYPE, content_type);
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         add_headers(rejection, &mut response);

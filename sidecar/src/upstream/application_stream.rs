@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::memory::ReadBudget;
+use crate::socket;
 
 /// The stream of a connection to the application.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl AsyncWrite for ApplicationStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.budget.written();
-        Pin::new(&mut this.stream).poll_write_vectored(cx, slices)
+        socket::poll_write_slices(&mut this.stream, cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
