@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluice_tests::application::{Application, with_workers};
 use sluice_tests::client::{KeepAlive, get, get_many};
 use sluice_tests::components::sidecar::flood;
 use sluice_tests::components::{Operator, Redis, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::repository_root;
 use sluice_tests::wait::until;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -335,12 +336,13 @@ async fn an_overloaded_application_serves_what_is_critical_and_the_rest_gets_wha
     let plane = ControlPlane::shared().await;
     let operator = Operator::start(plane, "priority-system", "memory:").await;
     let namespace = TestNamespace::create(plane.client().await, "priority").await;
-    let gradient2 = json!({"gradient2": {"minimum": 10, "maximum": 200, "initial": 20}});
-    let spec = json!({
-        "selector": {"matchLabels": {"app": "a"}},
-        "concurrency": [{"name": "capacity", "adaptive": gradient2}],
-        "priorities": [{"name": "critical", "matches": [{"path": {"prefix": "/pay"}}], "reservePercent": 50}],
-    });
+    let example = std::fs::read_to_string(repository_root().join("examples/priorities.yaml")).unwrap();
+    let example: Value = serde_saphyr::from_str(&example).unwrap();
+    let mut spec = example["spec"].clone();
+    spec["selector"] = json!({"matchLabels": {"app": "a"}});
+    // The load comes from one address, and the limit begins at what the application can do.
+    spec["limits"][0]["rates"][0]["requests"] = json!(1_000_000_000);
+    spec["concurrency"][0]["adaptive"]["gradient2"] = json!({"minimum": 10, "maximum": 200, "initial": 20});
     namespace.apply("p", spec).await.unwrap();
     let application = with_workers(Arc::new(Semaphore::new(WORKERS))).await;
     let sidecar = start_sidecar(&namespace, "one", &operator, &application, "KILL").await;
