@@ -171,10 +171,10 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
         with("refuses", r#","onMissing":"Deny""#).replace("x-api-key", "x-tenant"),
         with("tiers", "").replace(r#""base""#, tiers),
         with("bans", "").replace(r#""base""#, &tiers.replace("unlimited", "deny")),
-        // The request has no such header.
+        // The request has no such header, and the empty text is no number.
         with(
             "errs",
-            r#","when":{"root":{"compare":["equal",[{"field":{"header":"x-internal"}},{"text":"1"}]]}}"#,
+            r#","when":{"root":{"compare":["equal",[{"toInt":{"field":{"header":"x-internal"}}},{"int":1}]]}}"#,
         ),
     ];
     let sidecar = start(&application, &limits);
