@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 /// Sends a request and returns its status.
 async fn status(run: &Run, method: &str, target: &str, headers: &str) -> u16 {
     let mut stream = TcpStream::connect(run.address).await.unwrap();
-    let request = format!("{method} {target} HTTP/1.1\r\nhost: a\r\n{headers}connection: close\r\n\r\n");
+    let host = if headers.contains("\r\nhost: ") { "" } else { "host: a\r\n" };
+    let request = format!("{method} {target} HTTP/1.1\r\n{host}{headers}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
@@ -77,6 +78,16 @@ async fn each_limit_counts_the_requests_that_its_conditions_name() {
             .await,
         20
     );
+}
+
+#[tokio::test]
+async fn hosts_below_a_name_are_counted_together_and_the_name_itself_is_not() {
+    let run = start().await;
+    let partners =
+        [("GET", "/", "host: a.partners.example\r\n"), ("GET", "/", "host: B.C.Partners.example.:80\r\n")];
+    assert_eq!(admitted(&run, 1, &partners).await, 5);
+    let others = [("GET", "/", "host: partners.example\r\n"), ("GET", "/", "host: xpartners.example\r\n")];
+    assert_eq!(admitted(&run, 2, &others).await, 20);
 }
 
 #[tokio::test]
