@@ -68,7 +68,7 @@ images: ## Build the container images into images/
 	hack/images.sh
 
 .PHONY: bench
-bench: ## Measure against peers (5 minutes) and write docs/performance.md
+bench: ## Measure against peers (7 minutes after the build) and write docs/performance.md
 	bench/run.sh --write
 
 .PHONY: generate

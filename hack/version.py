@@ -17,7 +17,7 @@ PLACES = (
     ("bench/Cargo.toml", r'^\[package\]\n(?:.+\n)*?version = "(.+)"$'),
     ("charts/sluice/Chart.yaml", r"^version: (.+)$"),
     ("charts/sluice/Chart.yaml", r'^appVersion: "(.+)"$'),
-    ("README.md", r"^\$ hack/images\.sh (.+)$"),
+    ("README.md", r"^\$ helm install sluice oci://\S+ --version (\S+) "),
 )
 # Semantic Versioning without build metadata, which a tag of an image cannot contain.
 VERSION = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?"

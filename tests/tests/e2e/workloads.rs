@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sluice_tests::client::{get, get_many};
 use sluice_tests::node::{Load, Shop, apply, install, kubectl, run};
+use sluice_tests::process::repository_root;
 use sluice_tests::wait::until;
 
 /// Returns the pods of a Job with one container, which has the port `http`.
@@ -167,4 +168,26 @@ async fn e2e_a_rollout_of_an_application_that_exits_at_once_loses_no_request_and
     shop.restart("web").await;
     shop.wait_for("p", "Ready", "True Ready").await;
     load.expect_exactly(N).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2e_the_quick_start_admits_five_of_seven_requests() {
+    install();
+    let manifests = std::fs::read_to_string(repository_root().join("examples/quickstart.yaml")).unwrap();
+    // The nodes reach no registry, but have an echo server.
+    let image = "registry.k8s.io/e2e-test-images/agnhost:2.53";
+    assert!(manifests.contains(image));
+    let manifests = manifests.replace(image, "sluice.local/toolbox:test");
+    apply(&manifests.replace("[netexec, --http-port=8080]", "[serve]"));
+    kubectl("-n quickstart wait --for=condition=Ready ratelimitpolicies.sluice.dev/hello --timeout=180s");
+    let policy = kubectl("-n quickstart get ratelimitpolicies.sluice.dev hello --no-headers");
+    let columns: Vec<&str> = policy.split_whitespace().collect();
+    assert_eq!(columns[..4], ["hello", "True", "True", "3/3"]);
+    let address = kubectl("-n quickstart get service hello -o jsonpath={.spec.clusterIP}:80");
+    let mut statuses = Vec::new();
+    for _ in 0..7 {
+        statuses.push(get(&address, "/", &[("x-api-key", "me")]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
+    kubectl("delete namespace quickstart --wait=false");
 }
