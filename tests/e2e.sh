@@ -49,11 +49,11 @@ e2e() {
 }
 
 [ "$keep" = --keep ] || previous_images
-hack/images.sh "$tag"
-assets=$(tests/node/assets.sh node)
 # The command that the tests call, and the tests.
 cargo build --workspace --bins
 cargo test -q -p sluice-tests --features e2e --test e2e --no-run
+hack/images.sh "$tag"
+assets=$(tests/node/assets.sh node)
 export SLUICE_E2E_TAG=$tag
 
 trap down EXIT
@@ -73,7 +73,7 @@ else
   export SLUICE_E2E_PREVIOUS_CHART=$previous/charts/sluice SLUICE_E2E_PREVIOUS_TAG=$previous_tag
   e2e installation::
   # These leave the installation alone, and mostly wait.
-  e2e --test-threads=8 bypasses:: limits:: workloads::
+  e2e --test-threads=6 bypasses:: limits:: workloads::
   # One after the other, in the order of their names.
   e2e --test-threads=1 certificates:: leader:: posture:: stores::
   e2e --test-threads=1 uninstall:: upgrade::

@@ -54,7 +54,7 @@ fn upgrade_to(chart: &str, tag: &str, more_arguments: &[&str]) {
         "redis.image.tag=test",
         // On a busy machine the default of 50 ms would leave checks to `onStoreFailure`.
         "--set",
-        "redis.latencyBudget=2s",
+        "redis.latencyBudget=10s",
         // The counters are on the node that no test drains or kills.
         "--set",
         "redis.nodeSelector.kubernetes\\.io/hostname=node1",

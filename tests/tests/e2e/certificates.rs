@@ -16,7 +16,7 @@ fn authority() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e2e_new_certificates_reach_live_sessions_and_redis_without_a_lost_request() {
-    const N: usize = 8000;
+    const N: usize = 5000;
     install();
     let shop = Shop::open("certificates");
     shop.deploy("web", 2);

@@ -94,13 +94,16 @@ async fn avoid_the_full_hour() {
     .await;
 }
 
-/// Reads the lines of the metric `sluice_fallback_total` from all pods of an application.
+/// Reads the lines of the metric `sluice_fallback_total` from all pods of an application. Prints why checks failed.
 async fn fallbacks(shop: &Shop, app: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for pod in shop.pod_addresses(app) {
         let metrics = get(&format!("{pod}:8791"), "/metrics", &[]).await;
         assert_eq!(metrics.status, 200);
         assert!(metrics.body.contains("sluice_decisions"), "{}", metrics.body);
+        let faults =
+            metrics.body.lines().filter(|l| l.starts_with("sluice_store_faults") && !l.ends_with(" 0"));
+        println!("{pod}: {:?}", faults.collect::<Vec<_>>());
         lines.extend(metrics.body.lines().filter(|l| l.starts_with("sluice_fallback")).map(str::to_owned));
     }
     lines

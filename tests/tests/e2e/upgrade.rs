@@ -15,7 +15,7 @@ fn redis_pod() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e2e_an_upgrade_under_load_loses_no_request_and_admits_n() {
-    const N: usize = 8000;
+    const N: usize = 5000;
     // The previous version finds nothing of this one.
     let uninstall = ["uninstall", "sluice", "--namespace", SYSTEM, "--ignore-not-found", "--wait"];
     assert!(run("helm", &uninstall, "").0);

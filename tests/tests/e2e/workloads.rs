@@ -179,10 +179,14 @@ async fn e2e_the_quick_start_admits_five_of_seven_requests() {
     assert!(manifests.contains(image));
     let manifests = manifests.replace(image, "sluice.local/toolbox:test");
     apply(&manifests.replace("[netexec, --http-port=8080]", "[serve]"));
-    kubectl("-n quickstart wait --for=condition=Ready ratelimitpolicies.sluice.dev/hello --timeout=180s");
-    let policy = kubectl("-n quickstart get ratelimitpolicies.sluice.dev hello --no-headers");
-    let columns: Vec<&str> = policy.split_whitespace().collect();
-    assert_eq!(columns[..4], ["hello", "True", "True", "3/3"]);
+    // It is ready with the first pods, before all of them exist.
+    kubectl("-n quickstart rollout status deployment/hello --timeout=180s");
+    until("the policy is ready in all pods", async || {
+        let policy = kubectl("-n quickstart get ratelimitpolicies.sluice.dev hello --no-headers");
+        let columns: Vec<&str> = policy.split_whitespace().collect();
+        (columns[..4] == ["hello", "True", "True", "3/3"]).then_some(())
+    })
+    .await;
     let address = kubectl("-n quickstart get service hello -o jsonpath={.spec.clusterIP}:80");
     let mut statuses = Vec::new();
     for _ in 0..7 {
