@@ -21,6 +21,9 @@ previous_images() {
   mkdir -p "$previous"
   # With the present time as the time of the files, so that cargo does not take them for those of another commit.
   git archive "$commit" | tar -x -m -C "$previous"
+  # With another version: cargo would take crates with the same names, versions and places in their workspace for the same.
+  sed -i '/^\[workspace.package\]/,/^version/ s/^version = .*/version = "0.0.1"/' "$previous/Cargo.toml"
+  sed -i '/^name = "sluice/ { n; s/.*/version = "0.0.1"/ }' "$previous/Cargo.lock"
   # All binaries, because the selection decides which features of other projects are compiled.
   (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked --workspace --bins)
   for image in sluice-operator sluice-sidecar; do
