@@ -50,8 +50,14 @@ impl Display for Words {
             if count == 0 || (unit == "day" && !rest.is_multiple_of(millis)) {
                 continue;
             }
-            let plural = if count == 1 { "" } else { "s" };
-            write!(f, "{separator}{count} {unit}{plural}")?;
+            // One by one, because a message is made for each denied request and `write!` takes several times as long.
+            f.write_str(separator)?;
+            count.fmt(f)?;
+            f.write_str(" ")?;
+            f.write_str(unit)?;
+            if count != 1 {
+                f.write_str("s")?;
+            }
             (rest, separator) = (rest % millis, " ");
         }
         if self.0 == 0 { f.write_str("0 seconds") } else { Ok(()) }

@@ -44,10 +44,10 @@ impl<const N: u64> PerSecond<N> {
         self.take_in(START.elapsed().as_secs(), N)
     }
 
-    /// Does the same for an event of a source. The last place of a second is for quiet sources, so that a loud one does not
+    /// Does the same for an event of a source at a time. The last place of a second is for quiet sources, so that a loud one does not
     /// displace all others.
-    pub(crate) fn take_of(&self, source: &LastChosen) -> Option<u64> {
-        self.take_of_in(START.elapsed().as_secs(), source)
+    pub(crate) fn take_of(&self, source: &LastChosen, now: Instant) -> Option<u64> {
+        self.take_of_in(now.saturating_duration_since(*START).as_secs(), source)
     }
 
     fn take_of_in(&self, second: u64, source: &LastChosen) -> Option<u64> {

@@ -134,14 +134,15 @@ impl Proxy {
             return self.refuse(format, InvalidRequest::AmbiguousPath);
         }
         let find = |snapshot: &Snapshot| MatchedLimits::find(snapshot, &request, client.peer, client.proxied);
-        let matched = find(&snapshot);
+        let mut matched = find(&snapshot);
         let (decided, latency) = if matched.has_queue {
             let admitted = admit(&self.publisher, self.drain.clone(), (snapshot, matched), find);
             (Box::pin(admitted).await, &self.metrics.queued_latency)
         } else {
-            (decide(snapshot, matched, self.publisher.slots()).await, &self.metrics.added_latency)
+            (decide(snapshot, &mut matched, self.publisher.slots()).await, &self.metrics.added_latency)
         };
-        latency.record(arrived.elapsed());
+        let decided_at = Instant::now();
+        latency.record(decided_at - arrived);
         let Decided { snapshot, admission, mut held, passed } = decided;
         if let Some(span) = &mut span {
             span.decided(&Decision::of(&snapshot, &admission));
@@ -152,8 +153,8 @@ impl Proxy {
             let describe = || policy.describe_client(usize::from(limit.limit), &attributes());
             let active = snapshot.limit(limit);
             let is_shadow = matches!(active.effect, Effect::Observe);
-            active.denied_clients.count(key.0, is_shadow, describe);
-            self.logs.denials.denied(&snapshot, limit, key, request.headers(), || {
+            active.denied_clients.count(key.0, decided_at.into(), is_shadow, describe);
+            self.logs.denials.denied(&snapshot, limit, key, (request.headers(), decided_at), || {
                 let pattern = policy.path_pattern(usize::from(limit.limit), &attributes());
                 (describe(), pattern.map(str::to_owned))
             });
@@ -239,16 +240,17 @@ impl Proxy {
                         abandoned_for: Duration::ZERO,
                         metrics: self.metrics.clone(),
                     };
-                    forward::http1(&self.pool, request, client.source(), None, keep).await
+                    forward::over_http1(&self.pool, request, client.source(), None, keep).await
                 }
                 Protocol::Http2 => {
                     let upstream = &self.pool.upstream;
-                    forward::http2(upstream, &client.dedicated, request, client.source(), None).await
+                    forward::over_http2(upstream, &client.dedicated, request, client.source(), None).await
                 }
             };
             release_at_end(forwarded, held, in_flight, StallGuard::default())
         } else {
-            self.forward_held(client, request, held, in_flight).await
+            // In memory of its own, which the requests that hold nothing do not need.
+            Box::pin(self.forward_held(client, request, held, in_flight)).await
         };
         forwarded.unwrap_or_else(|error| self.report_failure(format, error, trace.as_ref()))
     }
@@ -278,9 +280,11 @@ impl Proxy {
                         abandoned_for,
                         metrics,
                     };
-                    forward::http1(&pool, request, source, mark, keep).await
+                    forward::over_http1(&pool, request, source, mark, keep).await
                 }
-                Protocol::Http2 => forward::http2(&pool.upstream, &dedicated, request, source, mark).await,
+                Protocol::Http2 => {
+                    forward::over_http2(&pool.upstream, &dedicated, request, source, mark).await
+                }
             };
             (forwarded, slots)
         };

@@ -99,7 +99,7 @@ impl Simulation {
     ) -> Simulated {
         self.clock.advance_micros(at.saturating_sub(self.clock.now()));
         let snapshot = self.publisher.current();
-        let matched = MatchedLimits::find(&snapshot, request, peer, None);
+        let mut matched = MatchedLimits::find(&snapshot, request, peer, None);
         let outcome = |index: LimitIndex, key: Option<u128>, cost, decision| LimitOutcome {
             policy: usize::from(index.policy),
             limit: usize::from(index.limit),
@@ -128,7 +128,7 @@ impl Simulation {
             })
             .collect();
         let Decided { admission, mut held, passed, .. } =
-            decide(snapshot.clone(), matched, self.publisher.slots()).await;
+            decide(snapshot.clone(), &mut matched, self.publisher.slots()).await;
         let (mut limits, mut is_admitted) = (enforced, false);
         let asks_beside = !matches!(
             admission,

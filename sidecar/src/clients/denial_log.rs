@@ -1,6 +1,7 @@
 //! Log lines about denials.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::HeaderMap;
 use sluice_store::KeyHash;
@@ -16,21 +17,21 @@ use crate::trace::{TRACEPARENT, trace_id};
 pub(crate) struct DenialLog(LogSampler);
 
 impl DenialLog {
-    /// Logs a denial, or counts it if there were enough lines in this second. `describe` returns the client in words and the pattern
+    /// Logs a denial at a time, or counts it if there were enough lines in this second. `describe` returns the client in words and the pattern
     /// of the path that the limit applies to.
     pub(crate) fn denied(
         &self,
         snapshot: &Snapshot,
         index: LimitIndex,
         key: KeyHash,
-        headers: &HeaderMap,
+        (headers, now): (&HeaderMap, Instant),
         describe: impl FnOnce() -> (Arc<str>, Option<String>),
     ) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
         let active = snapshot.limit(index);
-        let Some(left_out) = self.0.take_of(&active.last_logged) else { return };
+        let Some(left_out) = self.0.take_of(&active.last_logged, now) else { return };
         let policy = snapshot.policy(index);
         let limit = &policy.limits[usize::from(index.limit)].name;
         let outcome = match active.effect {

@@ -46,10 +46,15 @@ impl DeniedClients {
         })))
     }
 
-    /// Counts the denial of a client, and the client itself if the limit is in Shadow. `describe` describes a client that is
-    /// not known yet.
-    pub(crate) fn count(&self, key: u128, is_shadow: bool, describe: impl FnOnce() -> Arc<str>) {
-        let now = Instant::now();
+    /// Counts the denial of a client at a time, and the client itself if the limit is in Shadow. `describe` describes a client that
+    /// is not known yet.
+    pub(crate) fn count(
+        &self,
+        key: u128,
+        now: Instant,
+        is_shadow: bool,
+        describe: impl FnOnce() -> Arc<str>,
+    ) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.turn(now);
         halves.newer.count(key, describe);
@@ -115,13 +120,13 @@ mod tests {
     async fn denials_count_for_five_to_ten_minutes() {
         let denied = DeniedClients::new();
         for key in [1, 2, 2, 3, 2, 1] {
-            denied.count(key, true, || "".into());
+            denied.count(key, Instant::now(), true, || "".into());
         }
         assert_eq!(counts(&denied), [(2, 3), (1, 2), (3, 1)]);
         assert!(denied.distinct().is_some());
         tokio::time::advance(HALF).await;
-        denied.count(3, false, || "".into());
-        denied.count(3, false, || "".into());
+        denied.count(3, Instant::now(), false, || "".into());
+        denied.count(3, Instant::now(), false, || "".into());
         assert_eq!(counts(&denied), [(2, 3), (3, 3), (1, 2)]);
         assert_eq!(denied.top().since, HALF);
         assert!(denied.distinct().is_some());

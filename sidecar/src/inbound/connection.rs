@@ -15,7 +15,6 @@ use crate::inbound::table::Place;
 use crate::inbound::table::activity::Activity;
 use crate::upstream::dedicated::DedicatedConnection;
 use crate::upstream::forward::Client;
-use crate::upstream::request_body::RequestBody;
 
 /// The right to be one of a sidecar's connections. An upgraded connection keeps it until it ends.
 #[derive(Debug)]
@@ -57,7 +56,7 @@ pub(crate) struct Connection {
     pub(crate) protocol: Protocol,
     pub(crate) ambiguity: Arc<AmbiguityMark>,
     /// Connection to the application for HTTP/2 requests.
-    pub(crate) dedicated: Arc<DedicatedConnection<RequestBody>>,
+    pub(crate) dedicated: Arc<DedicatedConnection>,
     pub(crate) permit: Arc<ConnectionPermit>,
     /// Number of requests so far.
     requests: AtomicU32,

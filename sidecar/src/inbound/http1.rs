@@ -1,6 +1,7 @@
 //! Serves an HTTP/1 connection.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::pin;
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ pub(crate) async fn serve<S, B>(
 ) -> hyper::Result<Option<EndReason>>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     S::Future: Send + 'static,
 {
     let head_timeout = HeadTimeout::new(timeouts, stream.head_in_progress());

@@ -1,6 +1,7 @@
 //! Serves an HTTP/2 connection.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub(super) async fn serve<S, B>(
 ) -> hyper::Result<Option<EndReason>>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     S::Future: Send + 'static,
 {
     let connection = http2::Builder::new(GuardedExecutor(panics))

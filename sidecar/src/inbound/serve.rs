@@ -65,7 +65,7 @@ pub(super) async fn serve(
     let metrics = proxy.metrics.clone();
     let handler = Arc::new(Handler { proxy, connection });
     let first_request = handler.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
+    let respond = move |request: Request<Incoming>| {
         let handler = handler.clone();
         // Here and not in the future, which hyper may poll later: the connection is busy from now on.
         let exchange = Exchange::begin(handler.connection.permit.activity().clone());
@@ -83,15 +83,17 @@ pub(super) async fn serve(
             };
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
         }
-    });
+    };
     let ended = match protocol {
         Protocol::Http1 => {
             // The permit must not outlive the service.
             drop(first_request);
-            http1::serve(stream, service, timeouts, &mut drain, &activity).await
+            http1::serve(stream, service_fn(respond), timeouts, &mut drain, &activity).await
         }
         Protocol::Http2 => {
             let first_request = async move { first_request.connection.first_request().await };
+            // Each request becomes a task, and a future is moved several times until it is one.
+            let service = service_fn(move |request| Box::pin(respond(request)));
             http2::serve(stream, service, first_request, &mut drain, &activity, metrics.panics.clone()).await
         }
     };

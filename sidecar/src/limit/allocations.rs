@@ -58,9 +58,9 @@ fn allocations_with(limits: &[String], fields: &str, blobs: &Blobs, token: &str)
     for _ in 0..20 {
         let counted = allocation_counter::measure(|| {
             let snapshot = publisher.current();
-            let matched = MatchedLimits::find(&snapshot, &request, [192, 0, 2, 1].into(), None);
+            let mut matched = MatchedLimits::find(&snapshot, &request, [192, 0, 2, 1].into(), None);
             // The memory store decides at once.
-            let decided = decide(snapshot, matched, publisher.slots()).now_or_never();
+            let decided = decide(snapshot, &mut matched, publisher.slots()).now_or_never();
             assert!(decided.is_some_and(|decided| matches!(decided.admission, Admission::Admitted(..))));
         });
         least = least.min(counted.count_total);

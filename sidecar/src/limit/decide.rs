@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use sluice_config::policy::OnStoreFailure;
 use sluice_config::prepared::Refusal;
-use sluice_store::{KeyHash, PlannedCounter};
+use sluice_store::{KeyHash, PlannedCounter, StoreError};
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::snapshot::Snapshot;
@@ -86,28 +86,26 @@ impl Decided {
     }
 }
 
-/// Decides a request.
-pub(crate) async fn decide(snapshot: Arc<Snapshot>, matched: MatchedLimits, slots: &Slots) -> Decided {
+/// Decides a request. The limits are taken, and not moved as a whole: a future keeps each argument.
+pub(crate) async fn decide(snapshot: Arc<Snapshot>, matched: &mut MatchedLimits, slots: &Slots) -> Decided {
     if matched.meets_too_many {
         return Decided::without(snapshot, Admission::TooManyLimits);
     }
     let mut held = Held { abandoned_for: matched.abandoned_for, ..Held::default() };
     let mut rooms = SmallVec::new();
     if matched.refused.is_none() {
-        match acquire_permits(&snapshot, &matched, &mut held) {
+        match acquire_permits(&snapshot, matched, &mut held) {
             Ok(acquired) => rooms = acquired,
             Err(limit) => return Decided { held, ..Decided::without(snapshot, Admission::Shed(limit)) },
         }
     }
-    let (mut passed, adaptive) = (Passed::new(), matched.adaptive.clone());
-    let beside_refused = matched.beside_refused.clone();
-    let is_refused = matched.refused.is_some();
-    let admission = decide_by_counters(snapshot.clone(), matched, slots, &mut held, &mut passed).await;
+    let mut passed = Passed::new();
+    let admission = decide_by_counters(&snapshot, matched, slots, &mut held, &mut passed).await;
     // A request that waits is decided several times, and counts at the end.
     if !matches!(admission, Admission::Waits { .. }) {
-        count_permits(&snapshot, &adaptive, &rooms);
-        if !is_refused {
-            for index in beside_refused {
+        count_permits(&snapshot, &matched.adaptive, &rooms);
+        if matched.refused.is_none() {
+            for &index in &matched.beside_refused {
                 snapshot.limit(index).count_passed_denial();
                 passed.push((index, None));
             }
@@ -154,8 +152,8 @@ fn count_permits(snapshot: &Snapshot, adaptive: &[LimitIndex], rooms: &[bool]) {
 }
 
 async fn decide_by_counters(
-    snapshot: Arc<Snapshot>,
-    matched: MatchedLimits,
+    snapshot: &Arc<Snapshot>,
+    matched: &mut MatchedLimits,
     slots: &Slots,
     held: &mut Held,
     passed: &mut Passed,
@@ -164,45 +162,16 @@ async fn decide_by_counters(
         snapshot.limit(index).metrics.denied.inc();
         return Admission::Refused(index, refusal);
     }
-    let MatchedLimits {
-        enforced: limits,
-        mut counters,
-        has_slots,
-        has_queue,
-        beside,
-        settles,
-        counts_upload,
-        ..
-    } = matched;
-    let upload = counts_upload.then(Upload::default);
+    let upload = matched.counts_upload.then(Upload::default);
     if let Some(upload) = &upload {
         held.charges.meter(upload.meter());
     }
-    let enforced = async {
-        if counters.is_empty() {
-            None
-        } else if settles {
-            Some(check_whole(slots, &snapshot, &limits, &mut counters, has_slots).await)
-        } else {
-            Some(check_all(slots, &snapshot, &limits, &mut counters, has_slots).await)
-        }
-    };
-    let result = if beside.is_empty() {
-        enforced.await
+    let result = if matched.beside.is_empty() {
+        check_enforced(slots, snapshot, matched).await
     } else {
-        let beside = beside
-            .into_iter()
-            .map(|(index, counter)| check_beside(slots, &snapshot, index, counter, upload.as_ref()));
-        let beside = join_all(beside);
-        let (result, of_others) = if has_queue {
-            // A request that waits is checked several times, but counts once.
-            let result = enforced.await;
-            let waits = matches!(&result, Some(Ok((checked, _)))
-                if Wait::of(&snapshot, &limits, &counters, &checked.outcome.response).is_some());
-            (result, if waits { Vec::new() } else { beside.await })
-        } else {
-            join(enforced, beside).await
-        };
+        // In memory of its own, which the requests that meet no such limit do not need.
+        let (result, of_others) =
+            Box::pin(check_with_beside(slots, snapshot, matched, upload.as_ref())).await;
         for (slots, charges, denied) in of_others {
             held.slots.extend(slots);
             held.charges.extend(charges);
@@ -210,15 +179,16 @@ async fn decide_by_counters(
         }
         result
     };
+    let MatchedLimits { enforced: limits, counters, .. } = matched;
     let (checked, acquired) = match result {
         None => return Admission::Unlimited,
-        Some(Err(error)) => return without_store(&snapshot, &limits, error.as_str()),
+        Some(Err(error)) => return without_store(snapshot, limits, error.as_str()),
         Some(Ok(checked)) => checked,
     };
     held.slots.extend(acquired);
     let failure = checked.failure();
     if let Some(fault) = failure.filter(|_| checked.uncounted.count_ones() as usize == limits.len()) {
-        return without_store(&snapshot, &limits, fault);
+        return without_store(snapshot, limits, fault);
     }
     let by_local_quota = checked.by_local_quota();
     let Checked { outcome, uncounted } = checked;
@@ -227,53 +197,97 @@ async fn decide_by_counters(
             snapshot.limit(limit).metrics.record_key(*usage);
         }
     }
+    let admitted = outcome.response.admitted;
+    let denied_keys =
+        if admitted { SmallVec::new() } else { counters.iter().map(|counter| counter.key).collect() };
     let status = RateLimitStatus {
-        snapshot,
-        limits,
+        snapshot: snapshot.clone(),
+        limits: std::mem::take(limits),
         response: outcome.response,
         reservations: outcome.reservations,
         failure,
         uncounted,
-        denied_keys: SmallVec::new(),
+        denied_keys,
     };
-    if !status.response.admitted {
-        let status =
-            RateLimitStatus { denied_keys: counters.iter().map(|counter| counter.key).collect(), ..status };
-        if has_queue
-            && let Some(wait) = Wait::of(&status.snapshot, &status.limits, &counters, &status.response)
+    if !admitted {
+        if matched.has_queue
+            && let Some(wait) = Wait::of(snapshot, &status.limits, counters, &status.response)
         {
             return Admission::Waits { status, wait, by_local_quota };
         }
         count(&status, by_local_quota);
         return Admission::Denied(status);
     }
-    match Delay::of(&status, &counters) {
+    match Delay::of(&status, counters) {
         Ok(delay) => {
             count(&status, by_local_quota);
-            if settles {
-                let charged = status.limits.iter().zip(&counters).zip(&status.reservations);
+            if matched.settles {
+                let charged = status.limits.iter().zip(&*counters).zip(&status.reservations);
                 for ((&limit, counter), &reservation) in charged {
-                    held.charges.add(&status.snapshot, limit, counter, reservation, upload.as_ref());
+                    held.charges.add(snapshot, limit, counter, reservation, upload.as_ref());
                 }
             }
             Admission::Admitted(status, delay)
         }
         Err(full) => {
-            status.snapshot.limit(full.limit).metrics.denied.inc();
+            snapshot.limit(full.limit).metrics.denied.inc();
             Admission::QueueFull(full)
         }
     }
 }
 
-/// Checks one limit that denies nothing. Returns the slots that it acquired, the charge that the outcome corrects, and the limit and
-/// the key if it would deny the request.
+/// The result of the check of all enforced limits, with the slots that were acquired; `None` without such limits.
+type EnforcedResult = Option<Result<(Checked, Vec<Slot>), StoreError>>;
+
+async fn check_enforced(
+    slots: &Slots,
+    snapshot: &Arc<Snapshot>,
+    matched: &mut MatchedLimits,
+) -> EnforcedResult {
+    let MatchedLimits { enforced, counters, has_slots, settles, .. } = matched;
+    if counters.is_empty() {
+        None
+    } else if *settles {
+        Some(check_whole(slots, snapshot, enforced, counters, *has_slots).await)
+    } else {
+        Some(check_all(slots, snapshot, enforced, counters, *has_slots).await)
+    }
+}
+
+/// Checks the enforced limits together, and each of those that deny nothing alone.
+async fn check_with_beside(
+    slots: &Slots,
+    snapshot: &Arc<Snapshot>,
+    matched: &mut MatchedLimits,
+    upload: Option<&Upload>,
+) -> (EnforcedResult, Vec<CheckedBeside>) {
+    let beside = std::mem::take(&mut matched.beside)
+        .into_iter()
+        .map(|(index, counter)| check_beside(slots, snapshot, index, counter, upload));
+    let beside = join_all(beside);
+    if !matched.has_queue {
+        return join(check_enforced(slots, snapshot, matched), beside).await;
+    }
+    // A request that waits is checked several times, but counts once.
+    let result = check_enforced(slots, snapshot, matched).await;
+    let MatchedLimits { enforced, counters, .. } = matched;
+    let waits = matches!(&result, Some(Ok((checked, _)))
+        if Wait::of(snapshot, enforced, counters, &checked.outcome.response).is_some());
+    (result, if waits { Vec::new() } else { beside.await })
+}
+
+/// What a limit that denies nothing has charged: its slots, the charge that the outcome corrects, and the limit and the key if it
+/// would deny the request.
+type CheckedBeside = (Vec<Slot>, Charges, Option<(LimitIndex, Option<KeyHash>)>);
+
+/// Checks one limit that denies nothing.
 async fn check_beside(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,
     index: LimitIndex,
     counter: PlannedCounter,
     upload: Option<&Upload>,
-) -> (Vec<Slot>, Charges, Option<(LimitIndex, Option<KeyHash>)>) {
+) -> CheckedBeside {
     let (mut charges, key) = (Charges::default(), counter.key);
     let limit = snapshot.limit(index);
     let mut counters: SmallVec<[PlannedCounter; 2]> = smallvec![counter];

@@ -73,7 +73,9 @@ impl ResponseFormat {
         let wait = retry_after(status).map(|seconds| with_jitter(seconds, rejection.jitter_percent));
         match wait {
             Some(seconds) => {
-                let _ = write!(message, "Try again in {}.", Words(seconds * 1000));
+                message += "Try again in ";
+                let _ = write!(message, "{}", Words(seconds * 1000));
+                message.push('.');
             }
             None => message += "Waiting does not help.",
         }

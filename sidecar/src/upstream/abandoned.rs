@@ -8,12 +8,13 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
+
+use crate::upstream::application_body::ApplicationBody;
 
 /// Largest number of abandoned requests of the process. Each occupies a connection to the application. Further
 /// ones end with their client.
@@ -54,7 +55,7 @@ impl Abandoned {
     }
 
     /// Reads a body and discards it. Reports whether it has ended by the deadline, and not in the middle.
-    pub(crate) async fn discard(&self, mut body: Incoming) -> bool {
+    pub(crate) async fn discard(&self, mut body: ApplicationBody) -> bool {
         let read = async {
             while let Some(frame) = body.frame().await {
                 if frame.is_err() {

@@ -2,13 +2,12 @@
 //! connection share its window and its number of streams, so a client that uses up both would stop the
 //! others.
 
-use std::error::Error;
+use std::convert::Infallible;
 use std::io;
 
-use http_body::Body;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::sync::Mutex;
+use bytes::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use tokio::sync::{Mutex, oneshot};
 
 use crate::capacity::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::memory::{BUDGET, ReadBudget};
@@ -16,75 +15,96 @@ use crate::upstream::address::Upstream;
 use crate::upstream::application_stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 
+/// Largest size of the head of a response, in bytes as HTTP/2 counts them.
+const MAX_HEAD: u32 = 16 << 10;
+/// Number of streams that the sidecar resets because the application violates the protocol, before it ends the connection.
+const MAX_BROKEN_STREAMS: usize = 1024;
+
 /// The HTTP/2 connection to the application that is dedicated to one client connection. Opened at the first
 /// request.
 #[derive(Debug)]
-pub(crate) struct DedicatedConnection<B> {
-    current: Mutex<Current<B>>,
+pub(crate) struct DedicatedConnection {
+    current: Mutex<Current>,
 }
 
 #[derive(Debug)]
-struct Current<B> {
+struct Current {
     /// Number of the connection. Requests that fail together name the same number, so that they replace it
     /// once.
     number: u64,
-    sender: Option<http2::SendRequest<B>>,
+    open: Option<OpenConnection>,
 }
 
-/// A connection on which a request can be sent.
-pub(crate) struct Opened<B> {
-    pub(crate) sender: http2::SendRequest<B>,
-    pub(crate) number: u64,
+#[derive(Debug)]
+struct OpenConnection {
+    sender: SendRequest<Bytes>,
+    /// Dropped when no more requests follow.
+    _in_use: oneshot::Sender<Infallible>,
+}
+
+/// A connection on which a request can be sent, unless it has ended meanwhile.
+pub(super) struct Opened {
+    pub(super) sender: SendRequest<Bytes>,
+    pub(super) number: u64,
     /// Whether earlier requests used the connection.
-    pub(crate) reused: bool,
+    pub(super) reused: bool,
 }
 
-impl<B> DedicatedConnection<B> {
+impl DedicatedConnection {
     /// Creates a connection that is opened by its first request.
     pub(crate) fn new() -> Self {
-        Self { current: Mutex::new(Current { number: 0, sender: None }) }
+        Self { current: Mutex::new(Current { number: 0, open: None }) }
     }
-}
 
-impl<B> DedicatedConnection<B>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
-{
-    /// Returns the connection. Opens another one if it is closed or its number is `failed`.
-    pub(crate) async fn open(&self, upstream: &Upstream, failed: Option<u64>) -> io::Result<Opened<B>> {
-        let current = tokio::time::timeout(CONNECT_TIMEOUT, self.current.lock()).await;
-        let mut current = current.map_err(|_| io::ErrorKind::TimedOut)?;
-        let Current { number, sender } = &mut *current;
-        if let Some(sender) = sender.as_ref().filter(|sender| !sender.is_closed() && failed != Some(*number))
-        {
-            return Ok(Opened { sender: sender.clone(), number: *number, reused: true });
+    /// Returns the connection. Opens another one if its number is `failed`.
+    pub(super) async fn open(&self, upstream: &Upstream, failed: Option<u64>) -> io::Result<Opened> {
+        let mut current = match self.current.try_lock() {
+            Ok(current) => current,
+            // Another request opens the connection.
+            Err(_) => {
+                let current = tokio::time::timeout(CONNECT_TIMEOUT, self.current.lock()).await;
+                current.map_err(|_| io::ErrorKind::TimedOut)?
+            }
+        };
+        let Current { number, open } = &mut *current;
+        if let Some(open) = open.as_ref().filter(|_| failed != Some(*number)) {
+            return Ok(Opened { sender: open.sender.clone(), number: *number, reused: true });
         }
         let fresh = connect(upstream).await?;
+        let sender = fresh.sender.clone();
         *number += 1;
-        *sender = Some(fresh.clone());
-        Ok(Opened { sender: fresh, number: *number, reused: false })
+        *open = Some(fresh);
+        Ok(Opened { sender, number: *number, reused: false })
     }
 }
 
-async fn connect<B>(upstream: &Upstream) -> io::Result<http2::SendRequest<B>>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
-{
+async fn connect(upstream: &Upstream) -> io::Result<OpenConnection> {
     // Requests may have begun before the budget was exceeded.
     BUDGET.ready().await;
-    let io = TokioIo::new(ApplicationStream::new(dial(upstream).await?, ReadBudget::http2()));
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
+    let stream = ApplicationStream::new(dial(upstream).await?, ReadBudget::http2());
+    let (sender, connection) = Builder::new()
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(STREAM_WINDOW as usize)
-        .handshake(io)
+        .max_send_buffer_size(STREAM_WINDOW as usize)
+        .max_header_list_size(MAX_HEAD)
+        .max_local_error_reset_streams(Some(MAX_BROKEN_STREAMS))
+        .handshake(stream)
         .await
         .map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "an HTTP/2 connection to the application failed");
-        }
-    });
-    Ok(sender)
+    let (in_use, unused) = oneshot::channel();
+    tokio::spawn(run(connection, unused));
+    Ok(OpenConnection { sender, _in_use: in_use })
+}
+
+/// Moves the bytes of a connection until it ends. Once it is unused, it ends with its last stream.
+async fn run(mut connection: Connection<ApplicationStream, Bytes>, unused: oneshot::Receiver<Infallible>) {
+    let result = tokio::select! {
+        result = &mut connection => result,
+        // A connection notices that nobody can send requests any more only when it is polled.
+        _ = unused => connection.await,
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "an HTTP/2 connection to the application failed");
+    }
 }

@@ -4,6 +4,7 @@
 //! The application sees the sidecar as its peer, so the client's address is appended to `X-Forwarded-For`, as
 //! every proxy does. Only that last entry is known to be true.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +26,12 @@ use crate::memory::BUDGET;
 use crate::respond::format;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
+use crate::upstream::application_body::{ApplicationBody, ExchangeError};
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
-use crate::upstream::hop_by_hop;
 use crate::upstream::pool::{Pool, PooledConnection};
 use crate::upstream::request_body::{BrokenMark, RequestBody};
 use crate::upstream::response_body::ResponseBody;
+use crate::upstream::{hop_by_hop, http2};
 
 /// The reason why the application sent no response.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub(crate) enum ForwardError {
     /// No connection to the application could be opened.
     Unreachable(io::Error),
     /// The connection ended before a response, or the response was not HTTP.
-    NoResponse(hyper::Error),
+    NoResponse(ExchangeError),
     /// The client broke off its own request.
     BrokenRequest,
     /// The process ends.
@@ -79,7 +81,7 @@ impl ForwardError {
         }
     }
 
-    fn ended(error: hyper::Error, broken: Option<&BrokenMark>) -> Self {
+    fn ended(error: ExchangeError, broken: Option<&BrokenMark>) -> Self {
         if broken.is_some_and(BrokenMark::is_set) { Self::BrokenRequest } else { Self::NoResponse(error) }
     }
 }
@@ -102,7 +104,7 @@ impl Client<'_> {
 
 /// Forwards an HTTP/1 request of a client. If the connection changes its protocol, the result of `keep` is
 /// dropped when the connection ends.
-pub(crate) async fn http1<K: Keep>(
+pub(crate) async fn over_http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<Incoming>,
     client: Client<'_>,
@@ -146,9 +148,9 @@ pub(crate) async fn http1<K: Keep>(
 fn return_at_end(body: Incoming, connection: PooledConnection<RequestBody>) -> ResponseBody {
     if body.is_end_stream() {
         connection.give_back();
-        return ResponseBody::upstream(body, None);
+        return ResponseBody::upstream(ApplicationBody::Http1(body), None);
     }
-    ResponseBody::upstream(body, Some(connection))
+    ResponseBody::upstream(ApplicationBody::Http1(body), Some(connection))
 }
 
 /// Sends a request and waits for the head of its response. Only using an idle connection shows that the
@@ -165,14 +167,14 @@ async fn exchange(
             Ok(response) => return Ok((response, connection)),
             Err(mut error) => match error.take_message().or(copy) {
                 Some(again) if !error.error().is_parse() => request = again,
-                _ => return Err(ForwardError::ended(error.into_error(), broken)),
+                _ => return Err(ForwardError::ended(ExchangeError::Http1(error.into_error()), broken)),
             },
         }
     }
     let mut connection = pool.connect().await.map_err(ForwardError::Unreachable)?;
     match connection.sender.try_send_request(request).await {
         Ok(response) => Ok((response, connection)),
-        Err(error) => Err(ForwardError::ended(error.into_error(), broken)),
+        Err(error) => Err(ForwardError::ended(ExchangeError::Http1(error.into_error()), broken)),
     }
 }
 
@@ -248,9 +250,9 @@ async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
 }
 
 /// Forwards an HTTP/2 request of a client.
-pub(crate) async fn http2(
+pub(crate) async fn over_http2(
     upstream: &Upstream,
-    connection: &DedicatedConnection<RequestBody>,
+    connection: &DedicatedConnection,
     request: Request<Incoming>,
     client: Client<'_>,
     broken: Option<BrokenMark>,
@@ -264,20 +266,26 @@ pub(crate) async fn http2(
     marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
     let is_grpc = format::is_grpc(&parts.method, &parts.headers);
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(is_grpc));
-    let mut request = Request::from_parts(parts, body);
+    let request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
         let opened = connection.open(upstream, failed).await.map_err(ForwardError::Unreachable)?;
         let Opened { mut sender, number, reused } = opened;
         // Many requests may have waited for the connection.
         BUDGET.ready().await;
-        match sender.try_send_request(request).await {
-            Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
-            Err(mut error) => match error.take_message() {
-                Some(again) if reused && failed.is_none() => (request, failed) = (again, Some(number)),
-                _ => return Err(ForwardError::ended(error.into_error(), broken.as_ref())),
-            },
-        }
+        let ready = poll_fn(|cx| sender.poll_ready(cx)).await;
+        let result = match ready {
+            // The application has closed the connection since its last request.
+            Err(_) if reused && failed.is_none() => {
+                failed = Some(number);
+                continue;
+            }
+            Err(error) => Err(error),
+            Ok(()) => http2::exchange(&mut sender, request).await,
+        };
+        let response =
+            result.map_err(|error| ForwardError::ended(ExchangeError::Http2(error), broken.as_ref()))?;
+        return Ok(response.map(|body| ResponseBody::upstream(body, None)));
     }
 }
 

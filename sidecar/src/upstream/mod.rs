@@ -3,8 +3,9 @@
 //!
 //! - [`forward`]: sends a request and returns the response.
 //! - [`hop_by_hop`]: removes the headers that concern one connection only.
-//! - [`request_body`], [`response_body`]: bodies on their way through.
-//! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client.
+//! - [`request_body`], [`response_body`]: bodies on their way through. [`application_body`]: what the application sends.
+//! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client. [`http2`]: one
+//!   request over it.
 //! - [`dial`]: opens TCP connections. [`application_stream`]: their bytes. [`address`]: where the application listens.
 //! - [`held_exchange`]: forwards a request that holds slots, also if its client leaves. [`abandoned`]: bounds for
 //!   such requests.
@@ -12,12 +13,14 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod address;
+pub(crate) mod application_body;
 pub(crate) mod application_stream;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod forward;
 pub(crate) mod held_exchange;
 pub(crate) mod hop_by_hop;
+mod http2;
 pub(crate) mod in_flight;
 pub(crate) mod pool;
 pub(crate) mod request_body;

@@ -5,12 +5,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::runtime::Handle;
 
 use crate::limit::held::Held;
 use crate::trace::RequestSpan;
 use crate::upstream::abandoned::Abandoned;
+use crate::upstream::application_body::{ApplicationBody, ExchangeError};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
 use crate::upstream::request_body::{RequestBody, StallGuard};
@@ -18,15 +18,23 @@ use crate::upstream::request_body::{RequestBody, StallGuard};
 /// The body of a response on its way to the client.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
-    /// Streamed from the application. The body is taken when this is dropped.
-    Upstream(Option<Incoming>, ReleasedAtEnd),
+    /// Streamed from the application. Boxed, because a response is moved several times on its way to the client.
+    Upstream(Box<UpstreamBody>),
     /// Written by the sidecar; `None` once it has been sent.
     Own(Option<Bytes>),
 }
 
+/// A body that is streamed from the application.
+#[derive(Debug)]
+pub(crate) struct UpstreamBody {
+    /// Taken when this is dropped.
+    body: Option<ApplicationBody>,
+    released_at_end: ReleasedAtEnd,
+}
+
 /// Resources that a response occupies until its body ends or is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct ReleasedAtEnd {
+struct ReleasedAtEnd {
     /// Returned to the pool at the end of the body. Closed if the body is dropped before.
     connection: Option<PooledConnection<RequestBody>>,
     in_flight: Option<InFlightGuard>,
@@ -54,8 +62,9 @@ impl ReleasedAtEnd {
 
 impl ResponseBody {
     /// Wraps the application's body. Its connection returns to the pool at the end of the body.
-    pub(crate) fn upstream(body: Incoming, connection: Option<PooledConnection<RequestBody>>) -> Self {
-        Self::Upstream(Some(body), ReleasedAtEnd { connection, ..ReleasedAtEnd::default() })
+    pub(crate) fn upstream(body: ApplicationBody, connection: Option<PooledConnection<RequestBody>>) -> Self {
+        let released_at_end = ReleasedAtEnd { connection, ..ReleasedAtEnd::default() };
+        Self::Upstream(Box::new(UpstreamBody { body: Some(body), released_at_end }))
     }
 
     /// Keeps the request in flight, with its slots and permits, until the application's body has ended. Then its charges are
@@ -66,9 +75,7 @@ impl ResponseBody {
         mut held: Held,
         stall: StallGuard,
     ) -> Self {
-        if let Self::Upstream(Some(body), released_at_end) = &mut self
-            && !body.is_end_stream()
-        {
+        if let Some(released_at_end) = self.unended() {
             released_at_end.in_flight = Some(in_flight);
             released_at_end.held = held;
             released_at_end.stall = stall;
@@ -80,18 +87,23 @@ impl ResponseBody {
 
     /// Lets the span of a request end with the application's body. The sidecar's own responses end it at once.
     pub(crate) fn with_span(mut self, span: Box<RequestSpan>) -> Self {
-        if let Self::Upstream(Some(body), released_at_end) = &mut self
-            && !body.is_end_stream()
-        {
+        if let Some(released_at_end) = self.unended() {
             released_at_end.span = Some(span);
         }
         self
     }
 
+    /// Returns what the end of the application's body releases, unless it has ended.
+    fn unended(&mut self) -> Option<&mut ReleasedAtEnd> {
+        let Self::Upstream(upstream) = self else { return None };
+        let has_ended = upstream.body.as_ref().is_none_or(ApplicationBody::is_end_stream);
+        (!has_ended).then_some(&mut upstream.released_at_end)
+    }
+
     /// Drops the body of a response whose client has left. `abandoned` tells since when.
     pub(crate) fn abandon(mut self, abandoned: Option<Abandoned>) {
-        if let Self::Upstream(_, released_at_end) = &mut self {
-            released_at_end.abandoned = abandoned;
+        if let Self::Upstream(upstream) = &mut self {
+            upstream.released_at_end.abandoned = abandoned;
         }
     }
 
@@ -109,7 +121,8 @@ impl ResponseBody {
 impl Drop for ResponseBody {
     /// Reads the body to its end, or until it has been abandoned for too long, if the request still holds anything.
     fn drop(&mut self) {
-        let Self::Upstream(body, released_at_end) = self else { return };
+        let Self::Upstream(upstream) = self else { return };
+        let UpstreamBody { body, released_at_end } = &mut **upstream;
         if let Some(mut span) = released_at_end.span.take() {
             span.cut();
         }
@@ -131,48 +144,55 @@ impl Drop for ResponseBody {
     }
 }
 
+impl UpstreamBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
+        let Self { body, released_at_end } = self;
+        let Some(body) = body else { return Poll::Ready(None) };
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        let ended = match &frame {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
+            _ => false,
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && !released_at_end.held.charges.is_empty()
+        {
+            released_at_end.held.charges.frame(frame);
+        }
+        if ended {
+            released_at_end.release();
+        }
+        frame
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ExchangeError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         match self.get_mut() {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Upstream(None, _) => Poll::Ready(None),
-            Self::Upstream(Some(body), released_at_end) => {
-                let frame = Pin::new(&mut *body).poll_frame(cx);
-                let ended = match &frame {
-                    Poll::Ready(None) => true,
-                    Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
-                    _ => false,
-                };
-                if let Poll::Ready(Some(Ok(frame))) = &frame
-                    && !released_at_end.held.charges.is_empty()
-                {
-                    released_at_end.held.charges.frame(frame);
-                }
-                if ended {
-                    released_at_end.release();
-                }
-                frame
-            }
+            Self::Upstream(upstream) => upstream.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(bytes) => bytes.is_none(),
-            Self::Upstream(body, _) => body.as_ref().is_none_or(Incoming::is_end_stream),
+            Self::Upstream(upstream) => upstream.body.as_ref().is_none_or(ApplicationBody::is_end_stream),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Self::Upstream(body, _) => body.as_ref().map(Incoming::size_hint).unwrap_or_default(),
+            Self::Upstream(upstream) => {
+                upstream.body.as_ref().map(ApplicationBody::size_hint).unwrap_or_default()
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) async fn admit(
         {
             match without_queue(publisher, &snapshot, &matched).await {
                 Others::Deny(status) => return Decided::without(snapshot, Admission::Denied(*status)),
-                Others::Failed => return decide(snapshot, matched, publisher.slots()).await,
+                Others::Failed => return decide(snapshot, &mut matched, publisher.slots()).await,
                 Others::Admit => {}
             }
             let since = *since.get_or_insert_with(Instant::now);
@@ -80,7 +80,7 @@ pub(crate) async fn admit(
                 }
             }
         };
-        let decided = decide(snapshot, matched, publisher.slots()).await;
+        let decided = decide(snapshot, &mut matched, publisher.slots()).await;
         let Admission::Waits { status, wait, by_local_quota } = decided.admission else {
             let answer = match (&decided.admission, &ticket) {
                 (Admission::Admitted(status, _), Some(ticket)) => {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
@@ -203,10 +204,11 @@ fn admitted_at(at: u64) -> CheckResponse {
     CheckResponse { admitted: true, at, decisions: Decisions::new(), key_usages: KeyUsages::default() }
 }
 
-/// Waits for a call to the store, but no longer than until the deadline.
-async fn within<T>(
+/// Waits for a call to the store, but no longer than until the deadline. An async function would take the memory of the call
+/// twice.
+fn within<T>(
     deadline: Instant,
     call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    timeout_at(deadline, call).await.unwrap_or(Err(StoreError::Timeout))
+) -> impl Future<Output = Result<T, StoreError>> {
+    timeout_at(deadline, call).map(|result| result.unwrap_or(Err(StoreError::Timeout)))
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::failure::{StoreError, StoreHealth};
@@ -76,6 +77,12 @@ struct TimeoutGuard<'a> {
     completed: bool,
 }
 
+impl TimeoutGuard<'_> {
+    fn complete(&mut self) {
+        self.completed = true;
+    }
+}
+
 impl Drop for TimeoutGuard<'_> {
     fn drop(&mut self) {
         if !self.completed && Instant::now() >= self.near_deadline {
@@ -87,17 +94,19 @@ impl Drop for TimeoutGuard<'_> {
 impl MetricsRecorder {
     /// Awaits an operation and counts its error. The caller may have a deadline of its own, shortly before or
     /// at this one, and drop the future; that counts as a timeout too.
-    pub(crate) async fn record<T>(
+    pub(crate) fn record<T>(
         &self,
         deadline: Instant,
         budget: Duration,
         operation: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+    ) -> impl Future<Output = Result<T, StoreError>> {
         let near_deadline = deadline.checked_sub(budget / 10).unwrap_or(deadline);
+        // An async function would take the memory of the operation twice.
         let mut guard = TimeoutGuard { recorder: self, near_deadline, completed: false };
-        let result = operation.await;
-        guard.completed = true;
-        result.inspect_err(|error| self.record_error(error))
+        operation.map(move |result| {
+            guard.complete();
+            result.inspect_err(|error| self.record_error(error))
+        })
     }
 
     fn record_error(&self, error: &StoreError) {
