@@ -24,6 +24,15 @@ pub(super) struct Exceptions {
     tiers: Vec<PreparedTier>,
 }
 
+/// A tier or a plan that decides a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Exception<'a> {
+    /// Its name for operators, such as `tier gold`.
+    pub(super) name: &'a str,
+    /// What the limit admits of the request.
+    pub(super) choice: Choice,
+}
+
 impl Exceptions {
     /// Prepares the tiers and overrides of a limit. `tiers` and `plans` have the result of each.
     pub(super) fn new(
@@ -79,32 +88,20 @@ impl Exceptions {
         Some(self.overrides.as_ref()?.find(client)?.choice)
     }
 
-    /// Returns what the limit admits of a request. `key` reads its client. Adds one to `errors` if an expression has no value.
-    pub(super) fn choose(
+    /// Returns the exception that decides a request. `key` reads its client. Adds one to `errors` if an expression has no value.
+    pub(super) fn find(
         &self,
         key: &KeyBuilder,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
         errors: &AtomicU64,
-    ) -> Choice {
-        if let Some(plan) = self.plan(key, request, path, &mut address) {
-            return plan.choice;
-        }
-        self.tier(request, path, address, errors).map_or(Choice::Rates(0), |tier| tier.choice)
-    }
-
-    /// Names the exception that decides a request, such as `tier gold`.
-    pub(super) fn chosen_name(
-        &self,
-        key: &KeyBuilder,
-        request: &RequestAttributes<'_>,
-        path: &Readings<'_>,
-        mut address: impl FnMut() -> IpAddr,
-        errors: &AtomicU64,
-    ) -> Option<&str> {
-        let plan = self.plan(key, request, path, &mut address).map(|plan| &plan.name);
-        plan.or_else(|| self.tier(request, path, address, errors).map(|tier| &tier.name)).map(String::as_str)
+    ) -> Option<Exception<'_>> {
+        let plan = self.plan(key, request, path, &mut address);
+        plan.map(|plan| Exception { name: &plan.name, choice: plan.choice }).or_else(|| {
+            let tier = self.tier(request, path, address, errors)?;
+            Some(Exception { name: &tier.name, choice: tier.choice })
+        })
     }
 
     /// Returns the plan that an override grants the client of a request.

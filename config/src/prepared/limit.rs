@@ -20,7 +20,7 @@ use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
-use crate::prepared::exceptions::Exceptions;
+use crate::prepared::exceptions::{Exception, Exceptions};
 use crate::prepared::explanation::NotApplied;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
@@ -257,24 +257,14 @@ impl PreparedLimit {
         self.key.needs_address()
     }
 
-    /// Returns what the limit admits of a request to which it applies.
-    pub(super) fn choose(
+    /// Returns the tier or plan that decides a request to which the limit applies.
+    pub(super) fn exception_of(
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         address: impl FnMut() -> IpAddr,
-    ) -> Choice {
-        self.exceptions.choose(&self.key, request, path, address, &self.expression_errors)
-    }
-
-    /// Names the tier or plan that decides a request, such as `tier gold`.
-    pub(super) fn chosen_name(
-        &self,
-        request: &RequestAttributes<'_>,
-        path: &Readings<'_>,
-        address: impl FnMut() -> IpAddr,
-    ) -> Option<&str> {
-        self.exceptions.chosen_name(&self.key, request, path, address, &self.expression_errors)
+    ) -> Option<Exception<'_>> {
+        self.exceptions.find(&self.key, request, path, address, &self.expression_errors)
     }
 
     /// Returns the client with these values of the parts of the key, as the limit identifies it, and what an override grants it.

@@ -190,7 +190,7 @@ impl PreparedPolicy {
     ) -> Explained {
         let config = self.client_address.as_ref();
         let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
-        let chosen = || limit.chosen_name(request, path, || address).unwrap_or("its rate");
+        let chosen = || limit.exception_of(request, path, || address).map_or("its rate", |found| found.name);
         let missing = || limit.missing_part(request, path, address);
         match apply(limit, request, path, secret, || address) {
             Ok(Identified::Counted { key, rates, cost }) => Explained::Counts { key, rates, cost },
@@ -222,7 +222,8 @@ fn apply(
     if let Some(reason) = limit.not_matched(request, path, &mut address) {
         return Err(reason);
     }
-    let rates = match limit.choose(request, path, &mut address) {
+    let exception = limit.exception_of(request, path, &mut address);
+    let rates = match exception.map_or(Choice::Rates(0), |found| found.choice) {
         Choice::Rates(rates) => rates,
         Choice::Unlimited => return Err(NotApplied::Unlimited),
         Choice::Deny => return Ok(Identified::Refused(Refusal::Tier)),

@@ -25,27 +25,26 @@ use crate::{YEAR, until_healthy};
 const PODS: u32 = 8;
 const CLIENTS: usize = 200;
 
-/// Returns a policy that admits this number of failures a year of all clients together.
-fn policy(most: u64) -> Arc<PreparedPolicy> {
-    prepare(&format!(
-        r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
-        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
-            "base":[{{"requests":{most},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}],
-            "countWhen":{{"statusCodes":[{{"first":401,"last":401}}]}}}}}}}}]}}"#
-    ))
-}
-
 /// The largest cost of a response, which each request reserves.
 const RESERVE: u64 = 10;
 
-/// Returns a policy that admits this number of units a year of all clients together. Responses say what they cost.
-fn policy_with_cost(most: u64) -> Arc<PreparedPolicy> {
+/// Returns a policy that admits this number a year of all clients together. `counts` tells what counts.
+fn yearly(most: u64, counts: &str) -> Arc<PreparedPolicy> {
     prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
         "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
-            "base":[{{"requests":{most},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}],
-            "cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":{RESERVE}}}}}}}}}}}]}}"#
+            "base":[{{"requests":{most},"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}],{counts}}}}}}}]}}"#
     ))
+}
+
+/// Returns a policy for failures.
+fn policy(most: u64) -> Arc<PreparedPolicy> {
+    yearly(most, r#""countWhen":{"statusCodes":[{"first":401,"last":401}]}"#)
+}
+
+/// Returns a policy for units. Responses say what they cost.
+fn policy_with_cost(most: u64) -> Arc<PreparedPolicy> {
+    yearly(most, &format!(r#""cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":{RESERVE}}}}}"#))
 }
 
 /// The application of a storm.
