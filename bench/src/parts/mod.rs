@@ -74,9 +74,10 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
     })
 }
 
-/// Runs this process as a child of a part: `caller ADDRESS NUMBER` or `fill IMPLEMENTATION`.
+/// Runs this process as a child of a part: `bare ADDRESS UPSTREAM PROTOCOL`, `caller ADDRESS NUMBER` or `fill IMPLEMENTATION`.
 pub(crate) fn run_role(arguments: &[&str]) -> anyhow::Result<()> {
     match arguments {
+        ["bare", address, upstream, protocol] => peers::bare::run(address, upstream, protocol),
         ["caller", address, number] => redis::caller::run(address, number),
         ["fill", implementation] => memory::fill::run(implementation),
         _ => bail!("there is no role {arguments:?}"),

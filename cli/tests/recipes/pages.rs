@@ -43,11 +43,12 @@ const RECIPES: [(&str, &[Requests]); 22] = [
         ],
     ),
     (
-        "One customer without a limit, another one banned",
+        "More for one customer, no limit for another, a third banned",
         &[
-            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: a\r\nx-customer: acme", AtLeast(500)),
-            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: b\r\nx-customer: mallory", Exactly(0)),
-            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: c\r\nx-customer: other", Exactly(100)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-2f6c1a", AtLeast(1500)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: mallory-d41d8c", Exactly(0)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: initech-77e0b3", Exactly(1000)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: other", Exactly(100)),
         ],
     ),
     (

@@ -65,11 +65,13 @@ pub(super) async fn serve(
     let metrics = proxy.metrics.clone();
     let handler = Arc::new(Handler { proxy, connection });
     let first_request = handler.clone();
-    let respond = move |request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let handler = handler.clone();
         // Here and not in the future, which hyper may poll later: the connection is busy from now on.
         let exchange = Exchange::begin(handler.connection.permit.activity().clone());
-        async move {
+        // In memory of its own: an idle connection keeps none for its next request, and a request over HTTP/2 becomes a task,
+        // before which a future is moved several times.
+        Box::pin(async move {
             // The requests of an HTTP/2 connection may have arrived before reading stopped.
             if protocol == Protocol::Http2 {
                 BUDGET.ready().await;
@@ -82,18 +84,16 @@ pub(super) async fn serve(
                 }
             };
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
-        }
-    };
+        })
+    });
     let ended = match protocol {
         Protocol::Http1 => {
             // The permit must not outlive the service.
             drop(first_request);
-            http1::serve(stream, service_fn(respond), timeouts, &mut drain, &activity).await
+            http1::serve(stream, service, timeouts, &mut drain, &activity).await
         }
         Protocol::Http2 => {
             let first_request = async move { first_request.connection.first_request().await };
-            // Each request becomes a task, and a future is moved several times until it is one.
-            let service = service_fn(move |request| Box::pin(respond(request)));
             http2::serve(stream, service, first_request, &mut drain, &activity, metrics.panics.clone()).await
         }
     };

@@ -2,10 +2,12 @@
 //! service and Redis as a whole path.
 //!
 //! - [`programs`]: the proxies, with the configurations in `bench/peers/`.
+//! - [`bare`]: what hyper costs without Sluice.
 //! - [`traffic`]: requests over HTTP/1 and HTTP/2.
 //! - [`comparison`]: rounds of all contenders under the same load, and the table rows made from them.
 //! - [`proxies`]: proxies that count in their own memory; [`path`]: paths that count in Redis.
 
+pub(super) mod bare;
 mod comparison;
 mod path;
 mod programs;

@@ -1,6 +1,7 @@
 //! CPU time of proxies that count in their own memory. Each has the measured core; clients and upstream have
 //! the other.
 
+use super::bare;
 use super::comparison::{Comparison, Contender};
 use super::programs::{envoy_local, haproxy, sluice};
 use super::traffic::{Http2Upstream, Protocol};
@@ -13,6 +14,7 @@ const STORE: [&str; 1] = ["--store=memory"];
 const NGINX: &str = "nginx limit_req";
 const HAPROXY: &str = "HAProxy, stick table";
 const ENVOY: &str = "Envoy, local_ratelimit";
+const BARE: &str = "hyper alone, without limits";
 
 /// Aims for the ratio to nginx and to Envoy, by the path.
 const AIMS: [(Protocol, &str, &str, f64); 4] = [
@@ -36,6 +38,7 @@ async fn measure_http1(cores: Cores) -> anyhow::Result<Vec<Row>> {
         Contender::alone(NGINX, Proxy::start_nginx(cores, upstream).await?),
         Contender::alone(HAPROXY, haproxy(cores, upstream).await?),
         Contender::alone(ENVOY, envoy_local(cores, upstream, Protocol::Http1).await?),
+        Contender::alone(BARE, bare::start(cores, upstream, Protocol::Http1).await?),
     ];
     compare(&contenders, Protocol::Http1, 1_000, 20_000).await
 }
@@ -45,6 +48,7 @@ async fn measure_http2(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let contenders = [
         Contender::alone("Sluice", sluice(cores, upstream.address, "Strict", &STORE).await?),
         Contender::alone(ENVOY, envoy_local(cores, upstream.address, Protocol::Http2).await?),
+        Contender::alone(BARE, bare::start(cores, upstream.address, Protocol::Http2).await?),
     ];
     compare(&contenders, Protocol::Http2, 1, 30_000).await
 }
