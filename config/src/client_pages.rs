@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::policy::OnStoreFailure;
+
 /// Path of the page with the clients that are denied most.
 pub const TOP: &str = "/keys/top";
 /// Path of the page with the counter of one client. The question is a [`PeekQuestion`].
@@ -92,12 +94,33 @@ pub struct Peeked {
 
 /// The state of a client's counter, which reading it does not change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CounterState {
     /// The rates that decide.
     Rates(Vec<RateState>),
     /// The state is not known, for this reason.
     Unknown(String),
+    /// The store did not answer, so `onStoreFailure` of the policy decides.
+    NoStore {
+        /// The fault in words.
+        error: String,
+        /// The decision of the policy then.
+        on_store_failure: OnStoreFailure,
+    },
+}
+
+impl CounterState {
+    /// Returns the reason why the state is not known.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        match self {
+            Self::Rates(_) => None,
+            Self::Unknown(reason) => Some(reason.clone()),
+            Self::NoStore { error, on_store_failure } => {
+                Some(format!("{error}. onStoreFailure: {on_store_failure:?} decides"))
+            }
+        }
+    }
 }
 
 /// One rate, and the number that is left.

@@ -226,6 +226,19 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
 }
 
 #[tokio::test]
+async fn an_explanation_says_what_decides_without_a_store() {
+    let application = Application::start().await;
+    let sidecar = start(&application, &[]);
+    let denies = prepare(&policy_json("checkout", "Deny", &[limit("counts", 5, "")]));
+    publish(&sidecar, &StoreChoice::Unconfigured, &[denies]);
+    let question = json!({"method": "GET", "target": "/", "headers": []});
+    let explained = answer(&sidecar, "/explain", &question).await;
+    let state = &explained["limits"][0]["state"]["noStore"];
+    assert_eq!(state["onStoreFailure"], "Deny", "{explained}");
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 429);
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_question_is_said() {
     let application = Application::start().await;
     let sidecar = start(&application, &[limit("l", 1, "")]);

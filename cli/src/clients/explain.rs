@@ -8,6 +8,7 @@ use clap::Args;
 use sluice_config::client_pages::{
     CounterState, EXPLAIN, ExplainQuestion, ExplainedLimit, Explanation, LimitResult,
 };
+use sluice_config::policy::OnStoreFailure;
 
 use super::lines;
 use crate::cluster::args::SidecarArgs;
@@ -119,6 +120,17 @@ fn verdict(explanation: &Explanation) -> String {
                 }
             }
             LimitResult::Counts { state: CounterState::Unknown(_), .. } => is_unknown = true,
+            LimitResult::Counts { state: CounterState::NoStore { on_store_failure, .. }, .. } => {
+                match on_store_failure {
+                    OnStoreFailure::Allow => {}
+                    OnStoreFailure::Share => is_unknown = true,
+                    OnStoreFailure::Deny => {
+                        denials.push(format!(
+                            "{name}, because the store does not answer (onStoreFailure: Deny)"
+                        ));
+                    }
+                }
+            }
         }
     }
     match (&denials[..], is_unknown) {
@@ -133,5 +145,35 @@ fn denies(effect: &str) -> &'static str {
         "Mark" => "marks the request",
         "Shadow" => "would deny the request",
         _ => "denies the request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_store_the_policy_decides() {
+        let explained = |on_store_failure| {
+            let state = CounterState::NoStore { error: "it is down".to_owned(), on_store_failure };
+            let result = LimitResult::Counts {
+                key: "k".to_owned(),
+                client: "c".to_owned(),
+                exception: None,
+                cost: 1,
+                state,
+            };
+            let limit = ExplainedLimit {
+                policy: "shop/p".to_owned(),
+                limit: "l".to_owned(),
+                effect: "Reject".to_owned(),
+                result,
+            };
+            verdict(&Explanation { refused: None, limits: vec![limit] })
+        };
+        let denied = "The request would be denied by shop/p l, because the store does not answer (onStoreFailure: Deny).";
+        assert_eq!(explained(OnStoreFailure::Deny), denied);
+        assert_eq!(explained(OnStoreFailure::Allow), "The request would be admitted.");
+        assert!(explained(OnStoreFailure::Share).starts_with("Not all counters are known"));
     }
 }

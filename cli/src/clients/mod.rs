@@ -14,9 +14,8 @@ use sluice_config::client_pages::CounterState;
 
 /// Returns lines about what a client has left.
 fn lines(state: &CounterState) -> Vec<String> {
-    let rates = match state {
-        CounterState::Unknown(reason) => return vec![format!("unknown: {reason}")],
-        CounterState::Rates(rates) => rates,
+    let CounterState::Rates(rates) = state else {
+        return state.unknown().map(|reason| format!("unknown: {reason}")).into_iter().collect();
     };
     let line = |rate: &sluice_config::client_pages::RateState| {
         let left = format!("{} {} of {} left", rate.rule, rate.remaining, rate.limit);

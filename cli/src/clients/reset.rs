@@ -48,9 +48,11 @@ pub(crate) async fn reset(mut args: ResetArgs, which: Which) -> Result<()> {
     let (_, peeked) = args.client.look().await?;
     let is_blocked = match &peeked.state {
         CounterState::Rates(rates) => Ok(rates.iter().any(|rate| rate.blocked_seconds.is_some())),
-        CounterState::Unknown(reason) => Err(reason),
+        CounterState::Unknown(_) | CounterState::NoStore { .. } => {
+            Err(peeked.state.unknown().unwrap_or_default())
+        }
     };
-    if let (Which::Blocked, Err(reason)) = (which, is_blocked) {
+    if let (Which::Blocked, Err(reason)) = (which, &is_blocked) {
         bail!(
             "it is not known whether the client is blocked: {reason}. sluice reset does not need to know: it gives the client its whole quota back"
         );

@@ -41,8 +41,7 @@ pub(super) async fn ask_pod<A: DeserializeOwned>(
 ) -> Result<A> {
     in_time(async {
         let forwarded = pods.portforward(name, &[DEBUG_PORT]).await;
-        let mut forwarded = forwarded
-            .context("cannot forward port 8793 of the pod: this needs the right to create pods/portforward in the namespace")?;
+        let mut forwarded = forwarded.map_err(|error| not_forwarded(name, error))?;
         let stream = forwarded.take_stream(DEBUG_PORT).ok_or_else(|| anyhow!("no port was forwarded"))?;
         let answer = exchange(stream, path, question).await;
         // The error of the port forward tells more than the connection that it ended.
@@ -55,6 +54,21 @@ pub(super) async fn ask_pod<A: DeserializeOwned>(
         }
     })
     .await
+}
+
+/// Says why a port of a pod cannot be forwarded.
+fn not_forwarded(pod: &str, error: kube::Error) -> anyhow::Error {
+    match &error {
+        kube::Error::Api(status) if status.code == 404 => anyhow!("there is no pod {pod} in the namespace"),
+        kube::Error::Api(status) if status.code == 403 => anyhow!(
+            "cannot forward port {DEBUG_PORT} of the pod: this needs the right to create pods/portforward in the namespace: {}",
+            status.message
+        ),
+        kube::Error::Api(status) => {
+            anyhow!("cannot forward port {DEBUG_PORT} of the pod: {}", status.message)
+        }
+        _ => anyhow::Error::new(error).context(format!("cannot forward port {DEBUG_PORT} of the pod")),
+    }
 }
 
 async fn in_time<A>(asking: impl Future<Output = Result<A>>) -> Result<A> {

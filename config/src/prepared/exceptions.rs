@@ -29,7 +29,7 @@ pub(super) struct Exceptions {
 pub(super) struct Exception<'a> {
     /// Its name for operators, such as `tier gold`.
     pub(super) name: &'a str,
-    /// What the limit admits of the request.
+    /// The rates, or the fixed decision, for the request.
     pub(super) choice: Choice,
 }
 

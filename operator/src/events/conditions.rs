@@ -2,12 +2,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
+use sluice_crds::conditions::reasons::PENDING;
 use sluice_crds::conditions::types::READY;
 
 use super::note;
 
 /// Returns the events of the conditions that have changed their status or reason. A cause has an event of its own, so that of
-/// `Ready` follows only when all is well. What is not known yet has none.
+/// `Ready` follows only when all is well. What is not known yet has none, and neither has a policy that its pods are confirming.
 #[must_use]
 pub fn events(before: &[Condition], after: &[Condition]) -> Vec<Event> {
     let has_changed = |condition: &&Condition| {
@@ -15,7 +16,8 @@ pub fn events(before: &[Condition], after: &[Condition]) -> Vec<Event> {
         same.is_none_or(|before| (&before.status, &before.reason) != (&condition.status, &condition.reason))
     };
     let is_told = |condition: &&Condition| {
-        (condition.status == "True") == (condition.type_ == READY) && condition.status != "Unknown"
+        let is_decided = condition.status != "Unknown" && condition.reason != PENDING;
+        (condition.status == "True") == (condition.type_ == READY) && is_decided
     };
     let event = |condition: &Condition| Event {
         type_: if condition.status == "True" { EventType::Normal } else { EventType::Warning },
@@ -57,6 +59,8 @@ mod tests {
         let waiting =
             [condition("Programmed", "Unknown", "Waiting"), condition("Ready", "Unknown", "Waiting")];
         assert_eq!(told(&[], &waiting), []);
+        let pending = [condition("Programmed", "False", PENDING), condition("Ready", "False", PENDING)];
+        assert_eq!(told(&[], &pending), []);
         let broken =
             [condition("Programmed", "False", "NotInjected"), condition("Ready", "False", "NotInjected")];
         let warning = (EventType::Warning, "NotInjected".to_owned(), "Programmed is False: why".to_owned());

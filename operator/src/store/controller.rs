@@ -405,6 +405,7 @@ impl StoreController {
                 provisioned: provisioned.as_ref(),
                 passwords,
                 previous: previous.as_ref(),
+                leader_for: state.started.elapsed(),
             };
             let status = status(&observed, Timestamp::now());
             if previous.as_ref() == Some(&status) {

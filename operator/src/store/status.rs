@@ -1,6 +1,7 @@
 //! Computes the status of a store from what is known about it. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -15,6 +16,7 @@ use sluice_store::{FaultCause, StoreHealth};
 use crate::cluster::references::grant;
 use crate::distribution::stores::SidecarReport;
 use crate::object_key::{ObjectKey, StoreKey};
+use crate::reconcile::status::LEADER_GRACE;
 use crate::store::provisioner::Provisioned;
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 
@@ -44,6 +46,27 @@ pub struct Observed<'a> {
     pub passwords: Option<PasswordEpoch>,
     /// Status that the store has.
     pub previous: Option<&'a RateLimitStoreStatus>,
+    /// Time for which this operator has been the leader.
+    pub leader_for: Duration,
+}
+
+impl Observed<'_> {
+    /// Returns the counts before this operator became the leader, while sidecars are still connecting to it.
+    fn awaited(&self) -> Option<&SidecarCounts> {
+        let before = self.previous?.sidecars.as_ref()?;
+        let is_fewer = usize::try_from(before.reporting).is_ok_and(|before| self.reports.len() < before);
+        (self.leader_for < LEADER_GRACE && is_fewer).then_some(before)
+    }
+
+    /// Reports whether all sidecars could reach this generation of the store before.
+    fn was_reachable(&self) -> bool {
+        let before = self.previous.into_iter().flat_map(|previous| &previous.conditions);
+        before.into_iter().any(|condition| {
+            condition.type_ == types::REACHABLE
+                && condition.status == "True"
+                && condition.observed_generation == Some(self.generation)
+        })
+    }
 }
 
 /// The result of one condition.
@@ -67,23 +90,32 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
     let resolved = resolved_refs(observed);
     let provisioned = observed.provisioned.map(provisioned);
     let reachable = reachable(observed);
+    let is_reachable = reachable.status == "True";
     let mut conditions = vec![(types::ACCEPTED, accepted), (types::RESOLVED_REFS, resolved)];
     conditions.extend(provisioned.map(|finding| (types::PROVISIONED, finding)));
     conditions.push((types::REACHABLE, reachable));
     conditions.push((types::READY, ready(&conditions)));
     let healthy = observed.reports.iter().filter(|report| report.report == StoreReport::Healthy).count();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let mut sidecars = SidecarCounts {
+        reporting: count(observed.reports.len()),
+        healthy: count(healthy),
+        summary: format!("{healthy}/{}", observed.reports.len()),
+    };
+    if let Some(before) = observed.awaited() {
+        if is_reachable && observed.was_reachable() {
+            sidecars = before.clone();
+        } else {
+            sidecars.summary = format!("{healthy}/{}", before.reporting);
+        }
+    }
     RateLimitStoreStatus {
         observed_generation: Some(observed.generation),
         conditions: conditions
             .into_iter()
             .map(|(kind, finding)| condition(observed, kind, finding, now))
             .collect(),
-        sidecars: Some(SidecarCounts {
-            reporting: count(observed.reports.len()),
-            healthy: count(healthy),
-            summary: format!("{healthy}/{}", observed.reports.len()),
-        }),
+        sidecars: Some(sidecars),
         passwords: observed.passwords.clone(),
     }
 }
@@ -247,6 +279,13 @@ fn reachable(observed: &Observed<'_>) -> Finding {
     with_memory(reports(observed), observed)
 }
 
+/// All sidecars that use the store can reach it.
+fn all_reach(all: usize) -> Finding {
+    let who = if all == 1 { "The sidecar".to_owned() } else { format!("All {all} sidecars") };
+    let verb = if all == 1 { "uses" } else { "use" };
+    Finding::new("True", reasons::REACHABLE, format!("{who} that {verb} the store can reach it."))
+}
+
 fn reports(observed: &Observed<'_>) -> Finding {
     let failing: Vec<_> = observed
         .reports
@@ -257,8 +296,22 @@ fn reports(observed: &Observed<'_>) -> Finding {
         })
         .collect();
     let all = observed.reports.len();
+    let own = observed.own.or_else(|| own_health(observed.provisioned?));
+    let own_fails = all == 0 && matches!(own, Some((StoreHealth::Failing(_), _)));
+    if let Some(before) = observed.awaited()
+        && failing.is_empty()
+        && !own_fails
+    {
+        if observed.was_reachable() {
+            return all_reach(usize::try_from(before.reporting).unwrap_or(all));
+        }
+        let message = format!(
+            "The operator has just started and waits for the reports of {}. This takes at most a minute.",
+            counted(usize::try_from(before.reporting).unwrap_or(all), "sidecar")
+        );
+        return Finding::new("Unknown", reasons::NO_REPORTS, message);
+    }
     if all == 0 {
-        let own = observed.own.or_else(|| own_health(observed.provisioned?));
         return match own {
             Some((StoreHealth::Healthy, _)) => Finding::new(
                 "True",
@@ -275,12 +328,7 @@ fn reports(observed: &Observed<'_>) -> Finding {
             }
         };
     }
-    let Some(&(first, _)) = failing.iter().min() else {
-        let who = if all == 1 { "The sidecar".to_owned() } else { format!("All {all} sidecars") };
-        let verb = if all == 1 { "uses" } else { "use" };
-        let message = format!("{who} that {verb} the store can reach it.");
-        return Finding::new("True", reasons::REACHABLE, message);
-    };
+    let Some(&(first, _)) = failing.iter().min() else { return all_reach(all) };
     // The cause of most sidecars; of causes that are equally frequent, the first.
     let count = |cause: FaultCause| failing.iter().filter(|(other, _)| *other == cause).count();
     let cause = failing

@@ -21,7 +21,10 @@ pub(super) async fn read(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -
             let reason = "this pod counts the limit by itself, and the limit counts denials: reading the counter could count as one";
             return CounterState::Unknown(reason.to_owned());
         }
-        Err(error) => return CounterState::Unknown(format!("the store did not answer: {error}")),
+        Err(error) => {
+            let on_store_failure = snapshot.policy(index).on_store_failure;
+            return CounterState::NoStore { error: error.to_string(), on_store_failure };
+        }
     };
     let seconds = |micros: u64| micros as f64 / 1e6;
     let blocked_seconds = rates.names.blocked_for(&decisions).map(seconds);

@@ -48,7 +48,7 @@ pub(super) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result
         None => {
             let has_others =
                 limit.rate_sets().len() > 1 && limit.boosted_below().is_none() || limit.overrides().is_some();
-            let exception = has_others.then(|| "the limit; a tier or plan may apply others".to_owned());
+            let exception = has_others.then(|| "the limit; a tier or plan may apply others: `sluice explain` tells, with the headers of a request".to_owned());
             (u16::from(snapshot.limit(index).is_boosted()), exception)
         }
     };

@@ -276,7 +276,7 @@ async fn check_with_beside(
     (result, if waits { Vec::new() } else { beside.await })
 }
 
-/// What a limit that denies nothing has charged: its slots, the charge that the outcome corrects, and the limit and the key if it
+/// The charges of a limit that denies nothing: its slots, the charge that the outcome corrects, and the limit and the key if it
 /// would deny the request.
 type CheckedBeside = (Vec<Slot>, Charges, Option<(LimitIndex, Option<KeyHash>)>);
 

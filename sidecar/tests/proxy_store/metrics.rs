@@ -1,4 +1,4 @@
-//! What metrics and reports say about a store.
+//! Metrics and reports of a store.
 
 use std::collections::BTreeMap;
 

@@ -245,8 +245,10 @@ async fn e2e_status_reports_pods_older_than_the_label_with_the_command_that_inje
     shop.deploy("web", 2);
     shop.limit("p", "web", 5);
     let message = shop.wait_for("p", "Programmed", "False NotInjected").await;
-    let [label, restart] =
-        ["label namespace early sluice.dev/injection=enabled", "-n early rollout restart deployment/web"];
+    let [label, restart] = [
+        "label --overwrite namespace early sluice.dev/injection=enabled",
+        "-n early rollout restart deployment/web",
+    ];
     assert_eq!(
         message,
         format!(

@@ -73,7 +73,7 @@ pub(crate) fn run(address: &str, upstream: &str, protocol: &str) -> anyhow::Resu
 
 type Sender = client1::SendRequest<Incoming>;
 
-/// What all connections have in common.
+/// The state that all connections share.
 struct Shared {
     upstream: SocketAddr,
     /// Idle connections to the upstream.

@@ -36,7 +36,9 @@ pub(super) fn add_sidecars(observed: &Observed<'_>, pods: &[&Pod]) -> String {
     let is_labelled = |pod: &&Pod| pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "true");
     let mut text = String::new();
     if !observed.facts.namespace_is_labelled && !pods.iter().all(is_labelled) {
-        text.push_str(&format!("run `kubectl label namespace {namespace} {INJECTION_LABEL}=enabled`, then "));
+        text.push_str(&format!(
+            "run `kubectl label --overwrite namespace {namespace} {INJECTION_LABEL}=enabled`, then "
+        ));
     }
     let commands: BTreeSet<_> = pods
         .iter()

@@ -17,7 +17,7 @@ use crate::reconcile::select_pods::SelectedPods;
 mod tests;
 
 /// Time for which a new leader keeps the previous condition, unless all pods have reported before.
-const LEADER_GRACE: Duration = Duration::from_secs(60);
+pub(crate) const LEADER_GRACE: Duration = Duration::from_secs(60);
 /// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
 const PENDING: Duration = Duration::from_secs(10);
 /// Interval between searches for workloads while a policy has no pods.

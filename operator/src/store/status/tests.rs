@@ -36,20 +36,34 @@ fn conditions(
     reports: &[SidecarReport],
     own: Option<(StoreHealth, Option<FaultCause>)>,
 ) -> Vec<(String, String, String)> {
+    let status = status_after(None, LEADER_GRACE, (resolved, reports, own), 3);
+    assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(3)));
+    status.conditions.into_iter().map(|c| (c.status, c.reason, c.message)).collect()
+}
+
+/// A store as it resolves, the reports of its sidecars, and its health as the operator sees it.
+type Known<'a> = (&'a Resolved, &'a [SidecarReport], Option<(StoreHealth, Option<FaultCause>)>);
+
+/// Returns the status of a generation of the store, by an operator that has been the leader for some time.
+fn status_after(
+    previous: Option<&RateLimitStoreStatus>,
+    leader_for: Duration,
+    (resolved, reports, own): Known<'_>,
+    generation: i64,
+) -> RateLimitStoreStatus {
     let observed = Observed {
         key: &key(),
-        generation: 3,
+        generation,
         resolved,
         operator_namespace: "sluice-system",
         reports,
         own,
         provisioned: None,
         passwords: None,
-        previous: None,
+        previous,
+        leader_for,
     };
-    let status = status(&observed, Timestamp::UNIX_EPOCH);
-    assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(3)));
-    status.conditions.into_iter().map(|c| (c.status, c.reason, c.message)).collect()
+    status(&observed, Timestamp::UNIX_EPOCH)
 }
 
 fn short(all: &[(String, String, String)]) -> Vec<String> {
@@ -66,6 +80,38 @@ fn a_store_is_ready_when_all_sidecars_can_use_it() {
     let all = conditions(&usable(), &[], own);
     assert_eq!(all[3].2, "The operator can use the store. No sidecar uses it yet.");
     assert_eq!(short(&conditions(&usable(), &[], None))[2..], ["Unknown NoReports", "Unknown NoReports"]);
+}
+
+#[test]
+fn a_new_leader_waits_for_the_sidecars_that_the_one_before_knew() {
+    let (usable, own) = (usable(), Some((StoreHealth::Healthy, None)));
+    let both = reports(&[StoreReport::Healthy, StoreReport::Healthy]);
+    let before = status_after(None, LEADER_GRACE, (&usable, &both, own), 3);
+    let after = |leader_for, reports: &[SidecarReport], generation| {
+        let status = status_after(Some(&before), leader_for, (&usable, reports, own), generation);
+        let reachable =
+            status.conditions.iter().find(|condition| condition.type_ == types::REACHABLE).unwrap();
+        let summary = status.sidecars.unwrap().summary;
+        format!("{} {} {summary}: {}", reachable.status, reachable.reason, reachable.message)
+    };
+    let (one, broken) = (&both[..1], reports(&[failing(FaultCause::AuthenticationFailed)]));
+    let kept = "True Reachable 2/2: All 2 sidecars that use the store can reach it.";
+    assert_eq!(after(Duration::ZERO, &[], 3), kept);
+    assert_eq!(after(Duration::ZERO, one, 3), kept);
+    assert!(after(Duration::ZERO, &broken, 3).starts_with("False AuthenticationFailed 0/2: 1 of 1 "));
+    // Nothing is known about another server.
+    let waits =
+        "The operator has just started and waits for the reports of 2 sidecars. This takes at most a minute.";
+    assert_eq!(after(Duration::ZERO, &[], 4), format!("Unknown NoReports 0/2: {waits}"));
+    assert_eq!(after(Duration::ZERO, one, 4), format!("Unknown NoReports 1/2: {waits}"));
+    assert_eq!(
+        after(LEADER_GRACE, &[], 3),
+        "True Reachable 0/0: The operator can use the store. No sidecar uses it yet."
+    );
+    assert_eq!(
+        after(LEADER_GRACE, one, 3),
+        "True Reachable 1/1: The sidecar that uses the store can reach it."
+    );
 }
 
 #[test]

@@ -128,7 +128,7 @@ async fn missing_confirmations_are_named_with_the_pods() {
 async fn pods_without_a_sidecar_come_with_the_commands_that_add_it() {
     let bare = pod("a", false, Confirmation::NotConnected);
     let message = |pods| compute(pods, LONG_AGO, None).finding.message;
-    let label = "run `kubectl label namespace shop sluice.dev/injection=enabled`, then ";
+    let label = "run `kubectl label --overwrite namespace shop sluice.dev/injection=enabled`, then ";
     assert_eq!(
         message(vec![bare.clone()]),
         format!("1 of 1 pod has no sidecar. To add it, {label}recreate pod/a.")

@@ -71,7 +71,10 @@ fn commands_for_a_namespace_without_the_label_also_add_the_sidecar() {
     let message = shop(Unlimited::OptedOut).captured().1;
     assert!(message.contains(r#"{"sluice.dev/inject":"true"}"#), "{message}");
     let message = shop(Unlimited::NoSidecar).captured().1;
-    assert_eq!(commands(&message)[0], "kubectl label namespace shop sluice.dev/injection=enabled");
+    assert_eq!(
+        commands(&message)[0],
+        "kubectl label --overwrite namespace shop sluice.dev/injection=enabled"
+    );
 }
 
 #[test]

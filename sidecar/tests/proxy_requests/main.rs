@@ -2,6 +2,8 @@
 //! HTTP/2.
 #![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
+mod http2;
+#[path = "../support/mod.rs"]
 mod support;
 
 use http::Version;

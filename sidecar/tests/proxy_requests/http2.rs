@@ -1,7 +1,4 @@
 //! HTTP/2 streams between a client and the application, frame by frame: resets, early responses, flow control, connections.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,10 +12,11 @@ use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use sluice_sidecar::Sidecar;
-use support::*;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+use crate::support::*;
 
 /// Fails a test that hangs. Nothing is measured against it.
 const BOUND: Duration = Duration::from_secs(60);
