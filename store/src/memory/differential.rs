@@ -284,6 +284,10 @@ proptest! {
                 Step::Settle(charge, delta) => if let Some(n) = charge.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
                     let settlement = Settlement { limit, key, charged, delta, overflowed: false };
+                    // A charge that becomes larger is a check.
+                    if let Some(counter) = settlement.more() {
+                        remove_expired(&store, &mut model, &[counter], now);
+                    }
                     store.settle_at(&settlement, now);
                     model.settle(&settlement, now);
                 }
