@@ -44,8 +44,8 @@ impl<const N: u64> PerSecond<N> {
         self.take_in(START.elapsed().as_secs(), N)
     }
 
-    /// Does the same for an event of a source at a time. The last place of a second is for quiet sources, so that a loud one does not
-    /// displace all others.
+    /// Does the same for an event of a source, in the second of `now`. The last place of a second is for quiet sources, so that a
+    /// loud one does not displace all others.
     pub(crate) fn take_of(&self, source: &LastChosen, now: Instant) -> Option<u64> {
         self.take_of_in(now.saturating_duration_since(*START).as_secs(), source)
     }

@@ -106,6 +106,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
         if is_reachable && observed.was_reachable() {
             sidecars = before.clone();
         } else {
+            // The next status waits for them too.
+            sidecars.reporting = before.reporting;
             sidecars.summary = format!("{healthy}/{}", before.reporting);
         }
     }

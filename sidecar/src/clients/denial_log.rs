@@ -17,8 +17,8 @@ use crate::trace::{TRACEPARENT, trace_id};
 pub(crate) struct DenialLog(LogSampler);
 
 impl DenialLog {
-    /// Logs a denial at a time, or counts it if there were enough lines in this second. `describe` returns the client in words and the pattern
-    /// of the path that the limit applies to.
+    /// Logs a denial, or counts it if there were enough lines in the second of `now`. `describe` returns the client in words and
+    /// the pattern of the path that the limit applies to.
     pub(crate) fn denied(
         &self,
         snapshot: &Snapshot,

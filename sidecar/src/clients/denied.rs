@@ -46,8 +46,8 @@ impl DeniedClients {
         })))
     }
 
-    /// Counts the denial of a client at a time, and the client itself if the limit is in Shadow. `describe` describes a client that
-    /// is not known yet.
+    /// Counts the denial of a client, and the client itself if the limit is in Shadow. `describe` describes a client that is not
+    /// known yet.
     pub(crate) fn count(
         &self,
         key: u128,

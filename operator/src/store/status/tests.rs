@@ -104,6 +104,10 @@ fn a_new_leader_waits_for_the_sidecars_that_the_one_before_knew() {
         "The operator has just started and waits for the reports of 2 sidecars. This takes at most a minute.";
     assert_eq!(after(Duration::ZERO, &[], 4), format!("Unknown NoReports 0/2: {waits}"));
     assert_eq!(after(Duration::ZERO, one, 4), format!("Unknown NoReports 1/2: {waits}"));
+    // It waits on after its own status has been written.
+    let first = status_after(Some(&before), Duration::ZERO, (&usable, &[], own), 4);
+    let second = status_after(Some(&first), Duration::ZERO, (&usable, &[], own), 4);
+    assert_eq!(second, first);
     assert_eq!(
         after(LEADER_GRACE, &[], 3),
         "True Reachable 0/0: The operator can use the store. No sidecar uses it yet."
