@@ -210,7 +210,8 @@ impl Storm {
         }
     }
 
-    /// Returns how many requests the store counts. A pod may fail a check before, because it notices only then that Redis has died.
+    /// Returns how many requests the store counts. Checks may fail before, because a pod notices only at one that Redis has
+    /// died.
     async fn in_store(&self) -> u64 {
         let counted = Cell::new(0);
         eventually("the store answers", || async {
