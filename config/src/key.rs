@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::HeaderName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
+pub use self::named_client::ClientNaming;
 use self::path_templates::PathTemplates;
-use crate::expression::{Expression, PreparedExpression, Value};
+use crate::expression::{Expression, PreparedExpression, Value, has_lower_case};
 use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
 use crate::nack::Nack;
 use crate::path::{Readings, folded};
-use crate::request::{RequestAttributes, Text};
+use crate::request::{FieldName, HeaderField, Part, RequestAttributes};
 
 mod description;
 mod invalid_client;
@@ -101,7 +101,7 @@ pub enum OnMissing {
     /// All such requests share one counter.
     #[default]
     Shared,
-    /// The limit does not apply to the request.
+    /// The limit does not apply to the request, if it has the part in no spelling. Otherwise as `Shared`.
     Skip,
     /// The request is rejected.
     Deny,
@@ -122,6 +122,8 @@ pub enum Identity {
 #[derive(Debug)]
 pub struct KeyBuilder {
     parts: Vec<KeySource>,
+    /// How operators name the value of each part.
+    names: Vec<ClientNaming>,
     on_missing: OnMissing,
     /// Indexes of the parts whose values operators may read.
     public: Vec<usize>,
@@ -130,14 +132,14 @@ pub struct KeyBuilder {
 /// The source of one part of a key.
 #[derive(Debug)]
 enum KeySource {
-    Header(HeaderName),
-    Cookie(String),
-    Query(String),
+    Header(HeaderField),
+    Cookie(FieldName),
+    Query(FieldName),
     Method,
     Path,
     Host,
     GrpcMethod,
-    PathTemplate(PathTemplates),
+    PathTemplate(Arc<PathTemplates>),
     Expression { expression: PreparedExpression, errors: Arc<AtomicU64> },
     JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
@@ -172,18 +174,23 @@ impl KeyBuilder {
         verifiers: &[Arc<JwtVerifier>],
         errors: &Arc<AtomicU64>,
     ) -> Result<Self, Nack> {
-        let parts = parts.iter().map(|part| {
+        let names = parts.iter().map(ClientNaming::new).collect::<Result<Vec<_>, _>>()?;
+        let sources = parts.iter().zip(&names).map(|(part, naming)| {
             Ok(match part {
-                KeyPart::Header(name) => KeySource::Header(header_name(name)?),
-                KeyPart::Cookie(name) => KeySource::Cookie(name.clone()),
-                KeyPart::Query(name) => KeySource::Query(name.clone()),
+                KeyPart::Header(name) => KeySource::Header(HeaderField::new(header_name(name)?)),
+                KeyPart::Cookie(name) => KeySource::Cookie(FieldName::new(name)),
+                KeyPart::Query(name) => KeySource::Query(FieldName::new(name)),
                 KeyPart::Method => KeySource::Method,
                 KeyPart::Path => KeySource::Path,
                 KeyPart::Host => KeySource::Host,
                 KeyPart::GrpcMethod => KeySource::GrpcMethod,
-                KeyPart::PathTemplate { templates, variable } => {
-                    KeySource::PathTemplate(PathTemplates::new(templates, variable.as_deref())?)
-                }
+                KeyPart::PathTemplate { templates, variable } => match naming.templates() {
+                    Some(templates) => KeySource::PathTemplate(templates.clone()),
+                    None => {
+                        let templates = PathTemplates::new(templates, variable.as_deref())?;
+                        KeySource::PathTemplate(Arc::new(templates))
+                    }
+                },
                 KeyPart::Expression(expression) => KeySource::Expression {
                     expression: PreparedExpression::new(expression)?,
                     errors: errors.clone(),
@@ -203,7 +210,7 @@ impl KeyBuilder {
                 }
             })
         });
-        Ok(Self { parts: parts.collect::<Result<_, _>>()?, on_missing, public: Vec::new() })
+        Ok(Self { parts: sources.collect::<Result<_, Nack>>()?, names, on_missing, public: Vec::new() })
     }
 
     /// Reports whether the client's address is a part of the key.
@@ -230,8 +237,9 @@ impl KeyBuilder {
         self.parts.iter().any(|part| matches!(part, KeySource::Expression { .. }))
     }
 
-    /// Returns the key of a request. A header, cookie or parameter that is empty or repeated counts as missing: a client
-    /// who could choose which of two values counts could choose its counter.
+    /// Returns the key of a request, which is the same for all spellings of a value. A part is unclear if applications could read
+    /// different values: a client who could choose which of two values counts could choose its counter. Such a request counts
+    /// with those that lack the part, and is never skipped.
     #[must_use]
     pub fn identify(
         &self,
@@ -241,17 +249,36 @@ impl KeyBuilder {
         address: IpAddr,
     ) -> Identity {
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
+        let mut is_unclear = false;
         for part in &self.parts {
-            let write = |kind, value: &[u8]| write_part(&mut hasher, kind, value);
-            if part.read(request, path, || address, write).is_none() {
-                return self.missing(secret);
+            let write = |kind, value: &[u8]| {
+                let has_effort = request.effort.read(value.len());
+                if has_effort {
+                    write_part(&mut hasher, kind, value);
+                }
+                has_effort
+            };
+            match part.read(request, path, || address, write) {
+                Part::Value(has_effort) => is_unclear |= !has_effort,
+                Part::Unclear => is_unclear = true,
+                Part::Missing => {
+                    return match self.on_missing {
+                        OnMissing::Shared => Identity::Key(self.shared_key(secret)),
+                        OnMissing::Skip => Identity::Skip,
+                        OnMissing::Deny => Identity::Deny,
+                    };
+                }
             }
         }
-        Identity::Key(hasher.finish128().as_u128())
+        match self.on_missing {
+            _ if !is_unclear => Identity::Key(hasher.finish128().as_u128()),
+            OnMissing::Shared | OnMissing::Skip => Identity::Key(self.shared_key(secret)),
+            OnMissing::Deny => Identity::Deny,
+        }
     }
 
     /// Passes the text of the first part of a request's key to `read`, as overrides name clients, and returns the result.
-    /// Returns `None` if the part is missing. `address` returns the client's address.
+    /// Returns `None` if the part is missing or unclear. `address` returns the client's address.
     pub fn read_client<R>(
         &self,
         request: &RequestAttributes<'_>,
@@ -267,7 +294,7 @@ impl KeyBuilder {
                 let text = if is_address { network.addr().to_string() } else { network.to_string() };
                 Some(read(text.as_bytes()))
             }
-            _ => part.read(request, path, address, |_, text| read(text)),
+            _ => part.read(request, path, address, |_, text| read(text)).value(),
         }
     }
 
@@ -278,47 +305,48 @@ impl KeyBuilder {
         write_part(&mut hasher, MISSING, &[]);
         hasher.finish128().as_u128()
     }
-
-    fn missing(&self, secret: &KeySecret) -> Identity {
-        match self.on_missing {
-            OnMissing::Shared => Identity::Key(self.shared_key(secret)),
-            OnMissing::Skip => Identity::Skip,
-            OnMissing::Deny => Identity::Deny,
-        }
-    }
 }
 
 impl KeySource {
-    /// Passes kind and value of the part to `read`, and returns the result. Returns `None` if the part is missing.
+    /// Passes kind and value of the part to `read`, and returns the result.
     fn read<R>(
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
         read: impl FnOnce(u8, &[u8]) -> R,
-    ) -> Option<R> {
+    ) -> Part<R> {
+        let present = |value: Option<R>| value.map_or(Part::Missing, Part::Value);
         match self {
-            Self::Header(name) => {
-                let mut values = request.headers.get_all(name).iter();
-                let value = values.next().filter(|value| !value.is_empty() && values.next().is_none())?;
-                Some(read(HEADER, value.as_bytes()))
+            Self::Header(field) => request.header(field).client().map(|value| read(HEADER, value)),
+            Self::Cookie(name) => request.cookie(name).client().map(|value| read(COOKIE, value)),
+            Self::Query(name) => request.parameter(name).client().map(|value| read(QUERY, value)),
+            Self::Method if has_lower_case(request.method) => {
+                Part::Value(read(METHOD, request.method.as_str().to_ascii_uppercase().as_bytes()))
             }
-            Self::Cookie(name) => Some(read(COOKIE, cookie(request, name)?)),
-            Self::Query(name) => Some(read(QUERY, parameter(request, name)?.as_ref())),
-            Self::Method => Some(read(METHOD, request.method.as_str().as_bytes())),
-            Self::Path => Some(read(PATH, &folded(&path.normal()))),
-            Self::Host => Some(read(HOST, &folded(request.host().filter(|host| !host.is_empty())?))),
-            Self::GrpcMethod => Some(read(GRPC_METHOD, &folded(grpc_method(&path.normal())?))),
-            Self::PathTemplate(templates) => templates.read(path, |value| read(PATH_TEMPLATE, value)),
+            Self::Method => Part::Value(read(METHOD, request.method.as_str().as_bytes())),
+            Self::Path => Part::Value(read(PATH, &folded(&path.normal()))),
+            Self::Host => {
+                let host = request.host().filter(|host| !host.is_empty());
+                present(host.map(|host| read(HOST, &folded(host))))
+            }
+            Self::GrpcMethod => {
+                let normal = path.normal();
+                let method = grpc_method(&normal).or_else(|| path.texts().find_map(grpc_method));
+                present(method.map(|method| read(GRPC_METHOD, &folded(method))))
+            }
+            Self::PathTemplate(templates) => {
+                present(templates.read(path, |value| read(PATH_TEMPLATE, value)))
+            }
             Self::Expression { expression, errors } => {
                 // The normal form is the same for all spellings of a path.
                 let path = if expression.reads_path() { path.normal() } else { Cow::Borrowed("") };
-                match expression.evaluate(request, &path, &mut address) {
-                    Ok(Value::Text(text)) if text.is_empty() => None,
-                    Ok(Value::Text(text)) => Some(read(EXPRESSION, text.as_bytes())),
+                match expression.evaluate_key(request, &path, &mut address) {
+                    Ok(Value::Text(text)) if text.is_empty() => Part::Missing,
+                    Ok(Value::Text(text)) => Part::Value(read(EXPRESSION, text.as_bytes())),
                     Ok(Value::Bool(_) | Value::Int(_)) | Err(_) => {
                         request.count_error(errors);
-                        None
+                        Part::Unclear
                     }
                 }
             }
@@ -326,32 +354,25 @@ impl KeySource {
                 let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                 verifier.read_claim(request, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))
             }
-            Self::ClientIp { .. } => Some(match self.network(address())?.network() {
-                IpAddr::V4(ip) => read(IPV4, &ip.octets()),
-                IpAddr::V6(ip) => read(IPV6, &ip.octets()),
-            }),
+            Self::ClientIp { .. } => match self.network(address()).map(|network| network.network()) {
+                Some(IpAddr::V4(ip)) => Part::Value(read(IPV4, &ip.octets())),
+                Some(IpAddr::V6(ip)) => Part::Value(read(IPV6, &ip.octets())),
+                None => Part::Missing,
+            },
         }
     }
 
     /// Returns the network of a client's address that is the part of the key.
     fn network(&self, address: IpAddr) -> Option<IpNet> {
         let &Self::ClientIp { ipv4_prefix, ipv6_prefix } = self else { return None };
-        let prefix = if address.is_ipv4() { ipv4_prefix } else { ipv6_prefix };
-        IpNet::new(address, prefix).ok().map(|network| network.trunc())
+        network_of(address, ipv4_prefix, ipv6_prefix)
     }
 }
 
-/// Returns the value of a cookie that occurs once.
-fn cookie<'a>(request: &RequestAttributes<'a>, name: &str) -> Option<&'a [u8]> {
-    let mut values = request.written_cookies(name);
-    values.next().filter(|value| !value.is_empty() && values.next().is_none())
-}
-
-/// Returns the value of a query parameter that occurs once, whether or not applications tell its spellings apart.
-fn parameter<'a>(request: &RequestAttributes<'a>, name: &str) -> Option<Text<'a>> {
-    let mut values = request.parameters(name);
-    let (value, is_exact) = values.next()?;
-    (is_exact && !value.as_ref().is_empty() && values.next().is_none()).then_some(value)
+/// Returns the network of an address, with the prefix length of its family.
+fn network_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> Option<IpNet> {
+    let prefix = if address.is_ipv4() { ipv4_prefix } else { ipv6_prefix };
+    IpNet::new(address, prefix).ok().map(|network| network.trunc())
 }
 
 /// Returns service and method of a gRPC call: `shop.Checkout/Pay`.

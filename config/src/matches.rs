@@ -15,7 +15,8 @@ use regex::bytes::Regex;
 
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
-use crate::request::RequestAttributes;
+use crate::request::effort::Effort;
+use crate::request::{FieldName, HeaderField, RequestAttributes};
 
 use self::pattern::compile_regex;
 pub use self::pattern::{full_match_regex, is_parameter, template_regex};
@@ -33,9 +34,9 @@ pub struct Matcher {
     path: Option<PathMatcher>,
     methods: Vec<Method>,
     hosts: Vec<HostMatcher>,
-    headers: Vec<(HeaderName, ValueMatcher)>,
-    query: Vec<(String, ValueMatcher)>,
-    cookies: Vec<(String, ValueMatcher)>,
+    headers: Vec<(HeaderField, ValueMatcher)>,
+    query: Vec<(FieldName, ValueMatcher)>,
+    cookies: Vec<(FieldName, ValueMatcher)>,
     client_cidrs: Vec<IpNet>,
 }
 
@@ -43,7 +44,7 @@ pub struct Matcher {
 enum PathMatcher {
     Exact(PathText),
     Prefix(PathText),
-    Regex(Regex),
+    Regex { regex: Regex, ignores_case: bool },
 }
 
 /// Hosts, in lower case.
@@ -58,7 +59,7 @@ impl Matcher {
     /// Reports whether the conditions name a method.
     #[must_use]
     pub fn names_method(&self, method: &Method) -> bool {
-        self.methods.contains(method)
+        self.methods.iter().any(|listed| listed.as_str().eq_ignore_ascii_case(method.as_str()))
     }
 
     /// Creates the matcher of each entry.
@@ -70,6 +71,8 @@ impl Matcher {
     pub fn new(from: &Match, purpose: Purpose) -> Result<Self, Nack> {
         let path = from.path.as_ref().map(|path| PathMatcher::new(path, purpose)).transpose()?;
         let methods = from.methods.iter().map(|method| {
+            let upper = method.to_ascii_uppercase();
+            let method = if purpose == Purpose::Limit { &upper } else { method };
             Method::from_bytes(method.as_bytes())
                 .map_err(|_| Nack(format!("{method:?} is not an HTTP method")))
         });
@@ -78,10 +81,12 @@ impl Matcher {
         if methods.contains(&Method::GET) && purpose == Purpose::Limit {
             methods.push(Method::HEAD);
         }
-        let headers =
-            from.headers.iter().map(|entry| Ok((header_name(&entry.name)?, ValueMatcher::new(entry)?)));
+        let header =
+            |entry: &NamedMatch| Ok((HeaderField::new(header_name(&entry.name)?), ValueMatcher::new(entry)?));
+        let headers = from.headers.iter().map(header);
         let named = |entries: &[NamedMatch]| {
-            let matchers = entries.iter().map(|entry| Ok((entry.name.clone(), ValueMatcher::new(entry)?)));
+            let matchers =
+                entries.iter().map(|entry| Ok((FieldName::new(&entry.name), ValueMatcher::new(entry)?)));
             matchers.collect::<Result<_, Nack>>()
         };
         Ok(Self {
@@ -104,21 +109,40 @@ impl Matcher {
         path: &Readings<'_>,
         address: &mut impl FnMut() -> IpAddr,
     ) -> bool {
-        let purpose = self.purpose;
-        self.path.as_ref().is_none_or(|condition| match purpose {
-            Purpose::Limit => path.any(|reading| condition.matches(reading)),
-            Purpose::Exemption => path.all(|reading| condition.matches(reading)),
-        }) && (self.methods.is_empty() || self.methods.contains(request.method))
+        let (purpose, effort) = (self.purpose, &request.effort);
+        self.has_path(path, effort)
+            && (self.methods.is_empty() || self.has_method(request.method))
             && (self.hosts.is_empty() || self.has_host(request))
-            && self.headers.iter().all(|(name, value)| {
-                value.matches(
-                    request.headers.get_all(name).iter().map(|value| (value.as_bytes(), true)),
-                    purpose,
-                )
-            })
-            && self.query.iter().all(|(name, value)| value.matches(request.parameters(name), purpose))
-            && self.cookies.iter().all(|(name, value)| value.matches(request.cookies(name), purpose))
+            && self.headers.iter().all(|(name, value)| value.matches(&request.header(name), purpose, effort))
+            && self.query.iter().all(|(name, value)| value.matches(&request.parameter(name), purpose, effort))
+            && self.cookies.iter().all(|(name, value)| value.matches(&request.cookie(name), purpose, effort))
             && (self.client_cidrs.is_empty() || self.has_client(address()))
+    }
+
+    fn has_path(&self, path: &Readings<'_>, effort: &Effort) -> bool {
+        let Some(condition) = &self.path else { return true };
+        let mut is_first = true;
+        let mut test = |reading: &Reading<'_>| {
+            let has_effort = std::mem::take(&mut is_first) || effort.compare();
+            // Without effort left, a limit applies, and an exemption does not.
+            if has_effort {
+                condition.matches(reading, self.purpose, effort)
+            } else {
+                self.purpose == Purpose::Limit
+            }
+        };
+        match self.purpose {
+            Purpose::Limit => path.any(test),
+            Purpose::Exemption => path.all(&mut test),
+        }
+    }
+
+    /// Reports whether the method is one of those of the conditions. Some servers take `post` for `POST`, and others do not.
+    fn has_method(&self, method: &Method) -> bool {
+        self.methods.iter().any(|listed| match self.purpose {
+            Purpose::Limit => listed.as_str().eq_ignore_ascii_case(method.as_str()),
+            Purpose::Exemption => listed == method,
+        })
     }
 
     fn has_client(&self, address: IpAddr) -> bool {
@@ -136,22 +160,28 @@ impl PathMatcher {
     fn new(PathMatch { pattern, case_sensitive }: &PathMatch, purpose: Purpose) -> Result<Self, Nack> {
         // Another spelling may be another resource, which is not exempt.
         let case_sensitive = &(*case_sensitive || purpose == Purpose::Exemption);
+        let regex = |pattern: &str| {
+            Ok(Self::Regex { regex: compile_regex(pattern, !case_sensitive)?, ignores_case: !case_sensitive })
+        };
         Ok(match pattern {
             PathPattern::Exact(path) => Self::Exact(PathText::new(path, *case_sensitive)),
             PathPattern::Prefix(path) => Self::Prefix(PathText::new(path, *case_sensitive)),
-            PathPattern::Template(template) => {
-                Self::Regex(compile_regex(&template_regex(template), !case_sensitive)?)
-            }
-            PathPattern::Regex(pattern) => Self::Regex(compile_regex(pattern, !case_sensitive)?),
+            PathPattern::Template(template) => regex(&template_regex(template))?,
+            PathPattern::Regex(pattern) => regex(pattern)?,
         })
     }
 
     #[inline]
-    fn matches(&self, path: &Reading<'_>) -> bool {
+    fn matches(&self, path: &Reading<'_>, purpose: Purpose, effort: &Effort) -> bool {
         match self {
             Self::Exact(exact) => exact.equals(path),
             Self::Prefix(prefix) => prefix.is_prefix_of(path),
-            Self::Regex(regex) => regex.is_match(path.text().as_bytes()),
+            Self::Regex { .. } if !effort.read(path.text().len()) => purpose == Purpose::Limit,
+            Self::Regex { regex, ignores_case } => {
+                // Applications take more letters for the same one than regular expressions do.
+                let folded = || path.folded_text().is_some_and(|text| regex.is_match(text.as_bytes()));
+                regex.is_match(path.text().as_bytes()) || *ignores_case && folded()
+            }
         }
     }
 }

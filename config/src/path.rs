@@ -7,9 +7,9 @@
 //!
 //! Each reading decodes percent-encoded octets, merges slashes, and drops the last one and white space at the end. A
 //! path with a slash at its end is read with that slash as well, for regular expressions that demand it.
-//! Applications disagree about encoded slashes, backslashes, dot segments and parameters behind a semicolon, and
-//! about the order of these steps, so a path with one of them has a reading for each answer. A plain path has one
-//! reading: itself.
+//! Applications disagree about encoded slashes, backslashes, dot segments, what follows a semicolon, octets that are no
+//! text, and a host behind two slashes, and about the order of these steps, so a path with one of them has a reading for
+//! each answer. A plain path has one reading: itself.
 
 use std::borrow::Cow;
 
@@ -47,8 +47,21 @@ pub struct PathText {
 struct Answers {
     decodes_slashes: bool,
     turns_backslashes: bool,
-    drops_parameters: bool,
+    /// Whether octets that are not valid UTF-8, and percent signs that encode nothing, are dropped.
+    drops_invalid: bool,
+    semicolon: Semicolon,
     dots: Dots,
+}
+
+/// The treatment of a semicolon, and of an encoded question mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Semicolon {
+    /// It is a character like others.
+    Kept,
+    /// It and what follows it in its segment are parameters.
+    EndsSegment,
+    /// The path ends before it, as before a question mark. So it does before an encoded question mark or number sign.
+    EndsPath,
 }
 
 /// The treatment of dot segments.
@@ -71,30 +84,22 @@ impl<'a> Readings<'a> {
         if !is_plain(path) {
             readings.add_others(path);
         }
-        if let Some(rest) = after_authority(path) {
-            readings.add_others(rest);
+        let behind = after_authority(path);
+        for (n, rest) in behind.iter().enumerate() {
+            if !behind[..n].contains(rest) {
+                readings.add_others(rest);
+            }
         }
         readings
     }
 
     fn add_others(&mut self, path: &str) {
-        let choices = |is_open: bool| if is_open { &[true, false][..] } else { &[true][..] };
-        let has_dots = has_dot_segment(path);
-        let dots: &[Dots] =
-            if has_dots { &[Dots::Resolved, Dots::ResolvedBeforeMerging, Dots::Kept] } else { &[Dots::Kept] };
-        for &decodes_slashes in choices(has_encoded_slash(path)) {
-            for &turns_backslashes in choices(has_backslash(path)) {
-                for &drops_parameters in choices(path.contains(';')) {
-                    for &dots in dots {
-                        let answers = Answers { decodes_slashes, turns_backslashes, drops_parameters, dots };
-                        let (text, ends_with_slash) = read(path, answers);
-                        if ends_with_slash {
-                            self.add_slashed(format!("{text}/"));
-                        }
-                        self.add(text);
-                    }
-                }
+        for answers in Doubts::of(path).answers() {
+            let (text, ends_with_slash) = read(path, answers);
+            if ends_with_slash {
+                self.add_slashed(format!("{text}/"));
             }
+            self.add(text);
         }
     }
 
@@ -128,15 +133,23 @@ impl<'a> Readings<'a> {
     pub fn normal(&self) -> Cow<'_, str> {
         let path = self.written.text();
         // Some applications take what follows for a host, which the client may choose.
-        if after_authority(path).is_some() {
+        if !after_authority(path).is_empty() {
             return Cow::Borrowed("//");
         }
         if is_plain(path) {
             return Cow::Borrowed(path);
         }
-        let dots = Dots::Resolved;
-        let forgiving =
-            Answers { decodes_slashes: true, turns_backslashes: true, drops_parameters: true, dots };
+        // For some applications the path ends at the semicolon, and for others what follows decides.
+        if end(path).is_some() && has_dot_segment(path) {
+            return Cow::Borrowed("/;");
+        }
+        let forgiving = Answers {
+            decodes_slashes: true,
+            turns_backslashes: true,
+            drops_invalid: true,
+            semicolon: Semicolon::EndsPath,
+            dots: Dots::Resolved,
+        };
         Cow::Owned(read(path, forgiving).0)
     }
 
@@ -156,6 +169,12 @@ impl<'a> Reading<'a> {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Returns the text without the difference of upper and lower case, if it is not ASCII.
+    #[must_use]
+    pub fn folded_text(&self) -> Option<&str> {
+        self.folded.as_deref()
     }
 
     /// Returns the text without the difference of upper and lower case.
@@ -223,32 +242,132 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
         Answers {
             decodes_slashes: true,
             turns_backslashes: true,
-            drops_parameters: false,
+            drops_invalid: false,
+            semicolon: Semicolon::Kept,
             dots: Dots::Resolved,
         },
     );
     if normal == path { Cow::Borrowed(path) } else { Cow::Owned(normal) }
 }
 
-/// Reports whether applications may disagree about the segments of a path: it has an encoded slash, a backslash
-/// or a dot segment.
+/// Reports whether applications may disagree about the segments of a path: it has an encoded slash, a backslash or a dot segment,
+/// begins with two slashes, or has octets that are no text.
 #[must_use]
 pub fn is_ambiguous(path: &str) -> bool {
-    !is_plain(path) && (has_backslash(path) || has_encoded_slash(path) || has_dot_segment(path))
+    if is_plain(path) {
+        return false;
+    }
+    let Doubts { slashes, backslashes, dots, invalid, semicolon: _ } = Doubts::of(path);
+    slashes || backslashes || dots || invalid || !after_authority(path).is_empty()
 }
 
-/// Returns the path of a target that begins with two slashes. Some applications take what follows the slashes as a
-/// host, as in a reference to `//host/path` (RFC 3986, section 4.2).
-fn after_authority(path: &str) -> Option<&str> {
+/// Returns the number of bytes that all readings of a path have together, at most.
+#[must_use]
+pub fn bytes_of_readings(path: &str) -> usize {
+    if is_plain(path) {
+        return path.len();
+    }
+    let behind = after_authority(path);
+    let readings: usize =
+        std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
+    path.len() + readings
+}
+
+/// Returns the paths of a target that begins with two slashes. Some applications take what follows the slashes as a host, as in a
+/// reference to `//host/path`.
+fn after_authority(path: &str) -> SmallVec<[&str; 3]> {
     let is_slash = |c: char| matches!(c, '/' | '\\');
-    let rest = path.strip_prefix(is_slash)?.strip_prefix(is_slash)?;
-    Some(rest.find(is_slash).map_or("/", |at| &rest[at..]))
+    let mut found = SmallVec::new();
+    // RFC 3986, section 4.2.
+    if let Some(rest) = path.strip_prefix("//") {
+        found.push(rest.find('/').map_or("/", |at| &rest[at..]));
+    }
+    let two = path.strip_prefix(is_slash).and_then(|rest| rest.strip_prefix(is_slash));
+    if let Some(rest) = two {
+        found.push(rest.find(is_slash).map_or("/", |at| &rest[at..]));
+        // The URL standard of WHATWG, section 4.4, "special authority ignore slashes state".
+        let rest = rest.trim_start_matches(is_slash);
+        found.push(rest.find(is_slash).map_or("/", |at| &rest[at..]));
+    }
+    found
+}
+
+/// Returns where some applications see the end of a path, and the length of what they take for a question mark: a semicolon
+/// (Fastify 4), or an encoded question mark or number sign (h3, which decodes first).
+fn end(path: &str) -> Option<(usize, usize)> {
+    let semicolon = path.find(';').map(|at| (at, 1));
+    let is_end = |at: &[u8]| matches!(at, [b'%', b'3', b'f' | b'F'] | b"%23");
+    let encoded = path.as_bytes().windows(3).position(is_end);
+    semicolon.into_iter().chain(encoded.map(|at| (at, 3))).min()
+}
+
+/// Returns what follows the end that some applications see in a path. They take it for the query.
+pub(crate) fn behind_path(path: &str) -> Option<&str> {
+    let (at, length) = end(path)?;
+    path.get(at + length..)
+}
+
+/// What applications disagree about in one path.
+#[derive(Debug, Clone, Copy)]
+struct Doubts {
+    slashes: bool,
+    backslashes: bool,
+    invalid: bool,
+    semicolon: bool,
+    dots: bool,
+}
+
+impl Doubts {
+    fn of(path: &str) -> Self {
+        Self {
+            slashes: has_encoded_slash(path),
+            backslashes: has_backslash(path),
+            invalid: has_invalid(path),
+            semicolon: end(path).is_some(),
+            dots: has_dot_segment(path),
+        }
+    }
+
+    /// Iterates over all answers.
+    fn answers(self) -> impl Iterator<Item = Answers> {
+        let both = |is_open: bool| if is_open { &[true, false][..] } else { &[true][..] };
+        let semicolons: &[Semicolon] = if self.semicolon {
+            &[Semicolon::EndsSegment, Semicolon::EndsPath, Semicolon::Kept]
+        } else {
+            &[Semicolon::Kept]
+        };
+        let dots: &[Dots] = if self.dots {
+            &[Dots::Resolved, Dots::ResolvedBeforeMerging, Dots::Kept]
+        } else {
+            &[Dots::Kept]
+        };
+        let invalid: &[bool] = if self.invalid { &[true, false] } else { &[false] };
+        both(self.slashes).iter().flat_map(move |&decodes_slashes| {
+            both(self.backslashes).iter().flat_map(move |&turns_backslashes| {
+                invalid.iter().flat_map(move |&drops_invalid| {
+                    semicolons.iter().flat_map(move |&semicolon| {
+                        dots.iter().map(move |&dots| Answers {
+                            decodes_slashes,
+                            turns_backslashes,
+                            drops_invalid,
+                            semicolon,
+                            dots,
+                        })
+                    })
+                })
+            })
+        })
+    }
 }
 
 /// Returns a text without the difference of upper and lower case. Letters whose upper case is the same are the
-/// same, as regular expressions of applications have it.
+/// same, as regular expressions of applications have it. Python takes both letters of Turkish for an i as well.
 pub(crate) fn fold(text: &str) -> String {
-    if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_uppercase().to_lowercase() }
+    if text.is_ascii() {
+        text.to_ascii_lowercase()
+    } else {
+        text.replace(['\u{130}', '\u{131}'], "i").to_uppercase().to_lowercase()
+    }
 }
 
 /// Reports whether a path has only one reading: itself.
@@ -284,21 +403,32 @@ fn has_backslash(path: &str) -> bool {
 
 /// Reports whether a segment is `.` or `..`, encoded or not, with parameters or not, whatever separates segments.
 fn has_dot_segment(path: &str) -> bool {
-    let decoded = decode(path, true, true);
+    let decoded = decode(path, true, true, true);
     decoded.split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Reports whether a path has percent signs that encode nothing, or octets that are not valid UTF-8.
+fn has_invalid(path: &str) -> bool {
+    let Some(first) = path.find('%') else { return false };
+    let bytes = &path.as_bytes()[first..];
+    let is_encoded = |(at, byte): (usize, &u8)| *byte != b'%' || octet(bytes.get(at + 1..at + 3)).is_some();
+    !bytes.iter().enumerate().all(is_encoded)
+        || percent_encoding::percent_decode(bytes).decode_utf8().is_err()
 }
 
 /// Returns the path as an application with these answers understands it, without a slash at its end, and whether it
 /// has one.
 fn read(path: &str, answers: Answers) -> (String, bool) {
     let without_parameters;
-    let path = if answers.drops_parameters && path.contains(';') {
-        without_parameters = drop_parameters(path, answers.turns_backslashes);
-        &without_parameters
-    } else {
-        path
+    let path = match answers.semicolon {
+        Semicolon::Kept => path,
+        Semicolon::EndsPath => &path[..end(path).map_or(path.len(), |(at, _)| at)],
+        Semicolon::EndsSegment => {
+            without_parameters = drop_parameters(path, answers.turns_backslashes);
+            &without_parameters
+        }
     };
-    let decoded = decode(path, answers.decodes_slashes, answers.turns_backslashes);
+    let decoded = decode(path, answers.decodes_slashes, answers.turns_backslashes, answers.drops_invalid);
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
@@ -342,9 +472,9 @@ fn drop_parameters(path: &str, turns_backslashes: bool) -> String {
     out
 }
 
-/// Decodes percent-encoded octets, but for slashes and backslashes if these stay encoded, and turns backslashes
-/// into slashes or not.
-fn decode(path: &str, decodes_slashes: bool, turns_backslashes: bool) -> Cow<'_, str> {
+/// Decodes percent-encoded octets, but for slashes and backslashes if these stay encoded, turns backslashes into slashes or not,
+/// and drops what is no text or not.
+fn decode(path: &str, decodes_slashes: bool, turns_backslashes: bool, drops_invalid: bool) -> Cow<'_, str> {
     if !path.contains(['%', '\\']) {
         return Cow::Borrowed(path);
     }
@@ -362,13 +492,23 @@ fn decode(path: &str, decodes_slashes: bool, turns_backslashes: bool) -> Cow<'_,
                 out.push(turned(octet));
                 at += 3;
             }
+            // With a digit alone, the escape is cut off.
+            (b'%', None) if drops_invalid => {
+                at += if bytes.get(at + 1).is_some_and(u8::is_ascii_hexdigit) { 2 } else { 1 };
+            }
             (byte, _) => {
                 out.push(turned(byte));
                 at += 1;
             }
         }
     }
-    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+    Cow::Owned(match String::from_utf8(out) {
+        Ok(text) => text,
+        Err(invalid) if drops_invalid => {
+            invalid.as_bytes().utf8_chunks().map(|chunk| chunk.valid()).collect()
+        }
+        Err(invalid) => String::from_utf8_lossy(invalid.as_bytes()).into_owned(),
+    })
 }
 
 /// Returns the octet that two hexadecimal digits stand for.

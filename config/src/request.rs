@@ -1,16 +1,37 @@
-//! The attributes of a request that limits look at.
+//! The attributes of a request that limits look at. What has to be parsed is parsed once, when it is first needed.
+//!
+//! - [`field_name`]: names of headers, parameters and cookies, and which of them are alike.
+//! - `fields`: the query and the cookies, in an index. [`values`]: what stands under one name.
+//! - [`text`]: spellings of a value.
+//! - [`effort`]: bounds what a request can cost.
 
-use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, ORIGIN};
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use smallvec::SmallVec;
 
-use crate::path::Readings;
+use self::effort::Effort;
+use self::fields::{Fields, FoldedHeaders};
+use self::text::{trimmed, without_encoded_words};
+use self::values::{Found, MAX_VALUES};
+use crate::path::{Readings, behind_path};
+
+pub use self::field_name::{FieldName, HeaderField};
+pub use self::values::{Part, Values};
+
+pub mod effort;
+pub mod field_name;
+mod fields;
+#[cfg(test)]
+mod tests;
+pub mod text;
+pub mod values;
 
 /// The attributes of a request that limits look at.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct RequestAttributes<'a> {
     /// Method of the request.
     pub method: &'a Method,
@@ -26,9 +47,36 @@ pub struct RequestAttributes<'a> {
     pub body_bytes: Option<u64>,
     /// Whether errors that the request causes are counted. They are not if an operator only asks about a request.
     pub counts_errors: bool,
+    /// The effort that is left.
+    pub effort: Effort,
+    query: OnceCell<Fields<'a>>,
+    cookies: OnceCell<Fields<'a>>,
+    /// The names of headers, if there are names that some server takes for others.
+    folded_headers: OnceCell<Option<FoldedHeaders<'a>>>,
+    /// The names of headers in any case, for policies with such names.
+    all_folded_headers: OnceCell<FoldedHeaders<'a>>,
 }
 
 impl<'a> RequestAttributes<'a> {
+    /// Returns the attributes of a request without a body from a peer.
+    #[must_use]
+    pub fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, peer: IpAddr) -> Self {
+        Self {
+            method,
+            uri,
+            headers,
+            peer,
+            proxied: None,
+            body_bytes: Some(0),
+            counts_errors: true,
+            effort: Effort::default(),
+            query: OnceCell::new(),
+            cookies: OnceCell::new(),
+            folded_headers: OnceCell::new(),
+            all_folded_headers: OnceCell::new(),
+        }
+    }
+
     /// Adds one to the number of requests that have caused an error.
     pub(crate) fn count_error(&self, errors: &AtomicU64) {
         if self.counts_errors {
@@ -63,99 +111,54 @@ impl<'a> RequestAttributes<'a> {
         Some(host_of(authority))
     }
 
-    /// Returns the values of a query parameter, decoded, and whether the parameter has exactly this name. Some
-    /// applications ignore its case and brackets, or separate parameters by semicolons.
-    pub fn parameters(&self, name: &str) -> impl Iterator<Item = (Text<'a>, bool)> {
-        let query = self.uri.query().unwrap_or_default().as_bytes();
-        query.split(|byte| *byte == b'&').flat_map(move |pair| {
-            let whole = parameter(pair, name);
-            // With semicolons, the first part may have been the whole.
-            let parts = pair.contains(&b';').then(|| pair.split(|byte| *byte == b';'));
-            let parts =
-                parts.into_iter().flatten().filter_map(|part| Some((parameter(part, name)?.0, false)));
-            whole.into_iter().chain(parts)
-        })
-    }
-
-    /// Returns the values of a cookie without quotation marks (RFC 6265, section 4.2.1). HTTP/2 may send each cookie in a
-    /// header of its own.
-    pub fn written_cookies(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
-        self.raw_cookies(name).map(|value| unquoted(value).unwrap_or(value))
-    }
-
-    fn raw_cookies(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
-        let pairs =
-            self.headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(|b| *b == b';'));
-        pairs.filter_map(move |pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            (pair[..equals].trim_ascii() == name.as_bytes()).then(|| pair[equals + 1..].trim_ascii())
-        })
-    }
-
-    /// Returns the values of a cookie, in all ways in which applications read it: as it is, without quotation marks,
-    /// and decoded.
-    pub fn cookies(&self, name: &str) -> impl Iterator<Item = (Text<'a>, bool)> {
-        self.raw_cookies(name).flat_map(|value| {
-            let unquoted = unquoted(value);
-            let inner = unquoted.unwrap_or(value);
-            let decoded = inner.contains(&b'%').then(|| Cow::from(percent_encoding::percent_decode(inner)));
-            [Some(Cow::Borrowed(value)), unquoted.map(Cow::Borrowed), decoded]
-                .into_iter()
-                .flatten()
-                .map(|value| (Text(value), true))
-        })
-    }
-}
-
-/// Returns the value of a cookie without quotation marks, if it has some.
-fn unquoted(value: &[u8]) -> Option<&[u8]> {
-    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""))
-}
-
-/// Returns the value of a parameter if it has a name, and whether it has exactly this name.
-fn parameter<'a>(pair: &'a [u8], name: &str) -> Option<(Text<'a>, bool)> {
-    let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
-    let found = || decoded(&pair[..end]);
-    let is_exact = found().eq(name.bytes());
-    let base = |byte: &u8| !matches!(byte, b'[' | b']');
-    let is_similar = || {
-        let found = found().filter(base).map(|byte| byte.to_ascii_lowercase());
-        found.eq(name.bytes().filter(base).map(|byte| byte.to_ascii_lowercase()))
-    };
-    (is_exact || is_similar()).then(|| {
-        let value = pair.get(end + 1..).unwrap_or_default();
-        let is_plain = !value.contains(&b'%') && !value.contains(&b'+');
-        (Text(if is_plain { Cow::Borrowed(value) } else { Cow::Owned(decoded(value).collect()) }), is_exact)
-    })
-}
-
-/// Decodes a part of a query.
-fn decoded(bytes: &[u8]) -> impl Iterator<Item = u8> {
-    // An encoded plus stays one.
-    bytes.split_inclusive(|byte| *byte == b'+').flat_map(|part| {
-        let (text, plus) = match part.split_last() {
-            Some((b'+', text)) => (text, true),
-            _ => (part, false),
-        };
-        percent_encoding::percent_decode(text).chain(plus.then_some(b' '))
-    })
-}
-
-/// The bytes of a value, decoded where that was necessary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text<'a>(Cow<'a, [u8]>);
-
-impl<'a> Text<'a> {
-    /// Returns the bytes.
+    /// Returns the values of a header, also under names that some server takes for this one.
     #[must_use]
-    pub fn into_inner(self) -> Cow<'a, [u8]> {
-        self.0
+    pub fn header(&self, field: &HeaderField) -> Values<'_> {
+        let mut values = Values { found: SmallVec::new(), is_complete: true, merges_equal: false };
+        self.add_headers(&mut values, field.name(), true);
+        let index = if field.is_odd() {
+            Some(self.all_folded_headers.get_or_init(|| FoldedHeaders::new(self.headers)))
+        } else {
+            self.folded_headers.get_or_init(|| FoldedHeaders::of(self.headers)).as_ref()
+        };
+        for other in index.into_iter().flat_map(|index| index.others(field)) {
+            self.add_headers(&mut values, other, false);
+        }
+        values
     }
-}
 
-impl AsRef<[u8]> for Text<'_> {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
+    fn add_headers<'s>(&'s self, values: &mut Values<'s>, name: &HeaderName, is_seen_by_all: bool) {
+        for value in self.headers.get_all(name) {
+            if values.found.len() == MAX_VALUES {
+                values.is_complete = false;
+                return;
+            }
+            let written = value.as_bytes();
+            // An application that decodes words sees another value than all others.
+            if written.contains(&b'?') && without_encoded_words(written).is_some() {
+                values.is_complete = false;
+            }
+            let normal = Some(trimmed(written));
+            values.found.push(Found { forms: &[], written, normal, is_seen_by_all });
+        }
+    }
+
+    /// Returns the values of a query parameter, decoded. Some applications ignore the case of its name and what stands in
+    /// brackets, separate parameters by semicolons, or take a semicolon or an encoded question mark in the path for the beginning
+    /// of the query.
+    #[must_use]
+    pub fn parameter(&self, name: &FieldName) -> Values<'_> {
+        let fields = self.query.get_or_init(|| {
+            let query = self.uri.query().unwrap_or_default().as_bytes();
+            Fields::of_query(query, behind_path(self.uri.path()).map(str::as_bytes))
+        });
+        fields.get(name)
+    }
+
+    /// Returns the values of a cookie, in all ways in which applications read them.
+    #[must_use]
+    pub fn cookie(&self, name: &FieldName) -> Values<'_> {
+        self.cookies.get_or_init(|| Fields::of_cookies(self.headers)).get(name)
     }
 }
 

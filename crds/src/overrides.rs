@@ -7,13 +7,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use sluice_config::key::KeyPart;
+use sluice_config::Nack;
+use sluice_config::key::{ClientNaming, KeyPart};
 use sluice_config::overrides::{
     ClientDigest, DENY, MAX_ENTRIES, Override, OverrideTable, UNLIMITED, client_digest,
 };
-use sluice_config::path::{folded, normalize};
 use sluice_config::policy::{BlobHash, CompiledPolicy, LimitKind};
-use sluice_config::request::host_of;
 
 use crate::policy::ContentRef;
 
@@ -81,6 +80,8 @@ fn build(
     sources: &[ContentRef],
     content: &[&[u8]],
 ) -> Result<Vec<u8>, Vec<InvalidLine>> {
+    // Admission has refused a key that is not valid.
+    let part = part.map(NamedPart::new).transpose().map_err(|_| Vec::new())?;
     let (mut overrides, mut problems) = (Vec::<Located>::new(), Vec::new());
     let mut add_problem = |source: usize, line, problem| {
         problems.push(InvalidLine { source: sources[source].clone(), line, problem });
@@ -89,7 +90,7 @@ fn build(
     'sources: for (source, text) in content.iter().enumerate().take(sources.len()) {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-            match parse(line, plans, part) {
+            match parse(line, plans, part.as_ref()) {
                 Ok(None) => {}
                 Ok(Some(_)) if overrides.len() == MAX_ENTRIES => {
                     let problem =
@@ -129,7 +130,7 @@ fn build(
 }
 
 /// Parses a line, which may be empty or a comment.
-fn parse(line: &[u8], plans: &[&str], part: Option<&KeyPart>) -> Result<Option<Override>, String> {
+fn parse(line: &[u8], plans: &[&str], part: Option<&NamedPart<'_>>) -> Result<Option<Override>, String> {
     let line = line.trim_ascii();
     if line.is_empty() || line.starts_with(b"#") {
         return Ok(None);
@@ -152,7 +153,7 @@ fn parse(line: &[u8], plans: &[&str], part: Option<&KeyPart>) -> Result<Option<O
     Ok(Some(Override { client: parse_client(client, part)?, plan, until }))
 }
 
-fn parse_client(client: &[u8], part: Option<&KeyPart>) -> Result<ClientDigest, String> {
+fn parse_client(client: &[u8], part: Option<&NamedPart<'_>>) -> Result<ClientDigest, String> {
     match client {
         [] => Err("names no client: write `CLIENT: PLAN`".to_owned()),
         [b'"' | b'\'', ..] => {
@@ -167,38 +168,47 @@ fn parse_client(client: &[u8], part: Option<&KeyPart>) -> Result<ClientDigest, S
             let digits = digits.ok_or("has no SHA-256 after `sha256:`: write it in 64 hexadecimal digits")?;
             Ok(std::array::from_fn(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16).unwrap_or_default()))
         }
-        _ => Ok(client_digest(&written_client(client, part)?)),
+        _ => Ok(client_digest(&match part {
+            Some(part) => part.written(client)?,
+            None => Cow::Borrowed(client),
+        })),
     }
 }
 
-/// Returns a client in the form in which requests show it.
-fn written_client<'a>(client: &'a [u8], part: Option<&KeyPart>) -> Result<Cow<'a, [u8]>, String> {
-    let text = std::str::from_utf8(client).ok();
-    Ok(match (part, text) {
-        (Some(KeyPart::Host), Some(host)) => folded(host_of(host)).to_vec().into(),
-        (Some(KeyPart::Path), Some(path)) => folded(&normalize(path)).to_vec().into(),
-        (Some(KeyPart::PathTemplate { variable: Some(_), .. }), Some(segment)) => {
-            folded(segment).to_vec().into()
+/// A part of a key, and how its clients are named.
+struct NamedPart<'a> {
+    part: &'a KeyPart,
+    naming: ClientNaming,
+}
+
+impl<'a> NamedPart<'a> {
+    fn new(part: &'a KeyPart) -> Result<Self, Nack> {
+        Ok(Self { part, naming: ClientNaming::new(part)? })
+    }
+
+    /// Returns a client in the form in which requests show it.
+    fn written<'c>(&self, client: &'c [u8]) -> Result<Cow<'c, [u8]>, String> {
+        if let KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } = self.part {
+            check_network(client, *ipv4_prefix, *ipv6_prefix)?;
         }
-        (Some(KeyPart::GrpcMethod), Some(method)) => folded(method).to_vec().into(),
-        (Some(KeyPart::ClientIp { ipv4_prefix, ipv6_prefix }), text) => {
-            let network = text.and_then(|text| {
-                let address = text.parse::<IpAddr>().map(IpNet::from);
-                address.or_else(|_| text.parse::<IpNet>()).ok()
-            });
-            let network = network.ok_or("names no address or network: write 192.0.2.1 or 2001:db8::/64")?;
-            let prefix = if network.addr().is_ipv4() { *ipv4_prefix } else { *ipv6_prefix };
-            if network.prefix_len() != prefix || network.addr() != network.network() {
-                return Err(format!(
-                    "names other addresses than one client: the key counts each /{prefix} network as one"
-                ));
-            }
-            let is_address = prefix == network.max_prefix_len();
-            let text = if is_address { network.addr().to_string() } else { network.to_string() };
-            text.into_bytes().into()
-        }
-        _ => Cow::Borrowed(client),
-    })
+        self.naming.name(client).map_err(|reason| format!("names no client of the key: {reason}"))
+    }
+}
+
+/// Checks that a client is an address or a network, and exactly one client.
+fn check_network(client: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), String> {
+    let network = std::str::from_utf8(client).ok().and_then(|text| {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        address.or_else(|_| text.parse::<IpNet>()).ok()
+    });
+    let network = network.ok_or("names no address or network: write 192.0.2.1 or 2001:db8::/64")?;
+    let prefix = if network.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
+    if network.prefix_len() != prefix || network.addr() != network.network() {
+        return Err(format!(
+            "names other addresses than one client: the key counts each /{prefix} network as one"
+        ));
+    }
+    Ok(())
 }
 
 /// Parses the time at which an override ends, in seconds since the Unix epoch.

@@ -73,15 +73,7 @@ pub(crate) fn prepare(json: &str) {
     let Ok(policy) = PreparedPolicy::from_json(json) else { return };
     let (method, uri, headers) = (Method::POST, Uri::from_static("/login?a=b"), HeaderMap::new());
     let peer: IpAddr = [192, 0, 2, 1].into();
-    let request = RequestAttributes {
-        method: &method,
-        uri: &uri,
-        headers: &headers,
-        peer,
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&method, &uri, &headers, peer);
     let limits = policy
         .identify(0..policy.limits.len(), &request, &request.path_readings(), &KeySecret::new([0; 16]))
         .count();

@@ -33,6 +33,7 @@ proptest! {
         algorithm in 0..3_usize,
         bounds in (1..50_u32, 0..50_u32, 0..50_u32),
         samples in prop::collection::vec((any_sample(), 1..100_u32, any::<bool>()), 1..200),
+        client: u64,
     ) {
         let (minimum, up, more) = bounds;
         let (initial, maximum) = (minimum + up, minimum + up + more);
@@ -43,7 +44,7 @@ proptest! {
             for _ in 0..times {
                 clock = clock.saturating_add(round_trip.min(10_000));
                 let now = if hostile_clock { now } else { clock };
-                adaptive.sample(now, round_trip, in_flight, outcome);
+                adaptive.sample(now, round_trip, in_flight, outcome, client);
                 prop_assert!((minimum..=maximum).contains(&adaptive.limit()), "{adaptive:?}");
                 // NaN is the only value that is not equal to itself.
                 #[allow(clippy::eq_op)]
@@ -61,7 +62,7 @@ proptest! {
         let bounds = Bounds { minimum: 1, maximum: 1000, initial: 100 };
         let mut adaptive = Adaptive::new(algorithms()[algorithm], bounds).unwrap();
         for (i, (round_trip, in_flight)) in samples.into_iter().enumerate() {
-            adaptive.sample(i as u64 * 500, round_trip, in_flight, SampleOutcome::Success);
+            adaptive.sample(i as u64 * 500, round_trip, in_flight, SampleOutcome::Success, 0);
             prop_assert!(adaptive.limit() <= 100, "{adaptive:?}");
         }
     }
@@ -73,7 +74,7 @@ fn steady(algorithm: AdaptiveAlgorithm, samples: u64, outcome: impl Fn(u64) -> S
     let bounds = Bounds { minimum: 1, maximum: 1000, initial: 100 };
     let mut adaptive = Adaptive::new(algorithm, bounds).unwrap_or_else(|error| panic!("{error}"));
     for i in 0..samples {
-        adaptive.sample(i * 100, 10_000, adaptive.limit(), outcome(i));
+        adaptive.sample(i * 100, 10_000, adaptive.limit(), outcome(i), i);
     }
     adaptive.limit()
 }
@@ -112,6 +113,47 @@ fn the_limit_shrinks_while_requests_are_dropped() {
     }
 }
 
+/// Returns the highest and the lowest limit of a server of 100 workers, one in `every` of whose requests is dropped. `client` returns
+/// the client of that request.
+fn with_drops(algorithm: AdaptiveAlgorithm, every: u64, client: impl Fn(u64) -> u64) -> (u32, u32) {
+    let bounds = Bounds { minimum: 1, maximum: 100, initial: 100 };
+    let mut adaptive = Adaptive::new(algorithm, bounds).unwrap();
+    let (mut highest, mut lowest) = (0, u32::MAX);
+    for i in 0..200_000 {
+        let (outcome, client) = if i % every == 0 {
+            (SampleOutcome::Dropped, client(i))
+        } else {
+            (SampleOutcome::Success, i << 32 | i)
+        };
+        adaptive.sample(i * 100, 10_000, adaptive.limit(), outcome, client);
+        // A probe lowers the limit for a moment in any case.
+        if !adaptive.probing() {
+            highest = highest.max(adaptive.limit());
+            lowest = lowest.min(adaptive.limit());
+        }
+    }
+    (highest, lowest)
+}
+
+#[test]
+fn one_client_that_provokes_drops_does_not_lower_the_limit_for_everybody() {
+    for algorithm in algorithms() {
+        let without = with_drops(algorithm, u64::MAX, |_| 0);
+        for every in [3, 20, 50] {
+            // It may have an IPv4 and an IPv6 address.
+            let hostile = with_drops(algorithm, every, |i| i / every % 2);
+            assert!(
+                hostile.1 * 100 >= without.1 * 95,
+                "{algorithm:?}, one in {every}: {without:?}, {hostile:?}"
+            );
+        }
+        let many = with_drops(algorithm, 20, |i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+        assert!(many.1 * 100 < without.1 * 50, "{algorithm:?}: {many:?}");
+        let most = with_drops(algorithm, 1, |_| 7);
+        assert_eq!(most.1, 1, "{algorithm:?}: all requests of the only client");
+    }
+}
+
 #[test]
 fn aimd_counts_a_late_response_as_dropped() {
     let algorithm = AdaptiveAlgorithm::Aimd(Aimd { timeout_us: 9_999, ..Aimd::default() });
@@ -125,7 +167,7 @@ fn an_ignored_sample_changes_nothing() {
     for algorithm in algorithms() {
         let mut adaptive = Adaptive::new(algorithm, Bounds::default()).unwrap();
         let before = adaptive.clone();
-        (0..10_000).for_each(|i| adaptive.sample(i * 1000, i, 20, SampleOutcome::Ignored));
+        (0..10_000).for_each(|i| adaptive.sample(i * 1000, i, 20, SampleOutcome::Ignored, i));
         assert_eq!(adaptive, before);
     }
 }
@@ -137,7 +179,7 @@ fn a_probe_does_not_go_below_the_minimum() {
         let mut adaptive = Adaptive::new(algorithm, bounds).unwrap();
         let mut probed = false;
         for i in 0..10_000 {
-            adaptive.sample(i * 250, 10_000, adaptive.limit(), SampleOutcome::Success);
+            adaptive.sample(i * 250, 10_000, adaptive.limit(), SampleOutcome::Success, i);
             probed |= adaptive.probing() && adaptive.limit() == 30;
         }
         assert!(probed, "{algorithm:?}");

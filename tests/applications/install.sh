@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# install.sh APPLICATION: install express, asgi, go or tomcat, and print the directory.
+# install.sh APPLICATION: install an application of this directory, and print where it is.
 # Everything goes to ${SLUICE_CACHE:-~/.cache/sluice}/applications. What is there already is not installed again.
 set -euo pipefail
 
-application=${1:?usage: install.sh express|asgi|go|tomcat}
+application=${1:?usage: install.sh APPLICATION}
 source=$(cd "$(dirname "$0")/$application" && pwd)
 version=$(cat "$0" "$source"/* | sha256sum | cut -c 1-16)
 root=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/applications/$application-$version
@@ -18,15 +18,19 @@ readonly work
 trap 'rm -rf "$work"' EXIT
 cp -r "$source" "$work/new"
 cd "$work/new"
-case "$application" in
-  express) command=(npm ci --no-audit --no-fund) ;;
-  asgi) command=(python3 -m pip install --quiet --require-hashes --target . --requirement requirements.txt) ;;
-  go) command=(env CGO_ENABLED=0 go build -mod=readonly -o application .) ;;
-  tomcat)
-    plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
-    command=(mvn --quiet --batch-mode --strict-checksums "$plugin:copy-dependencies" -DoutputDirectory=lib)
-    ;;
-esac
+if [ -f package-lock.json ]; then
+  command=(npm ci --no-audit --no-fund)
+elif [ -f requirements.txt ]; then
+  command=(python3 -m pip install --quiet --require-hashes --target . --requirement requirements.txt)
+elif [ -f go.mod ]; then
+  command=(env CGO_ENABLED=0 go build -mod=readonly -o application .)
+elif [ -f pom.xml ]; then
+  plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
+  command=(mvn --quiet --batch-mode --strict-checksums "$plugin:copy-dependencies" -DoutputDirectory=lib)
+else
+  echo "install.sh: nothing to install for $application" >&2
+  exit 1
+fi
 if ! "${command[@]}" >"$work/log" 2>&1; then
   tail -n 20 "$work/log" >&2
   echo "install.sh: failed: ${command[*]}" >&2

@@ -6,14 +6,15 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
+use http::Method;
 use http::header::HOST;
 use regex::{Regex, RegexBuilder};
 
 use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
-use crate::matches::Purpose;
+use crate::matches::{Purpose, header_name};
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::request::RequestAttributes;
+use crate::request::{FieldName, HeaderField, Part, RequestAttributes, Values};
 
 /// Memory limit of a compiled regular expression and of the cache that it fills, in bytes.
 const REGEX_BYTES: usize = 1 << 18;
@@ -23,12 +24,41 @@ const REGEX_BYTES: usize = 1 << 18;
 pub struct PreparedExpression {
     root: Node,
     regexes: Vec<Regex>,
+    /// The named values that the expression reads.
+    fields: Vec<(Field, PreparedField)>,
     /// Whether the path decides, which applications read in several ways.
     reads_path: bool,
 }
 
+/// The name of a value, ready to be looked up.
+#[derive(Debug)]
+enum PreparedField {
+    Header(Box<HeaderField>),
+    Query(FieldName),
+    Cookie(FieldName),
+}
+
+impl PreparedField {
+    fn new(field: &Field) -> Result<Self, Nack> {
+        Ok(match field {
+            Field::Header(name) => Self::Header(Box::new(HeaderField::new(header_name(name)?))),
+            Field::Query(name) => Self::Query(FieldName::new(name)),
+            Field::Cookie(name) => Self::Cookie(FieldName::new(name)),
+        })
+    }
+}
+
+/// What becomes of a value that applications read in several ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    /// It has no value, which is an error.
+    IsError,
+    /// Its normal form is the value.
+    Normalizes,
+}
+
 impl PreparedExpression {
-    /// Prepares an expression. Fails if a regular expression is not valid.
+    /// Prepares an expression. Fails if a regular expression or the name of a header is not valid.
     pub fn new(expression: &Expression) -> Result<Self, Nack> {
         let Expression { patterns, root } = expression;
         let regexes = patterns.iter().map(|pattern| {
@@ -39,8 +69,22 @@ impl PreparedExpression {
                 .map_err(|_| Nack(format!("invalid regular expression {pattern:?}")))
         });
         let regexes = regexes.collect::<Result<_, _>>()?;
+        let mut names: Vec<Field> = Vec::new();
+        root.any(&mut |node| {
+            if let Node::Field(field) | Node::HasField(field) = node
+                && !names.contains(field)
+            {
+                names.push(field.clone());
+            }
+            false
+        });
+        let fields = names.into_iter().map(|field| {
+            let prepared = PreparedField::new(&field)?;
+            Ok((field, prepared))
+        });
         Ok(Self {
             regexes,
+            fields: fields.collect::<Result<_, Nack>>()?,
             reads_path: root.any(&mut |node| *node == Node::Attribute(Attribute::Path)),
             root: root.clone(),
         })
@@ -64,9 +108,15 @@ pub enum EvaluationError {
     /// A value is not of the type that the expression needs.
     #[error("a value has another type")]
     Type,
-    /// A named value occurs several times, and applications disagree which of them counts.
-    #[error("a header, query parameter or cookie occurs several times, or in a similar spelling")]
-    Repeated,
+    /// Applications read a value in several ways, or disagree which of several counts.
+    #[error(
+        "a method, header, query parameter or cookie occurs several times, in a similar spelling, or in one that not all applications \
+         read alike"
+    )]
+    Unclear,
+    /// The request is so large that it cannot be compared with everything.
+    #[error("the request has too much text for all expressions")]
+    TooLong,
     /// A value is not valid UTF-8.
     #[error("a value is not valid UTF-8")]
     NotUtf8,
@@ -125,41 +175,56 @@ impl PreparedExpression {
     /// Returns the value of the expression for a request with this path. `address` returns the client's address.
     pub fn evaluate<'a>(
         &'a self,
-        request: &RequestAttributes<'a>,
+        request: &'a RequestAttributes<'_>,
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation { expression: self, request, path, address }.value(&self.root)
+        Evaluation { expression: self, request, path, address, doubt: Doubt::IsError }.value(&self.root)
+    }
+
+    /// Returns the value of the expression as a part of a key, which is the same for all spellings of a request. `path` is the normal
+    /// form of the path, and `address` returns the client's address.
+    pub fn evaluate_key<'a>(
+        &'a self,
+        request: &'a RequestAttributes<'_>,
+        path: &'a str,
+        address: &mut impl FnMut() -> IpAddr,
+    ) -> Evaluated<'a> {
+        Evaluation { expression: self, request, path, address, doubt: Doubt::Normalizes }.value(&self.root)
     }
 }
 
 /// One evaluation.
-struct Evaluation<'e, 'a, F> {
+struct Evaluation<'e, 'a, 'r, F> {
     expression: &'a PreparedExpression,
-    request: &'e RequestAttributes<'a>,
+    request: &'a RequestAttributes<'r>,
     path: &'a str,
     address: &'e mut F,
+    doubt: Doubt,
 }
 
-impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
+impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
     fn value(&mut self, node: &'a Node) -> Evaluated<'a> {
         Ok(match node {
             Node::Bool(value) => Value::Bool(*value),
             Node::Int(value) => Value::Int(*value),
             Node::Text(text) => Value::Text(Cow::Borrowed(text)),
             Node::Attribute(attribute) => Value::Text(match attribute {
-                Attribute::Method => Cow::Borrowed(self.request.method.as_str()),
+                Attribute::Method => self.method()?,
                 Attribute::Host => self.host()?,
                 Attribute::Path => Cow::Borrowed(self.path),
                 Attribute::ClientAddress => Cow::Owned((self.address)().to_string()),
             }),
             Node::Field(field) => Value::Text(self.field(field)?.unwrap_or_default()),
-            Node::HasField(field) => Value::Bool(self.field(field)?.is_some()),
+            Node::HasField(field) => {
+                Value::Bool(self.values(field)?.is_present().ok_or(EvaluationError::Unclear)?)
+            }
             Node::Not(inner) => Value::Bool(!self.bool(inner)?),
             Node::All(parts) => Value::Bool(!self.has(parts, false)?),
             Node::Any(parts) => Value::Bool(self.has(parts, true)?),
             Node::Compare(comparison, pair) => {
                 let (left, right) = (self.value(&pair.0)?, self.value(&pair.1)?);
+                self.spend(&left)?;
                 let ordering = match (&left, &right) {
                     (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
                     (Value::Int(left), Value::Int(right)) => left.cmp(right),
@@ -173,6 +238,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
             Node::OneOf(value, list) => {
                 let value = self.value(value)?;
                 for other in list {
+                    self.spend(&value)?;
                     if self.value(other)? == value {
                         return Ok(Value::Bool(true));
                     }
@@ -234,9 +300,19 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
     }
 
     fn text(&mut self, node: &'a Node) -> Result<Cow<'a, str>, EvaluationError> {
-        match self.value(node)? {
+        let value = self.value(node)?;
+        self.spend(&value)?;
+        match value {
             Value::Text(value) => Ok(value),
             Value::Bool(_) | Value::Int(_) => Err(EvaluationError::Type),
+        }
+    }
+
+    /// Takes the effort of reading a value.
+    fn spend(&self, value: &Value<'_>) -> Result<(), EvaluationError> {
+        match value {
+            Value::Text(text) if !self.request.effort.read(text.len()) => Err(EvaluationError::TooLong),
+            Value::Bool(_) | Value::Int(_) | Value::Text(_) => Ok(()),
         }
     }
 
@@ -263,43 +339,46 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, F> {
         Ok(if is_lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
     }
 
-    fn field(&self, field: &Field) -> Result<Option<Cow<'a, str>>, EvaluationError> {
-        let text = |bytes: Cow<'a, [u8]>| match bytes {
-            Cow::Borrowed(bytes) => {
-                std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| EvaluationError::NotUtf8)
-            }
-            Cow::Owned(bytes) => {
-                String::from_utf8(bytes).map(Cow::Owned).map_err(|_| EvaluationError::NotUtf8)
-            }
-        };
-        match field {
-            Field::Header(name) => {
-                let mut values = self.request.headers.get_all(name).iter();
-                let Some(value) = values.next() else { return Ok(None) };
-                if values.next().is_some() {
-                    return Err(EvaluationError::Repeated);
-                }
-                text(Cow::Borrowed(value.as_bytes())).map(Some)
-            }
-            Field::Query(name) => {
-                let mut values = self.request.parameters(name);
-                let Some((value, is_exact)) = values.next() else { return Ok(None) };
-                if !is_exact || values.next().is_some() {
-                    return Err(EvaluationError::Repeated);
-                }
-                text(value.into_inner()).map(Some)
-            }
-            Field::Cookie(name) => {
-                let mut values = self.request.written_cookies(name);
-                let Some(value) = values.next() else { return Ok(None) };
-                // Some applications decode it.
-                if values.next().is_some() || value.contains(&b'%') {
-                    return Err(EvaluationError::Repeated);
-                }
-                text(Cow::Borrowed(value)).map(Some)
-            }
+    /// Returns the method. Some servers take `post` for `POST`, and others do not.
+    fn method(&self) -> Result<Cow<'a, str>, EvaluationError> {
+        let method = self.request.method.as_str();
+        if !has_lower_case(self.request.method) {
+            return Ok(Cow::Borrowed(method));
+        }
+        match self.doubt {
+            Doubt::IsError => Err(EvaluationError::Unclear),
+            Doubt::Normalizes => Ok(Cow::Owned(method.to_ascii_uppercase())),
         }
     }
+
+    fn values(&self, field: &Field) -> Result<Values<'a>, EvaluationError> {
+        let mut fields = self.expression.fields.iter();
+        let (_, prepared) = fields.find(|(known, _)| known == field).ok_or(EvaluationError::Type)?;
+        Ok(match prepared {
+            PreparedField::Header(field) => self.request.header(field),
+            PreparedField::Query(name) => self.request.parameter(name),
+            PreparedField::Cookie(name) => self.request.cookie(name),
+        })
+    }
+
+    fn field(&self, field: &Field) -> Result<Option<Cow<'a, str>>, EvaluationError> {
+        let values = self.values(field)?;
+        let part = match self.doubt {
+            Doubt::IsError => values.agreed(),
+            Doubt::Normalizes => values.client(),
+        };
+        let text = |bytes| std::str::from_utf8(bytes).map_err(|_| EvaluationError::NotUtf8);
+        match part {
+            Part::Value(bytes) => Ok(Some(Cow::Borrowed(text(bytes)?))),
+            Part::Missing => Ok(None),
+            Part::Unclear => Err(EvaluationError::Unclear),
+        }
+    }
+}
+
+/// Reports whether a method has lower-case letters.
+pub(crate) fn has_lower_case(method: &Method) -> bool {
+    method.as_str().bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
 impl Comparison {

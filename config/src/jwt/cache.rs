@@ -20,7 +20,18 @@ pub(super) struct Verified {
     /// Time from which the token is no longer valid, in seconds since the Unix epoch.
     pub(super) expires: u64,
     /// The claims, in the order in which they were asked for.
-    pub(super) claims: Box<[Option<Box<str>>]>,
+    pub(super) claims: Box<[Claim]>,
+}
+
+/// A claim of a token.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// It is not there, or empty.
+    Absent,
+    /// It is a text that identifies a client.
+    Text(Box<str>),
+    /// It is there, and too long or of a type that identifies nobody.
+    Unusable,
 }
 
 /// The cache. Its keys are hashes with secrets that nobody knows.

@@ -5,24 +5,22 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, Validation, decode};
 use serde_json::{Map, Value};
 
-use super::cache::{Cache, Verified};
+use super::cache::{Cache, Claim, Verified};
 use super::keys::{self, Key};
 use super::refusal::{TokenRefusal, TokenRefusals};
+use super::token::Token;
 use crate::nack::Nack;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
-use crate::request::RequestAttributes;
+use crate::request::{Part, RequestAttributes};
 
-/// Longest token that is read, in bytes.
-const MAX_TOKEN: usize = 16 << 10;
 /// Longest header of a token that is verified, in bytes.
 const MAX_HEADER: usize = 4 << 10;
-/// Largest number of keys that are tried for a token which names none of them unambiguously.
-const MAX_TRIED: usize = 4;
+/// Largest number of keys that are tried for a token which names none of them unambiguously: an old one and a new one. Each
+/// costs more than all else that a request does.
+const MAX_TRIED: usize = 2;
 /// Longest claim that identifies a client, in bytes. A longer one counts as missing.
 const MAX_CLAIM: usize = 256;
 /// Difference between the clocks of the issuer and of this machine that is forgiven, in seconds.
@@ -81,34 +79,45 @@ impl JwtVerifier {
         &self.refusals
     }
 
-    /// Passes a claim of the request's token to `read`, and returns the result. Returns `None` without exactly one valid
-    /// token, or if it does not have the claim, and counts a token that is refused. `now` returns the time in seconds since the Unix epoch.
+    /// Passes a claim of the request's token to `read`, and returns the result. It is unclear if there are several tokens, or one that
+    /// is not valid, which counts as refused. `now` returns the time in seconds since the Unix epoch.
     pub fn read_claim<R>(
         &self,
         request: &RequestAttributes<'_>,
         claim: &str,
         now: impl FnOnce() -> u64,
         read: impl FnOnce(&str) -> R,
-    ) -> Option<R> {
-        let token = token(request.headers)?;
-        let index = self.claims.iter().position(|known| known == claim)?;
-        let (key, now) = (self.cache.key(token), now());
+    ) -> Part<R> {
+        let token = match Token::of(request.headers) {
+            Part::Value(token) => token,
+            Part::Missing => return Part::Missing,
+            Part::Unclear => return Part::Unclear,
+        };
+        let Some(index) = self.claims.iter().position(|known| known == claim) else { return Part::Missing };
+        let (key, now) = (self.cache.key(token.bytes()), now());
         let verified = match self.cache.get(key, now) {
             Some(verified) => verified,
-            None if self.cache.is_refused(key, now) => return None,
-            None => {
-                let verified = self.verify(token, now).inspect_err(|reason| {
+            None if self.cache.is_refused(key, now) => return Part::Unclear,
+            None => match self.verify(token.bytes(), now) {
+                Ok(verified) => {
+                    let verified = Arc::new(verified);
+                    self.cache.insert(key, verified.clone());
+                    verified
+                }
+                Err(reason) => {
                     if request.counts_errors {
                         self.cache.refuse(key, now);
-                        self.refusals.count(*reason);
+                        self.refusals.count(reason);
                     }
-                });
-                let verified = Arc::new(verified.ok()?);
-                self.cache.insert(key, verified.clone());
-                verified
-            }
+                    return Part::Unclear;
+                }
+            },
         };
-        verified.claims.get(index)?.as_deref().map(read)
+        match verified.claims.get(index) {
+            Some(Claim::Text(text)) => Part::Value(read(text)),
+            Some(Claim::Unusable) => Part::Unclear,
+            Some(Claim::Absent) | None => Part::Missing,
+        }
     }
 
     fn verify(&self, token: &[u8], now: u64) -> Result<Verified, TokenRefusal> {
@@ -119,7 +128,7 @@ impl JwtVerifier {
                 (claims.ok_or(TokenRefusal::Malformed)?, u64::MAX)
             }
         };
-        let claims = self.claims.iter().map(|name| claims.get(name).and_then(text));
+        let claims = self.claims.iter().map(|name| claims.get(name).map_or(Claim::Absent, claim));
         Ok(Verified { expires, claims: claims.collect() })
     }
 
@@ -127,17 +136,6 @@ impl JwtVerifier {
     pub(super) fn cached(&self) -> usize {
         self.cache.len()
     }
-}
-
-/// Returns the token of a request that has exactly one (RFC 6750, section 2.1).
-fn token(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next().filter(|_| values.next().is_none())?.as_bytes();
-    let (scheme, token) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
-    let token = token.trim_ascii();
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let is_valid = scheme.eq_ignore_ascii_case(b"bearer") && token.len() <= MAX_TOKEN;
-    (is_valid && !token.is_empty() && token.iter().all(is_token)).then_some(token)
 }
 
 /// Verifies a token, and returns its claims and the time from which it is no longer valid.
@@ -209,12 +207,17 @@ fn json(part: &[u8]) -> Option<Map<String, Value>> {
 }
 
 /// Returns a claim as a text that identifies a client.
-fn text(claim: &Value) -> Option<Box<str>> {
-    let text = match claim {
+fn claim(value: &Value) -> Claim {
+    let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) if !number.is_f64() => number.to_string(),
         Value::Bool(value) => value.to_string(),
-        Value::Number(_) | Value::Null | Value::Array(_) | Value::Object(_) => return None,
+        Value::Null => return Claim::Absent,
+        Value::Number(_) | Value::Array(_) | Value::Object(_) => return Claim::Unusable,
     };
-    (!text.is_empty() && text.len() <= MAX_CLAIM).then(|| text.into())
+    match text.len() {
+        0 => Claim::Absent,
+        1..=MAX_CLAIM => Claim::Text(text.into()),
+        _ => Claim::Unusable,
+    }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{KeyBuilder, KeySource};
 use crate::path::Readings;
-use crate::request::RequestAttributes;
+use crate::request::{Part, RequestAttributes};
 
 /// Longest text of a value, in characters.
 const MAX_VALUE: usize = 64;
@@ -21,15 +21,18 @@ impl KeyBuilder {
     /// is `hidden`.
     #[must_use]
     pub fn describe(&self, request: &RequestAttributes<'_>, path: &Readings<'_>, address: IpAddr) -> String {
-        self.describe_with(|part, text| {
-            match part.network(address) {
-                Some(network) if network.prefix_len() == network.max_prefix_len() => {
-                    write!(text, "{}", network.addr()).ok()
-                }
-                Some(network) => write!(text, "{network}").ok(),
-                None => part.read(request, path, || address, |_, value| write_value(text, value)),
+        self.describe_with(|part, text| match part.network(address) {
+            Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                let _ = write!(text, "{}", network.addr());
             }
-            .unwrap_or_else(|| text.push_str("missing"));
+            Some(network) => {
+                let _ = write!(text, "{network}");
+            }
+            None => match part.read(request, path, || address, |_, value| write_value(text, value)) {
+                Part::Value(()) => {}
+                Part::Missing => text.push_str("missing"),
+                Part::Unclear => text.push_str("unclear"),
+            },
         })
     }
 
@@ -73,7 +76,7 @@ fn write_value(text: &mut String, value: &[u8]) {
 impl KeySource {
     pub(super) fn write_label(&self, text: &mut String) {
         let (kind, name) = match self {
-            Self::Header(name) => ("header ", name.as_str()),
+            Self::Header(field) => ("header ", field.name().as_str()),
             Self::Cookie(name) => ("cookie ", name.as_str()),
             Self::Query(name) => ("query ", name.as_str()),
             Self::Method => ("method", ""),
@@ -103,15 +106,7 @@ mod tests {
         headers.insert("x-odd", HeaderValue::from_bytes(b"\xff\t\"").unwrap());
         headers.insert("x-long", HeaderValue::try_from("a".repeat(100)).unwrap());
         let (uri, peer) = ("/Orders?q=1".parse().unwrap(), "192.0.2.77".parse().unwrap());
-        let request = RequestAttributes {
-            method: &Method::GET,
-            uri: &uri,
-            headers: &headers,
-            peer,
-            proxied: None,
-            body_bytes: Some(0),
-            counts_errors: true,
-        };
+        let request = RequestAttributes::new(&Method::GET, &uri, &headers, peer);
         let builder = KeyBuilder::new(parts, OnMissing::Shared).unwrap().with_public(public.to_vec());
         builder.describe(&request, &request.path_readings(), peer)
     }

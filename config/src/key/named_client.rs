@@ -2,18 +2,22 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::invalid_client::InvalidClient;
+use super::path_templates::PathTemplates;
 use super::{
-    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, KeyBuilder, KeySource, METHOD,
-    PATH, PATH_TEMPLATE, QUERY, write_part,
+    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, KeyBuilder, KeyPart, KeySource,
+    METHOD, PATH, PATH_TEMPLATE, QUERY, network_of, write_part,
 };
 use crate::key_secret::KeySecret;
+use crate::nack::Nack;
 use crate::path::{Readings, folded};
-use crate::request::{RequestAttributes, host_of};
+use crate::request::text::{normal_cookie, trimmed, without_invalid};
+use crate::request::{Part, RequestAttributes, host_of};
 
 impl KeyBuilder {
     /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.
@@ -30,8 +34,9 @@ impl KeyBuilder {
             return Err(InvalidClient::Parts { parts });
         }
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
-        for (part, value) in self.parts.iter().zip(values) {
-            let (kind, value) = part.parse(value)?;
+        for ((part, naming), value) in self.parts.iter().zip(&self.names).zip(values) {
+            let invalid = |reason| InvalidClient::Value { part: part.label(), reason };
+            let (kind, value) = naming.parse(value.as_bytes()).map_err(invalid)?;
             write_part(&mut hasher, kind, &value);
         }
         Ok(hasher.finish128().as_u128())
@@ -39,22 +44,11 @@ impl KeyBuilder {
 
     /// Returns the text under which overrides name the client with this value of the first part.
     #[must_use]
-    pub fn client_name<'a>(&self, value: &'a str) -> Option<Cow<'a, str>> {
-        let part = self.parts.first()?;
-        match part {
-            KeySource::ClientIp { .. } => {
-                let network = part.network(address_of(value)?)?;
-                let is_address = network.prefix_len() == network.max_prefix_len();
-                Some(if is_address { network.addr().to_string() } else { network.to_string() }.into())
-            }
-            _ => match part.parse(value).ok()? {
-                (_, Cow::Borrowed(_)) => Some(value.into()),
-                (_, Cow::Owned(value)) => String::from_utf8(value).ok().map(Cow::Owned),
-            },
-        }
+    pub fn client_name<'a>(&self, value: &'a str) -> Option<Cow<'a, [u8]>> {
+        self.names.first()?.name(value.as_bytes()).ok()
     }
 
-    /// Names the first part of the key that a request lacks.
+    /// Names the first part of the key that a request lacks, or that is unclear, and says which.
     #[must_use]
     pub fn missing_part(
         &self,
@@ -62,8 +56,14 @@ impl KeyBuilder {
         path: &Readings<'_>,
         address: IpAddr,
     ) -> String {
-        let lacks = |part: &&KeySource| part.read(request, path, || address, |_, _| ()).is_none();
-        self.parts.iter().find(lacks).map_or_else(|| "part".to_owned(), KeySource::label)
+        let lacks = |part: &KeySource| match part.read(request, path, || address, |_, _| ()) {
+            Part::Value(()) => None,
+            Part::Missing => Some(format!("{}, a part of the key, is missing", part.label())),
+            Part::Unclear => {
+                Some(format!("{}, a part of the key, is repeated, not valid or not clear", part.label()))
+            }
+        };
+        self.parts.iter().find_map(lacks).unwrap_or_else(|| "a part of the key is too long".to_owned())
     }
 }
 
@@ -73,42 +73,117 @@ impl KeySource {
         self.write_label(&mut label);
         label
     }
+}
 
-    /// Returns kind and value of the part, as they are hashed, from the text that an operator writes.
-    fn parse<'a>(&self, text: &'a str) -> Result<(u8, Cow<'a, [u8]>), InvalidClient> {
-        let invalid = |reason| InvalidClient::Value { part: self.label(), reason };
-        if text.is_empty() {
-            return Err(invalid("the value is empty"));
+/// How operators name the value of one part of a key: by a text that becomes the value which requests have.
+#[derive(Debug, Clone)]
+pub struct ClientNaming(Naming);
+
+#[derive(Debug, Clone)]
+enum Naming {
+    /// The text is the value. The kind is that of the part, as it is hashed.
+    AsIs {
+        kind: u8,
+    },
+    Header,
+    Cookie,
+    Query,
+    Method,
+    Path,
+    Host,
+    GrpcMethod,
+    PathTemplate(Arc<PathTemplates>),
+    Network {
+        ipv4_prefix: u8,
+        ipv6_prefix: u8,
+    },
+}
+
+impl ClientNaming {
+    /// Prepares the naming of a part. Fails if its templates are not valid.
+    pub fn new(part: &KeyPart) -> Result<Self, Nack> {
+        Ok(Self(match part {
+            KeyPart::Header(_) => Naming::Header,
+            KeyPart::Cookie(_) => Naming::Cookie,
+            KeyPart::Query(_) => Naming::Query,
+            KeyPart::Method => Naming::Method,
+            KeyPart::Path => Naming::Path,
+            KeyPart::Host => Naming::Host,
+            KeyPart::GrpcMethod => Naming::GrpcMethod,
+            KeyPart::PathTemplate { templates, variable } => {
+                Naming::PathTemplate(Arc::new(PathTemplates::new(templates, variable.as_deref())?))
+            }
+            KeyPart::Expression(_) => Naming::AsIs { kind: EXPRESSION },
+            KeyPart::JwtClaim { .. } => Naming::AsIs { kind: JWT_CLAIM },
+            &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => Naming::Network { ipv4_prefix, ipv6_prefix },
+        }))
+    }
+
+    /// Returns the templates of the part.
+    pub(super) fn templates(&self) -> Option<&Arc<PathTemplates>> {
+        match &self.0 {
+            Naming::PathTemplate(templates) => Some(templates),
+            _ => None,
         }
-        let as_is = Cow::Borrowed(text.as_bytes());
+    }
+
+    /// Returns the text under which overrides name a client. Fails with the reason if no client has such a value.
+    pub fn name<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>, &'static str> {
+        match self.0 {
+            Naming::Network { ipv4_prefix, ipv6_prefix } => {
+                let network = network_named(text, ipv4_prefix, ipv6_prefix)?;
+                let is_address = network.prefix_len() == network.max_prefix_len();
+                let text = if is_address { network.addr().to_string() } else { network.to_string() };
+                Ok(text.into_bytes().into())
+            }
+            _ => self.parse(text).map(|(_, value)| value),
+        }
+    }
+
+    /// Returns kind and value of the part, as they are hashed, from the text that an operator writes. Fails with the reason if
+    /// no client has such a value.
+    fn parse<'a>(&self, text: &'a [u8]) -> Result<(u8, Cow<'a, [u8]>), &'static str> {
+        if text.is_empty() {
+            return Err("the value is empty");
+        }
+        let utf8 = || std::str::from_utf8(text).map_err(|_| "the value is not valid UTF-8");
         let folded = |text: &str| Cow::Owned(folded(text).to_vec());
-        Ok(match self {
-            Self::Header(_) => (HEADER, as_is),
-            Self::Cookie(_) => (COOKIE, as_is),
-            Self::Query(_) => (QUERY, as_is),
-            Self::Method => (METHOD, as_is),
-            Self::Path => (PATH, folded(&Readings::of(text).normal())),
-            Self::Host => (HOST, folded(host_of(text))),
-            Self::GrpcMethod => (GRPC_METHOD, folded(text.strip_prefix('/').unwrap_or(text))),
-            Self::PathTemplate(templates) => {
+        Ok(match &self.0 {
+            Naming::AsIs { kind } => (*kind, Cow::Borrowed(text)),
+            Naming::Header => (HEADER, Cow::Borrowed(trimmed(text))),
+            Naming::Cookie => {
+                let normal = normal_cookie(text);
+                (COOKIE, normal.ok_or("the value is a JSON object, or is encoded too often")?)
+            }
+            Naming::Query => (QUERY, without_invalid(text).map_or(Cow::Borrowed(text), Cow::Owned)),
+            Naming::Method => (METHOD, Cow::Owned(text.to_ascii_uppercase())),
+            Naming::Path => (PATH, folded(&Readings::of(utf8()?).normal())),
+            Naming::Host => (HOST, folded(host_of(utf8()?))),
+            Naming::GrpcMethod => {
+                let method = utf8()?;
+                (GRPC_METHOD, folded(method.strip_prefix('/').unwrap_or(method)))
+            }
+            Naming::PathTemplate(templates) => {
                 let value = templates
-                    .value_of(text)
-                    .ok_or_else(|| invalid("neither a template of the key nor a path that matches one"))?;
+                    .value_of(utf8()?)
+                    .ok_or("neither a template of the key nor a path that matches one")?;
                 (PATH_TEMPLATE, Cow::Owned(value))
             }
-            Self::Expression { .. } => (EXPRESSION, as_is),
-            Self::JwtClaim { .. } => (JWT_CLAIM, as_is),
-            Self::ClientIp { .. } => {
-                let network = address_of(text).and_then(|address| self.network(address));
-                let network =
-                    network.ok_or_else(|| invalid("not an IP address, or a network of addresses"))?;
-                match network.network() {
+            &Naming::Network { ipv4_prefix, ipv6_prefix } => {
+                match network_named(text, ipv4_prefix, ipv6_prefix)?.network() {
                     IpAddr::V4(ip) => (IPV4, Cow::Owned(ip.octets().to_vec())),
                     IpAddr::V6(ip) => (IPV6, Cow::Owned(ip.octets().to_vec())),
                 }
             }
         })
     }
+}
+
+/// Returns the network of the client with an address, or with the first one of a network.
+fn network_named(text: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Result<IpNet, &'static str> {
+    let address = std::str::from_utf8(text).ok().and_then(address_of);
+    let network = address.and_then(|address| network_of(address, ipv4_prefix, ipv6_prefix));
+    network.ok_or("not an IP address, or a network of addresses")
 }
 
 /// Returns an address, or the first one of a network.
@@ -134,15 +209,7 @@ mod tests {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
         let (uri, peer) = (target.parse().unwrap(), "192.0.2.77".parse().unwrap());
-        let request = RequestAttributes {
-            method: &Method::PUT,
-            uri: &uri,
-            headers: &map,
-            peer,
-            proxied: None,
-            body_bytes: Some(0),
-            counts_errors: true,
-        };
+        let request = RequestAttributes::new(&Method::PUT, &uri, &map, peer);
         let (key, path) = (builder(parts), request.path_readings());
         let Identity::Key(hash) = key.identify(&KeySecret::new([7; 16]), &request, &path, peer) else {
             panic!("{target} is identified");
@@ -180,7 +247,7 @@ mod tests {
             for value in *values {
                 let hash = key.identify_values(&secret, &[(*value).to_owned()]).unwrap();
                 assert_eq!(hash, expected, "{part:?} {value}");
-                assert_eq!(key.client_name(value).as_deref(), Some(&*name), "{part:?} {value}");
+                assert_eq!(key.client_name(value).as_deref(), Some(name.as_bytes()), "{part:?} {value}");
             }
         }
         let parts = [header(), ip(32)];

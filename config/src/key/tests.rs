@@ -1,5 +1,5 @@
 use super::*;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -16,15 +16,7 @@ fn identify_target(
     address: IpAddr,
 ) -> Identity {
     let uri = target.parse().unwrap();
-    let request = RequestAttributes {
-        method: &Method::GET,
-        uri: &uri,
-        headers,
-        peer: address,
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&Method::GET, &uri, headers, address);
     key.identify(secret, &request, &request.path_readings(), address)
 }
 
@@ -54,18 +46,21 @@ proptest! {
 }
 
 #[test]
-fn an_empty_or_repeated_header_counts_as_missing() {
+fn an_empty_header_is_missing_and_a_repeated_one_is_never_skipped() {
     let secret = KeySecret::new([7; 16]);
-    let incomplete = [
-        headers(&[("a", b"x")]),
-        headers(&[("a", b"x"), ("b", b"")]),
-        headers(&[("a", b"x"), ("b", b"y"), ("b", b"z")]),
-    ];
+    let missing = [headers(&[("a", b"x")]), headers(&[("a", b"x"), ("b", b"")])];
+    let repeated = headers(&[("a", b"x"), ("b", b"y"), ("b", b"z")]);
     let complete =
         identify(&two_headers(OnMissing::Shared), &secret, &headers(&[("a", b"x"), ("b", b"y")]), IP);
     let mut shared = Vec::new();
-    for headers in &incomplete {
-        assert_eq!(identify(&two_headers(OnMissing::Skip), &secret, headers, IP), Identity::Skip);
+    for headers in missing.iter().chain([&repeated]) {
+        let skipped = identify(&two_headers(OnMissing::Skip), &secret, headers, IP);
+        let expected = if *headers == repeated {
+            Identity::Key(two_headers(OnMissing::Skip).shared_key(&secret))
+        } else {
+            Identity::Skip
+        };
+        assert_eq!(skipped, expected, "{headers:?}");
         assert_eq!(identify(&two_headers(OnMissing::Deny), &secret, headers, IP), Identity::Deny);
         shared.push(identify(&two_headers(OnMissing::Shared), &secret, headers, IP));
     }
@@ -90,22 +85,41 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
     ] {
         assert_eq!(identify(same), one, "{same:?}");
     }
+    let spellings = [
+        "Session=a",
+        "session=\"\\141\"",
+        "session=%61",
+        "session=j:\"a\"",
+        "session=a,x=1",
+        "x=1 session=a",
+        "session=a; session=a",
+        "session=a; Session=%61",
+        "session=a; session",
+        "session[0]=a",
+    ];
+    for same in spellings {
+        assert_eq!(identify(&[same]), one, "{same}");
+    }
+    assert_eq!(identify(&["x=\"; session=a; y=\""]), one, "some parsers know no quotation marks");
     assert!(matches!(identify(&["session=a=b"]), Identity::Key(_)));
     for other in ["session=b", "session=a=b", "session=A"] {
         assert_ne!(identify(&[other]), one, "{other}");
     }
-    // A name is case-sensitive. A repeated or empty cookie counts as missing.
-    for missing in [
-        &[][..],
-        &["Session=a"],
-        &["session"],
-        &["session="],
-        &["session=\"\""],
-        &["session=a; session=b"],
-        &["session=a; session=a"],
-        &["session=a", "session=b"],
-    ] {
+    // An empty cookie is missing.
+    for missing in [&[][..], &["session"], &["session="], &["session=\"\""]] {
         assert_eq!(identify(missing), Identity::Skip, "{missing:?}");
+    }
+    // Where applications would choose different ones, nobody is skipped.
+    let shared = Identity::Key(key.shared_key(&KeySecret::new([7; 16])));
+    for unclear in [
+        &["session=a; session=b"][..],
+        &["session=a", "session=b"],
+        &["session=a; Session=b"],
+        &["session=\"a;b\""],
+        &["session=j:{\"a\":1}"],
+        &["session=%25252525252561"],
+    ] {
+        assert_eq!(identify(unclear), shared, "{unclear:?}");
     }
     // A header with the same value is another key.
     let header = KeyBuilder::new(&[KeyPart::Header("session".into())], OnMissing::Skip).unwrap();
@@ -160,22 +174,31 @@ fn a_path_is_one_client_in_all_its_spellings() {
 }
 
 #[test]
-fn a_parameter_that_occurs_twice_or_in_another_spelling_counts_as_missing() {
+fn a_parameter_is_one_client_in_all_its_spellings_and_nobody_in_several() {
     let query = |targets: &[&str]| keys_of(KeyPart::Query("tenant".into()), targets);
     let same = query(&["/?tenant=a+b", "/?x=1&tenant=a%20b", "/y?tenant=a%20b&z"]);
     assert!(matches!(same[0], Identity::Key(_)) && same.iter().all(|key| *key == same[0]), "{same:?}");
     assert_ne!(query(&["/?tenant=c"])[0], same[0]);
-    let missing = [
-        "/",
-        "/?tenant",
-        "/?tenant=",
-        "/?tenant=a&tenant=b",
-        "/?tenant=a&Tenant=a",
-        "/?tenant[]=a",
-        "/?x;tenant=a",
-    ];
+    let missing = ["/", "/?tenant", "/?tenant=", "/?x=tenant"];
     for (target, key) in missing.iter().zip(query(&missing)) {
         assert_eq!(key, Identity::Skip, "{target}");
+    }
+    let spellings = [
+        "/?Tenant=a%20b",
+        "/?tenant[]=a+b",
+        "/?tenant[0]=a+b",
+        "/?x;tenant=a+b",
+        "/??tenant=a+b",
+        "/?[tenant]=a+b",
+    ];
+    for (target, key) in spellings.iter().zip(query(&spellings)) {
+        assert_eq!(key, same[0], "{target}");
+    }
+    let unclear =
+        ["/?tenant=a&tenant=b", "/?tenant=a&Tenant=a", "/?tenant=a&tenant[]=b", "/?tenant=a;tenant=b"];
+    let shared = KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16]));
+    for (target, key) in unclear.iter().zip(query(&unclear)) {
+        assert_eq!(key, Identity::Key(shared), "{target}");
     }
 }
 
@@ -213,5 +236,6 @@ fn the_counter_of_an_expression_differs_from_that_of_a_header_with_its_value() {
     assert!(of_expression != of_header && of_expression != Identity::Skip, "{of_expression:?}");
     assert_eq!(key(expression.clone(), &HeaderMap::new()), Identity::Skip, "an empty text is missing");
     headers.append("a", "x".parse().unwrap());
-    assert_eq!(key(expression, &headers), Identity::Skip, "and so is one of two values");
+    let shared = KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16]));
+    assert_eq!(key(expression, &headers), Identity::Key(shared), "one of two values is nobody's");
 }

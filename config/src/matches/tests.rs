@@ -11,15 +11,7 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 
 fn matches(matcher: &Matcher, method: &Method, target: &str, headers: &HeaderMap) -> bool {
     let uri: Uri = target.parse().unwrap();
-    let request = RequestAttributes {
-        method,
-        uri: &uri,
-        headers,
-        peer: [192, 0, 2, 1].into(),
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(method, &uri, headers, [192, 0, 2, 1].into());
     matcher.matches(&request, &request.path_readings(), &mut || [198, 51, 100, 7].into())
 }
 
@@ -186,10 +178,16 @@ fn query_parameters_are_decoded_and_any_of_them_counts() {
     }
     let day = Match { query: named("range", ValueMatch::Exact("day".into()), false), ..Match::default() };
     let is_exempt = |target: &str| matches(&exemption(&day), &Method::GET, target, &HeaderMap::new());
-    assert!(is_exempt("/?range=day") && is_exempt("/?range=day&x&range=day"));
-    for target in
-        ["/", "/?Range=day", "/?range=day&[range]=year", "/?range=day&range=year", "/?range=day;range=year"]
-    {
+    assert!(is_exempt("/?range=day") && is_exempt("/?x&range=day"));
+    for target in [
+        "/",
+        "/?range=day&x&range=day",
+        "/;x?range=day",
+        "/?Range=day",
+        "/?range=day&[range]=year",
+        "/?range=day&range=year",
+        "/?range=day;range=year",
+    ] {
         assert!(!is_exempt(target), "{target}");
     }
 }
@@ -207,7 +205,7 @@ fn cookies_are_read_in_every_way_in_which_applications_read_them() {
     {
         assert!(is(cookies), "{cookies:?}");
     }
-    for cookies in [&["Plan=a b"][..], &["plan"], &["plan=a+b"], &["xplan=a b"], &["x=plan=a b"], &[]] {
+    for cookies in [&["plan"][..], &["plan=a++b"], &["xplan=a b"], &["x=plan=a b"], &["plan=ab"], &[]] {
         assert!(!is(cookies), "{cookies:?}");
     }
 }
@@ -281,6 +279,7 @@ fn an_exemption_must_hold_for_every_reading() {
         let pairs: Vec<_> = values.iter().map(|value| ("x-plan", *value)).collect();
         matches(&internal, &Method::GET, "/", &headers(&pairs))
     };
-    assert!(with(&["staff"]) && with(&["staff", "staff"]));
+    assert!(with(&["staff"]));
+    assert!(!with(&["staff", "staff"]), "some applications see one value of both");
     assert!(!with(&[]) && !with(&["staff", "free"]) && !with(&["free", "staff"]));
 }

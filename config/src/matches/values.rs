@@ -5,6 +5,8 @@ use regex::bytes::Regex;
 use super::pattern::compile_regex;
 use super::spec::{NamedMatch, Purpose, ValueMatch};
 use crate::nack::Nack;
+use crate::request::Values;
+use crate::request::effort::Effort;
 
 /// A condition on the values of one name.
 #[derive(Debug)]
@@ -32,18 +34,19 @@ impl ValueMatcher {
         Ok(Self { test, not: from.not })
     }
 
-    /// Reports whether the values of a request fulfil the condition. Each comes with whether all applications see it
-    /// under this name; those that do not may see no value at all. For a limit one way to see the request is enough, and
-    /// for an exemption all ways must fulfil the condition.
-    pub(super) fn matches<V: AsRef<[u8]>>(
-        &self,
-        values: impl IntoIterator<Item = (V, bool)>,
-        purpose: Purpose,
-    ) -> bool {
+    /// Reports whether the values of a request fulfil the condition. For a limit one way to see the request is enough, and
+    /// for an exemption all ways must fulfil the condition. Applications that do not see a value under this name may see none.
+    pub(super) fn matches(&self, values: &Values<'_>, purpose: Purpose, effort: &Effort) -> bool {
+        let in_doubt = purpose == Purpose::Limit;
+        if !values.is_complete() {
+            return in_doubt;
+        }
         let mut is_seen_by_all = false;
-        for (value, is_exact) in values {
+        for (n, (value, is_exact)) in values.readings().enumerate() {
             is_seen_by_all |= is_exact;
-            match (purpose, self.holds(&value)) {
+            let has_effort = (n == 0 || effort.compare()) && self.has_effort(value, effort);
+            let holds = if has_effort { self.holds(value) } else { in_doubt };
+            match (purpose, holds) {
                 (Purpose::Limit, true) => return true,
                 (Purpose::Exemption, false) => return false,
                 (Purpose::Limit, false) | (Purpose::Exemption, true) => {}
@@ -55,8 +58,15 @@ impl ValueMatcher {
         matches!(self.test, Test::Present(false)) != self.not
     }
 
-    fn holds(&self, value: &impl AsRef<[u8]>) -> bool {
-        let value = value.as_ref();
+    /// Takes the effort of a test that reads all of a value.
+    fn has_effort(&self, value: &[u8], effort: &Effort) -> bool {
+        match &self.test {
+            Test::Regex(_) => effort.read(value.len()),
+            Test::Exact(_) | Test::Prefix(_) | Test::Present(_) => true,
+        }
+    }
+
+    fn holds(&self, value: &[u8]) -> bool {
         let passes = match &self.test {
             Test::Exact(exact) => value == exact,
             Test::Prefix(prefix) => value.starts_with(prefix),

@@ -11,7 +11,7 @@ use crate::expression::{PreparedExpression, Value};
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{Cost, GrpcStatus, LimitKind, Outcomes, RequestCost, ResponseCost, ResponseCostSource};
-use crate::request::RequestAttributes;
+use crate::request::{HeaderField, RequestAttributes, Values};
 
 /// The unit of a limit's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct PreparedCharge {
 #[derive(Debug)]
 enum RequestCharge {
     Number(u64),
-    Header(HeaderName),
+    Header(Box<HeaderField>),
     BodyBytes,
     Expression {
         expression: PreparedExpression,
@@ -101,7 +101,9 @@ impl PreparedCharge {
         let request = match &cost.request {
             None => RequestCharge::Number(u64::from(response.is_none())),
             Some(RequestCost::Number(number)) => RequestCharge::Number(*number),
-            Some(RequestCost::Header(name)) => RequestCharge::Header(header(name)?),
+            Some(RequestCost::Header(name)) => {
+                RequestCharge::Header(Box::new(HeaderField::new(header(name)?)))
+            }
             Some(RequestCost::BodyBytes) => RequestCharge::BodyBytes,
             Some(RequestCost::Expression(expression)) => {
                 let after_error = u64::try_from(expression.largest_value()).unwrap_or(0).max(UNKNOWN);
@@ -160,7 +162,7 @@ impl PreparedCharge {
     ) -> u64 {
         let charge = match &self.request {
             RequestCharge::Number(number) => *number,
-            RequestCharge::Header(name) => largest(request.headers, name).unwrap_or(UNKNOWN),
+            RequestCharge::Header(field) => largest(&request.header(field)).unwrap_or(UNKNOWN),
             // A body of unknown length is counted as it passes.
             RequestCharge::BodyBytes => request.body_bytes.unwrap_or(UNKNOWN),
             RequestCharge::Expression { expression, after_error } => {
@@ -240,8 +242,11 @@ fn header(name: &str) -> Result<HeaderName, Nack> {
 
 /// Returns the largest of the integers in the headers with a name: a client must not pay less by sending one more. A proxy may
 /// have joined several headers to one, with commas.
-fn largest(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+fn largest(values: &Values<'_>) -> Option<u64> {
+    if !values.is_complete() {
+        return Some(MAX_COUNT);
+    }
+    let texts = values.readings().filter_map(|(value, _)| std::str::from_utf8(value).ok());
     texts.flat_map(|text| text.split(',')).filter_map(digits).max()
 }
 
@@ -285,15 +290,8 @@ mod tests {
         }
         let uri = "/a".parse().unwrap();
         let peer = "192.0.2.1".parse().unwrap();
-        let request = RequestAttributes {
-            method: &Method::POST,
-            uri: &uri,
-            headers: &map,
-            peer,
-            proxied: None,
-            body_bytes,
-            counts_errors: true,
-        };
+        let mut request = RequestAttributes::new(&Method::POST, &uri, &map, peer);
+        request.body_bytes = body_bytes;
         let prepared = PreparedCharge::of(cost, None).unwrap();
         prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
     }
@@ -350,17 +348,7 @@ mod tests {
             let charge = |target: &str| {
                 let (uri, headers, peer) =
                     (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
-                let (method, body_bytes, counts_errors) = (&Method::GET, Some(0), true);
-                let proxied = None;
-                let request = RequestAttributes {
-                    method,
-                    uri: &uri,
-                    headers: &headers,
-                    peer,
-                    proxied,
-                    body_bytes,
-                    counts_errors,
-                };
+                let request = RequestAttributes::new(&Method::GET, &uri, &headers, peer);
                 prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
             };
             let targets = ["/?page=1&size=1", "/?page=101&size=1", "/?page=101&page=101&size=1"];

@@ -165,7 +165,9 @@ impl LimitIndex {
             }
         }
         if let Some((set, limits)) = &self.automaton {
-            found.extend(set.matches(reading.text().as_bytes()).iter().map(|expression| limits[expression]));
+            for text in std::iter::once(reading.text()).chain(reading.folded_text()) {
+                found.extend(set.matches(text.as_bytes()).iter().map(|expression| limits[expression]));
+            }
         }
     }
 

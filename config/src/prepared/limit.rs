@@ -11,7 +11,7 @@ use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
 use crate::expression::PreparedExpression;
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, InvalidClient, KeyBuilder};
+use crate::key::{Identity, InvalidClient, KeyBuilder, KeyPart, OnMissing};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
@@ -68,6 +68,8 @@ pub struct PreparedLimit {
     when: Option<PreparedExpression>,
     exceptions: Exceptions,
     key: KeyBuilder,
+    /// Tells apart the clients of an adaptive limit, which has no key.
+    addresses: Option<KeyBuilder>,
     /// The description of every client, if no part of the key is public.
     all_clients: Option<Arc<str>>,
     applies_to_preflights: bool,
@@ -78,7 +80,7 @@ pub struct PreparedLimit {
 pub enum Identified {
     /// The limit counts the request.
     Counted {
-        /// Hash of the client's key. It selects the counter.
+        /// Hash of the client's key. It selects the counter. Under an adaptive limit, that of the client's address.
         key: u128,
         /// Index of the rates that decide, in [`PreparedLimit::rate_sets`]. Under an adaptive limit, the priority of the request:
         /// its index from 1, or 0 for none.
@@ -155,6 +157,7 @@ impl PreparedLimit {
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
+            addresses: matches!(limit.kind, LimitKind::Adaptive(_)).then(addresses).transpose()?,
             matches,
             except: Matcher::all(&limit.except, Purpose::Exemption)?,
             when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
@@ -254,7 +257,7 @@ impl PreparedLimit {
 
     /// Reports whether the client's address is a part of the key.
     pub(super) fn needs_address(&self) -> bool {
-        self.key.needs_address()
+        self.key.needs_address() || self.addresses.is_some()
     }
 
     /// Returns the tier or plan that decides a request to which the limit applies.
@@ -275,7 +278,7 @@ impl PreparedLimit {
         values: &[String],
     ) -> Result<(u128, Option<Choice>), InvalidClient> {
         let key = self.key.identify_values(secret, values)?;
-        let granted = || self.exceptions.granted(self.key.client_name(values.first()?)?.as_bytes());
+        let granted = || self.exceptions.granted(&self.key.client_name(values.first()?)?);
         Ok((key, granted()))
     }
 
@@ -296,7 +299,7 @@ impl PreparedLimit {
         self.key.shared_key(secret) == key
     }
 
-    /// Names the part of the key that a request lacks.
+    /// Names the part of the key that a request lacks or that is unclear, and says which.
     #[must_use]
     pub(super) fn missing_part(
         &self,
@@ -338,7 +341,7 @@ impl PreparedLimit {
         path: &Readings<'_>,
         address: IpAddr,
     ) -> Identity {
-        self.key.identify(secret, request, path, address)
+        self.addresses.as_ref().unwrap_or(&self.key).identify(secret, request, path, address)
     }
 }
 
@@ -352,6 +355,11 @@ impl PreparedKind {
             Self::Slots(_) | Self::Adaptive(_) => false,
         }
     }
+}
+
+/// Returns a builder of keys from addresses. A customer usually has a whole /64 network of IPv6.
+fn addresses() -> Result<KeyBuilder, Nack> {
+    KeyBuilder::new(&[KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 }], OnMissing::Shared)
 }
 
 fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Exceptions), Nack> {

@@ -165,11 +165,11 @@ impl PreparedPolicy {
     /// Returns those of some limits that apply to a request, by their index, each with the client and the rates that
     /// decide. Leaves out limits that skip the request because it lacks a part of the key or its tier or plan is unlimited.
     /// `path` has the readings of the request's path.
-    pub fn identify<'a>(
+    pub fn identify<'a, 'r: 'a>(
         &'a self,
         limits: impl Iterator<Item = usize> + 'a,
-        request: &'a RequestAttributes<'a>,
-        path: &'a Readings<'a>,
+        request: &'a RequestAttributes<'r>,
+        path: &'a Readings<'r>,
         secret: &'a KeySecret,
     ) -> impl Iterator<Item = (usize, Identified)> + 'a {
         let mut address = None;
@@ -194,17 +194,15 @@ impl PreparedPolicy {
         let missing = || limit.missing_part(request, path, address);
         match apply(limit, request, path, secret, || address) {
             Ok(Identified::Counted { key, rates, cost }) => Explained::Counts { key, rates, cost },
-            Ok(Identified::Refused(Refusal::KeyMissing)) => Explained::Denies(format!(
-                "{}, a part of the key, is missing or repeated, and onMissing is Deny",
-                missing()
-            )),
+            Ok(Identified::Refused(Refusal::KeyMissing)) => {
+                Explained::Denies(format!("{}, and onMissing is Deny", missing()))
+            }
             Ok(Identified::Refused(Refusal::Tier)) => {
                 Explained::Denies(format!("{} admits nothing", chosen()))
             }
-            Err(NotApplied::KeyMissing) => Explained::DoesNotApply(format!(
-                "{}, a part of the key, is missing or repeated, and onMissing is Skip",
-                missing()
-            )),
+            Err(NotApplied::KeyMissing) => {
+                Explained::DoesNotApply(format!("{}, and onMissing is Skip", missing()))
+            }
             Err(NotApplied::Unlimited) => Explained::DoesNotApply(format!("{} admits everything", chosen())),
             Err(reason) => Explained::DoesNotApply(reason.to_string()),
         }

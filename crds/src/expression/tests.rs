@@ -115,15 +115,7 @@ fn ours(text: &str) -> Option<CelValue> {
         .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
         .collect();
     let peer: IpAddr = "192.0.2.1".parse().unwrap();
-    let request = RequestAttributes {
-        method: &Method::GET,
-        uri: &uri,
-        headers: &headers,
-        peer,
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&Method::GET, &uri, &headers, peer);
     let prepared = PreparedExpression::new(&expression).unwrap();
     Some(match prepared.evaluate(&request, uri.path(), &mut || peer).ok()? {
         Value::Bool(value) => CelValue::Bool(value),

@@ -51,7 +51,7 @@ pub enum SampleOutcome {
     Ignored,
 }
 
-/// A limit of requests in flight that adapts to the server. It allocates nothing and takes about 200 bytes.
+/// A limit of requests in flight that adapts to the server. It allocates nothing and takes about 350 bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adaptive {
     algorithm: AdaptiveAlgorithm,
@@ -104,14 +104,15 @@ impl Adaptive {
     }
 
     /// Takes the end of one request at `now_us`. `in_flight_at_start` is the number of requests in flight
-    /// when it started, including itself. Any numbers are accepted; a clock that went back starts a new
-    /// window.
+    /// when it started, including itself. `client` is a hash of the client, whose dropped requests count as one in a window. Any
+    /// numbers are accepted; a clock that went back starts a new window.
     pub fn sample(
         &mut self,
         now_us: u64,
         round_trip_us: u64,
         in_flight_at_start: u32,
         outcome: SampleOutcome,
+        client: u64,
     ) {
         let dropped = match outcome {
             SampleOutcome::Ignored => return,
@@ -125,8 +126,8 @@ impl Adaptive {
         if !self.window.settles(now_us.saturating_sub(round_trip_us), limit) {
             return;
         }
-        let round_trip = (!dropped).then(|| self.baseline.clip(round_trip_us));
-        self.window.add(round_trip, in_flight_at_start);
+        let end = if dropped { Err(client) } else { Ok(self.baseline.clip(round_trip_us)) };
+        self.window.add(end, in_flight_at_start);
         let (precision, most) = match self.probe {
             None => (PRECISION, limit * MOST_SAMPLES),
             Some(_) => (PROBE_PRECISION, limit.max(FEWEST / 2) * MOST_SAMPLES),

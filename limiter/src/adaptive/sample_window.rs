@@ -3,6 +3,9 @@
 /// The smallest number of responses that fill a window. Otherwise as many as the limit fill it.
 pub(super) const FEWEST: u32 = 30;
 
+/// The smallest number of clients that are many. One client may have several addresses.
+const FEWEST_CLIENTS: f64 = 3.0;
+
 /// A window of samples, as an algorithm sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowSummary {
@@ -10,7 +13,7 @@ pub struct WindowSummary {
     pub round_trip_us: Option<f64>,
     /// Round trip without a queue in microseconds, at least 1.
     pub baseline_us: f64,
-    /// Whether more than one request in a hundred was dropped.
+    /// Whether many clients lost requests: more than one for a hundred requests. Or whether most requests were dropped.
     pub dropped: bool,
     /// Whether at least half of the limit was in use at some time in the window. If not, the limit did not
     /// hold the traffic back, and an algorithm must not raise it.
@@ -33,6 +36,8 @@ pub(super) struct SampleWindow {
     /// Responses to requests that started in this window, until the first part ends.
     settled: u32,
     drops: u32,
+    /// The clients that lost requests.
+    droppers: Clients,
     sum: f64,
     squares: f64,
 }
@@ -49,16 +54,19 @@ impl SampleWindow {
         settled
     }
 
-    /// Adds a sample. `round_trip_us` is clipped, and `None` for a request that was dropped.
-    pub(super) fn add(&mut self, round_trip_us: Option<f64>, in_flight: u32) {
+    /// Adds a sample: its round trip, which is clipped, or the client whose request was dropped.
+    pub(super) fn add(&mut self, end: Result<f64, u64>, in_flight: u32) {
         self.count += 1;
         self.peak = self.peak.max(in_flight);
-        match round_trip_us {
-            Some(us) => {
+        match end {
+            Ok(us) => {
                 self.sum += us;
                 self.squares += us * us;
             }
-            None => self.drops += 1,
+            Err(client) => {
+                self.drops += 1;
+                self.droppers.add(client);
+            }
         }
     }
 
@@ -81,9 +89,39 @@ impl SampleWindow {
         (responses > 0).then(|| self.sum / f64::from(responses))
     }
 
-    /// Reports whether more than one request in a hundred was dropped. One lost request in thousands is no
-    /// overload.
+    /// Reports whether so many requests were dropped that the server is overloaded. One lost request in thousands is no overload. Nor
+    /// are all that one client lost: it may have asked for what the server answers by closing the connection, and must not lower the
+    /// limit for everybody. When most requests are lost, nobody has to be told apart.
     pub(super) fn dropped(&self) -> bool {
-        u64::from(self.drops) * 100 > u64::from(self.count)
+        let clients = self.droppers.count();
+        clients + 0.5 >= FEWEST_CLIENTS && clients * 100.0 > f64::from(self.count)
+            || self.drops > self.count / 2
+    }
+}
+
+/// Number of bits of [`Clients`].
+const BITS: u64 = 1024;
+
+/// A number of distinct clients, by linear counting (K.-Y. Whang et al., "A Linear-Time Probabilistic Counting Algorithm for
+/// Database Applications", 1990). It is right to a few percent up to some thousands.
+#[derive(Debug, Clone, PartialEq)]
+struct Clients([u64; (BITS / 64) as usize]);
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self([0; (BITS / 64) as usize])
+    }
+}
+
+impl Clients {
+    fn add(&mut self, hash: u64) {
+        let bit = hash % BITS;
+        self.0[(bit / 64) as usize] |= 1 << (bit % 64);
+    }
+
+    fn count(&self) -> f64 {
+        let unset: u32 = self.0.iter().map(|bits| bits.count_zeros()).sum();
+        let bits = BITS as f64;
+        if unset == 0 { f64::INFINITY } else { bits * (bits / f64::from(unset)).ln() }
     }
 }

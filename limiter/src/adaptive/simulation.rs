@@ -189,7 +189,7 @@ impl Simulation {
                 report.responses += 1.0;
                 report.latency += took as f64 / ROUND_TRIP_US as f64;
                 if let Limit::Adaptive(adaptive) = &mut self.limit {
-                    adaptive.sample(now, took, in_flight, SampleOutcome::Success);
+                    adaptive.sample(now, took, in_flight, SampleOutcome::Success, 0);
                 }
             }
         }

@@ -8,8 +8,8 @@ use http::Request;
 use http::header::HOST;
 use http_body_util::Empty;
 use sluice_config::client_pages::{CounterState, ExplainQuestion, ExplainedLimit, Explanation, LimitResult};
+use sluice_config::path;
 use sluice_config::prepared::Explained;
-use sluice_config::{RequestAttributes, path};
 use sluice_store::{KeyHash, MAX_COUNTERS};
 
 use super::counter_state;
@@ -58,7 +58,8 @@ pub(super) async fn explain(snapshot: &Snapshot, question: &ExplainQuestion) -> 
     if let Some(refused) = refused {
         return Ok(Explanation { refused: Some(refused.to_owned()), limits: Vec::new() });
     }
-    let attributes = RequestAttributes { counts_errors: false, ..attributes(&request, peer, None) };
+    let mut attributes = attributes(&request, peer, None);
+    attributes.counts_errors = false;
     let readings = attributes.path_readings();
     let (mut read, mut enforced) = (0, 0);
     let mut limits = Vec::new();

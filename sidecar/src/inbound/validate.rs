@@ -1,18 +1,19 @@
 //! Refuses requests that hyper accepts and a proxy must not forward, because they can be read in two ways or
 //! name no destination.
 
-use http::header::{HOST, TRANSFER_ENCODING};
-use http::uri::{Authority, PathAndQuery};
-use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::header::{COOKIE, HOST, TRANSFER_ENCODING};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use sluice_config::path;
 use sluice_config::request::host_of;
 
 use crate::inbound::protocol::Protocol;
 
-/// Longest path in bytes. It bounds the time that limits take to compare a path in all its readings.
+/// Longest path in bytes.
 const MAX_PATH: usize = 8192;
-/// Longest path that has many readings, in bytes.
-const MAX_AMBIGUOUS_PATH: usize = 2048;
+/// Number of bytes that all readings of a path may have together. It bounds the time that limits take to compare a path in all
+/// its readings: the more ways there are to read a path, the shorter it has to be.
+const MAX_READINGS: usize = 96 << 10;
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +56,17 @@ impl InvalidRequest {
             }
             Self::TransferCoding => "The only transfer coding accepted in requests is chunked.",
             Self::Host => "The request must have exactly one valid Host header.",
-            Self::Target => "The target of the request must be a path, * or an absolute http URI.",
-            Self::LongPath => {
-                "The path must not be longer than 8192 bytes, or 2048 with encoded slashes, backslashes or dot segments."
+            Self::Target => {
+                "The target of the request must be a path, an absolute http URI, or * if the method is OPTIONS."
             }
-            Self::AmbiguousPath => "The path must not contain encoded slashes, backslashes or dot segments.",
+            Self::LongPath => {
+                "The path must not be longer than 8192 bytes, or a few hundred where it can be read in many ways: with encoded slashes, \
+                 backslashes, semicolons and dot segments."
+            }
+            Self::AmbiguousPath => {
+                "The path must not begin with two slashes, or contain encoded slashes, backslashes, dot segments or octets that are no \
+                 UTF-8."
+            }
             Self::TooManyLimits => {
                 "The request meets more limits than any request should: repeat no parameter or header."
             }
@@ -98,12 +105,20 @@ pub(crate) fn validate<B>(
         return Err(InvalidRequest::Connect);
     }
     let target = request.uri().path();
-    if target.len() > MAX_PATH || target.len() > MAX_AMBIGUOUS_PATH && path::is_ambiguous(target) {
+    if target.len() > MAX_PATH || path::bytes_of_readings(target) > MAX_READINGS {
         return Err(InvalidRequest::LongPath);
     }
     if protocol == Protocol::Http2 {
         // HTTP/2 frames have one length, and the h2 crate checks :authority.
-        return has_one_host(request).then_some(()).ok_or(InvalidRequest::Host);
+        if !has_one_host(request) {
+            return Err(InvalidRequest::Host);
+        }
+        if !is_http(request.uri()) || !names_resource(request) {
+            return Err(InvalidRequest::Target);
+        }
+        trim_values(request.headers_mut());
+        join_cookies(request.headers_mut());
+        return Ok(());
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next()
@@ -147,16 +162,52 @@ fn is_valid_host(host: &HeaderValue) -> bool {
             .is_ok_and(|host| host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@')))
 }
 
+/// Reports whether the scheme of a target, if it has one, is that of HTTP.
+fn is_http(uri: &Uri) -> bool {
+    uri.scheme().is_none_or(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS)
+}
+
+/// Reports whether the target of a request is a path, or `*` for OPTIONS. Applications answer a query alone in very different ways.
+fn names_resource<B>(request: &Request<B>) -> bool {
+    match request.uri().path_and_query().map(PathAndQuery::as_str) {
+        Some("*") => request.method() == Method::OPTIONS,
+        Some(path) => path.starts_with('/'),
+        // An absolute target may end with its authority.
+        None => request.uri().authority().is_some(),
+    }
+}
+
+/// Removes white space around values, which HTTP/2 does not allow (RFC 9113, section 8.2.1) and applications do not all ignore.
+fn trim_values(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let trimmed = value.as_bytes().trim_ascii();
+        if trimmed.len() != value.len()
+            && let Ok(trimmed) = HeaderValue::from_bytes(trimmed)
+        {
+            *value = trimmed;
+        }
+    }
+}
+
+/// Joins cookies that came in several fields, as applications that speak HTTP/1 expect them (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    if cookies.next().is_none() || cookies.next().is_none() {
+        return;
+    }
+    let all: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
 /// Replaces an absolute target by its path, and `Host` by its authority (RFC 9112, 3.2.2).
 fn to_origin_form<B>(request: &mut Request<B>) -> Result<(), InvalidRequest> {
+    if !is_http(request.uri()) || !names_resource(request) {
+        return Err(InvalidRequest::Target);
+    }
     let uri = request.uri();
-    let Some(authority) = uri.authority() else {
-        let is_valid = match uri.path() {
-            "*" => request.method() == Method::OPTIONS,
-            path => path.starts_with('/'),
-        };
-        return if is_valid { Ok(()) } else { Err(InvalidRequest::Target) };
-    };
+    let Some(authority) = uri.authority() else { return Ok(()) };
     if uri.scheme().is_none() || authority.as_str().contains('@') {
         return Err(InvalidRequest::Target);
     }

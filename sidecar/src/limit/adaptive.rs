@@ -30,6 +30,15 @@ pub(crate) struct AdaptiveMetrics {
     pub(crate) priorities: Vec<[Counter; 2]>,
 }
 
+/// Where a request under an adaptive limit comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Index of its priority, from 1, or 0 for none.
+    pub(crate) priority: u16,
+    /// Hash of the client's address.
+    pub(crate) client: u64,
+}
+
 /// An adaptive limit. All snapshots with the limit share it.
 #[derive(Debug)]
 pub(crate) struct AdaptiveLimit {
@@ -74,10 +83,10 @@ impl AdaptiveLimit {
         })
     }
 
-    /// Adds a request of a priority, if the limit has room for it. `priority` is its index from 1, or 0 for none.
-    pub(crate) fn try_acquire(self: &Arc<Self>, priority: u16) -> Option<AdaptivePermit> {
-        let permit = self.acquire(priority);
-        if let Some([admitted, shed]) = self.metrics_of(priority) {
+    /// Adds a request, if the limit has room for it.
+    pub(crate) fn try_acquire(self: &Arc<Self>, from: Origin) -> Option<AdaptivePermit> {
+        let permit = self.acquire(from);
+        if let Some([admitted, shed]) = self.metrics_of(from.priority) {
             if permit.is_some() {
                 admitted.inc()
             } else {
@@ -88,33 +97,33 @@ impl AdaptiveLimit {
     }
 
     /// Adds a request in any case, and reports whether the limit had room for it.
-    pub(crate) fn acquire_anyway(self: &Arc<Self>, priority: u16) -> (AdaptivePermit, bool) {
-        match self.try_acquire(priority) {
+    pub(crate) fn acquire_anyway(self: &Arc<Self>, from: Origin) -> (AdaptivePermit, bool) {
+        match self.try_acquire(from) {
             Some(permit) => (permit, true),
-            None => (self.acquire_without_room(priority), false),
+            None => (self.acquire_without_room(from), false),
         }
     }
 
     /// Adds a request again that was admitted before.
-    pub(crate) fn acquire_again(self: &Arc<Self>, priority: u16) -> AdaptivePermit {
-        self.acquire(priority).unwrap_or_else(|| self.acquire_without_room(priority))
+    pub(crate) fn acquire_again(self: &Arc<Self>, from: Origin) -> AdaptivePermit {
+        self.acquire(from).unwrap_or_else(|| self.acquire_without_room(from))
     }
 
-    fn acquire_without_room(self: &Arc<Self>, priority: u16) -> AdaptivePermit {
+    fn acquire_without_room(self: &Arc<Self>, from: Origin) -> AdaptivePermit {
         self.unreserved.fetch_add(1, Ordering::AcqRel);
-        self.permit(self.unreserved.clone(), priority)
+        self.permit(self.unreserved.clone(), from)
     }
 
-    fn acquire(self: &Arc<Self>, priority: u16) -> Option<AdaptivePermit> {
-        let (mut rest, own) = (self.limit.load(Ordering::Relaxed), usize::from(priority));
+    fn acquire(self: &Arc<Self>, from: Origin) -> Option<AdaptivePermit> {
+        let (mut rest, own) = (self.limit.load(Ordering::Relaxed), usize::from(from.priority));
         for (n, (reserved, (_, percent))) in (1..).zip(self.reserved.iter().zip(&self.settings.priorities)) {
             let reserve = reserve(rest, self.limit.load(Ordering::Relaxed), *percent);
             rest -= reserve;
             if n == own && take(reserved, reserve) {
-                return Some(self.permit(reserved.clone(), priority));
+                return Some(self.permit(reserved.clone(), from));
             }
         }
-        take(&self.unreserved, rest).then(|| self.permit(self.unreserved.clone(), priority))
+        take(&self.unreserved, rest).then(|| self.permit(self.unreserved.clone(), from))
     }
 
     fn metrics_of(&self, priority: u16) -> Option<&[Counter; 2]> {
@@ -122,18 +131,18 @@ impl AdaptiveLimit {
     }
 
     /// Returns the permit of a request that is counted in `place`.
-    fn permit(self: &Arc<Self>, place: Arc<AtomicU32>, priority: u16) -> AdaptivePermit {
+    fn permit(self: &Arc<Self>, place: Arc<AtomicU32>, from: Origin) -> AdaptivePermit {
         self.metrics.in_flight.inc();
         let in_flight =
             self.reserved.iter().chain([&self.unreserved]).map(|n| n.load(Ordering::Relaxed)).sum();
-        AdaptivePermit { limit: self.clone(), place, priority, in_flight, sent: None }
+        AdaptivePermit { limit: self.clone(), place, from, in_flight, sent: None }
     }
 
-    fn sample(&self, sent: Instant, in_flight: u32, outcome: SampleOutcome) {
+    fn sample(&self, sent: Instant, in_flight: u32, outcome: SampleOutcome, client: u64) {
         let now = Instant::now();
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let mut learnt = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
-        learnt.sample(micros(now - self.began), micros(now - sent), in_flight, outcome);
+        learnt.sample(micros(now - self.began), micros(now - sent), in_flight, outcome, client);
         let limit = learnt.limit();
         if self.limit.swap(limit, Ordering::Relaxed) != limit {
             self.metrics.limit.set(i64::from(limit));
@@ -159,8 +168,7 @@ pub(crate) struct AdaptivePermit {
     limit: Arc<AdaptiveLimit>,
     /// Where the request is counted.
     place: Arc<AtomicU32>,
-    /// Index of its priority, from 1, or 0 for none.
-    priority: u16,
+    from: Origin,
     /// Number of requests in flight when this one started, itself included.
     in_flight: u32,
     /// Time at which the request was forwarded, until its response has come.
@@ -176,13 +184,13 @@ impl AdaptivePermit {
     /// Adds the sample of the forwarded request.
     pub(crate) fn forwarded(&mut self, outcome: SampleOutcome) {
         if let Some(sent) = self.sent.take() {
-            self.limit.sample(sent, self.in_flight, outcome);
+            self.limit.sample(sent, self.in_flight, outcome, self.from.client);
         }
     }
 
-    /// Ends the request, and returns its limit and its priority.
-    pub(crate) fn into_limit(self) -> (Arc<AdaptiveLimit>, u16) {
-        (self.limit.clone(), self.priority)
+    /// Ends the request, and returns its limit and its origin.
+    pub(crate) fn into_limit(self) -> (Arc<AdaptiveLimit>, Origin) {
+        (self.limit.clone(), self.from)
     }
 }
 
@@ -198,6 +206,10 @@ mod tests {
     use super::*;
     use sluice_limiter::adaptive::{AdaptiveAlgorithm, Bounds, Gradient2};
     use std::time::Duration;
+
+    fn from(priority: u16) -> Origin {
+        Origin { priority, client: 0 }
+    }
 
     fn limit(initial: u32, before: Option<&Arc<AdaptiveLimit>>) -> Arc<AdaptiveLimit> {
         with_reserves(initial, &[], before)
@@ -226,21 +238,21 @@ mod tests {
     #[test]
     fn a_limit_bounds_the_requests_in_flight() {
         let limit = limit(3, None);
-        let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire(0)).collect();
+        let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire(from(0))).collect();
         assert_eq!((permits.len(), limit.metrics.in_flight.get()), (3, 3));
-        let (shadow, room) = limit.acquire_anyway(0);
-        assert!(!room && limit.try_acquire(0).is_none());
+        let (shadow, room) = limit.acquire_anyway(from(0));
+        assert!(!room && limit.try_acquire(from(0)).is_none());
         drop(shadow);
         permits.pop();
-        assert!(limit.acquire_anyway(0).1);
-        assert!(limit.try_acquire(0).is_some());
+        assert!(limit.acquire_anyway(from(0)).1);
+        assert!(limit.try_acquire(from(0)).is_some());
         drop(permits);
         assert_eq!((limit.unreserved.load(Ordering::Relaxed), limit.metrics.in_flight.get()), (0, 0));
     }
 
     /// Acquires permits until there is no room.
     fn fill(limit: &Arc<AdaptiveLimit>, priority: u16) -> Vec<AdaptivePermit> {
-        std::iter::from_fn(|| limit.try_acquire(priority)).collect()
+        std::iter::from_fn(|| limit.try_acquire(from(priority))).collect()
     }
 
     #[test]
@@ -279,10 +291,10 @@ mod tests {
     #[test]
     fn a_new_snapshot_keeps_the_learnt_limit_and_an_edit_keeps_the_requests_in_flight() {
         let before = limit(3, None);
-        let held = before.try_acquire(0);
+        let held = before.try_acquire(from(0));
         assert!(Arc::ptr_eq(&before, &limit(3, Some(&before))));
         let edited = limit(2, Some(&before));
-        assert!(edited.try_acquire(0).is_some_and(|permit| permit.in_flight == 2));
+        assert!(edited.try_acquire(from(0)).is_some_and(|permit| permit.in_flight == 2));
         drop(held);
         assert_eq!(edited.unreserved.load(Ordering::Relaxed), 0);
     }
@@ -293,7 +305,7 @@ mod tests {
         for outcome in [SampleOutcome::Success, SampleOutcome::Ignored] {
             let before = limit.limit.load(Ordering::Relaxed);
             for _ in 0..100 {
-                let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire(0)).collect();
+                let mut permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire(from(0))).collect();
                 permits.iter_mut().for_each(|permit| permit.forwarding(Instant::now()));
                 tokio::time::advance(Duration::from_millis(10)).await;
                 permits.iter_mut().for_each(|permit| permit.forwarded(outcome));

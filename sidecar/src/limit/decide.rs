@@ -11,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::Effect;
+use crate::limit::adaptive::Origin;
 use crate::limit::check::Checked;
 use crate::limit::check_stores::check_all;
 use crate::limit::delay_queue::{Delay, QueueFull};
@@ -121,20 +122,19 @@ fn acquire_permits(
     held: &mut Held,
 ) -> Result<SmallVec<[bool; 1]>, LimitIndex> {
     let mut rooms = SmallVec::new();
-    for &index in &matched.adaptive {
+    for &(index, from) in &matched.adaptive {
         let limit = snapshot.limit(index);
         let Some(adaptive) = &limit.adaptive else { continue };
         let (permit, had_room) = match limit.effect {
-            Effect::Deny => match adaptive.try_acquire(index.rates) {
+            Effect::Deny => match adaptive.try_acquire(from) {
                 Some(permit) => (permit, true),
                 None => {
                     limit.metrics.denied.inc();
                     held.permits.clear();
-                    // The limit has no rates: those of the index are the priority.
-                    return Err(LimitIndex { rates: 0, ..index });
+                    return Err(index);
                 }
             },
-            Effect::Mark(_) | Effect::Observe => adaptive.acquire_anyway(index.rates),
+            Effect::Mark(_) | Effect::Observe => adaptive.acquire_anyway(from),
         };
         rooms.push(had_room);
         held.permits.push(permit);
@@ -143,8 +143,9 @@ fn acquire_permits(
 }
 
 /// Counts the decisions of adaptive limits that have not shed the request.
-fn count_permits(snapshot: &Snapshot, adaptive: &[LimitIndex], rooms: &[bool]) {
-    let limits = adaptive.iter().map(|&index| snapshot.limit(index)).filter(|limit| limit.adaptive.is_some());
+fn count_permits(snapshot: &Snapshot, adaptive: &[(LimitIndex, Origin)], rooms: &[bool]) {
+    let limits =
+        adaptive.iter().map(|&(index, _)| snapshot.limit(index)).filter(|limit| limit.adaptive.is_some());
     for (limit, had_room) in limits.zip(rooms) {
         let metric = if *had_room { &limit.metrics.admitted } else { &limit.metrics.shadow_denied };
         metric.inc();

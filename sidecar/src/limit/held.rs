@@ -13,7 +13,7 @@ use sluice_limiter::adaptive::SampleOutcome;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::limit::adaptive::{AdaptiveLimit, AdaptivePermit};
+use crate::limit::adaptive::{AdaptiveLimit, AdaptivePermit, Origin};
 use crate::limit::settle::{Charges, UploadMeter};
 use crate::limit::slots::Slot;
 
@@ -28,9 +28,9 @@ pub(crate) struct Held {
     pub(crate) abandoned_for: Duration,
 }
 
-/// The adaptive limits of a request that waits in a delay queue, each with the request's priority.
+/// The adaptive limits of a request that waits in a delay queue, each with the request's origin.
 #[derive(Debug)]
-pub(crate) struct PausedPermits(SmallVec<[(Arc<AdaptiveLimit>, u16); 1]>);
+pub(crate) struct PausedPermits(SmallVec<[(Arc<AdaptiveLimit>, Origin); 1]>);
 
 impl Held {
     /// Reports whether the request holds no slot and no permit.
@@ -46,7 +46,7 @@ impl Held {
 
     /// Takes permits again after the wait. A request that was admitted is not shed any more.
     pub(crate) fn resume(&mut self, paused: &PausedPermits) {
-        self.permits.extend(paused.0.iter().map(|(limit, priority)| limit.acquire_again(*priority)));
+        self.permits.extend(paused.0.iter().map(|(limit, from)| limit.acquire_again(*from)));
     }
 
     /// Notes that the request is being forwarded, and returns the meter of its body if its length is counted.

@@ -2,6 +2,7 @@
 
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use sluice_config::request::field_name::are_alike;
 use smallvec::SmallVec;
 
 /// The mark of a limit.
@@ -35,18 +36,13 @@ impl Marks {
     }
 }
 
-/// Removes the marks that a client has sent. For many applications an underscore in the name of a header is a hyphen.
+/// Removes the marks that a client has sent, also under names that some server takes for theirs.
 pub(crate) fn remove_marks(headers: &mut HeaderMap, marks: &[HeaderName]) {
     if marks.is_empty() {
         return;
     }
-    let is_same = |mark: &HeaderName, name: &HeaderName| {
-        let (mark, name) = (mark.as_str().bytes(), name.as_str().bytes());
-        mark.len() == name.len()
-            && mark.zip(name).all(|(mark, name)| mark == name || (mark, name) == (b'-', b'_'))
-    };
     let sent: SmallVec<[HeaderName; 2]> =
-        headers.keys().filter(|name| marks.iter().any(|mark| is_same(mark, name))).cloned().collect();
+        headers.keys().filter(|name| marks.iter().any(|mark| are_alike(mark, name))).cloned().collect();
     for name in sent {
         headers.remove(name);
     }

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::config::snapshot::Snapshot;
 use crate::limit::active::Effect;
+use crate::limit::adaptive::Origin;
 use crate::limit::index::LimitIndex;
 
 /// Index of the boosted rates of an elastic limit, which has no tiers.
@@ -34,8 +35,8 @@ pub(crate) struct MatchedLimits {
     pub(crate) counts_upload: bool,
     /// Longest time for which slots and permits are held when the client has left.
     pub(crate) abandoned_for: Duration,
-    /// Adaptive limits, enforced or in Shadow. Their rates are the priority of the request.
-    pub(crate) adaptive: SmallVec<[LimitIndex; 1]>,
+    /// Adaptive limits, enforced or in Shadow, with the origin of the request.
+    pub(crate) adaptive: SmallVec<[(LimitIndex, Origin); 1]>,
     /// Limits that deny nothing: those in Shadow and those that mark. Each is checked alone, because its denial must not
     /// keep the others from counting.
     pub(crate) beside: SmallVec<[(LimitIndex, PlannedCounter); 1]>,
@@ -74,9 +75,8 @@ impl MatchedLimits {
                 matched.abandoned_for = matched.abandoned_for.max(limit.abandoned_for);
                 let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
                 match (identified, &limit.effect) {
-                    (Identified::Counted { rates: priority, .. }, _) if limit.adaptive.is_some() => {
-                        index.rates = priority;
-                        matched.adaptive.push(index);
+                    (Identified::Counted { key, rates: priority, .. }, _) if limit.adaptive.is_some() => {
+                        matched.adaptive.push((index, Origin { priority, client: key as u64 }));
                     }
                     (Identified::Counted { key, rates, cost }, effect) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
@@ -128,5 +128,8 @@ pub(crate) fn attributes<B: Body>(
     let body = request.body();
     let body_bytes = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    RequestAttributes { method, uri, headers, peer, proxied, body_bytes, counts_errors: true }
+    let mut attributes = RequestAttributes::new(method, uri, headers, peer);
+    attributes.proxied = proxied;
+    attributes.body_bytes = body_bytes;
+    attributes
 }

@@ -63,15 +63,7 @@ async fn stored_count(scope: &str, client: &str) -> u64 {
     let headers =
         [(http::HeaderName::from_static("x-client"), client.parse().unwrap())].into_iter().collect();
     let (uri, peer) = (http::Uri::from_static("/"), "127.0.0.1".parse().unwrap());
-    let request = RequestAttributes {
-        method: &http::Method::GET,
-        uri: &uri,
-        headers: &headers,
-        peer,
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&http::Method::GET, &uri, &headers, peer);
     let Identity::Key(hash) = builder.identify(&key_secret, &request, &request.path_readings(), peer) else {
         unreachable!()
     };

@@ -21,15 +21,7 @@ fn find(limits: &[Vec<Match>], target: &str, host: &str) -> (Vec<u32>, Vec<u32>)
     let headers: HeaderMap =
         [(http::header::HOST, HeaderValue::from_str(host).unwrap())].into_iter().collect();
     let peer: IpAddr = "192.0.2.1".parse().unwrap();
-    let request = RequestAttributes {
-        method: &Method::GET,
-        uri: &uri,
-        headers: &headers,
-        peer,
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&Method::GET, &uri, &headers, peer);
     let readings = request.path_readings();
     let matching = (0..).zip(limits).filter(|(_, matches)| {
         let mut matchers = matches.iter().map(|entry| Matcher::new(entry, Purpose::Limit).unwrap());

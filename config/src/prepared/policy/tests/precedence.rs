@@ -38,15 +38,7 @@ fn decision(policy: &PreparedPolicy, path: &str, headers: &[(&'static str, &str)
         .iter()
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
         .collect();
-    let request = RequestAttributes {
-        method: &Method::GET,
-        uri: &uri,
-        headers: &headers,
-        peer: [192, 0, 2, 1].into(),
-        proxied: None,
-        body_bytes: Some(0),
-        counts_errors: true,
-    };
+    let request = RequestAttributes::new(&Method::GET, &uri, &headers, [192, 0, 2, 1].into());
     let limit = &policy.limits[0];
     match policy.explain(limit, &request, &request.path_readings(), &KeySecret::new([1; 16])) {
         Explained::Counts { rates, .. } => {

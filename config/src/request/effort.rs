@@ -1,0 +1,43 @@
+//! The effort that a request may cause beyond that of a plain one. A policy has many conditions, and a client could write a
+//! request in which each of them takes long: thousands of parameters, a path that can be read in a hundred ways, a value of
+//! many kilobytes against every regular expression. What this costs is bounded by the request, not by the request times the
+//! conditions.
+
+use std::cell::Cell;
+
+/// The units of effort, each about a byte that is looked at, which a request may cause.
+const MOST: u32 = 512 << 10;
+/// Number of bytes of a text that cost nothing: those of a plain request.
+const FREE: usize = 256;
+/// Units for a comparison that a plain request would not need.
+const COMPARISON: usize = 16;
+
+/// The effort that is left to a request.
+#[derive(Debug)]
+pub struct Effort(Cell<u32>);
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self(Cell::new(MOST))
+    }
+}
+
+impl Effort {
+    /// Takes the effort of looking at all of a text, and reports whether there was enough.
+    #[inline]
+    pub fn read(&self, length: usize) -> bool {
+        length <= FREE || self.spend(length - FREE)
+    }
+
+    /// Takes the effort of comparing one more reading than a plain request has, and reports whether there was enough.
+    #[inline]
+    pub fn compare(&self) -> bool {
+        self.spend(COMPARISON)
+    }
+
+    fn spend(&self, units: usize) -> bool {
+        let left = u32::try_from(units).ok().and_then(|units| self.0.get().checked_sub(units));
+        self.0.set(left.unwrap_or(0));
+        left.is_some()
+    }
+}

@@ -1,0 +1,178 @@
+//! Names of headers, query parameters and cookies. Applications forgive other spellings of a name, so each name has a
+//! folded form, which is the same for all spellings that some application takes for it.
+
+use std::hash::BuildHasher as _;
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+use http::HeaderName;
+use smallvec::SmallVec;
+
+use super::text::trimmed;
+
+/// Hashes of folded names. Nobody can choose names that collide, because the seed is random.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
+/// The folded form of a name.
+pub(super) type Folded = SmallVec<[u8; 24]>;
+
+/// The name of a query parameter or a cookie.
+#[derive(Debug, Clone)]
+pub struct FieldName {
+    written: Box<[u8]>,
+    folded: Box<[u8]>,
+    hash: u64,
+}
+
+impl FieldName {
+    /// Prepares a name of a policy.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let written = name.as_bytes();
+        let folded = without_brackets(written);
+        Self { written: written.into(), hash: hash(&folded), folded: folded.to_vec().into() }
+    }
+
+    /// Returns the name as the policy has it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // It was made from a `str`.
+        std::str::from_utf8(&self.written).unwrap_or_default()
+    }
+
+    pub(super) fn written(&self) -> &[u8] {
+        &self.written
+    }
+
+    pub(super) fn folded(&self) -> &[u8] {
+        &self.folded
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+/// The name of a header.
+#[derive(Debug, Clone)]
+pub struct HeaderField {
+    name: HeaderName,
+    folded: Box<[u8]>,
+    hash: u64,
+    is_odd: bool,
+}
+
+impl HeaderField {
+    /// Prepares a name of a policy.
+    #[must_use]
+    pub fn new(name: HeaderName) -> Self {
+        let folded = folded_header(&name);
+        Self { is_odd: is_odd(&name), hash: hash(&folded), folded: folded.to_vec().into(), name }
+    }
+
+    /// Returns the name as HTTP/2 writes it.
+    #[must_use]
+    pub fn name(&self) -> &HeaderName {
+        &self.name
+    }
+
+    pub(super) fn folded(&self) -> &[u8] {
+        &self.folded
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Reports whether the name has a character for which some server puts another one.
+    pub(super) fn is_odd(&self) -> bool {
+        self.is_odd
+    }
+}
+
+/// Reports whether a header's name has a character for which some server puts another one.
+pub(super) fn is_odd(name: &HeaderName) -> bool {
+    !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Returns the form of a header's name in which CGI (RFC 3875, section 4.1.18) and what follows its example, such as WSGI,
+/// tell names apart: letters and digits stay, and everything else is one character.
+pub(super) fn folded_header(name: &HeaderName) -> Folded {
+    name.as_str().bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte } else { b'-' }).collect()
+}
+
+/// Reports whether some server takes two names of headers for the same one.
+#[must_use]
+pub fn are_alike(one: &HeaderName, other: &HeaderName) -> bool {
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    one.as_str().bytes().map(fold).eq(other.as_str().bytes().map(fold))
+}
+
+/// Returns the hash of a folded name.
+pub(super) fn hash(folded: &[u8]) -> u64 {
+    HASHER.hash_one(folded)
+}
+
+/// Returns the name that a parameter has for applications which make lists and maps of `plan[]=`, `plan[0]=` and `plan[a]=`:
+/// what stands before the brackets. Returns `None` for a name without brackets.
+pub(super) fn before_brackets(name: &[u8]) -> Option<Folded> {
+    let name = trimmed(name);
+    let open = name.iter().position(|byte| *byte == b'[')?;
+    let base = match open {
+        0 => name[1..].split(|byte| *byte == b']').next().unwrap_or_default(),
+        _ => &name[..open],
+    };
+    Some(base.iter().map(fold).collect())
+}
+
+/// Returns a name without white space around it and without brackets. Case does not count in ASP.NET, and PHP writes an
+/// underscore for a dot, a space and an open bracket.
+pub(super) fn without_brackets(name: &[u8]) -> Folded {
+    let name = trimmed(name);
+    let is_paired = name.contains(&b']');
+    let is_bracket = |byte: &u8| is_paired && matches!(byte, b'[' | b']');
+    name.iter().filter(|byte| !is_bracket(byte)).map(fold).collect()
+}
+
+fn fold(byte: &u8) -> u8 {
+    match byte {
+        b'.' | b' ' | b'[' => b'_',
+        byte => byte.to_ascii_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_an_application_takes_for_each_other_are_folded_alike() {
+        let folded = |name: &str| String::from_utf8(without_brackets(name.as_bytes()).to_vec()).unwrap();
+        for name in ["plan", "Plan", "PLAN", "plan[]", "[plan]", " plan", "\u{a0}plan\u{2003}"] {
+            assert_eq!(folded(name), "plan", "{name}");
+        }
+        for name in ["api_key", "api.key", "api key", "Api[key"] {
+            assert_eq!(folded(name), "api_key", "{name}");
+        }
+        let base = |name: &str| {
+            before_brackets(name.as_bytes()).map(|name| String::from_utf8(name.to_vec()).unwrap())
+        };
+        for name in ["plan[]", "plan[", "plan[0]", "Plan[a][b]", "[plan]", "[plan][]"] {
+            assert_eq!(base(name).as_deref(), Some("plan"), "{name}");
+        }
+        for name in ["plan", "plan]"] {
+            assert_eq!(base(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_headers_differ_in_letters_and_digits_only() {
+        let name = |name: &str| name.parse::<HeaderName>().unwrap();
+        for other in ["X_Api_Key", "x-api_key", "X.Api.Key", "x-api-key"] {
+            assert!(are_alike(&name("X-Api-Key"), &name(other)), "{other}");
+        }
+        for other in ["X-ApiKey", "X--Api-Key", "X-Api-Key2"] {
+            assert!(!are_alike(&name("X-Api-Key"), &name(other)), "{other}");
+        }
+    }
+}

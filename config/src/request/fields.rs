@@ -1,0 +1,284 @@
+//! The query parameters or the cookies of a request, in an index: they are parsed once, when a condition or a key first asks for
+//! one of them.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use http::header::COOKIE;
+use smallvec::SmallVec;
+
+use super::field_name::{self, FieldName, Folded};
+use super::text::{Forms, cookie_forms, is_separator, quoted_length, trimmed, without_invalid};
+use super::values::{Found, MAX_VALUES, Values};
+
+/// Number of pairs that are read.
+const MAX_PAIRS: usize = 1000;
+/// Number of entries up to which looking at each is cheaper than a search.
+const FEW: usize = 8;
+
+/// The named values of a query or of the cookies.
+#[derive(Debug)]
+pub(super) struct Fields<'a> {
+    entries: SmallVec<[Entry<'a>; 4]>,
+    pairs: usize,
+    /// Whether equal values of a name are one value.
+    merges_equal: bool,
+}
+
+/// A name and its value, in the way in which some applications see them.
+#[derive(Debug)]
+struct Entry<'a> {
+    /// Hash of `folded`.
+    hash: u64,
+    folded: Folded,
+    /// The name as it is written, decoded.
+    name: Cow<'a, [u8]>,
+    /// Whether all applications see this pair under its name.
+    is_certain: bool,
+    /// The forms of the value. A cookie's name without a value has none.
+    forms: Forms<'a>,
+    /// Index of the normal form; `None` if there is none.
+    normal: Option<usize>,
+}
+
+impl<'a> Fields<'a> {
+    /// Parses a query. `behind_path` is what follows the end that some applications see in the path.
+    pub(super) fn of_query(query: &'a [u8], behind_path: Option<&'a [u8]>) -> Self {
+        let mut fields = Self { entries: SmallVec::new(), pairs: 0, merges_equal: false };
+        for pair in query.split(|byte| *byte == b'&') {
+            fields.add_parameter(pair, behind_path.is_none());
+            // With semicolons, the first part may have been the whole.
+            if pair.contains(&b';') {
+                pair.split(|byte| *byte == b';').for_each(|part| fields.add_parameter(part, false));
+            }
+        }
+        // `URLSearchParams` drops a question mark at the beginning.
+        if let Some(rest) = query.strip_prefix(b"?") {
+            let first = rest.split(|byte| matches!(byte, b'&' | b';')).next();
+            fields.add_parameter(first.unwrap_or_default(), false);
+        }
+        let behind = behind_path.into_iter().flat_map(|rest| rest.split(|byte| matches!(byte, b'&' | b';')));
+        behind.for_each(|pair| fields.add_parameter(pair, false));
+        fields.sorted()
+    }
+
+    /// Parses all `Cookie` headers. Some applications join several with a comma, or look at one only.
+    pub(super) fn of_cookies(headers: &'a HeaderMap) -> Self {
+        let mut fields = Self { entries: SmallVec::new(), pairs: 0, merges_equal: true };
+        let is_one = headers.get_all(COOKIE).iter().nth(1).is_none();
+        for header in headers.get_all(COOKIE) {
+            let header = header.as_bytes();
+            // A quoted value may have semicolons for some parsers. Where that matters, the cookies are read in both ways, and neither
+            // is certain.
+            let has_quoted_semicolon = has_quoted_semicolon(header);
+            let is_certain = is_one && !has_quoted_semicolon;
+            header.split(|byte| *byte == b';').for_each(|pair| fields.add_cookies(pair, is_certain));
+            if has_quoted_semicolon {
+                split_outside_quotes(header).for_each(|pair| fields.add_cookies(pair, false));
+            }
+        }
+        fields.sorted()
+    }
+
+    fn add_parameter(&mut self, pair: &'a [u8], is_certain: bool) {
+        if pair.is_empty() || !self.has_room() {
+            return;
+        }
+        // `h3` takes a name behind equals signs.
+        if let [b'=', ..] = pair {
+            let rest = &pair[pair.iter().take_while(|byte| **byte == b'=').count()..];
+            return self.add_parameter(rest, false);
+        }
+        let (name, value) = split_at_equals(pair).unwrap_or((pair, &[]));
+        let name = decoded(name);
+        let value = decoded(value);
+        let valid = without_invalid(&value).map(Cow::Owned);
+        let forms: Forms<'a> = std::iter::once(value).chain(valid).collect();
+        let normal = Some(forms.len() - 1);
+        // Most names have neither brackets nor anything else to fold.
+        let whole = field_name::without_brackets(&name);
+        if let Some(base) = field_name::before_brackets(&name).filter(|base| *base != whole) {
+            self.push(base, name.clone(), false, forms.clone(), normal);
+        }
+        self.push(whole, name, is_certain, forms, normal);
+    }
+
+    /// Adds the cookie of a pair, and those that some parsers find behind a separator in it.
+    fn add_cookies(&mut self, pair: &'a [u8], is_certain: bool) {
+        let (mut rest, mut is_certain) = (pair, is_certain);
+        if !pair.contains(&b'=') {
+            return self.add_bare_name(pair);
+        }
+        while let Some((name, value)) = split_at_equals(rest) {
+            if !self.has_room() {
+                return;
+            }
+            let plain_name = name.trim_ascii();
+            let name = trimmed(name);
+            self.add_cookie(name, value, is_certain && name.len() == plain_name.len());
+            if let Some(at) = name.iter().rposition(|byte| is_separator(*byte)) {
+                self.add_cookie(&name[at + 1..], value, false);
+            }
+            // What follows a separator may be a cookie of its own.
+            let value = value.trim_ascii_start();
+            let start = quoted_length(value).unwrap_or(0);
+            let Some(end) = value[start..].iter().position(|byte| is_separator(*byte)) else { return };
+            rest = &value[start + end + 1..];
+            is_certain = false;
+        }
+    }
+
+    /// Adds a name without a value, which is an empty cookie for some parsers.
+    fn add_bare_name(&mut self, pair: &'a [u8]) {
+        let name = trimmed(pair);
+        if !name.is_empty() && self.has_room() {
+            let folded = field_name::without_brackets(name);
+            self.push(folded, Cow::Borrowed(name), false, Forms::new(), None);
+        }
+    }
+
+    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], is_certain: bool) {
+        let (forms, normal) = cookie_forms(value);
+        let name_in_php = Cow::from(percent_encoding::percent_decode(name));
+        let whole = field_name::without_brackets(&name_in_php);
+        if let Some(base) = field_name::before_brackets(&name_in_php).filter(|base| *base != whole) {
+            self.push(base, Cow::Borrowed(name), false, forms.clone(), normal);
+        }
+        self.push(whole, Cow::Borrowed(name), is_certain, forms, normal);
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.pairs += 1;
+        self.pairs <= MAX_PAIRS
+    }
+
+    fn push(
+        &mut self,
+        folded: Folded,
+        name: Cow<'a, [u8]>,
+        is_certain: bool,
+        forms: Forms<'a>,
+        normal: Option<usize>,
+    ) {
+        let hash = field_name::hash(&folded);
+        self.entries.push(Entry { hash, folded, name, is_certain, forms, normal });
+    }
+
+    fn sorted(mut self) -> Self {
+        if self.entries.len() > FEW {
+            self.entries.sort_unstable_by_key(|entry| entry.hash);
+        }
+        self
+    }
+
+    /// Returns the values under a name.
+    pub(super) fn get(&self, name: &FieldName) -> Values<'_> {
+        let hash = name.hash();
+        let is_sorted = self.entries.len() > FEW;
+        let start = if is_sorted { self.entries.partition_point(|entry| entry.hash < hash) } else { 0 };
+        let mut found: SmallVec<[Found<'_>; 2]> = SmallVec::new();
+        let mut has_bare_name = false;
+        let mut is_complete = self.pairs <= MAX_PAIRS;
+        for entry in &self.entries[start..] {
+            if is_sorted && entry.hash != hash {
+                break;
+            }
+            if entry.hash != hash || *entry.folded != *name.folded() {
+                continue;
+            }
+            if found.len() == MAX_VALUES {
+                is_complete = false;
+                break;
+            }
+            let Some(written) = entry.forms.first() else {
+                has_bare_name = true;
+                continue;
+            };
+            found.push(Found {
+                forms: &entry.forms,
+                written,
+                normal: entry.normal.map(|at| &*entry.forms[at]),
+                is_seen_by_all: entry.is_certain && *entry.name == *name.written(),
+            });
+        }
+        if has_bare_name {
+            found.iter_mut().for_each(|found| found.is_seen_by_all = false);
+        }
+        Values { found, is_complete, merges_equal: self.merges_equal }
+    }
+}
+
+fn split_at_equals(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let equals = pair.iter().position(|byte| *byte == b'=')?;
+    Some((&pair[..equals], &pair[equals + 1..]))
+}
+
+/// Decodes a part of a query.
+fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.contains(&b'+') {
+        return percent_encoding::percent_decode(text).into();
+    }
+    // An encoded plus stays one.
+    let spaces: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    percent_encoding::percent_decode(&spaces).collect::<Vec<u8>>().into()
+}
+
+/// Reports whether a value that begins with a quotation mark has a semicolon before the next one.
+fn has_quoted_semicolon(header: &[u8]) -> bool {
+    header.contains(&b'"') && split_outside_quotes(header).any(|pair| pair.contains(&b';'))
+}
+
+/// Splits cookies at semicolons that are not within quotation marks.
+fn split_outside_quotes(header: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(header);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let mut at = 0;
+        while at < text.len() {
+            match text[at] {
+                b';' => {
+                    rest = Some(&text[at + 1..]);
+                    return Some(&text[..at]);
+                }
+                b'"' => at += quoted_length(&text[at..]).unwrap_or(1),
+                _ => at += 1,
+            }
+        }
+        rest = None;
+        Some(text)
+    })
+}
+
+/// The names of headers for which some server puts another character, such as `x_plan`, each with the hash of its folded
+/// form.
+#[derive(Debug)]
+pub(super) struct FoldedHeaders<'a>(SmallVec<[(u64, Folded, &'a http::HeaderName); 2]>);
+
+impl<'a> FoldedHeaders<'a> {
+    /// Returns the index of a request's headers, if there are any such names.
+    pub(super) fn of(headers: &'a HeaderMap) -> Option<Self> {
+        headers.keys().any(field_name::is_odd).then(|| Self::new(headers))
+    }
+
+    /// Returns the index of a request's headers.
+    pub(super) fn new(headers: &'a HeaderMap) -> Self {
+        let folded = |name| {
+            let folded = field_name::folded_header(name);
+            (field_name::hash(&folded), folded, name)
+        };
+        let mut names: SmallVec<[_; 2]> = headers.keys().map(folded).collect();
+        names.sort_unstable_by_key(|(hash, ..)| *hash);
+        Self(names)
+    }
+
+    /// Returns the names that some server takes for this one, other than itself.
+    pub(super) fn others<'s>(
+        &'s self,
+        name: &'s field_name::HeaderField,
+    ) -> impl Iterator<Item = &'a http::HeaderName> + 's {
+        let start = self.0.partition_point(|(hash, ..)| *hash < name.hash());
+        let alike = self.0[start..].iter().take_while(|(hash, ..)| *hash == name.hash());
+        let same = alike.filter(|(_, folded, other)| **folded == *name.folded() && **other != *name.name());
+        same.map(|(_, _, other)| *other)
+    }
+}

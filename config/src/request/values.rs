@@ -1,0 +1,124 @@
+//! What a request has under one name, in all ways in which applications read it.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+/// Number of values of a name that are read.
+pub(super) const MAX_VALUES: usize = 16;
+
+/// The values under one name.
+#[derive(Debug)]
+pub struct Values<'r> {
+    pub(super) found: SmallVec<[Found<'r>; 2]>,
+    /// Whether these are all values. If not, a client has sent so many that nothing is certain.
+    pub(super) is_complete: bool,
+    /// Whether equal values are one.
+    pub(super) merges_equal: bool,
+}
+
+/// One value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found<'r> {
+    /// The forms in which applications read the value. Empty for a header, whose forms are the two that follow.
+    pub(super) forms: &'r [Cow<'r, [u8]>],
+    /// The value as it is written.
+    pub(super) written: &'r [u8],
+    /// What is left when all spellings are undone; `None` if that is not clear.
+    pub(super) normal: Option<&'r [u8]>,
+    /// Whether all applications see the value under this name.
+    pub(super) is_seen_by_all: bool,
+}
+
+/// A part of a request that identifies its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<T> {
+    /// All applications that see a value see this one.
+    Value(T),
+    /// No application sees a value.
+    Missing,
+    /// Applications see different values, or not all see one: the client could choose.
+    Unclear,
+}
+
+impl<T> Part<T> {
+    /// Applies a function to the value.
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Part<U> {
+        match self {
+            Self::Value(value) => Part::Value(map(value)),
+            Self::Missing => Part::Missing,
+            Self::Unclear => Part::Unclear,
+        }
+    }
+
+    /// Returns the value, if it is clear.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Missing | Self::Unclear => None,
+        }
+    }
+}
+
+impl<'r> Found<'r> {
+    fn readings(self) -> impl Iterator<Item = &'r [u8]> {
+        let of_header = self.forms.is_empty();
+        let normal = self.normal.filter(|normal| of_header && normal.len() != self.written.len());
+        let written = of_header.then_some(self.written);
+        self.forms.iter().map(|form| &**form).chain(written).chain(normal)
+    }
+}
+
+impl<'r> Values<'r> {
+    /// Reports whether these are all values that some application sees. If not, a condition on them counts as met by a limit,
+    /// and as not met by an exemption.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Iterates over all readings of all values, each with whether all applications see the value under this name. Of several values
+    /// some applications make one, or a list.
+    pub fn readings(&self) -> impl Iterator<Item = (&'r [u8], bool)> {
+        let is_list = !self.merges_equal && self.found.len() > 1;
+        self.found.iter().flat_map(move |found| {
+            found.readings().map(move |reading| (reading, found.is_seen_by_all && !is_list))
+        })
+    }
+
+    /// Returns the value that identifies a client: the normal form of the only one. An empty value is none.
+    #[must_use]
+    pub fn client(&self) -> Part<&'r [u8]> {
+        let Some((first, others)) = self.found.split_first() else {
+            return if self.is_complete { Part::Missing } else { Part::Unclear };
+        };
+        let Some(normal) = first.normal.filter(|_| self.is_complete) else { return Part::Unclear };
+        let is_same = |other: &Found<'_>| self.merges_equal && other.normal == Some(normal);
+        if !others.iter().all(is_same) {
+            return Part::Unclear;
+        }
+        if normal.is_empty() { Part::Missing } else { Part::Value(normal) }
+    }
+
+    /// Returns the value that all applications see alike, for expressions.
+    #[must_use]
+    pub fn agreed(&self) -> Part<&'r [u8]> {
+        match &self.found[..] {
+            [] if self.is_complete => Part::Missing,
+            [only] if self.is_complete && only.is_seen_by_all && only.readings().nth(1).is_none() => {
+                Part::Value(only.written)
+            }
+            _ => Part::Unclear,
+        }
+    }
+
+    /// Reports whether there is a value, if all applications agree about that.
+    #[must_use]
+    pub fn is_present(&self) -> Option<bool> {
+        if self.found.iter().any(|found| found.is_seen_by_all) {
+            Some(true)
+        } else {
+            (self.is_complete && self.found.is_empty()).then_some(false)
+        }
+    }
+}

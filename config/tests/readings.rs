@@ -1,0 +1,338 @@
+//! Recorded readings: what the handlers of real frameworks and servers saw of unusual spellings. A limit that names what a handler
+//! saw applies to the spelling, an exemption that names something else does not, and whatever a handler takes for the same client
+//! has the same key, or that of all unclear clients.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use serde_json::Value;
+use sluice_config::expression::{Attribute, Comparison, Expression, Field, Node, PreparedExpression};
+use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
+use sluice_config::matches::{Match, Matcher, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
+use sluice_config::{KeySecret, RequestAttributes};
+
+/// A request as a sidecar passes it to limits.
+struct Request {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+impl Request {
+    fn new(method: &[u8], target: &[u8], lines: &[Vec<u8>]) -> Option<Self> {
+        // A sidecar forwards targets of other forms in this one, and drops fragments.
+        if !target.starts_with(b"/") || target.contains(&b'#') {
+            return None;
+        }
+        let uri = Uri::try_from(target).ok()?;
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let name = HeaderName::from_bytes(&line[..colon]).ok()?;
+            let value = &line[colon + 1..];
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            // A sidecar trims what it forwards.
+            if value != value.trim_ascii() {
+                return None;
+            }
+            headers.append(name, HeaderValue::from_bytes(value).ok()?);
+        }
+        Some(Self { method: Method::from_bytes(method).ok()?, uri, headers })
+    }
+
+    /// Returns the request of a line of a table; `None` if a sidecar refuses it.
+    fn of(part: &str, spelling: &[u8]) -> Option<Self> {
+        let lines = |prefix: &str| {
+            let lines = spelling.split(|byte| *byte == b'\n');
+            lines.map(|line| [prefix.as_bytes(), line].concat()).collect::<Vec<_>>()
+        };
+        match part {
+            "method" => Self::new(spelling, b"/login", &[]),
+            "path" => Self::new(b"POST", spelling, &[]),
+            "query" => match spelling.strip_prefix(b"target:") {
+                Some(target) => Self::new(b"POST", target, &[]),
+                None => Self::new(b"POST", &[b"/login?", spelling].concat(), &[]),
+            },
+            "cookie" => Self::new(b"POST", b"/login", &lines("Cookie:")),
+            "header" => Self::new(b"POST", b"/login", &lines("")),
+            other => panic!("the part {other}"),
+        }
+    }
+
+    fn attributes(&self) -> RequestAttributes<'_> {
+        RequestAttributes::new(&self.method, &self.uri, &self.headers, PEER)
+    }
+
+    fn matches(&self, from: &Match, purpose: Purpose) -> bool {
+        let attributes = self.attributes();
+        let matcher = Matcher::new(from, purpose).unwrap();
+        matcher.matches(&attributes, &attributes.path_readings(), &mut || PEER)
+    }
+
+    /// Reports whether a condition in CEL holds that an attribute has this value.
+    fn equals(&self, node: Node, value: &str, purpose: Purpose) -> bool {
+        let root = Node::Compare(Comparison::Equal, Box::new((node, Node::Text(value.to_owned()))));
+        let expression = PreparedExpression::new(&Expression { patterns: Vec::new(), root }).unwrap();
+        let attributes = self.attributes();
+        let (path, errors) = (attributes.path_readings(), AtomicU64::new(0));
+        expression.holds(&attributes, &path, &mut || PEER, purpose, &errors)
+    }
+
+    fn key(&self, part: &KeyPart) -> Identity {
+        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let attributes = self.attributes();
+        key.identify(&KeySecret::new([7; 16]), &attributes, &attributes.path_readings(), PEER)
+    }
+
+    /// Returns the text by which an override names the client.
+    fn client(&self, part: &KeyPart) -> Option<String> {
+        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let attributes = self.attributes();
+        let read = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        key.read_client(&attributes, &attributes.path_readings(), || PEER, read)
+    }
+}
+
+fn shared() -> Identity {
+    Identity::Key(KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16])))
+}
+
+fn named(name: &str, value: ValueMatch, not: bool) -> Vec<NamedMatch> {
+    vec![NamedMatch { name: name.to_owned(), value, not }]
+}
+
+/// Returns all conditions that a value has, as the conditions of limits, by `wrap`.
+fn conditions(
+    name: &str,
+    value: &str,
+    wrap: impl Fn(Vec<NamedMatch>) -> Match,
+) -> Vec<(&'static str, Match)> {
+    let of = |value| wrap(named(name, value, false));
+    vec![
+        ("exact", of(ValueMatch::Exact(value.to_owned()))),
+        ("prefix", of(ValueMatch::Prefix(value[..2].to_owned()))),
+        ("regex", of(ValueMatch::Regex(format!("{value}|x-other")))),
+        ("present", of(ValueMatch::Present(true))),
+        ("not", wrap(named(name, ValueMatch::Exact("x-other".to_owned()), true))),
+    ]
+}
+
+/// What the tables show about one part of requests.
+struct Check {
+    /// The value that a handler has to see.
+    meant: &'static str,
+    limits: Vec<(&'static str, Match)>,
+    exemption: Match,
+    attribute: Option<Node>,
+    key: KeyPart,
+    /// A request with the plain spelling.
+    plain: Request,
+}
+
+impl Check {
+    fn all() -> BTreeMap<&'static str, Self> {
+        let path =
+            |pattern| Match { path: Some(PathMatch { pattern, case_sensitive: false }), ..Match::default() };
+        let exact = |value: &str| ValueMatch::Exact(value.to_owned());
+        let query = |query| Match { query, ..Match::default() };
+        let cookies = |cookies| Match { cookies, ..Match::default() };
+        let headers = |headers| Match { headers, ..Match::default() };
+        let post = Match { methods: vec!["POST".to_owned()], ..Match::default() };
+        let checks = [
+            (
+                "method",
+                Self {
+                    meant: "POST",
+                    limits: vec![("methods", post.clone())],
+                    exemption: post,
+                    attribute: Some(Node::Attribute(Attribute::Method)),
+                    key: KeyPart::Method,
+                    plain: Request::of("method", b"POST").unwrap(),
+                },
+            ),
+            (
+                "path",
+                Self {
+                    meant: "login",
+                    limits: vec![
+                        ("exact", path(PathPattern::Exact("/login".to_owned()))),
+                        ("prefix", path(PathPattern::Prefix("/login".to_owned()))),
+                        ("regex", path(PathPattern::Regex("/log(in|out)".to_owned()))),
+                    ],
+                    exemption: path(PathPattern::Exact("/login".to_owned())),
+                    // Upper and lower case differ in CEL.
+                    attribute: None,
+                    key: KeyPart::Path,
+                    plain: Request::of("path", b"/login").unwrap(),
+                },
+            ),
+            (
+                "query",
+                Self {
+                    meant: "free",
+                    limits: conditions("plan", "free", query),
+                    exemption: query(named("plan", exact("free"), false)),
+                    attribute: Some(Node::Field(Field::Query("plan".to_owned()))),
+                    key: KeyPart::Query("plan".to_owned()),
+                    plain: Request::of("query", b"plan=free").unwrap(),
+                },
+            ),
+            (
+                "cookie",
+                Self {
+                    meant: "abc",
+                    limits: conditions("session", "abc", cookies),
+                    exemption: cookies(named("session", exact("abc"), false)),
+                    attribute: Some(Node::Field(Field::Cookie("session".to_owned()))),
+                    key: KeyPart::Cookie("session".to_owned()),
+                    plain: Request::of("cookie", b"session=abc").unwrap(),
+                },
+            ),
+            (
+                "x-api-key",
+                Self {
+                    meant: "valid",
+                    limits: conditions("x-api-key", "valid", headers),
+                    exemption: headers(named("x-api-key", exact("valid"), false)),
+                    attribute: Some(Node::Field(Field::Header("x-api-key".to_owned()))),
+                    key: KeyPart::Header("x-api-key".to_owned()),
+                    plain: Request::of("header", b"X-Api-Key: valid").unwrap(),
+                },
+            ),
+            (
+                "x-plan",
+                Self {
+                    meant: "free",
+                    limits: conditions("x-plan", "free", headers),
+                    exemption: headers(named("x-plan", exact("free"), false)),
+                    attribute: Some(Node::Field(Field::Header("x-plan".to_owned()))),
+                    key: KeyPart::Header("x-plan".to_owned()),
+                    plain: Request::of("header", b"X-Plan: free").unwrap(),
+                },
+            ),
+        ];
+        BTreeMap::from(checks)
+    }
+
+    /// Compares a reading with what limits make of the request. Returns the key if the handler saw the value that is meant.
+    fn compare(&self, request: &Request, seen: &Value, wrong: &mut dyn FnMut(String)) -> Option<Identity> {
+        if !holds(seen, self.meant) {
+            // Where an application sees no cookie at all, nothing depends on its value.
+            if seen.is_null() && matches!(self.key, KeyPart::Cookie(_)) {
+                return None;
+            }
+            if request.matches(&self.exemption, Purpose::Exemption) {
+                wrong("is exempt".to_owned());
+            }
+            if let Some(attribute) = &self.attribute
+                && request.equals(attribute.clone(), self.meant, Purpose::Exemption)
+            {
+                wrong("is exempt by CEL".to_owned());
+            }
+            return None;
+        }
+        for (kind, limit) in &self.limits {
+            if !request.matches(limit, Purpose::Limit) {
+                wrong(format!("evades {kind}"));
+            }
+        }
+        if let Some(attribute) = &self.attribute
+            && !request.equals(attribute.clone(), self.meant, Purpose::Limit)
+        {
+            wrong("evades CEL".to_owned());
+        }
+        let key = request.key(&self.key);
+        if key == self.plain.key(&self.key) {
+            let name = request.client(&self.key);
+            if name != self.plain.client(&self.key) {
+                wrong(format!("has the name {name:?}"));
+            }
+        }
+        Some(key)
+    }
+}
+
+/// Reports whether a handler that sees a value, or a list or an object with it, sees this text.
+fn holds(seen: &Value, text: &str) -> bool {
+    match seen {
+        Value::String(seen) => seen == text,
+        Value::Array(list) => list.iter().any(|seen| holds(seen, text)),
+        Value::Object(map) => map.values().any(|seen| holds(seen, text)),
+        _ => false,
+    }
+}
+
+/// Returns the bytes of a spelling, whose characters are those of Latin-1.
+fn bytes(text: &str) -> Vec<u8> {
+    text.chars().map(|c| u8::try_from(c).expect("a byte")).collect()
+}
+
+#[test]
+fn no_recorded_reading_evades_a_limit_or_makes_a_client_another() {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/readings");
+    let checks = Check::all();
+    let (mut tables, mut lines, mut compared, mut meant) = (0, 0, 0, 0);
+    let mut all_wrong = BTreeSet::new();
+    for entry in std::fs::read_dir(directory).expect("the tables") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if path.extension().is_none_or(|extension| extension != "tsv") || name == "tokens" {
+            continue;
+        }
+        tables += 1;
+        let text = std::fs::read_to_string(&path).expect("a table");
+        // The keys of the requests that a handler takes for the same client.
+        let mut keys: BTreeMap<&str, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            lines += 1;
+            let [part, spelling, seen] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let spelling: String = serde_json::from_str(spelling).expect("a spelling");
+            if seen == "refused" {
+                continue;
+            }
+            // JSON of lone surrogates stands for bytes that are no text.
+            let Ok(seen) = serde_json::from_str::<Value>(&seen.replace("\\ud", "\\u00")) else { continue };
+            // `CherryPy` passes the rest of a path to the handler, which a prefix covers.
+            if name == "cherrypy" && part == "path" && spelling.starts_with("/login/") {
+                continue;
+            }
+            let Some(request) = Request::of(part, &bytes(&spelling)) else { continue };
+            let readings = match part {
+                "header" => vec![("x-api-key", &seen["key"]), ("x-plan", &seen["plan"])],
+                _ => vec![(part, &seen)],
+            };
+            for (part, seen) in readings {
+                compared += 1;
+                let mut wrong = |what| {
+                    all_wrong.insert(format!("{part} {spelling:?} {what} ({name} sees {seen})"));
+                };
+                if let Some(key) = checks[part].compare(&request, seen, &mut wrong) {
+                    meant += 1;
+                    let of_part = keys.entry(part).or_default();
+                    of_part.entry(format!("{key:?}")).or_default().push(spelling.clone());
+                }
+            }
+        }
+        for (part, keys) in keys {
+            let check = &checks[part];
+            let plain = format!("{:?}", check.plain.key(&check.key));
+            let others = keys.iter().filter(|(key, _)| **key != plain && **key != format!("{:?}", shared()));
+            // Paths that begin with two slashes, and those with a semicolon and dot segments, are one client each.
+            let allowed = if part == "path" { 2 } else { 0 };
+            if others.clone().count() > allowed {
+                others.for_each(|(key, spellings)| {
+                    all_wrong.insert(format!("{part} {spellings:?} {key} ({name})"));
+                });
+            }
+        }
+    }
+    println!("{tables} tables, {lines} lines, {compared} compared, {meant} with the value that is meant");
+    assert!(tables >= 25 && meant >= 3_000, "{tables} tables with {meant} readings");
+    let all: Vec<_> = all_wrong.iter().map(String::as_str).collect();
+    assert!(all_wrong.is_empty(), "{} wrong:\n{}", all.len(), all.join("\n"));
+}
