@@ -2,7 +2,6 @@
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
 
-use std::borrow::Cow;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -252,7 +251,7 @@ impl KeyBuilder {
         let mut is_unclear = false;
         for part in &self.parts {
             let write = |kind, value: &[u8]| {
-                let has_effort = request.effort.read(value.len());
+                let has_effort = request.effort.read(value.len(), true);
                 if has_effort {
                     write_part(&mut hasher, kind, value);
                 }
@@ -325,14 +324,13 @@ impl KeySource {
                 Part::Value(read(METHOD, request.method.as_str().to_ascii_uppercase().as_bytes()))
             }
             Self::Method => Part::Value(read(METHOD, request.method.as_str().as_bytes())),
-            Self::Path => Part::Value(read(PATH, &folded(&path.normal()))),
+            Self::Path => Part::Value(read(PATH, path.normal_folded())),
             Self::Host => {
                 let host = request.host().filter(|host| !host.is_empty());
                 present(host.map(|host| read(HOST, &folded(host))))
             }
             Self::GrpcMethod => {
-                let normal = path.normal();
-                let method = grpc_method(&normal).or_else(|| path.texts().find_map(grpc_method));
+                let method = grpc_method(path.normal()).or_else(|| path.texts().find_map(grpc_method));
                 present(method.map(|method| read(GRPC_METHOD, &folded(method))))
             }
             Self::PathTemplate(templates) => {
@@ -340,8 +338,8 @@ impl KeySource {
             }
             Self::Expression { expression, errors } => {
                 // The normal form is the same for all spellings of a path.
-                let path = if expression.reads_path() { path.normal() } else { Cow::Borrowed("") };
-                match expression.evaluate_key(request, &path, &mut address) {
+                let path = if expression.reads_path() { path.normal() } else { "" };
+                match expression.evaluate_key(request, path, &mut address) {
                     Ok(Value::Text(text)) if text.is_empty() => Part::Missing,
                     Ok(Value::Text(text)) => Part::Value(read(EXPRESSION, text.as_bytes())),
                     Ok(Value::Bool(_) | Value::Int(_)) | Err(_) => {

@@ -15,7 +15,7 @@ use regex::bytes::Regex;
 
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
-use crate::request::effort::Effort;
+use crate::request::effort::{Effort, note};
 use crate::request::{FieldName, HeaderField, RequestAttributes};
 
 use self::pattern::compile_regex;
@@ -123,10 +123,12 @@ impl Matcher {
         let Some(condition) = &self.path else { return true };
         let mut is_first = true;
         let mut test = |reading: &Reading<'_>| {
-            let has_effort = std::mem::take(&mut is_first) || effort.compare();
+            let is_first = std::mem::take(&mut is_first);
+            note(1);
+            let has_effort = is_first || effort.compare(1);
             // Without effort left, a limit applies, and an exemption does not.
             if has_effort {
-                condition.matches(reading, self.purpose, effort)
+                condition.matches(reading, self.purpose, effort, is_first)
             } else {
                 self.purpose == Purpose::Limit
             }
@@ -172,11 +174,11 @@ impl PathMatcher {
     }
 
     #[inline]
-    fn matches(&self, path: &Reading<'_>, purpose: Purpose, effort: &Effort) -> bool {
+    fn matches(&self, path: &Reading<'_>, purpose: Purpose, effort: &Effort, is_first: bool) -> bool {
         match self {
             Self::Exact(exact) => exact.equals(path),
             Self::Prefix(prefix) => prefix.is_prefix_of(path),
-            Self::Regex { .. } if !effort.read(path.text().len()) => purpose == Purpose::Limit,
+            Self::Regex { .. } if !effort.read(path.text().len(), is_first) => purpose == Purpose::Limit,
             Self::Regex { regex, ignores_case } => {
                 // Applications take more letters for the same one than regular expressions do.
                 let folded = || path.folded_text().is_some_and(|text| regex.is_match(text.as_bytes()));

@@ -12,8 +12,11 @@
 //! each answer. A plain path has one reading: itself.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use smallvec::SmallVec;
+
+use crate::request::effort::note;
 
 /// The readings of one path.
 #[derive(Debug, Clone)]
@@ -24,6 +27,8 @@ pub struct Readings<'a> {
     others: Vec<Reading<'a>>,
     /// Readings with the slash at their end, which a regular expression may demand.
     slashed: Vec<Reading<'a>>,
+    normal: OnceCell<String>,
+    normal_folded: OnceCell<SmallVec<[u8; 128]>>,
 }
 
 /// One way of understanding a path.
@@ -79,8 +84,13 @@ impl<'a> Readings<'a> {
     /// Returns the readings of a path.
     #[must_use]
     pub fn of(path: &'a str) -> Self {
-        let mut readings =
-            Self { written: Reading::of(Cow::Borrowed(path)), others: Vec::new(), slashed: Vec::new() };
+        let mut readings = Self {
+            written: Reading::of(Cow::Borrowed(path)),
+            others: Vec::new(),
+            slashed: Vec::new(),
+            normal: OnceCell::new(),
+            normal_folded: OnceCell::new(),
+        };
         if !is_plain(path) {
             readings.add_others(path);
         }
@@ -130,27 +140,35 @@ impl<'a> Readings<'a> {
     /// Returns the path in its normal form: the reading of an application that forgives every spelling but upper and lower
     /// case.
     #[must_use]
-    pub fn normal(&self) -> Cow<'_, str> {
+    pub fn normal(&self) -> &str {
         let path = self.written.text();
         // Some applications take what follows for a host, which the client may choose.
         if !after_authority(path).is_empty() {
-            return Cow::Borrowed("//");
+            return "//";
         }
         if is_plain(path) {
-            return Cow::Borrowed(path);
+            return path;
         }
-        // For some applications the path ends at the semicolon, and for others what follows decides.
-        if end(path).is_some() && has_dot_segment(path) {
-            return Cow::Borrowed("/;");
-        }
-        let forgiving = Answers {
-            decodes_slashes: true,
-            turns_backslashes: true,
-            drops_invalid: true,
-            semicolon: Semicolon::EndsPath,
-            dots: Dots::Resolved,
-        };
-        Cow::Owned(read(path, forgiving).0)
+        self.normal.get_or_init(|| {
+            // For some applications the path ends at the semicolon, and for others what follows decides.
+            if end(path).is_some() && has_dot_segment(path) {
+                return "/;".to_owned();
+            }
+            let forgiving = Answers {
+                decodes_slashes: true,
+                turns_backslashes: true,
+                drops_invalid: true,
+                semicolon: Semicolon::EndsPath,
+                dots: Dots::Resolved,
+            };
+            read(path, forgiving).0
+        })
+    }
+
+    /// Returns the normal form without the difference of upper and lower case.
+    #[must_use]
+    pub fn normal_folded(&self) -> &[u8] {
+        self.normal_folded.get_or_init(|| folded(self.normal()))
     }
 
     /// Iterates over the texts of all readings.
@@ -419,6 +437,7 @@ fn has_invalid(path: &str) -> bool {
 /// Returns the path as an application with these answers understands it, without a slash at its end, and whether it
 /// has one.
 fn read(path: &str, answers: Answers) -> (String, bool) {
+    note(2 * path.len());
     let without_parameters;
     let path = match answers.semicolon {
         Semicolon::Kept => path,

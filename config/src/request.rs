@@ -13,7 +13,7 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use smallvec::SmallVec;
 
-use self::effort::Effort;
+use self::effort::{Effort, LOOK_UP, note};
 use self::fields::{Fields, FoldedHeaders};
 use self::text::{trimmed, without_encoded_words};
 use self::values::{Found, MAX_VALUES};
@@ -114,6 +114,7 @@ impl<'a> RequestAttributes<'a> {
     /// Returns the values of a header, also under names that some server takes for this one.
     #[must_use]
     pub fn header(&self, field: &HeaderField) -> Values<'_> {
+        note(LOOK_UP);
         let mut values = Values { found: SmallVec::new(), is_complete: true, merges_equal: false };
         self.add_headers(&mut values, field.name(), true);
         let index = if field.is_odd() {
@@ -129,11 +130,13 @@ impl<'a> RequestAttributes<'a> {
 
     fn add_headers<'s>(&'s self, values: &mut Values<'s>, name: &HeaderName, is_seen_by_all: bool) {
         for value in self.headers.get_all(name) {
-            if values.found.len() == MAX_VALUES {
+            let count = values.found.len();
+            if count == MAX_VALUES || count > 0 && !self.effort.compare(1) {
                 values.is_complete = false;
                 return;
             }
             let written = value.as_bytes();
+            note(1);
             // An application that decodes words sees another value than all others.
             if written.contains(&b'?') && without_encoded_words(written).is_some() {
                 values.is_complete = false;
@@ -152,13 +155,13 @@ impl<'a> RequestAttributes<'a> {
             let query = self.uri.query().unwrap_or_default().as_bytes();
             Fields::of_query(query, behind_path(self.uri.path()).map(str::as_bytes))
         });
-        fields.get(name)
+        fields.get(name, &self.effort)
     }
 
     /// Returns the values of a cookie, in all ways in which applications read them.
     #[must_use]
     pub fn cookie(&self, name: &FieldName) -> Values<'_> {
-        self.cookies.get_or_init(|| Fields::of_cookies(self.headers)).get(name)
+        self.cookies.get_or_init(|| Fields::of_cookies(self.headers)).get(name, &self.effort)
     }
 }
 

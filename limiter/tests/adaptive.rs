@@ -218,5 +218,5 @@ fn an_invalid_parameter_is_reported_with_its_name_and_range() {
 
 #[test]
 fn the_state_of_a_limit_is_small() {
-    assert!(size_of::<Adaptive>() <= 256, "{}", size_of::<Adaptive>());
+    assert!(size_of::<Adaptive>() <= 320, "{}", size_of::<Adaptive>());
 }

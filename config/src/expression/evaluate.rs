@@ -14,6 +14,7 @@ use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, Text
 use crate::matches::{Purpose, header_name};
 use crate::nack::Nack;
 use crate::path::Readings;
+use crate::request::effort::note;
 use crate::request::{FieldName, HeaderField, Part, RequestAttributes, Values};
 
 /// Memory limit of a compiled regular expression and of the cache that it fills, in bytes.
@@ -26,6 +27,8 @@ pub struct PreparedExpression {
     regexes: Vec<Regex>,
     /// The named values that the expression reads.
     fields: Vec<(Field, PreparedField)>,
+    /// Number of its parts.
+    size: usize,
     /// Whether the path decides, which applications read in several ways.
     reads_path: bool,
 }
@@ -69,8 +72,9 @@ impl PreparedExpression {
                 .map_err(|_| Nack(format!("invalid regular expression {pattern:?}")))
         });
         let regexes = regexes.collect::<Result<_, _>>()?;
-        let mut names: Vec<Field> = Vec::new();
+        let (mut names, mut size) = (Vec::<Field>::new(), 0);
         root.any(&mut |node| {
+            size += 1;
             if let Node::Field(field) | Node::HasField(field) = node
                 && !names.contains(field)
             {
@@ -84,6 +88,7 @@ impl PreparedExpression {
         });
         Ok(Self {
             regexes,
+            size,
             fields: fields.collect::<Result<_, Nack>>()?,
             reads_path: root.any(&mut |node| *node == Node::Attribute(Attribute::Path)),
             root: root.clone(),
@@ -142,7 +147,8 @@ impl PreparedExpression {
         errors: &AtomicU64,
     ) -> bool {
         let mut has_error = false;
-        let mut test = |path: &str| match self.evaluate(request, path, address) {
+        let mut is_first = true;
+        let mut test = |path: &str| match self.evaluate_reading(request, path, address, &mut is_first) {
             Ok(Value::Bool(holds)) => holds,
             Ok(Value::Int(_) | Value::Text(_)) | Err(_) => {
                 has_error = true;
@@ -158,6 +164,20 @@ impl PreparedExpression {
             request.count_error(errors);
         }
         holds
+    }
+
+    /// Returns the value for one reading of the path. Only the first is one that a plain request has.
+    pub(crate) fn evaluate_reading<'a>(
+        &'a self,
+        request: &'a RequestAttributes<'_>,
+        path: &'a str,
+        address: &mut impl FnMut() -> IpAddr,
+        is_first: &mut bool,
+    ) -> Evaluated<'a> {
+        if !std::mem::take(is_first) && !request.effort.compare(self.size) {
+            return Err(EvaluationError::TooLong);
+        }
+        self.evaluate(request, path, address)
     }
 
     /// Reports whether the client's address is read.
@@ -205,6 +225,7 @@ struct Evaluation<'e, 'a, 'r, F> {
 
 impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
     fn value(&mut self, node: &'a Node) -> Evaluated<'a> {
+        note(1);
         Ok(match node {
             Node::Bool(value) => Value::Bool(*value),
             Node::Int(value) => Value::Int(*value),
@@ -311,7 +332,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
     /// Takes the effort of reading a value.
     fn spend(&self, value: &Value<'_>) -> Result<(), EvaluationError> {
         match value {
-            Value::Text(text) if !self.request.effort.read(text.len()) => Err(EvaluationError::TooLong),
+            Value::Text(text) if !self.request.effort.read(text.len(), true) => Err(EvaluationError::TooLong),
             Value::Bool(_) | Value::Int(_) | Value::Text(_) => Ok(()),
         }
     }

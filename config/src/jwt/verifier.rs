@@ -14,6 +14,7 @@ use super::refusal::{TokenRefusal, TokenRefusals};
 use super::token::Token;
 use crate::nack::Nack;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+use crate::request::effort::note;
 use crate::request::{Part, RequestAttributes};
 
 /// Longest header of a token that is verified, in bytes.
@@ -164,6 +165,8 @@ fn verify(
     }
     let mut result = Err(TokenRefusal::UnknownKey);
     for key in able.take(MAX_TRIED) {
+        // About what it takes, in bytes that could be compared meanwhile.
+        note(100_000);
         let decoded = decode::<Map<String, Value>>(token, &key.key, &validation);
         result = decoded.map_err(|error| TokenRefusal::of(error.kind()));
         // Another key may have signed the token, unless this one has.

@@ -157,7 +157,7 @@ impl ClientNaming {
             }
             Naming::Query => (QUERY, without_invalid(text).map_or(Cow::Borrowed(text), Cow::Owned)),
             Naming::Method => (METHOD, Cow::Owned(text.to_ascii_uppercase())),
-            Naming::Path => (PATH, folded(&Readings::of(utf8()?).normal())),
+            Naming::Path => (PATH, Cow::Owned(Readings::of(utf8()?).normal_folded().to_vec())),
             Naming::Host => (HOST, folded(host_of(utf8()?))),
             Naming::GrpcMethod => {
                 let method = utf8()?;

@@ -59,7 +59,7 @@ impl PathTemplates {
     /// decides, which is one for all spellings of a path. If it matches no template, another reading that does decides, and the
     /// path as it was written last: no spelling leaves a limit, and percent-encoding makes no new client.
     pub(super) fn read<R>(&self, path: &Readings<'_>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let mut found = self.find(&path.normal());
+        let mut found = self.find(path.normal());
         if found.is_none() {
             let mut others = path.texts().skip(1).chain(path.texts().take(1));
             found = others.find_map(|text| self.find(text));

@@ -6,7 +6,7 @@ use super::pattern::compile_regex;
 use super::spec::{NamedMatch, Purpose, ValueMatch};
 use crate::nack::Nack;
 use crate::request::Values;
-use crate::request::effort::Effort;
+use crate::request::effort::{Effort, note};
 
 /// A condition on the values of one name.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ impl ValueMatcher {
         let mut is_seen_by_all = false;
         for (n, (value, is_exact)) in values.readings().enumerate() {
             is_seen_by_all |= is_exact;
-            let has_effort = (n == 0 || effort.compare()) && self.has_effort(value, effort);
+            note(1);
+            let has_effort = self.has_effort(value, effort, n == 0);
             let holds = if has_effort { self.holds(value) } else { in_doubt };
             match (purpose, holds) {
                 (Purpose::Limit, true) => return true,
@@ -58,11 +59,11 @@ impl ValueMatcher {
         matches!(self.test, Test::Present(false)) != self.not
     }
 
-    /// Takes the effort of a test that reads all of a value.
-    fn has_effort(&self, value: &[u8], effort: &Effort) -> bool {
+    /// Takes the effort of a test of a value.
+    fn has_effort(&self, value: &[u8], effort: &Effort, is_first: bool) -> bool {
         match &self.test {
-            Test::Regex(_) => effort.read(value.len()),
-            Test::Exact(_) | Test::Prefix(_) | Test::Present(_) => true,
+            Test::Regex(_) => effort.read(value.len(), is_first),
+            Test::Exact(_) | Test::Prefix(_) | Test::Present(_) => is_first || effort.compare(1),
         }
     }
 

@@ -182,9 +182,9 @@ fn evaluate(
     mut address: impl FnMut() -> IpAddr,
     errors: &AtomicU64,
 ) -> u64 {
-    let (mut largest, mut has_error) = (0, false);
+    let (mut largest, mut has_error, mut is_first) = (0, false, true);
     let mut add = |reading: &str| {
-        let value = match expression.evaluate(request, reading, &mut address) {
+        let value = match expression.evaluate_reading(request, reading, &mut address, &mut is_first) {
             Ok(Value::Int(value)) => u64::try_from(value).ok(),
             Ok(Value::Bool(_) | Value::Text(_)) | Err(_) => None,
         };

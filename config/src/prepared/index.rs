@@ -13,6 +13,7 @@ use crate::matches::{Match, PathMatch, PathPattern, template_regex};
 use crate::path::{Reading, Readings, folded, normalize};
 use crate::policy::CompiledLimit;
 use crate::request::RequestAttributes;
+use crate::request::effort::note;
 
 #[cfg(test)]
 mod tests;
@@ -149,6 +150,7 @@ impl LimitIndex {
     }
 
     fn find_path(&self, reading: &Reading<'_>, found: &mut Candidates) {
+        note(reading.text().len());
         if self.paths.len() > 1 || !self.paths[0].prefix.is_empty() || !self.paths[0].exact.is_empty() {
             let text = reading.folded();
             let mut at = (text.is_empty() || text.starts_with(b"/")).then_some(&self.paths[0]);

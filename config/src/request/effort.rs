@@ -6,11 +6,29 @@
 use std::cell::Cell;
 
 /// The units of effort, each about a byte that is looked at, which a request may cause.
-const MOST: u32 = 512 << 10;
+const MOST: u32 = 64 << 10;
 /// Number of bytes of a text that cost nothing: those of a plain request.
 const FREE: usize = 256;
 /// Units for a comparison that a plain request would not need.
 const COMPARISON: usize = 16;
+
+/// Units for finding the values of a name.
+pub(super) const LOOK_UP: usize = 16;
+
+/// Notes work, each unit about a byte that is looked at, so that tests can count it.
+#[inline]
+pub(crate) fn note(units: usize) {
+    #[cfg(test)]
+    WORK.with(|work| work.set(work.get() + units));
+    #[cfg(not(test))]
+    let _ = units;
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The work of this thread.
+    pub(crate) static WORK: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The effort that is left to a request.
 #[derive(Debug)]
@@ -23,16 +41,24 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Takes the effort of looking at all of a text, and reports whether there was enough.
+    /// Takes the effort of looking at all of a text, and reports whether there was enough. `is_first` tells whether a plain
+    /// request would have such a text too.
     #[inline]
-    pub fn read(&self, length: usize) -> bool {
-        length <= FREE || self.spend(length - FREE)
+    pub fn read(&self, length: usize, is_first: bool) -> bool {
+        let has_effort = match is_first {
+            true => length <= FREE || self.spend(length - FREE),
+            false => self.spend(COMPARISON + length),
+        };
+        note(if has_effort { length } else { 1 });
+        has_effort
     }
 
-    /// Takes the effort of comparing one more reading than a plain request has, and reports whether there was enough.
+    /// Takes the effort of some comparisons that a plain request would not need, and reports whether there was enough.
     #[inline]
-    pub fn compare(&self) -> bool {
-        self.spend(COMPARISON)
+    pub fn compare(&self, comparisons: usize) -> bool {
+        let has_effort = self.spend(COMPARISON.saturating_mul(comparisons));
+        note(if has_effort { COMPARISON * comparisons } else { 1 });
+        has_effort
     }
 
     fn spend(&self, units: usize) -> bool {

@@ -2,13 +2,15 @@
 //! one of them.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use http::HeaderMap;
 use http::header::COOKIE;
 use smallvec::SmallVec;
 
+use super::effort::{Effort, LOOK_UP, note};
 use super::field_name::{self, FieldName, Folded};
-use super::text::{Forms, cookie_forms, is_separator, quoted_length, trimmed, without_invalid};
+use super::text::{Forms, cookie_forms, first_word, is_separator, quoted_length, trimmed, without_invalid};
 use super::values::{Found, MAX_VALUES, Values};
 
 /// Number of pairs that are read.
@@ -35,16 +37,46 @@ struct Entry<'a> {
     name: Cow<'a, [u8]>,
     /// Whether all applications see this pair under its name.
     is_certain: bool,
-    /// The forms of the value. A cookie's name without a value has none.
-    forms: Forms<'a>,
-    /// Index of the normal form; `None` if there is none.
-    normal: Option<usize>,
+    value: &'a [u8],
+    kind: Kind,
+    /// The forms of the value, and the index of the normal one, if there is one. Most values are never asked for.
+    forms: OnceCell<(Forms<'a>, Option<usize>)>,
+}
+
+/// The way in which a value is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Parameter,
+    Cookie,
+    /// A cookie behind a separator that most parsers take for a part of a value. It ends at the next one.
+    InnerCookie,
+    /// The name of a cookie without a value.
+    BareName,
+}
+
+impl<'a> Entry<'a> {
+    fn forms(&self) -> &(Forms<'a>, Option<usize>) {
+        self.forms.get_or_init(|| match self.kind {
+            Kind::Parameter => {
+                note(4 * self.value.len());
+                let value = decoded(self.value);
+                let valid = without_invalid(&value).map(Cow::Owned);
+                let forms: Forms<'a> = std::iter::once(value).chain(valid).collect();
+                let normal = forms.len() - 1;
+                (forms, Some(normal))
+            }
+            Kind::Cookie => cookie_forms(self.value),
+            Kind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
+            Kind::BareName => (Forms::new(), None),
+        })
+    }
 }
 
 impl<'a> Fields<'a> {
     /// Parses a query. `behind_path` is what follows the end that some applications see in the path.
     pub(super) fn of_query(query: &'a [u8], behind_path: Option<&'a [u8]>) -> Self {
         let mut fields = Self { entries: SmallVec::new(), pairs: 0, merges_equal: false };
+        note(query.len());
         for pair in query.split(|byte| *byte == b'&') {
             fields.add_parameter(pair, behind_path.is_none());
             // With semicolons, the first part may have been the whole.
@@ -68,6 +100,7 @@ impl<'a> Fields<'a> {
         let is_one = headers.get_all(COOKIE).iter().nth(1).is_none();
         for header in headers.get_all(COOKIE) {
             let header = header.as_bytes();
+            note(header.len());
             // A quoted value may have semicolons for some parsers. Where that matters, the cookies are read in both ways, and neither
             // is certain.
             let has_quoted_semicolon = has_quoted_semicolon(header);
@@ -91,40 +124,39 @@ impl<'a> Fields<'a> {
         }
         let (name, value) = split_at_equals(pair).unwrap_or((pair, &[]));
         let name = decoded(name);
-        let value = decoded(value);
-        let valid = without_invalid(&value).map(Cow::Owned);
-        let forms: Forms<'a> = std::iter::once(value).chain(valid).collect();
-        let normal = Some(forms.len() - 1);
-        // Most names have neither brackets nor anything else to fold.
         let whole = field_name::without_brackets(&name);
         if let Some(base) = field_name::before_brackets(&name).filter(|base| *base != whole) {
-            self.push(base, name.clone(), false, forms.clone(), normal);
+            self.push(base, name.clone(), value, Kind::Parameter, false);
         }
-        self.push(whole, name, is_certain, forms, normal);
+        self.push(whole, name, value, Kind::Parameter, is_certain);
     }
 
     /// Adds the cookie of a pair, and those that some parsers find behind a separator in it.
     fn add_cookies(&mut self, pair: &'a [u8], is_certain: bool) {
-        let (mut rest, mut is_certain) = (pair, is_certain);
         if !pair.contains(&b'=') {
             return self.add_bare_name(pair);
         }
+        let (mut rest, mut is_certain, mut kind) = (pair, is_certain, Kind::Cookie);
+        // Behind a quotation mark that nothing closes, nothing closes another.
+        let mut is_open = false;
         while let Some((name, value)) = split_at_equals(rest) {
             if !self.has_room() {
                 return;
             }
             let plain_name = name.trim_ascii();
             let name = trimmed(name);
-            self.add_cookie(name, value, is_certain && name.len() == plain_name.len());
+            self.add_cookie(name, value, kind, is_certain && name.len() == plain_name.len());
             if let Some(at) = name.iter().rposition(|byte| is_separator(*byte)) {
-                self.add_cookie(&name[at + 1..], value, false);
+                self.add_cookie(&name[at + 1..], value, kind, false);
             }
             // What follows a separator may be a cookie of its own.
             let value = value.trim_ascii_start();
-            let start = quoted_length(value).unwrap_or(0);
+            let quoted = if is_open { None } else { quoted_length(value) };
+            is_open |= quoted.is_none() && value.starts_with(b"\"");
+            let start = quoted.unwrap_or(0);
             let Some(end) = value[start..].iter().position(|byte| is_separator(*byte)) else { return };
             rest = &value[start + end + 1..];
-            is_certain = false;
+            (is_certain, kind) = (false, Kind::InnerCookie);
         }
     }
 
@@ -133,18 +165,17 @@ impl<'a> Fields<'a> {
         let name = trimmed(pair);
         if !name.is_empty() && self.has_room() {
             let folded = field_name::without_brackets(name);
-            self.push(folded, Cow::Borrowed(name), false, Forms::new(), None);
+            self.push(folded, Cow::Borrowed(name), &[], Kind::BareName, false);
         }
     }
 
-    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], is_certain: bool) {
-        let (forms, normal) = cookie_forms(value);
+    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: Kind, is_certain: bool) {
         let name_in_php = Cow::from(percent_encoding::percent_decode(name));
         let whole = field_name::without_brackets(&name_in_php);
         if let Some(base) = field_name::before_brackets(&name_in_php).filter(|base| *base != whole) {
-            self.push(base, Cow::Borrowed(name), false, forms.clone(), normal);
+            self.push(base, Cow::Borrowed(name), value, kind, false);
         }
-        self.push(whole, Cow::Borrowed(name), is_certain, forms, normal);
+        self.push(whole, Cow::Borrowed(name), value, kind, is_certain);
     }
 
     fn has_room(&mut self) -> bool {
@@ -152,16 +183,11 @@ impl<'a> Fields<'a> {
         self.pairs <= MAX_PAIRS
     }
 
-    fn push(
-        &mut self,
-        folded: Folded,
-        name: Cow<'a, [u8]>,
-        is_certain: bool,
-        forms: Forms<'a>,
-        normal: Option<usize>,
-    ) {
+    fn push(&mut self, folded: Folded, name: Cow<'a, [u8]>, value: &'a [u8], kind: Kind, is_certain: bool) {
+        // Hash, fold and sort.
+        note(100);
         let hash = field_name::hash(&folded);
-        self.entries.push(Entry { hash, folded, name, is_certain, forms, normal });
+        self.entries.push(Entry { hash, folded, name, is_certain, value, kind, forms: OnceCell::new() });
     }
 
     fn sorted(mut self) -> Self {
@@ -172,7 +198,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the values under a name.
-    pub(super) fn get(&self, name: &FieldName) -> Values<'_> {
+    pub(super) fn get(&self, name: &FieldName, effort: &Effort) -> Values<'_> {
+        note(LOOK_UP);
         let hash = name.hash();
         let is_sorted = self.entries.len() > FEW;
         let start = if is_sorted { self.entries.partition_point(|entry| entry.hash < hash) } else { 0 };
@@ -186,18 +213,19 @@ impl<'a> Fields<'a> {
             if entry.hash != hash || *entry.folded != *name.folded() {
                 continue;
             }
-            if found.len() == MAX_VALUES {
+            if found.len() == MAX_VALUES || !found.is_empty() && !effort.compare(1) {
                 is_complete = false;
                 break;
             }
-            let Some(written) = entry.forms.first() else {
+            let (forms, normal) = entry.forms();
+            let Some(written) = forms.first() else {
                 has_bare_name = true;
                 continue;
             };
             found.push(Found {
-                forms: &entry.forms,
+                forms,
                 written,
-                normal: entry.normal.map(|at| &*entry.forms[at]),
+                normal: normal.map(|at| &*forms[at]),
                 is_seen_by_all: entry.is_certain && *entry.name == *name.written(),
             });
         }
@@ -233,14 +261,18 @@ fn split_outside_quotes(header: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(header);
     std::iter::from_fn(move || {
         let text = rest?;
-        let mut at = 0;
+        let (mut at, mut is_open) = (0, false);
         while at < text.len() {
             match text[at] {
                 b';' => {
                     rest = Some(&text[at + 1..]);
                     return Some(&text[..at]);
                 }
-                b'"' => at += quoted_length(&text[at..]).unwrap_or(1),
+                b'"' if !is_open => match quoted_length(&text[at..]) {
+                    Some(length) => at += length,
+                    // Then nothing closes another one either.
+                    None => (at, is_open) = (at + 1, true),
+                },
                 _ => at += 1,
             }
         }

@@ -6,6 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use smallvec::{SmallVec, smallvec};
 
+use super::effort::note;
+
 /// The forms of a value, of which the first is the value as it is written. All differ.
 pub(super) type Forms<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
 
@@ -71,6 +73,7 @@ pub fn without_invalid(text: &[u8]) -> Option<Vec<u8>> {
 /// - Express, Fastify, Hono, h3, Rack and PHP decode percent-encoded octets, and Rack and PHP a plus as a space.
 /// - Express reads JSON behind `j:`.
 pub(super) fn cookie_forms(value: &[u8]) -> (Forms<'_>, Option<usize>) {
+    note(4 * value.len());
     let mut forms: Forms<'_> = smallvec![Cow::Borrowed(value)];
     if value.iter().all(|byte| is_plain(*byte)) && !value.starts_with(b"j:") {
         return (forms, Some(0));
@@ -137,7 +140,7 @@ fn add<'a>(forms: &mut Forms<'a>, form: impl Into<Cow<'a, [u8]>>) -> usize {
 }
 
 /// Returns a value up to the first octet that ends one for some parser. What would leave nothing ends nothing.
-fn first_word(value: &[u8]) -> &[u8] {
+pub(super) fn first_word(value: &[u8]) -> &[u8] {
     if value.starts_with(b"j:") {
         return value;
     }

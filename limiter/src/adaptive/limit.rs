@@ -51,7 +51,7 @@ pub enum SampleOutcome {
     Ignored,
 }
 
-/// A limit of requests in flight that adapts to the server. It allocates nothing and takes about 350 bytes.
+/// A limit of requests in flight that adapts to the server. It allocates nothing and takes about 300 bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adaptive {
     algorithm: AdaptiveAlgorithm,

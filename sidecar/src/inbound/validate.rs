@@ -13,7 +13,7 @@ use crate::inbound::protocol::Protocol;
 const MAX_PATH: usize = 8192;
 /// Number of bytes that all readings of a path may have together. It bounds the time that limits take to compare a path in all
 /// its readings: the more ways there are to read a path, the shorter it has to be.
-const MAX_READINGS: usize = 96 << 10;
+const MAX_READINGS: usize = 64 << 10;
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use h2::client::SendRequest;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
 use sluice_sidecar::Sidecar;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -276,4 +277,42 @@ async fn a_connection_that_the_application_leaves_is_replaced() {
         within(application.ended.recv()).await.unwrap();
         assert_eq!(application.connections.load(Ordering::SeqCst), connections);
     }
+}
+
+#[tokio::test]
+async fn targets_that_name_no_resource_of_http_are_refused() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let (mut client, _connection) = http2(sidecar.addresses()[0]).await;
+    for (method, scheme, path, status) in [
+        ("GET", "http", "/?a=b", 200),
+        ("GET", "https", "/", 200),
+        ("OPTIONS", "http", "*", 200),
+        ("GET", "http", "?a=b", 400),
+        ("GET", "http", "*", 400),
+        ("GET", "ftp", "/", 400),
+    ] {
+        let uri = http::Uri::builder().scheme(scheme).authority("shop.example").path_and_query(path).build();
+        let request = Request::builder().method(method).uri(uri.unwrap()).body(Full::default()).unwrap();
+        let response = within(client.send_request(request)).await.unwrap();
+        assert_eq!(response.status(), status, "{method} {scheme} {path}");
+    }
+    assert_eq!(application.count(), 3);
+}
+
+#[tokio::test]
+async fn cookies_are_joined_and_values_are_trimmed_on_the_way_to_http1() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let (mut client, _connection) = http2(sidecar.addresses()[0]).await;
+    let request = Request::get("http://shop.example/")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .header("x-api-key", " valid \t")
+        .body(Full::default());
+    within(client.send_request(request.unwrap())).await.unwrap();
+    let headers = application.last().headers;
+    let values = |name: &str| headers.get_all(name).iter().cloned().collect::<Vec<_>>();
+    assert_eq!(values("cookie"), ["a=1; b=2"]);
+    assert_eq!(values("x-api-key"), ["valid"]);
 }

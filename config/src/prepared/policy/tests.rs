@@ -1,5 +1,6 @@
 use crate::PreparedPolicy;
 
+mod cost;
 mod precedence;
 
 fn json(kind: &str) -> String {
