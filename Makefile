@@ -29,8 +29,10 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
 
 .PHONY: interop
-interop: ## Run the tests with applications that CI does not have (Java and Maven)
+interop: ## Run the tests with applications that CI does not have: 28 frameworks and servers, and Tomcat (Java and Maven)
+	tests/node/apt.sh test
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
+	$(CARGO) test -p sluice-tests --test live_readings -- --include-ignored --test-threads=1
 
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
 .PHONY: fuzz

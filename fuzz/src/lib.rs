@@ -1,7 +1,7 @@
 //! Checks of everything that parses input of clients, of the operator or of Redis. Each takes arbitrary bytes and panics
 //! if a promise does not hold.
 //!
-//! - [`forwarded`]: forwarded headers. [`path`]: the readings of a path.
+//! - [`forwarded`]: forwarded headers. [`path`]: the readings of a path. [`cookie`]: the key of a cookie.
 //! - [`stream`]: the events of a session. [`policy`]: compiled policies.
 //! - [`record`]: the values in Redis.
 //! - [`request`]: whole connections to a sidecar in front of an application.
@@ -10,6 +10,7 @@
 //! `cargo test -p sluice-fuzz` runs them with random changes of their seeds. `make fuzz` runs them with libFuzzer, which is
 //! guided by coverage.
 
+pub mod cookie;
 pub mod forwarded;
 pub mod mutate;
 pub mod path;
@@ -22,5 +23,12 @@ pub mod target;
 pub use target::Target;
 
 /// All checks.
-pub const TARGETS: &[Target] =
-    &[forwarded::TARGET, path::TARGET, stream::TARGET, policy::TARGET, record::TARGET, request::TARGET];
+pub const TARGETS: &[Target] = &[
+    cookie::TARGET,
+    forwarded::TARGET,
+    path::TARGET,
+    stream::TARGET,
+    policy::TARGET,
+    record::TARGET,
+    request::TARGET,
+];

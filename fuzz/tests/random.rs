@@ -74,4 +74,4 @@ macro_rules! targets {
     };
 }
 
-targets! { forwarded path stream policy record request }
+targets! { cookie forwarded path stream policy record request }

@@ -4,6 +4,7 @@
 //! - [`process`]: child processes that never outlive the test.
 //! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
 //! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
+//! - [`installed`]: applications in real frameworks, and programs of the system.
 //! - [`kubernetes`]: an API server with etcd, and the objects that tests create on it.
 //! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the
 //!   operator.
@@ -14,6 +15,7 @@ pub mod application;
 pub mod client;
 pub mod components;
 pub mod documentation;
+pub mod installed;
 pub mod kubernetes;
 pub mod metrics_table;
 pub mod node;

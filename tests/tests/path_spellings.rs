@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use futures::{StreamExt as _, stream};
 use rand::SeedableRng as _;
@@ -12,6 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use serde_json::{Value, json};
 use sluice_tests::client::{Response, get, send};
+use sluice_tests::installed::{install, program};
 use sluice_tests::process::{Process, binary, free_port, repository_root};
 use sluice_tests::wait::until;
 
@@ -103,7 +103,7 @@ fn insert_parameters(path: &str) -> Vec<String> {
 fn append(path: &str) -> Vec<String> {
     let ends = [
         "/", "//", "/.", "/%2e", ";", ";a=b", "/;", "%2f", "%5c", "?", "?a=b", "/?/../x", "%20", "%00", ".",
-        "%3b", "%3Fa", "%23", "..;/", "%0a", "%c3%a9", "%ff",
+        "%3b", "%3Fa", "%23", "..;/", "%0a", "%c3%a9", "%ff", "%", "%4", "%zz", ";/x", ";a/b", "%c0%af",
     ];
     ends.iter().map(|end| format!("{path}{end}")).collect()
 }
@@ -126,6 +126,11 @@ fn prepend(path: &str) -> Vec<String> {
         "/x/../y/..",
         "http://a",
         "http://a/.",
+        "///x",
+        "////u@x",
+        "/\\/x",
+        "//\\x",
+        "//x/..",
     ];
     starts.iter().map(|start| format!("{start}{path}")).collect()
 }
@@ -262,21 +267,6 @@ fn evaded_limits(response: &Response) -> impl Iterator<Item = &'static str> {
     let counted = response.header("ratelimit-policy").unwrap_or_default();
     let named = HANDLERS.iter().find(|(name, ..)| *name == handler).map_or(&[][..], |(_, _, limits)| *limits);
     named.iter().copied().filter(move |limit| !counted.contains(&format!("\"{limit}\";")))
-}
-
-/// Installs an application and returns its directory.
-fn install(application: &str) -> PathBuf {
-    let script = repository_root().join("tests/applications/install.sh");
-    let output = Command::new(script).arg(application).output().expect("the script runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
-}
-
-/// Returns the path of a program.
-fn program(name: &str) -> PathBuf {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin";
-    let found = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.exists());
-    found.unwrap_or_else(|| panic!("{name} is not installed: run tests/node/apt.sh test"))
 }
 
 fn directory() -> tempfile::TempDir {
