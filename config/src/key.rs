@@ -1,6 +1,10 @@
 //! The key of a request: the client that sent it, as a limit identifies clients. A key is a keyed hash of the
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
+//!
+//! - [`part`]: the parts as they are sent. `path_templates`: those of paths.
+//! - [`naming`]: how operators name the value of a part; `named_client`: the client with these values.
+//! - `description`: a client in words.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -13,9 +17,14 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
-pub use self::named_client::ClientNaming;
+pub use self::naming::ClientNaming;
+pub use self::part::KeyPart;
+use self::part::{
+    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, METHOD, MISSING, PATH,
+    PATH_TEMPLATE, QUERY, network_of,
+};
 use self::path_templates::PathTemplates;
-use crate::expression::{Expression, PreparedExpression, Value, has_lower_case};
+use crate::expression::{PreparedExpression, Value, has_lower_case};
 use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::matches::header_name;
@@ -26,72 +35,11 @@ use crate::request::{FieldName, HeaderField, Part, RequestAttributes};
 mod description;
 mod invalid_client;
 mod named_client;
+pub mod naming;
+pub mod part;
 mod path_templates;
 #[cfg(test)]
 mod tests;
-
-/// One part of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub enum KeyPart {
-    /// Value of the header with this name.
-    Header(String),
-    /// Value of the cookie with this name.
-    Cookie(String),
-    /// Value of the query parameter with this name.
-    Query(String),
-    /// The method.
-    Method,
-    /// The path in its normal form, without the query.
-    Path,
-    /// The host that the client names.
-    Host,
-    /// Service and method of a gRPC call.
-    GrpcMethod,
-    /// The first of these templates that the path matches, or a segment of the path.
-    PathTemplate {
-        /// The templates.
-        templates: Vec<String>,
-        /// Name of the segment that is the value; if absent, the template is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        variable: Option<String>,
-    },
-    /// Value of an expression that is a text.
-    Expression(Expression),
-    /// Claim of a verified token.
-    JwtClaim {
-        /// Name of the kind of tokens.
-        jwt: String,
-        /// Name of the claim.
-        claim: String,
-    },
-    /// Network of the client's address.
-    ClientIp {
-        /// Prefix length of the network of an IPv4 address.
-        ipv4_prefix: u8,
-        /// Prefix length of the network of an IPv6 address.
-        ipv6_prefix: u8,
-    },
-}
-
-impl KeyPart {
-    /// Reports whether a client can choose the value of this part, unless something before the pod verifies it.
-    #[must_use]
-    pub fn is_chosen_by_client(&self) -> bool {
-        match self {
-            Self::Header(_)
-            | Self::Cookie(_)
-            | Self::Query(_)
-            | Self::Method
-            | Self::Path
-            | Self::Host
-            | Self::GrpcMethod
-            | Self::PathTemplate { .. }
-            | Self::Expression(_) => true,
-            Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
-        }
-    }
-}
 
 /// Treatment of a request that lacks a part of the key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,21 +91,6 @@ enum KeySource {
     JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
 }
-
-// Kinds of parts, as they are hashed. They must never be renumbered: every key would change.
-const HEADER: u8 = 1;
-const IPV4: u8 = 2;
-const IPV6: u8 = 3;
-const COOKIE: u8 = 4;
-const QUERY: u8 = 5;
-const METHOD: u8 = 6;
-const PATH: u8 = 7;
-const HOST: u8 = 8;
-const GRPC_METHOD: u8 = 9;
-const JWT_CLAIM: u8 = 10;
-const PATH_TEMPLATE: u8 = 11;
-const EXPRESSION: u8 = 12;
-const MISSING: u8 = 255;
 
 impl KeyBuilder {
     /// Creates a builder without tokens. Fails if a header name or a prefix length is not valid.
@@ -365,12 +298,6 @@ impl KeySource {
         let &Self::ClientIp { ipv4_prefix, ipv6_prefix } = self else { return None };
         network_of(address, ipv4_prefix, ipv6_prefix)
     }
-}
-
-/// Returns the network of an address, with the prefix length of its family.
-fn network_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> Option<IpNet> {
-    let prefix = if address.is_ipv4() { ipv4_prefix } else { ipv6_prefix };
-    IpNet::new(address, prefix).ok().map(|network| network.trunc())
 }
 
 /// Returns service and method of a gRPC call: `shop.Checkout/Pay`.

@@ -325,7 +325,7 @@ pub(crate) fn behind_path(path: &str) -> Option<&str> {
     path.get(at + length..)
 }
 
-/// What applications disagree about in one path.
+/// The questions about which applications disagree for one path.
 #[derive(Debug, Clone, Copy)]
 struct Doubts {
     slashes: bool,

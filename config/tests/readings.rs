@@ -122,7 +122,7 @@ fn conditions(
     ]
 }
 
-/// What the tables show about one part of requests.
+/// A comparison of the tables with limits, for one part of requests.
 struct Check {
     /// The value that a handler has to see.
     meant: &'static str,

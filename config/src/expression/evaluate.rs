@@ -51,7 +51,7 @@ impl PreparedField {
     }
 }
 
-/// What becomes of a value that applications read in several ways.
+/// Treatment of a value that applications read in several ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     /// It has no value, which is an error.

@@ -1,4 +1,4 @@
-//! What a request has under one name, in all ways in which applications read it.
+//! The values that a request has under one name, in all ways in which applications read them.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) struct Found<'r> {
     pub(super) forms: &'r [Cow<'r, [u8]>],
     /// The value as it is written.
     pub(super) written: &'r [u8],
-    /// What is left when all spellings are undone; `None` if that is not clear.
+    /// The value with all spellings undone; `None` if that is not clear.
     pub(super) normal: Option<&'r [u8]>,
     /// Whether all applications see the value under this name.
     pub(super) is_seen_by_all: bool,

@@ -17,10 +17,10 @@ pub struct Key {
     /// Parts of the key. Requests that differ in any part belong to different clients.
     #[schemars(length(min = 1, max = 8))]
     pub parts: Vec<KeyPart>,
-    /// Treatment of a request that lacks a part of the key. A header, cookie or query parameter that is empty or repeated
-    /// counts as missing.
+    /// Treatment of a request that lacks a part of the key, or has one that is not clear: repeated, not valid, or read differently by
+    /// applications.
     /// - Shared (default): all such requests share one counter.
-    /// - Skip: the limit does not apply to the request.
+    /// - Skip: the limit does not apply to a request that lacks a part. One with a part that is not clear counts as with Shared.
     /// - Deny: the request is rejected.
     #[serde(default)]
     pub on_missing: OnMissing,
@@ -49,7 +49,7 @@ pub enum KeySource {
     Cookie(CookieKey),
     /// The value of a query parameter, decoded.
     Query(QueryKey),
-    /// The method. HEAD is another method than GET.
+    /// The method, in upper case. HEAD is another method than GET.
     Method(MethodKey),
     /// The path in its normal form, without the query: all spellings that applications may take for the same path are one.
     Path(PathKey),
@@ -83,7 +83,7 @@ pub struct HeaderKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CookieKey {
-    /// Name of the cookie. Upper and lower case differ.
+    /// Name of the cookie. A cookie whose name differs only in upper and lower case is the same one.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
@@ -92,7 +92,7 @@ pub struct CookieKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct QueryKey {
-    /// Name of the parameter. Upper and lower case differ.
+    /// Name of the parameter. One that differs only in upper and lower case, or in brackets, is the same one.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
 }
@@ -132,7 +132,7 @@ pub struct PathTemplateKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CelKey {
-    /// Expression whose value is a string. Put it in single quotes. An empty string counts as missing, and so does an error.
+    /// Expression whose value is a string. Put it in single quotes. An empty string counts as missing, and an error as not clear.
     #[schemars(length(min = 1, max = 1024))]
     pub expression: String,
 }
@@ -144,8 +144,8 @@ pub struct JwtClaimKey {
     /// Name of the kind of tokens, one of spec.jwt.
     #[schemars(length(min = 1, max = 63))]
     pub jwt: String,
-    /// Name of the claim, such as sub. Its value is a string of at most 256 bytes, an integer or a boolean. Others count as
-    /// missing.
+    /// Name of the claim, such as sub. Its value is a string of at most 256 bytes, an integer or a boolean. Others are not
+    /// clear.
     #[schemars(length(min = 1, max = 128))]
     pub claim: String,
 }

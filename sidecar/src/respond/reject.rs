@@ -113,8 +113,8 @@ impl ResponseFormat {
         let name = name(snapshot.limit(index));
         let message = match refusal {
             Refusal::KeyMissing => format!(
-                "Limit {name} denies requests that do not identify their client: a part of its key is missing, empty \
-                 or repeated."
+                "Limit {name} denies requests that do not identify their client: a part of its key is missing, empty, \
+                 repeated or not valid."
             ),
             Refusal::Tier => format!("Limit {name} admits no such requests."),
         };

@@ -26,7 +26,8 @@ pub(crate) async fn upstream_of(response: &'static [u8]) -> anyhow::Result<Socke
         while let Ok((mut tcp, _)) = listener.accept().await {
             let _ = tcp.set_nodelay(true);
             tokio::spawn(async move {
-                let (mut buffer, mut filled) = ([0; 4096], 0);
+                // A request may have a long target.
+                let (mut buffer, mut filled) = (vec![0; 64 << 10], 0);
                 while let Some(n) = tcp.read(&mut buffer[filled..]).await.ok().filter(|&n| n > 0) {
                     filled += n;
                     if buffer[..filled].ends_with(HEAD_END) {

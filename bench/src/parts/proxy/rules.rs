@@ -2,6 +2,7 @@
 //! response corrects, against the sidecar with a plain policy. A request meets the same two limits in all of them.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use super::load::{Responses, load, upstream_of};
 use super::proxies::Proxy;
@@ -12,6 +13,8 @@ use crate::support::rounds::interleave;
 
 const ROUNDS: u64 = 5;
 const REQUESTS: usize = 40_000;
+/// Requests of a round with costly requests.
+const COSTLY_REQUESTS: usize = 4_000;
 const CLIENTS: usize = 1_000;
 const PATH: &str = "/api/orders";
 
@@ -64,6 +67,33 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
             None => row,
         });
     }
+    rows.extend(measure_costly(cores, upstream).await?);
+    Ok(rows)
+}
+
+/// Measures requests that are written to be costly against a plain one, under limits of three query conditions each.
+async fn measure_costly(cores: Cores, upstream: SocketAddr) -> anyhow::Result<Vec<Row>> {
+    let condition = |n: usize| {
+        let named = |name: &str| format!("{{name: {name}, exact: value-{n}}}");
+        format!("matches: [{{query: [{}, {}, {}]}}]", named("plan"), named("size"), named("page"))
+    };
+    let limits: Vec<_> = (0..30).map(|n| format!("{{name: l{n}, {}, {PLAIN}}}", condition(n))).collect();
+    let policies = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  limits:\n  - {}\n",
+        limits.join("\n  - ")
+    );
+    let mut rows = Vec::new();
+    for (what, path) in [
+        ("a query of 15,000 empty pairs", format!("{PATH}?{}", "&".repeat(15_000))),
+        ("a query of 2,000 parameters", format!("{PATH}?{}", "plan[]=%61&".repeat(2_000))),
+        ("a path of many readings", "/..;%2f\\%".repeat(99)),
+    ] {
+        let proxy = Proxy::start_sluice_with(cores, upstream, &policies).await?;
+        // Once for each of three rows.
+        let paths = [&*path.leak(), PATH];
+        let row = compare_paths([&proxy, &proxy], paths, COSTLY_REQUESTS, what, "a plain request").await?;
+        rows.push(row.with_aim(Aim::RatioAtMost(20.0)));
+    }
     Ok(rows)
 }
 
@@ -93,21 +123,31 @@ fn limits(count: usize, regexes: usize, extra: &str) -> String {
 }
 
 async fn compare(proxies: [&Proxy; 2], what: &str) -> anyhow::Result<Row> {
+    compare_paths(proxies, [PATH; 2], REQUESTS, what, "five limits, of which a request meets two").await
+}
+
+async fn compare_paths(
+    proxies: [&Proxy; 2],
+    paths: [&'static str; 2],
+    count: usize,
+    what: &str,
+    other: &str,
+) -> anyhow::Result<Row> {
     let mut totals = [Responses::default(); 2];
     let rounds = interleave(ROUNDS, async |side, round| {
         let [ours, plain] = &mut totals;
-        let (proxy, totals) = (side.of(proxies), side.of([ours, plain]));
+        let (proxy, totals, path) = (side.of(proxies), side.of([ours, plain]), side.of(paths));
         let prefix = format!("round-{round}-client");
-        load(proxy.address, PATH, &prefix, CLIENTS, CLIENTS).await?;
+        load(proxy.address, path, &prefix, CLIENTS, CLIENTS).await?;
         let before = proxy.processes.cpu()?;
-        *totals += load(proxy.address, PATH, &prefix, CLIENTS, REQUESTS).await?;
-        Ok(proxy.processes.cpu_since(&before)?.as_secs_f64() * 1e6 / REQUESTS as f64)
+        *totals += load(proxy.address, path, &prefix, CLIENTS, count).await?;
+        Ok(proxy.processes.cpu_since(&before)?.as_secs_f64() * 1e6 / count as f64)
     })
     .await?;
     let [ours, plain] = totals;
     let mut verification = Verification::default();
-    let requests = REQUESTS as u64 * (ROUNDS + 1);
+    let requests = count as u64 * (ROUNDS + 1);
     verification.expect_both("responses with 200", ours.admitted, plain.admitted, requests);
     let row = format!("proxy CPU: {what}");
-    Ok(Row::compared(row, "us/request", &rounds, "five limits, of which a request meets two", &verification))
+    Ok(Row::compared(row, "us/request", &rounds, other, &verification))
 }

@@ -1,4 +1,4 @@
-//! What a request can cost: at most so many times what a plain one does, however it is written and however large the policy is. Work
+//! A request may cost at most so many times what a plain one does, however it is written and however large the policy is. Work
 //! is counted, in about bytes that are looked at, and not timed.
 
 use std::fmt::Write as _;
