@@ -70,28 +70,28 @@ impl Request {
 
     fn matches(&self, from: &Match, purpose: Purpose) -> bool {
         let attributes = self.attributes();
-        let matcher = Matcher::new(from, purpose).unwrap();
+        let matcher = Matcher::new(from, purpose).expect("valid conditions");
         matcher.matches(&attributes, &attributes.path_readings(), &mut || PEER)
     }
 
     /// Reports whether a condition in CEL holds that an attribute has this value.
     fn equals(&self, node: Node, value: &str, purpose: Purpose) -> bool {
         let root = Node::Compare(Comparison::Equal, Box::new((node, Node::Text(value.to_owned()))));
-        let expression = PreparedExpression::new(&Expression { patterns: Vec::new(), root }).unwrap();
+        let expression = PreparedExpression::new(&Expression { patterns: Vec::new(), root }).expect("a valid expression");
         let attributes = self.attributes();
         let (path, errors) = (attributes.path_readings(), AtomicU64::new(0));
         expression.holds(&attributes, &path, &mut || PEER, purpose, &errors)
     }
 
     fn key(&self, part: &KeyPart) -> Identity {
-        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).expect("a valid key");
         let attributes = self.attributes();
         key.identify(&KeySecret::new([7; 16]), &attributes, &attributes.path_readings(), PEER)
     }
 
     /// Returns the text by which an override names the client.
     fn client(&self, part: &KeyPart) -> Option<String> {
-        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).expect("a valid key");
         let attributes = self.attributes();
         let read = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         key.read_client(&attributes, &attributes.path_readings(), || PEER, read)
@@ -99,7 +99,7 @@ impl Request {
 }
 
 fn shared() -> Identity {
-    Identity::Key(KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16])))
+    Identity::Key(KeyBuilder::new(&[], OnMissing::Skip).expect("a valid key").shared_key(&KeySecret::new([7; 16])))
 }
 
 fn named(name: &str, value: ValueMatch, not: bool) -> Vec<NamedMatch> {
@@ -152,7 +152,7 @@ impl Check {
                     exemption: post,
                     attribute: Some(Node::Attribute(Attribute::Method)),
                     key: KeyPart::Method,
-                    plain: Request::of("method", b"POST").unwrap(),
+                    plain: Request::of("method", b"POST").expect("a request"),
                 },
             ),
             (
@@ -168,7 +168,7 @@ impl Check {
                     // Upper and lower case differ in CEL.
                     attribute: None,
                     key: KeyPart::Path,
-                    plain: Request::of("path", b"/login").unwrap(),
+                    plain: Request::of("path", b"/login").expect("a request"),
                 },
             ),
             (
@@ -179,7 +179,7 @@ impl Check {
                     exemption: query(named("plan", exact("free"), false)),
                     attribute: Some(Node::Field(Field::Query("plan".to_owned()))),
                     key: KeyPart::Query("plan".to_owned()),
-                    plain: Request::of("query", b"plan=free").unwrap(),
+                    plain: Request::of("query", b"plan=free").expect("a request"),
                 },
             ),
             (
@@ -190,7 +190,7 @@ impl Check {
                     exemption: cookies(named("session", exact("abc"), false)),
                     attribute: Some(Node::Field(Field::Cookie("session".to_owned()))),
                     key: KeyPart::Cookie("session".to_owned()),
-                    plain: Request::of("cookie", b"session=abc").unwrap(),
+                    plain: Request::of("cookie", b"session=abc").expect("a request"),
                 },
             ),
             (
@@ -201,7 +201,7 @@ impl Check {
                     exemption: headers(named("x-api-key", exact("valid"), false)),
                     attribute: Some(Node::Field(Field::Header("x-api-key".to_owned()))),
                     key: KeyPart::Header("x-api-key".to_owned()),
-                    plain: Request::of("header", b"X-Api-Key: valid").unwrap(),
+                    plain: Request::of("header", b"X-Api-Key: valid").expect("a request"),
                 },
             ),
             (
@@ -212,7 +212,7 @@ impl Check {
                     exemption: headers(named("x-plan", exact("free"), false)),
                     attribute: Some(Node::Field(Field::Header("x-plan".to_owned()))),
                     key: KeyPart::Header("x-plan".to_owned()),
-                    plain: Request::of("header", b"X-Plan: free").unwrap(),
+                    plain: Request::of("header", b"X-Plan: free").expect("a request"),
                 },
             ),
         ];

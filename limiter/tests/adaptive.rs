@@ -117,7 +117,7 @@ fn the_limit_shrinks_while_requests_are_dropped() {
 /// the client of that request.
 fn with_drops(algorithm: AdaptiveAlgorithm, every: u64, client: impl Fn(u64) -> u64) -> (u32, u32) {
     let bounds = Bounds { minimum: 1, maximum: 100, initial: 100 };
-    let mut adaptive = Adaptive::new(algorithm, bounds).unwrap();
+    let mut adaptive = Adaptive::new(algorithm, bounds).expect("valid bounds");
     let (mut highest, mut lowest) = (0, u32::MAX);
     for i in 0..200_000 {
         let (outcome, client) = if i % every == 0 {

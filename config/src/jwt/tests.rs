@@ -321,3 +321,58 @@ fn a_key_without_a_name_and_keys_of_one_name_verify_tokens() {
         Some("alice")
     );
 }
+
+/// Returns a spelling of a token by its name in the table of tokens; `None` for those that change what is signed, or that no header has.
+fn spelled(name: &str, token: &str) -> Option<String> {
+    let (signed, signature) = token.rsplit_once('.')?;
+    let write = |signature: String| Some(format!("{signed}.{signature}"));
+    let other = || signature.replace('-', "+").replace('_', "/");
+    let flipped = |bits: usize| {
+        let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let (start, last) = signature.split_at(signature.len() - 1);
+        let value = digits.find(last)? ^ bits;
+        Some(format!("{start}{}", &digits[value..=value]))
+    };
+    match name {
+        "unchanged" => Some(token.to_owned()),
+        "signature, the lowest unused bit flipped" => write(flipped(1)?),
+        "signature, all unused bits flipped" => write(flipped(15)?),
+        "signature, an unused bit flipped, with ==" => write(flipped(1)? + "=="),
+        "signature with + and /" => write(other()),
+        "signature with + and / and ==" => write(other() + "=="),
+        _ => {
+            if let Some(end) = name.strip_prefix("signature, then ") {
+                return write(signature.to_owned() + end);
+            }
+            let (text, place) = name.strip_prefix("signature, ")?.rsplit_once("\" ")?;
+            let text: String = serde_json::from_str(&format!("{text}\"")).ok()?;
+            let half = signature.len() / 2;
+            match place {
+                _ if text.contains(['\n', '\r', '\0']) => None,
+                "before it" => write(text + signature),
+                "inside" => write(format!("{}{text}{}", &signature[..half], &signature[half..])),
+                "after it" => write(signature.to_owned() + &text),
+                _ => None,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_spelling_of_a_token_that_some_library_accepts_is_the_token() {
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/readings/tokens.tsv");
+    let table = std::fs::read_to_string(table).expect("the table");
+    let (ec, rsa) = (Signer::new("a", Algorithm::ES256), Signer::new("b", Algorithm::RS256));
+    let verifier = verifier(&[&ec.jwk, &rsa.jwk]);
+    let tokens = [("ES256", ec.sign(Some("a"), &claims())), ("RS256", rsa.sign(Some("b"), &claims()))];
+    let mut tried = 0;
+    for line in table.lines().filter(|line| !line.starts_with('#')) {
+        let [_, name, "true"] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
+        let (algorithm, name) = name.split_once(": ").unwrap();
+        let (_, token) = tokens.iter().find(|(known, _)| *known == algorithm).unwrap();
+        let Some(spelling) = spelled(name, token) else { continue };
+        tried += 1;
+        assert_eq!(subject(&verifier, &spelling).as_deref(), Some("alice"), "{line}");
+    }
+    assert!(tried > 150, "{tried} spellings");
+}

@@ -10,6 +10,8 @@ use crate::request::text::trimmed;
 
 /// Longest token that is read, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
+/// Number of digits of the shortest signature, of 64 octets.
+const FEWEST_DIGITS: usize = 86;
 /// The digits of base64 for URLs, each at its value.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -40,10 +42,10 @@ impl<'a> Token<'a> {
         let (scheme, rest) = value.split_at(scheme_ends);
         let is_bearer = scheme.eq_ignore_ascii_case(b"bearer");
         let text = trimmed(if is_bearer { rest } else { value });
-        let mut words = text.split(u8::is_ascii_whitespace);
-        let token = words.next().unwrap_or_default();
+        let token = &text[..end(text)];
         if !is_bearer {
-            let is_bare = words.next().is_none() && token.iter().filter(|byte| **byte == b'.').count() == 2;
+            let is_bare =
+                token.len() == text.len() && token.iter().filter(|byte| **byte == b'.').count() == 2;
             return if is_bare { Self::read(token) } else { Part::Missing };
         }
         if token.is_empty() {
@@ -51,7 +53,7 @@ impl<'a> Token<'a> {
         }
         let is_separated = rest.len() != trimmed(rest).len();
         // A proxy may have joined two headers.
-        let is_list = token.ends_with(b",") && words.next().is_some();
+        let is_list = token.ends_with(b",") && token.len() < text.len();
         if is_separated && !is_list { Self::read(token) } else { Part::Unclear }
     }
 
@@ -65,6 +67,20 @@ impl<'a> Token<'a> {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
+}
+
+/// Returns where a token ends: at white space, but not within its signature, which some libraries accept with spaces in it.
+fn end(text: &[u8]) -> usize {
+    let mut dots = text.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+    let start = dots.nth(1).map_or(text.len(), |second| second + 1);
+    let mut digits = 0;
+    for (at, byte) in text.iter().enumerate() {
+        if byte.is_ascii_whitespace() && (at < start || digits >= FEWEST_DIGITS) {
+            return at;
+        }
+        digits += usize::from(at >= start && !byte.is_ascii_whitespace());
+    }
+    text.len()
 }
 
 /// Returns a token with its signature in plain base64 (RFC 7515, section 2): without padding, foreign characters, the digits of
@@ -145,11 +161,17 @@ mod tests {
             b"Bearer e30.e30.AB+/QQ",
             b"Bearer e30.e30.A!B-_Q,Q",
             b"Bearer e30.e30.AB-_QQ==AAAA",
-            b"Bearer e30.e30.AB-_QQ x",
             b"Bearer\xc2\xa0e30.e30.AB-_QQ",
             b"e30.e30.AB-_QQ",
         ] {
             assert_eq!(token(value), plain, "{}", value.escape_ascii());
+        }
+        let long = "e30.e30.".to_owned() + &"A".repeat(86);
+        for value in [
+            format!("Bearer {long} x"),
+            format!("Bearer {}", long.replace("e30.A", "e30. A A\tA").replacen("AA", "", 1)),
+        ] {
+            assert_eq!(token(value.as_bytes()), Part::Value(long.clone()), "{value}");
         }
         for value in [&b"Bearer e30.e30.AB-_QQA"[..], b"Bearer e3.0e30.AB-_QQ"] {
             assert!(matches!(token(value), Part::Value(other) if Part::Value(other.clone()) != plain));

@@ -17,7 +17,7 @@ const MAX_ROUNDS: usize = 4;
 /// Returns a text without white space around it, as Python, JavaScript and Go remove it: whatever Unicode calls so, in
 /// UTF-8, or in Latin-1 if the text is not valid UTF-8.
 pub fn trimmed(text: &[u8]) -> &[u8] {
-    let is_plain = |byte: Option<&u8>| byte.is_none_or(|byte| byte.is_ascii_graphic());
+    let is_plain = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_graphic);
     if is_plain(text.first()) && is_plain(text.last()) {
         return text;
     }
