@@ -77,7 +77,8 @@ impl Request {
     /// Reports whether a condition in CEL holds that an attribute has this value.
     fn equals(&self, node: Node, value: &str, purpose: Purpose) -> bool {
         let root = Node::Compare(Comparison::Equal, Box::new((node, Node::Text(value.to_owned()))));
-        let expression = PreparedExpression::new(&Expression { patterns: Vec::new(), root }).expect("a valid expression");
+        let expression =
+            PreparedExpression::new(&Expression { patterns: Vec::new(), root }).expect("a valid expression");
         let attributes = self.attributes();
         let (path, errors) = (attributes.path_readings(), AtomicU64::new(0));
         expression.holds(&attributes, &path, &mut || PEER, purpose, &errors)
@@ -99,7 +100,9 @@ impl Request {
 }
 
 fn shared() -> Identity {
-    Identity::Key(KeyBuilder::new(&[], OnMissing::Skip).expect("a valid key").shared_key(&KeySecret::new([7; 16])))
+    Identity::Key(
+        KeyBuilder::new(&[], OnMissing::Skip).expect("a valid key").shared_key(&KeySecret::new([7; 16])),
+    )
 }
 
 fn named(name: &str, value: ValueMatch, not: bool) -> Vec<NamedMatch> {

@@ -53,7 +53,9 @@ impl<'a> Token<'a> {
         }
         let is_separated = rest.len() != trimmed(rest).len();
         // A proxy may have joined two headers.
-        let is_list = token.ends_with(b",") && token.len() < text.len();
+        let begins_token =
+            |part: &[u8]| trimmed(part).get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"));
+        let is_list = text.split(|byte| *byte == b',').skip(1).any(begins_token);
         if is_separated && !is_list { Self::read(token) } else { Part::Unclear }
     }
 
