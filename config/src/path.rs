@@ -407,7 +407,8 @@ fn is_plain(path: &str) -> bool {
         }
         before = byte;
     }
-    before != b'/' || bytes.len() == 1
+    // A space of Unicode at the end is dropped.
+    before.is_ascii() && (before != b'/' || bytes.len() == 1)
 }
 
 /// Reports whether a path has an encoded slash or backslash.

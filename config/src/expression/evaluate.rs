@@ -174,10 +174,12 @@ impl PreparedExpression {
         address: &mut impl FnMut() -> IpAddr,
         is_first: &mut bool,
     ) -> Evaluated<'a> {
-        if !std::mem::take(is_first) && !request.effort.compare(self.size) {
+        let is_first = std::mem::take(is_first);
+        if !is_first && !request.effort.compare(self.size) {
             return Err(EvaluationError::TooLong);
         }
-        self.evaluate(request, path, address)
+        let doubt = Doubt::IsError;
+        Evaluation { expression: self, request, path, address, doubt, is_first }.value(&self.root)
     }
 
     /// Reports whether the client's address is read.
@@ -199,7 +201,8 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation { expression: self, request, path, address, doubt: Doubt::IsError }.value(&self.root)
+        Evaluation { expression: self, request, path, address, doubt: Doubt::IsError, is_first: true }
+            .value(&self.root)
     }
 
     /// Returns the value of the expression as a part of a key, which is the same for all spellings of a request. `path` is the normal
@@ -210,7 +213,8 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation { expression: self, request, path, address, doubt: Doubt::Normalizes }.value(&self.root)
+        Evaluation { expression: self, request, path, address, doubt: Doubt::Normalizes, is_first: true }
+            .value(&self.root)
     }
 }
 
@@ -221,6 +225,8 @@ struct Evaluation<'e, 'a, 'r, F> {
     path: &'a str,
     address: &'e mut F,
     doubt: Doubt,
+    /// Whether the path is the first reading, which a plain request has too.
+    is_first: bool,
 }
 
 impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
@@ -332,7 +338,9 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
     /// Takes the effort of reading a value.
     fn spend(&self, value: &Value<'_>) -> Result<(), EvaluationError> {
         match value {
-            Value::Text(text) if !self.request.effort.read(text.len(), true) => Err(EvaluationError::TooLong),
+            Value::Text(text) if !self.request.effort.read(text.len(), self.is_first) => {
+                Err(EvaluationError::TooLong)
+            }
             Value::Bool(_) | Value::Int(_) | Value::Text(_) => Ok(()),
         }
     }

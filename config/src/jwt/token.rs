@@ -44,9 +44,11 @@ impl<'a> Token<'a> {
         let text = trimmed(if is_bearer { rest } else { value });
         let token = &text[..end(text)];
         if !is_bearer {
-            let is_bare =
-                token.len() == text.len() && token.iter().filter(|byte| **byte == b'.').count() == 2;
-            return if is_bare { Self::read(token) } else { Part::Missing };
+            // Some applications need no scheme, and others do not look at it.
+            let behind = trimmed(&text[text.iter().position(u8::is_ascii_whitespace).unwrap_or(0)..]);
+            let other = &behind[..end(behind)];
+            let is_token = other.iter().filter(|byte| **byte == b'.').count() == 2;
+            return if is_token { Self::read(other) } else { Part::Missing };
         }
         if token.is_empty() {
             return Part::Missing;
@@ -165,6 +167,7 @@ mod tests {
             b"Bearer e30.e30.AB-_QQ==AAAA",
             b"Bearer\xc2\xa0e30.e30.AB-_QQ",
             b"e30.e30.AB-_QQ",
+            b"Token e30.e30.AB-_QQ",
         ] {
             assert_eq!(token(value), plain, "{}", value.escape_ascii());
         }
@@ -182,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_request_without_a_token_is_no_request_with_a_bad_one() {
-        for value in [&b""[..], b"Bearer", b"Bearer ", b"Basic YTpi", b"e30.e30"] {
+        for value in [&b""[..], b"Bearer", b"Bearer ", b"Basic YTpi", b"e30.e30", b"Digest a, b=c.d.e"] {
             assert_eq!(token(value), Part::Missing, "{}", value.escape_ascii());
         }
         assert_eq!(token(b"Bearer:e30.e30.AB"), Part::Unclear);

@@ -22,7 +22,7 @@ const MAX_HEADER: usize = 4 << 10;
 /// Largest number of keys that are tried for a token which names none of them unambiguously: an old one and a new one. Each
 /// costs more than all else that a request does.
 const MAX_TRIED: usize = 2;
-/// Longest claim that identifies a client, in bytes. A longer one counts as missing.
+/// Longest claim that identifies a client, in bytes. A longer one is not clear.
 const MAX_CLAIM: usize = 256;
 /// Difference between the clocks of the issuer and of this machine that is forgiven, in seconds.
 const LEEWAY: u64 = 60;

@@ -106,7 +106,7 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         assert_ne!(identify(&[other]), one, "{other}");
     }
     // An empty cookie is missing.
-    for missing in [&[][..], &["session"], &["session="], &["session=\"\""]] {
+    for missing in [&[][..], &["session"], &["session="]] {
         assert_eq!(identify(missing), Identity::Skip, "{missing:?}");
     }
     // Where applications would choose different ones, nobody is skipped.
@@ -116,7 +116,8 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         &["session=a", "session=b"],
         &["session=a; Session=b"],
         &["session=\"a;b\""],
-        &["session=j:{\"a\":1}"],
+        &["session=\"\""],
+        &["session=%ff"],
         &["session=%25252525252561"],
     ] {
         assert_eq!(identify(unclear), shared, "{unclear:?}");

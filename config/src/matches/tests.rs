@@ -211,6 +211,23 @@ fn cookies_are_read_in_every_way_in_which_applications_read_them() {
 }
 
 #[test]
+fn a_cookie_that_is_written_as_the_policy_has_it_is_what_the_policy_means() {
+    for value in ["ab+cd==", "gold%20plan", "\"staff\""] {
+        let cookie =
+            |not| Match { cookies: named("t", ValueMatch::Exact(value.into()), not), ..Match::default() };
+        let with = |matcher: &Matcher, cookie: &str| {
+            let headers =
+                HeaderMap::from_iter([(http::header::COOKIE, HeaderValue::from_str(cookie).unwrap())]);
+            matches(matcher, &Method::GET, "/", &headers)
+        };
+        let written = format!("t={value}");
+        assert!(with(&exemption(&cookie(false)), &written), "{value}");
+        assert!(!with(&limit(&cookie(true)), &written), "{value}");
+        assert!(!with(&exemption(&cookie(false)), "t=other") && with(&limit(&cookie(true)), "t=other"));
+    }
+}
+
+#[test]
 fn a_template_stands_for_one_segment_of_any_text() {
     let template = PathPattern::Template("/v1/orders/{id}/items.{x}/{n}".replace(".{x}", ""));
     let matcher = limit(&Match { path: path(template), ..Match::default() });

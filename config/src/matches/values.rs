@@ -42,7 +42,11 @@ impl ValueMatcher {
             return in_doubt;
         }
         let mut is_seen_by_all = false;
-        for (n, (value, is_exact)) in values.readings().enumerate() {
+        let exact = match &self.test {
+            Test::Exact(exact) => Some(&**exact),
+            Test::Prefix(_) | Test::Regex(_) | Test::Present(_) => None,
+        };
+        for (n, (value, is_exact)) in values.readings(exact).enumerate() {
             is_seen_by_all |= is_exact;
             note(1);
             let has_effort = self.has_effort(value, effort, n == 0);

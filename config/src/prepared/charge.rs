@@ -246,7 +246,7 @@ fn largest(values: &Values<'_>) -> Option<u64> {
     if !values.is_complete() {
         return Some(MAX_COUNT);
     }
-    let texts = values.readings().filter_map(|(value, _)| std::str::from_utf8(value).ok());
+    let texts = values.readings(None).filter_map(|(value, _)| std::str::from_utf8(value).ok());
     texts.flat_map(|text| text.split(',')).filter_map(digits).max()
 }
 

@@ -5,10 +5,11 @@
 
 use std::cell::Cell;
 
-/// The units of effort, each about a byte that is looked at, which a request may cause.
-const MOST: u32 = 64 << 10;
+/// The units of effort, each about a byte that is looked at, which a request may cause. Thirty regular expressions may read a header of
+/// 4 KiB.
+const MOST: u32 = 128 << 10;
 /// Number of bytes of a text that cost nothing: those of a plain request.
-const FREE: usize = 256;
+const FREE: usize = 512;
 /// Units for a comparison that a plain request would not need.
 const COMPARISON: usize = 16;
 

@@ -116,7 +116,7 @@ pub(super) fn hash(folded: &[u8]) -> u64 {
 /// Returns the name that a parameter has for applications which make lists and maps of `plan[]=`, `plan[0]=` and `plan[a]=`:
 /// what stands before the brackets. Returns `None` for a name without brackets.
 pub(super) fn before_brackets(name: &[u8]) -> Option<Folded> {
-    let name = trimmed(name);
+    let name = trimmed(before_nul(name));
     let open = name.iter().position(|byte| *byte == b'[')?;
     let base = match open {
         0 => name[1..].split(|byte| *byte == b']').next().unwrap_or_default(),
@@ -128,10 +128,15 @@ pub(super) fn before_brackets(name: &[u8]) -> Option<Folded> {
 /// Returns a name without white space around it and without brackets. Case does not count in ASP.NET, and PHP writes an
 /// underscore for a dot, a space and an open bracket.
 pub(super) fn without_brackets(name: &[u8]) -> Folded {
-    let name = trimmed(name);
+    let name = trimmed(before_nul(name));
     let is_paired = name.contains(&b']');
     let is_bracket = |byte: &u8| is_paired && matches!(byte, b'[' | b']');
     name.iter().filter(|byte| !is_bracket(byte)).map(fold).collect()
+}
+
+/// Returns a name up to the first zero octet, where it ends for PHP.
+fn before_nul(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn fold(byte: &u8) -> u8 {
@@ -148,7 +153,7 @@ mod tests {
     #[test]
     fn names_that_an_application_takes_for_each_other_are_folded_alike() {
         let folded = |name: &str| String::from_utf8(without_brackets(name.as_bytes()).to_vec()).unwrap();
-        for name in ["plan", "Plan", "PLAN", "plan[]", "[plan]", " plan", "\u{a0}plan\u{2003}"] {
+        for name in ["plan", "Plan", "PLAN", "plan[]", "[plan]", " plan", "\u{a0}plan\u{2003}", "plan\0x"] {
             assert_eq!(folded(name), "plan", "{name}");
         }
         for name in ["api_key", "api.key", "api key", "Api[key"] {

@@ -58,7 +58,7 @@ impl<'a> Entry<'a> {
     fn forms(&self) -> &(Forms<'a>, Option<usize>) {
         self.forms.get_or_init(|| match self.kind {
             Kind::Parameter => {
-                note(4 * self.value.len());
+                note(2 * self.value.len());
                 let value = decoded(self.value);
                 let valid = without_invalid(&value).map(Cow::Owned);
                 let forms: Forms<'a> = std::iter::once(value).chain(valid).collect();
@@ -91,6 +91,12 @@ impl<'a> Fields<'a> {
         }
         let behind = behind_path.into_iter().flat_map(|rest| rest.split(|byte| matches!(byte, b'&' | b';')));
         behind.for_each(|pair| fields.add_parameter(pair, false));
+        // `h3` decodes before it looks for the query.
+        if let Some(Cow::Owned(rest)) =
+            behind_path.map(|rest| Cow::from(percent_encoding::percent_decode(rest)))
+        {
+            rest.split(|byte| matches!(byte, b'&' | b';')).for_each(|pair| fields.add_decoded(pair));
+        }
         fields.sorted()
     }
 
@@ -131,6 +137,27 @@ impl<'a> Fields<'a> {
         self.push(whole, name, value, Kind::Parameter, is_certain);
     }
 
+    /// Adds a parameter of a query that was decoded as a whole.
+    fn add_decoded(&mut self, pair: &[u8]) {
+        if pair.is_empty() || !self.has_room() {
+            return;
+        }
+        let (name, value) = split_at_equals(pair).unwrap_or((pair, &[]));
+        let folded = field_name::without_brackets(name);
+        let hash = field_name::hash(&folded);
+        let forms = OnceCell::from((Forms::from_iter([Cow::Owned(value.to_vec())]), Some(0)));
+        let name = Cow::Owned(name.to_vec());
+        self.entries.push(Entry {
+            hash,
+            folded,
+            name,
+            is_certain: false,
+            value: &[],
+            kind: Kind::Parameter,
+            forms,
+        });
+    }
+
     /// Adds the cookie of a pair, and those that some parsers find behind a separator in it.
     fn add_cookies(&mut self, pair: &'a [u8], is_certain: bool) {
         if !pair.contains(&b'=') {
@@ -145,17 +172,22 @@ impl<'a> Fields<'a> {
             }
             let plain_name = name.trim_ascii();
             let name = trimmed(name);
+            // What follows a separator may be a cookie of its own.
+            let begin = value.trim_ascii_start();
+            let quoted = if is_open { None } else { quoted_length(begin) };
+            is_open |= quoted.is_none() && begin.starts_with(b"\"");
+            let start = quoted.unwrap_or(0);
+            let end = begin[start..].iter().position(|byte| is_separator(*byte)).map(|end| start + end);
+            let value = match (kind, end) {
+                (Kind::InnerCookie, Some(end)) => &begin[..end],
+                _ => value,
+            };
             self.add_cookie(name, value, kind, is_certain && name.len() == plain_name.len());
             if let Some(at) = name.iter().rposition(|byte| is_separator(*byte)) {
                 self.add_cookie(&name[at + 1..], value, kind, false);
             }
-            // What follows a separator may be a cookie of its own.
-            let value = value.trim_ascii_start();
-            let quoted = if is_open { None } else { quoted_length(value) };
-            is_open |= quoted.is_none() && value.starts_with(b"\"");
-            let start = quoted.unwrap_or(0);
-            let Some(end) = value[start..].iter().position(|byte| is_separator(*byte)) else { return };
-            rest = &value[start + end + 1..];
+            let Some(end) = end else { return };
+            rest = &begin[end + 1..];
             (is_certain, kind) = (false, Kind::InnerCookie);
         }
     }

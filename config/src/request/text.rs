@@ -149,7 +149,9 @@ pub(super) fn first_word(value: &[u8]) -> &[u8] {
     }
     let start = value.iter().take_while(|byte| is_separator(**byte)).count();
     let end = value[start..].iter().position(|byte| is_separator(*byte));
-    end.map_or(value, |end| &value[..start + end])
+    let word = end.map_or(value, |end| &value[..start + end]);
+    // Nobody is identified by the first brace of JSON.
+    if word.iter().any(u8::is_ascii_alphanumeric) { word } else { value }
 }
 
 /// Reports whether a byte ends a name or a value for some parser.
@@ -182,7 +184,7 @@ fn normalize<'a>(forms: &mut Forms<'a>, value: &'a [u8]) -> Option<Cow<'a, [u8]>
         if let Some(json) = value.strip_prefix(b"j:")
             && let Ok(json) = serde_json::from_slice(json)
         {
-            value = Cow::Owned(scalar(json)?);
+            value = Cow::Owned(scalar(json));
             add(forms, value.clone());
         }
         if let Some(inner) = unquoted(&value) {
@@ -250,14 +252,14 @@ fn without_percent(value: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the text that JavaScript makes of a JSON value where it needs one: a string, or a list of one, is that string.
-fn scalar(mut value: serde_json::Value) -> Option<Vec<u8>> {
+/// Returns the text that JavaScript makes of a JSON value where it needs one: a string, or a list of one, is that string. Other
+/// values are written in one way, with sorted names.
+fn scalar(mut value: serde_json::Value) -> Vec<u8> {
     loop {
         value = match value {
-            serde_json::Value::String(text) => return Some(text.into_bytes()),
-            serde_json::Value::Array(mut list) if list.len() == 1 => list.pop()?,
-            serde_json::Value::Number(number) => return Some(number.to_string().into_bytes()),
-            _ => return None,
+            serde_json::Value::String(text) => return text.into_bytes(),
+            serde_json::Value::Array(list) if list.len() == 1 => list.into_iter().next().unwrap_or_default(),
+            other => return other.to_string().into_bytes(),
         };
     }
 }
@@ -341,8 +343,8 @@ mod tests {
         assert_eq!(normal(b"a%2Cb").as_deref(), Some("a,b"), "an encoded comma ends nothing");
         assert_eq!(normal(b"\"a b\"").as_deref(), Some("a b"));
         assert_eq!(normal("\u{416}".as_bytes()).as_deref(), Some("\u{416}"));
-        for unclear in [&b"j:{\"a\":1}"[..], b"j:%7B%7D", b"%25252525252561"] {
-            assert_eq!(normal(unclear), None, "{}", unclear.escape_ascii());
-        }
+        assert_eq!(normal(b"j:{\"b\":2, \"a\":1}"), normal(b"j%3A%7B%22a%22%3A1%2C%22b%22%3A2%7D"));
+        assert_ne!(normal(b"{\"id\":1}"), normal(b"{\"id\":2}"));
+        assert_eq!(normal(b"%25252525252561"), None);
     }
 }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+use super::text::trimmed;
+
 /// Number of values of a name that are read.
 pub(super) const MAX_VALUES: usize = 16;
 
@@ -78,11 +80,13 @@ impl<'r> Values<'r> {
     }
 
     /// Iterates over all readings of all values, each with whether all applications see the value under this name. Of several values
-    /// some applications make one, or a list.
-    pub fn readings(&self) -> impl Iterator<Item = (&'r [u8], bool)> {
+    /// some applications make one, or a list. A value that is written as `exact` is what the policy means, and has no other reading.
+    pub fn readings<'v>(&'v self, exact: Option<&'v [u8]>) -> impl Iterator<Item = (&'r [u8], bool)> + 'v {
         let is_list = !self.merges_equal && self.found.len() > 1;
         self.found.iter().flat_map(move |found| {
-            found.readings().map(move |reading| (reading, found.is_seen_by_all && !is_list))
+            let is_meant = exact == Some(found.written);
+            let readings = found.readings().take(if is_meant { 1 } else { usize::MAX });
+            readings.map(move |reading| (reading, found.is_seen_by_all && !is_list))
         })
     }
 
@@ -97,7 +101,12 @@ impl<'r> Values<'r> {
         if !others.iter().all(is_same) {
             return Part::Unclear;
         }
-        if normal.is_empty() { Part::Missing } else { Part::Value(normal) }
+        match normal.is_empty() {
+            false => Part::Value(normal),
+            // No application sees a value.
+            true if self.found.iter().all(|found| trimmed(found.written).is_empty()) => Part::Missing,
+            true => Part::Unclear,
+        }
     }
 
     /// Returns the value that all applications see alike, for expressions.

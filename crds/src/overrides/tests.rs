@@ -115,7 +115,7 @@ fn a_client_is_written_as_requests_show_it() {
         (&KeyPart::GrpcMethod, "/shop.Checkout/Pay", Some("shop.checkout/pay")),
         (&KeyPart::Method, "post", Some("POST")),
         (&KeyPart::Cookie("x".into()), "s%3Aabc", Some("s:abc")),
-        (&KeyPart::Cookie("x".into()), "j:{\"a\":1}", None),
+        (&KeyPart::Cookie("x".into()), "%25252525252561", None),
         (&KeyPart::Header("x".into()), "Acme", Some("Acme")),
         (&ip, "192.0.2.1/32", Some("192.0.2.1")),
         (&ip, "2001:DB8:0:0::/64", Some("2001:db8::/64")),
