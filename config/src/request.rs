@@ -25,8 +25,6 @@ pub use self::values::{Part, Values};
 pub mod effort;
 pub mod field_name;
 mod fields;
-#[cfg(test)]
-mod tests;
 pub mod text;
 pub mod values;
 

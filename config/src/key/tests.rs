@@ -191,6 +191,10 @@ fn a_parameter_is_one_client_in_all_its_spellings_and_nobody_in_several() {
         "/?x;tenant=a+b",
         "/??tenant=a+b",
         "/?[tenant]=a+b",
+        "/x%3Ftenant%3Da%20b",
+        "/x%3Fy%3D1%26tenant%3Da%20b",
+        "/x;tenant=a+b",
+        "/?tenant%00x=a+b",
     ];
     for (target, key) in spellings.iter().zip(query(&spellings)) {
         assert_eq!(key, same[0], "{target}");

@@ -96,7 +96,7 @@ impl RefusedTokens {
 
 impl Collector for RefusedTokens {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "JSON Web Tokens that count as missing because they are not valid, by the reason, since the policy was last \
+        let help = "JSON Web Tokens that are refused because they are not valid, by the reason, since the policy was last \
                     changed. A token counts once in a second";
         self.0.encode(encoder, ("jwt_refused", help, MetricType::Counter), |jwt, refusals| {
             TokenRefusal::ALL.map(|reason| {
