@@ -51,8 +51,11 @@ soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SL
 pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
 	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test pressure -- --nocapture
 
+# KUBERNETES=1.30 chooses another version than the default, as SLUICE_KUBERNETES does in the environment.
+e2e node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))
+
 .PHONY: e2e
-e2e: ## Run the end-to-end tests on a real Kubernetes node (root)
+e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 chooses the version)
 	tests/node/apt.sh node
 	tests/e2e.sh
 

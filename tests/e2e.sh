@@ -2,6 +2,7 @@
 # e2e.sh [--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
 # With --keep, only install Sluice and leave the nodes running.
 #   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
+#   SLUICE_KUBERNETES     the version of Kubernetes, see tests/node/assets.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,12 +52,13 @@ e2e() {
   echo "e2e.sh: $* took $((SECONDS - start)) s"
 }
 
+# First, because it refuses an unknown version of Kubernetes.
+assets=$(tests/node/assets.sh node)
 [ "$keep" = --keep ] || previous_images
 # The command that the tests call, and the tests.
 cargo build --workspace --bins
 cargo test -q -p sluice-tests --features e2e --test e2e --no-run
 hack/images.sh "$tag"
-assets=$(tests/node/assets.sh node)
 export SLUICE_E2E_TAG=$tag
 
 trap down EXIT

@@ -8,7 +8,7 @@ use sluice_crds::Installation;
 use sluice_crds::compile::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
-use crate::admission::log_filter::LogFilter;
+use crate::injection::log_filter::LogFilter;
 
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
@@ -73,6 +73,14 @@ pub struct Args {
         default_value = r#"{"requests":{"cpu":"10m","memory":"32Mi"},"limits":{"cpu":"1","memory":"128Mi"}}"#
     )]
     pub sidecar_resources: String,
+    /// Requests, and equal limits, of sidecars in pods whose own requests equal their limits (QoS class Guaranteed), as JSON
+    /// with `cpu` and `memory`. The cpu must not be a whole number.
+    #[arg(
+        long,
+        env = "SLUICE_SIDECAR_GUARANTEED_RESOURCES",
+        default_value = r#"{"cpu":"200m","memory":"128Mi"}"#
+    )]
+    pub sidecar_guaranteed_resources: String,
 
     /// Log filter of sidecars, such as `info` or `info,sluice_store=debug`. The annotation `sluice.dev/log-level` of a pod
     /// replaces it.

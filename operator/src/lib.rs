@@ -9,7 +9,7 @@
 //! - [`admission`]: the webhook, which adds sidecars to pods and rejects invalid policies.
 //! - [`resets`]: resets of the counters of single clients.
 //! - [`events`]: what the operator tells about policies and workloads.
-//! - [`capture`]: the ports of a pod that its sidecar captures.
+//! - [`injection`]: whether a pod gets a sidecar, and which.
 //!
 //! A policy passes through these, in this order:
 //!
@@ -20,11 +20,11 @@
 
 pub mod admission;
 pub mod args;
-pub mod capture;
 pub mod certificates;
 pub mod cluster;
 pub mod distribution;
 pub mod events;
+pub mod injection;
 pub mod leadership;
 pub mod metrics;
 pub mod object_key;

@@ -4,6 +4,7 @@
 #   apiserver   kube-apiserver, kubectl and etcd: a valid KUBEBUILDER_ASSETS
 #   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
+# SLUICE_KUBERNETES chooses the version of Kubernetes, for instance 1.30. The default is that of tools/kubernetes.
 # The Go modules in tools/ pin the versions. Results are cached in ${SLUICE_CACHE:-~/.cache/sluice}. A part is built
 # again only when its sources change. Standard output carries nothing but the directory.
 set -euo pipefail
@@ -18,74 +19,116 @@ module_version() { # module_version tools/X MODULE: print the version that go.mo
   sed -nE "s#^(require)?[[:space:]]*$2 (v[^ ]+).*#\2#p" "$here/$1/go.mod" | head -n 1
 }
 
-# A part is NAME DIRECTORY LDFLAGS PACKAGE.... Each binary is named after the last element of its package.
-k8s_version=$(module_version tools/kubernetes k8s.io/kubernetes)
+versions() { # print each version that SLUICE_KUBERNETES can choose, and the directory of its module
+  local module version
+  for module in "$here"/tools/kubernetes{,-*}; do
+    version=$(module_version "tools/${module##*/}" k8s.io/kubernetes)
+    version=${version#v}
+    echo "${version%.*} tools/${module##*/}"
+  done
+}
+
+k8s_ldflags() { # k8s_ldflags VERSION: without these flags the programs report the version v0.0.0 to clients
+  local stamp=k8s.io/component-base/version major minor
+  IFS=. read -r major minor _ <<<"${1#v}"
+  echo "-X $stamp.gitVersion=$1 -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor -X $stamp.gitTreeState=clean"
+}
+
+default_module=tools/kubernetes
+k8s_module=$default_module
+if [ -n "${SLUICE_KUBERNETES:-}" ]; then
+  # As strings: as numbers 1.3 and 1.30 are equal.
+  k8s_module=$(versions | awk -v wanted="$SLUICE_KUBERNETES" '$1 "" == wanted "" { print $2 }')
+  [ -n "$k8s_module" ] || die "SLUICE_KUBERNETES is one of $(versions | cut -d ' ' -f 1 | xargs), not '$SLUICE_KUBERNETES'"
+fi
+default_version=$(module_version $default_module k8s.io/kubernetes)
+k8s_version=$(module_version "$k8s_module" k8s.io/kubernetes)
 helm_version=$(module_version tools/helm helm.sh/helm/v3)
-IFS=. read -r k8s_major k8s_minor _ <<<"${k8s_version#v}"
-k8s_stamp=k8s.io/component-base/version
-# Without these flags the programs report the version v0.0.0 to clients.
-k8s_ldflags="-X $k8s_stamp.gitVersion=$k8s_version -X $k8s_stamp.gitMajor=$k8s_major -X $k8s_stamp.gitMinor=$k8s_minor"
-k8s_ldflags+=" -X $k8s_stamp.gitTreeState=clean"
-readonly k8s_version helm_version k8s_major k8s_minor k8s_stamp k8s_ldflags
+readonly default_module k8s_module default_version k8s_version helm_version
 k8s=k8s.io/kubernetes/cmd
 
+# A part is NAME DIRECTORY LDFLAGS PACKAGE.... Each binary is named after the last element of its package.
 helm_parts() { # helm_parts DO: call DO with each part
   "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
 }
 apiserver_parts() {
-  "$1" apiserver tools/kubernetes "$k8s_ldflags" $k8s/kube-apiserver $k8s/kubectl
+  "$1" apiserver "$k8s_module" "$(k8s_ldflags "$k8s_version")" $k8s/kube-apiserver
+  # The default version's kubectl for all versions: 1.30's does not take a manifest that begins with a brace for YAML.
+  "$1" kubectl $default_module "$(k8s_ldflags "$default_version")" $k8s/kubectl
 }
 node_parts() {
   apiserver_parts "$1"
-  "$1" node tools/kubernetes "$k8s_ldflags" $k8s/kube-controller-manager $k8s/kube-scheduler $k8s/kubelet $k8s/kube-proxy
+  "$1" node "$k8s_module" "$(k8s_ldflags "$k8s_version")" \
+    $k8s/kube-controller-manager $k8s/kube-scheduler $k8s/kubelet $k8s/kube-proxy
   "$1" coredns tools/coredns "" sluice.dev/tests/node/tools/coredns
   helm_parts "$1"
   "$1" pause pause "" sluice.dev/tests/node/pause
   "$1" toolbox toolbox "" sluice.dev/tests/node/toolbox
 }
 
-root=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/kubernetes-${k8s_version#v}
-mkdir -p "$root/bin" "$root/stamps"
-root=$(cd "$root" && pwd)
-readonly root bin=$root/bin
+cache=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+root=$cache/kubernetes-${k8s_version#v}
+# What does not depend on the chosen version is here, and other versions have links to it.
+default_root=$cache/kubernetes-${default_version#v}
+mkdir -p {"$root","$default_root"}/{bin,stamps}
+readonly cache root default_root bin=$root/bin
+
+home() { # home NAME: print the directory of the part
+  case $1 in apiserver | node) echo "$root" ;; *) echo "$default_root" ;; esac
+}
 
 inputs() { # inputs DIRECTORY: print a digest of the part's sources
   find "$here/$1" -type f \( -name '*.go' -o -name 'go.*' \) -print0 | sort -z | xargs -0 cat | sha256sum
 }
 
 fresh() { # fresh NAME DIRECTORY LDFLAGS PACKAGE...: succeed if the cached binaries are current
-  local package
-  [ "$(cat "$root/stamps/$1" 2>/dev/null || true)" = "$(inputs "$2")" ] || return 1
-  for package in "${@:4}"; do [ -x "$bin/${package##*/}" ] || return 1; done
+  local home package
+  home=$(home "$1")
+  [ "$(cat "$home/stamps/$1" 2>/dev/null || true)" = "$(inputs "$2")" ] || return 1
+  for package in "${@:4}"; do [ -x "$home/bin/${package##*/}" ] || return 1; done
 }
 
 # Complete binaries are moved into place, and the stamp is written last, so that a killed build never looks complete.
 build() { # build NAME DIRECTORY LDFLAGS PACKAGE...
-  local name=$1 directory=$2 ldflags=$3 out started=$SECONDS
+  local name=$1 directory=$2 ldflags=$3 home out started=$SECONDS
   if fresh "$@"; then return; fi
+  home=$(home "$name")
   shift 3
   command -v go >/dev/null || die "go is not installed (https://go.dev/dl/); it is needed to build Kubernetes for the tests"
   log "building ${*##*/}"
-  out=$(mktemp -d "$root/build.XXXXXX")
+  out=$(mktemp -d "$home/build.XXXXXX")
   if ! (cd "$here/$directory" && CGO_ENABLED=0 GOFLAGS='' GOWORK=off \
     nice go build -mod=readonly -trimpath -buildvcs=false -ldflags "-s -w $ldflags" -o "$out/" "$@" 1>&2); then
     rm -rf "$out"
     die "building ${*##*/} failed"
   fi
-  rm -f "$root/stamps/$name"
-  mv -f "$out"/* "$bin/"
+  rm -f "$home/stamps/$name"
+  mv -f "$out"/* "$home/bin/"
   rmdir "$out"
-  inputs "$directory" >"$root/stamps/$name"
+  inputs "$directory" >"$home/stamps/$name"
   log "built ${*##*/} in $((SECONDS - started)) s"
+}
+
+link() { # link PROGRAM: offer it in the printed directory
+  [ "$(readlink "$bin/${1##*/}" 2>/dev/null || true)" = "$1" ] || ln -sfn "$1" "$bin/${1##*/}"
+}
+
+link_part() { # link_part NAME DIRECTORY LDFLAGS PACKAGE...: unless the part is in the printed directory itself
+  local home package
+  home=$(home "$1")
+  [ "$home" != "$root" ] || return 0
+  for package in "${@:4}"; do link "$home/bin/${package##*/}"; done
 }
 
 # Debian's etcd works with the API server and does not need to be built.
 link_etcd() {
   local etcd
-  # Skips the link itself, in case this directory is on the PATH.
-  etcd=$(PATH="$PATH:/usr/bin:/usr/sbin" type -aP etcd | grep -vxF "$bin/etcd" | head -n 1) ||
+  # Skips the links to it, in case the directory of some version is on the PATH.
+  etcd=$(PATH="$PATH:/usr/bin:/usr/sbin" type -aP etcd | grep -vF "$cache/" | head -n 1) ||
     die "etcd is not installed: run tests/node/apt.sh test"
-  [ "$(readlink "$bin/etcd" 2>/dev/null || true)" = "$etcd" ] || ln -sfn "$etcd" "$bin/etcd"
+  link "$etcd"
 }
 
 main() {
@@ -100,11 +143,12 @@ main() {
   check() { fresh "$@" || stale=1; }
   $parts check
   if [ $stale = 1 ]; then
-    exec 9>"$root/lock"
+    exec 9>"$cache/kubernetes.lock" # one for all versions, because they share parts
     flock -n 9 || { log "waiting for another build"; flock 9; }
-    rm -rf "$root"/build.* # left by a killed build: no other build runs while this one holds the lock
+    rm -rf {"$root","$default_root"}/build.* # left by a killed build: no other build runs while this one holds the lock
     $parts build
   fi
+  $parts link_part
   echo "$bin"
 }
 

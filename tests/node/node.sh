@@ -14,8 +14,8 @@
 # mount points. The kubelet also sets a few sysctls for the whole machine. `down` removes or restores all of them.
 #
 # The machine can reach the API server, pod addresses and ClusterIPs. Pods can reach the machine at 10.200.0.1.
-# Environment: SLUICE_NODE_DIR (state, default .node in the repository), SLUICE_CACHE (see assets.sh),
-# SLUICE_NODE_PROXY (kube-proxy's mode: nftables, the default, or iptables).
+# Environment: SLUICE_NODE_DIR (state, default .node in the repository), SLUICE_CACHE and SLUICE_KUBERNETES (see
+# assets.sh), SLUICE_NODE_PROXY (kube-proxy's mode: nftables, the default from Kubernetes 1.31, or iptables).
 set -euo pipefail
 umask 022
 
@@ -28,7 +28,9 @@ readonly BRIDGE=sluice0 LOCK=/run/lock/sluice-node.lock
 readonly NODE_NET=10.200.0 POD_NET=10.244 SERVICE_NET=10.96.0.0/16 KUBERNETES_IP=10.96.0.1 DNS_IP=10.96.0.10
 readonly HOST_IP=$NODE_NET.1 CONTROL_PLANE_IP=$NODE_NET.11
 readonly CNI_BIN=/usr/lib/cni CONTAINERD_SOCKET=/run/containerd/containerd.sock
-readonly PROXY_MODE=${SLUICE_NODE_PROXY:-nftables}
+# Before Kubernetes 1.31 nftables is an alpha feature, and off.
+case ${SLUICE_KUBERNETES:-} in 1.30) proxy=iptables ;; *) proxy=nftables ;; esac
+readonly PROXY_MODE=${SLUICE_NODE_PROXY:-$proxy}
 # Sysctls that the kubelet sets and no namespace isolates.
 readonly GLOBAL_SYSCTLS=(vm.overcommit_memory kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes)
 # Mount points for a node's own directories. `up` creates those that do not exist, and `down` removes them.

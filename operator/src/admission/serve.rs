@@ -13,10 +13,13 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
 
-use crate::admission::config::InjectConfig;
-use crate::admission::inject::{Skip, inject};
 use crate::admission::review::Reviewer;
+use crate::cluster::limit_ranges::LimitRanges;
 use crate::events::{Events, pods};
+use crate::injection::bounds::Bounds;
+use crate::injection::config::InjectConfig;
+use crate::injection::inject::inject;
+use crate::injection::skip::Skip;
 use crate::metrics::Metrics;
 
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
@@ -25,18 +28,25 @@ const MAX_BODY: usize = 8 << 20;
 #[derive(Clone)]
 struct Admission {
     config: Arc<InjectConfig>,
+    limit_ranges: LimitRanges,
     reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
     events: Events,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
-pub fn router(config: InjectConfig, reviewer: Reviewer, metrics: Arc<Metrics>, events: Events) -> Router {
+pub fn router(
+    config: Arc<InjectConfig>,
+    limit_ranges: LimitRanges,
+    reviewer: Reviewer,
+    metrics: Arc<Metrics>,
+    events: Events,
+) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
         .route("/validate", post(validate_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Admission { config: Arc::new(config), reviewer: Arc::new(reviewer), metrics, events })
+        .with_state(Admission { config, limit_ranges, reviewer: Arc::new(reviewer), metrics, events })
 }
 
 /// The body of requests and responses.
@@ -77,11 +87,12 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
             admission.events.report(event);
         }
     };
-    let outcome = match patch(&object, &admission.config) {
+    let bounds = admission.limit_ranges.bounds(request.namespace.as_deref().unwrap_or_default());
+    let outcome = match patch(&object, &admission.config, &bounds) {
         Ok((patch, warnings)) => {
             for warning in &warnings {
                 log_pod(&object, warning);
-                report(pods::ANNOTATION_IGNORED, warning);
+                report(pods::SIDECAR_WARNING, warning);
             }
             if !warnings.is_empty() {
                 response.warnings =
@@ -95,8 +106,8 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
             "unreadable"
         }
         Err(NoPatch::Skip(skip)) => {
-            if let Some(problem) = skip.problem() {
-                let warning = format!("the pod gets no sidecar: {problem}");
+            if !skip.is_wanted() {
+                let warning = format!("the pod gets no sidecar: {skip}");
                 log_pod(&object, &warning);
                 report(pods::NOT_INJECTED, &warning);
                 response.warnings = Some(vec![format!("sluice: {warning}")]);
@@ -128,9 +139,13 @@ impl From<serde_json::Error> for NoPatch {
 
 /// Returns the patch that adds the sidecar to a pod. Both versions of the pod pass through the same types, so
 /// fields that these types do not have are not in the patch and stay as they are. Also returns warnings.
-fn patch(object: &Value, config: &InjectConfig) -> Result<(json_patch::Patch, Vec<String>), NoPatch> {
+fn patch(
+    object: &Value,
+    config: &InjectConfig,
+    bounds: &Bounds,
+) -> Result<(json_patch::Patch, Vec<String>), NoPatch> {
     let before: Pod = serde_json::from_value(object.clone())?;
-    let after = inject(&before, config).map_err(NoPatch::Skip)?;
+    let after = inject(&before, config, bounds).map_err(NoPatch::Skip)?;
     let patch = json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after.pod)?);
     Ok((patch, after.warnings))
 }

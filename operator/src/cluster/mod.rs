@@ -14,9 +14,11 @@
 //! - [`endpoint_slices`]: EndpointSlices that do not follow from the selector of a Service.
 //! - [`network_policies`]: NetworkPolicies that restrict the clients of pods.
 //! - [`settings`]: the settings of the installation.
+//! - [`limit_ranges`]: the bounds of what containers may request.
 //! - [`namespaces`]: namespaces whose pods get sidecars.
 
 pub mod endpoint_slices;
+pub mod limit_ranges;
 pub mod namespaces;
 pub mod network_policies;
 pub mod objects;

@@ -6,9 +6,15 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::PartialObjectMeta;
 use kube::{Resource as _, ResourceExt as _};
-use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION};
+use sluice_config::ADMIN_PORT;
+use sluice_crds::PORTS_ANNOTATION;
 
-use crate::capture::{self, CaptureError, CapturedPort};
+use crate::injection::bounds::Bounds;
+use crate::injection::capture::{self, CapturedPort, Ports};
+use crate::injection::config::InjectConfig;
+use crate::injection::containers::running;
+use crate::injection::decide::decide;
+use crate::injection::skip::Skip;
 
 /// The metadata of a running pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +62,6 @@ impl Pod {
     }
 }
 
-/// Reports whether a pod with these labels must not have a sidecar.
-#[must_use]
-pub fn is_opted_out(labels: &BTreeMap<String, String>) -> bool {
-    labels.get(INJECT_LABEL).is_some_and(|value| value == "false")
-}
-
 /// Facts about the containers of a pod. They do not change while the pod lives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodFacts {
@@ -69,8 +69,10 @@ pub struct PodFacts {
     pub injected: bool,
     /// Whether the pod uses the host's network. Such pods get no sidecar and are not counted.
     pub host_network: bool,
-    /// The ports that the sidecar captures, or would capture if the pod had one.
-    pub captured: Result<Vec<CapturedPort>, CaptureError>,
+    /// The ports that the sidecar captures, or would capture if the pod had one; or why the pod cannot get one.
+    pub captured: Result<Vec<CapturedPort>, Skip>,
+    /// Port of the sidecar's health checks and metrics.
+    pub admin: u16,
     /// Whether the annotation lists the ports that serve requests. Other ports are then bypassed on purpose.
     pub has_ports_annotation: bool,
     /// Container ports that are also ports of the node.
@@ -87,19 +89,21 @@ pub struct HostPort {
 }
 
 impl PodFacts {
-    /// Reads the facts from a pod.
+    /// Reads the facts from a pod. Without a sidecar, it is looked at as a new pod in its namespace.
     #[must_use]
-    pub fn read(pod: &core::Pod) -> Self {
-        let spec = pod.spec.clone().unwrap_or_default();
-        let by_sidecar = capture::captured_by_sidecar(&spec);
+    pub fn read(pod: &core::Pod, config: &InjectConfig, bounds: &Bounds) -> Self {
+        let none = core::PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&none);
+        let of_sidecar = capture::of_sidecar(spec);
+        let injected = of_sidecar.is_some();
+        let ports = of_sidecar.map_or_else(|| decide(pod, config, bounds).map(|plan| plan.ports), Ok);
         Self {
-            injected: by_sidecar.is_some(),
+            injected,
             host_network: spec.host_network.unwrap_or(false),
-            captured: by_sidecar.map_or_else(|| capture::plan(pod), Ok),
+            admin: ports.as_ref().map_or(ADMIN_PORT, |ports| ports.admin),
+            captured: ports.map(|Ports { captured, .. }| captured),
             has_ports_annotation: pod.annotations().contains_key(PORTS_ANNOTATION),
-            host_ports: spec
-                .containers
-                .iter()
+            host_ports: running(spec)
                 .flat_map(|container| container.ports.iter().flatten().map(|port| (&container.name, port)))
                 .filter(|(_, port)| port.host_port.is_some())
                 .filter_map(|(container, port)| {

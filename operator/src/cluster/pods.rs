@@ -1,6 +1,7 @@
 //! The table of running pods. A watch of their metadata fills it. The containers and the addresses of a single
 //! pod are fetched when they are needed. The containers are kept while the pod lives, and the addresses until
-//! the pod changes.
+//! the pod changes. What a pod without a sidecar would get depends on the bounds of its namespace too, and is found out
+//! again when they change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -11,13 +12,18 @@ use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
 
+use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::watch::{Change, follow};
+use crate::injection::bounds::Bounds;
+use crate::injection::config::InjectConfig;
 
 /// All running pods.
 #[derive(Clone)]
 pub struct Pods {
     client: kube::Client,
+    config: Arc<InjectConfig>,
+    limit_ranges: LimitRanges,
     table: Arc<RwLock<Table>>,
 }
 
@@ -26,16 +32,23 @@ struct Table {
     /// Pods by namespace and UID.
     by_namespace: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
     /// Facts by the UID of the pod.
-    facts: HashMap<String, Arc<PodFacts>>,
+    facts: HashMap<String, Known>,
     /// Addresses by the UID of the pod.
     addresses: HashMap<String, Arc<[IpAddr]>>,
+}
+
+/// The facts about a pod.
+struct Known {
+    facts: Arc<PodFacts>,
+    /// A pod without a sidecar, and the bounds with which it was looked at.
+    bare: Option<(Arc<core::Pod>, Arc<Bounds>)>,
 }
 
 impl Pods {
     /// Returns an empty table.
     #[must_use]
-    pub fn new(client: kube::Client) -> Self {
-        Self { client, table: Arc::default() }
+    pub fn new(client: kube::Client, config: Arc<InjectConfig>, limit_ranges: LimitRanges) -> Self {
+        Self { client, config, limit_ranges, table: Arc::default() }
     }
 
     /// Keeps the table up to date and passes on every change.
@@ -96,10 +109,27 @@ impl Pods {
     /// Returns the facts about a pod's containers, or `None` if the pod no longer exists. The first call for
     /// a pod sends a request to the API server.
     pub async fn facts(&self, pod: &Arc<Pod>) -> kube::Result<Option<Arc<PodFacts>>> {
-        if let Some(facts) = self.read().facts.get(&pod.uid) {
-            return Ok(Some(facts.clone()));
+        if let Some(facts) = self.known_facts(pod) {
+            return Ok(Some(facts));
         }
         Ok(self.fetch(pod).await?.map(|(facts, _)| facts))
+    }
+
+    /// Returns the facts about a pod that was fetched before.
+    fn known_facts(&self, pod: &Pod) -> Option<Arc<PodFacts>> {
+        let bounds = self.limit_ranges.bounds(&pod.namespace);
+        let table = self.read();
+        let known = table.facts.get(&pod.uid)?;
+        let object = match &known.bare {
+            Some((object, read_with)) if *read_with != bounds => object.clone(),
+            Some(_) | None => return Some(known.facts.clone()),
+        };
+        drop(table);
+        let facts = Arc::new(PodFacts::read(&object, &self.config, &bounds));
+        if let Some(known) = self.write().facts.get_mut(&pod.uid) {
+            *known = Known { facts: facts.clone(), bare: Some((object, bounds)) };
+        }
+        Some(facts)
     }
 
     /// Returns a pod's addresses, which are empty if the pod no longer exists. The first call after a change of
@@ -114,16 +144,19 @@ impl Pods {
     /// Fetches a pod and keeps what does not change without an event of the watch.
     async fn fetch(&self, pod: &Arc<Pod>) -> kube::Result<Option<(Arc<PodFacts>, Arc<[IpAddr]>)>> {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let Some(object) = api.get_opt(&pod.name).await? else { return Ok(None) };
+        let Some(mut object) = api.get_opt(&pod.name).await? else { return Ok(None) };
         if object.uid().as_deref() != Some(&pod.uid) {
             return Ok(None);
         }
-        let facts = Arc::new(PodFacts::read(&object));
         let addresses: Arc<[IpAddr]> = read_addresses(&object).into();
+        let bounds = self.limit_ranges.bounds(&pod.namespace);
+        let facts = Arc::new(PodFacts::read(&object, &self.config, &bounds));
+        (object.status, object.metadata.managed_fields) = (None, None);
+        let bare = (!facts.injected).then(|| (Arc::new(object), bounds));
         let mut table = self.write();
         let current = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid)).cloned();
         if let Some(current) = current {
-            table.facts.insert(pod.uid.clone(), facts.clone());
+            table.facts.insert(pod.uid.clone(), Known { facts: facts.clone(), bare });
             // A change that the watch has reported meanwhile may be newer than the response.
             if Arc::ptr_eq(&current, pod) {
                 table.addresses.insert(pod.uid.clone(), addresses.clone());

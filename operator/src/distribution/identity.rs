@@ -1,6 +1,6 @@
 //! The identity of a sidecar: a projected service-account token with Sluice's audience, which is tied to a pod by its
-//! UID. A token without the audience is denied, and so is that of a pod that no longer exists, has no sidecar or is
-//! opted out.
+//! UID. A token without the audience is denied, and so is that of a pod that no longer exists or has no sidecar. A label
+//! that opts a pod out applies to the next pod: a sidecar that runs keeps its session.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
-use sluice_crds::{INJECT_LABEL, SIDECAR_CONTAINER};
+use sluice_crds::SIDECAR_CONTAINER;
 
-use crate::capture::find_sidecar;
-use crate::cluster::pod::is_opted_out;
+use crate::injection::containers::find_sidecar;
 
 /// The pod of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,9 +43,6 @@ pub enum Denied {
     /// The pod has no sidecar.
     #[error("the pod {0} has no container `{SIDECAR_CONTAINER}`")]
     NoSidecar(String),
-    /// The pod must not have a sidecar.
-    #[error("the pod {0} is opted out by its label {INJECT_LABEL}=false")]
-    OptedOut(String),
     /// The API server could not review the token.
     #[error("the API server could not review the token: {0}")]
     Api(#[from] kube::Error),
@@ -114,9 +110,6 @@ pub(super) async fn find_pod(client: &kube::Client, claims: TokenClaims) -> Resu
     };
     if object.spec.as_ref().and_then(find_sidecar).is_none() {
         return Err(Denied::NoSidecar(name()));
-    }
-    if is_opted_out(object.labels()) {
-        return Err(Denied::OptedOut(name()));
     }
     Ok(Identity {
         namespace: claims.namespace,

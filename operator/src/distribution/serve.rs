@@ -117,7 +117,7 @@ async fn begin_session(
         }
         Err(denied) => {
             match denied {
-                Denied::Token(_) | Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => {
+                Denied::Token(_) | Denied::Pod(_) | Denied::NoSidecar(_) => {
                     review.refused();
                 }
                 Denied::Api(_) | Denied::Slow => drop(review),
@@ -126,7 +126,7 @@ async fn begin_session(
             tracing::debug!("session denied: {denied}");
             let status = match denied {
                 Denied::Token(_) => StatusCode::UNAUTHORIZED,
-                Denied::Pod(_) | Denied::NoSidecar(_) | Denied::OptedOut(_) => StatusCode::FORBIDDEN,
+                Denied::Pod(_) | Denied::NoSidecar(_) => StatusCode::FORBIDDEN,
                 Denied::Api(_) | Denied::Slow => StatusCode::SERVICE_UNAVAILABLE,
             };
             return (status, format!("{denied}\n")).into_response();

@@ -8,8 +8,8 @@ use super::{Regarding, Reported, note};
 
 /// Reason of the event that a pod gets no sidecar.
 pub const NOT_INJECTED: &str = "NotInjected";
-/// Reason of the event that an annotation of a pod has no effect.
-pub const ANNOTATION_IGNORED: &str = "AnnotationIgnored";
+/// Reason of the event that something about a pod does not do what it seems to: an annotation, or its DNS.
+pub const SIDECAR_WARNING: &str = "SidecarWarning";
 
 /// Returns the event about a new pod, unless it has no controller: whoever creates a pod reads the warnings of the admission.
 #[must_use]

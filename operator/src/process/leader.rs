@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::process::control_port;
 use crate::queue::Queue;
-use crate::reconcile::context::{Context, Listed};
+use crate::reconcile::context::{Context, Injection, Listed};
 use crate::reconcile::{contents, controller, select_pods};
 use crate::resets::controller::ResetController;
 use crate::store::controller::StoreController;
@@ -48,6 +48,8 @@ pub struct Leader {
     pub queue: Arc<Queue>,
     /// Published policies and sessions.
     pub hub: Arc<Hub>,
+    /// What decides whether a new pod gets a sidecar.
+    pub injection: Injection,
     /// Handle that stops the servers.
     pub handle: Handle<SocketAddr>,
     /// The lease.
@@ -76,6 +78,7 @@ impl Leader {
             self.events.clone(),
             self.args.installation(),
             self.args.namespace.clone(),
+            self.injection.clone(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());
         let stores =
@@ -95,6 +98,7 @@ impl Leader {
             () = stores.run() => Ok(()),
             () = resets.run() => Ok(()),
             () = queue_users_of_stores(&context) => Ok(()),
+            () = queue_bounded(&context, &self.injection) => Ok(()),
             () = self.publish_authority(&context) => Ok(()),
         }
     }
@@ -153,7 +157,10 @@ impl Leader {
             if let Err(error) = trust::publish_to_api_server(&self.client, configuration, &current).await {
                 tracing::warn!("the webhook configurations could not be updated: {error:#}");
             }
-            trust::publish_to_namespaces(&self.client, &context.namespaces.all(), &current).await;
+            // A sidecar stays connected when the label of its namespace is gone.
+            let mut namespaces = context.namespaces.all();
+            namespaces.extend(self.hub.namespaces_with_sessions());
+            trust::publish_to_namespaces(&self.client, &namespaces, &current).await;
             tokio::select! {
                 _ = trusted.changed() => {}
                 () = context.namespaces.changed() => {}
@@ -180,6 +187,15 @@ async fn queue_users_of_stores(context: &Context) {
         before = now;
         if resolutions.changed().await.is_err() {
             return;
+        }
+    }
+}
+
+/// Queues the policies of namespaces whose LimitRanges have changed: a pod without a sidecar may be able to get one now.
+async fn queue_bounded(context: &Context, injection: &Injection) {
+    loop {
+        for namespace in injection.limit_ranges.changed().await {
+            context.queue.add_all(context.policies.in_namespace(&namespace));
         }
     }
 }

@@ -9,20 +9,22 @@ use anyhow::Context as _;
 use axum_server::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admission::config::{InjectConfig, resources};
 use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
 use crate::certificates::trust;
+use crate::cluster::limit_ranges::LimitRanges;
 use crate::distribution::hub::Hub;
 use crate::events::Events;
 use crate::events::publish::publish;
+use crate::injection::config::{InjectConfig, guaranteed_resources, name_servers, resources};
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
 use crate::queue::Queue;
+use crate::reconcile::context::Injection;
 use crate::store::{default_store, secrets};
 
 /// Interval between reads of the certificates' Secret.
@@ -44,10 +46,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
     let version = client.apiserver_version().await.context("the API server does not respond")?;
     let number = version_number(&version.major, &version.minor);
-    let inject_config = InjectConfig {
+    let inject_config = Arc::new(InjectConfig {
         image: args.sidecar_image.clone(),
         pull_policy: args.sidecar_image_pull_policy.clone(),
         resources: resources(&args.sidecar_resources)?,
+        guaranteed_resources: guaranteed_resources(&args.sidecar_guaranteed_resources)?,
+        cluster_dns: name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
         log: args.sidecar_log.clone(),
         log_format: args.sidecar_log_format,
         platform_user: args.sidecar_platform_user,
@@ -57,7 +61,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         control_url: args.control_url(),
         native: number >= NATIVE_SIDECARS_SINCE,
         pre_stop_sleep: number >= PRE_STOP_SLEEP_SINCE,
-    };
+    });
+    let injection = Injection { config: inject_config.clone(), limit_ranges: LimitRanges::default() };
     tracing::info!(
         version = version.git_version,
         native_sidecars = inject_config.native,
@@ -82,9 +87,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     // Of their own, so that pods cannot displace the events of policies.
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
-    let webhook = axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone())
-        .handle(handle.clone())
-        .serve(admission::router(inject_config, reviewer, metrics.clone(), pod_events).into_make_service());
+    let webhook =
+        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
+            admission::router(
+                inject_config,
+                injection.limit_ranges.clone(),
+                reviewer,
+                metrics.clone(),
+                pod_events,
+            )
+            .into_make_service(),
+        );
     let admin = axum_server::bind(args.admin_listen)
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
@@ -100,12 +113,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         events,
         queue,
         hub,
+        injection: injection.clone(),
         handle: handle.clone(),
         leadership: leadership.clone(),
     };
     let outcome = tokio::select! {
             outcome = leader.lead() => outcome,
-            () = serve_admission(&args, &client, &certificates, &readiness) => Ok(()),
+            () = serve_admission(&args, &client, &certificates, &readiness, &injection.limit_ranges) => Ok(()),
+            () = injection.limit_ranges.watch(client.clone()) => Ok(()),
             () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
     () = publish(client.clone(), &args.pod_name, waiting_of_pods) => Ok(()),
             ended = servers.join_next() => match ended {
@@ -124,14 +139,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     outcome
 }
 
-/// Reports ready when the API server trusts the webhook, so that every pod created from then on gets its
-/// sidecar. Then keeps the serving certificate up to date.
+/// Reports ready when the LimitRanges are known and the API server trusts the webhook, so that every pod created from then
+/// on gets a sidecar that fits. Then keeps the serving certificate up to date.
 async fn serve_admission(
     args: &Args,
     client: &kube::Client,
     certificates: &Certificates,
     readiness: &Readiness,
+    limit_ranges: &LimitRanges,
 ) {
+    limit_ranges.listed().await;
     while !is_trusted(client, args, certificates).await {
         tokio::time::sleep(CHECK_TRUST_EVERY).await;
     }

@@ -7,6 +7,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::cluster::endpoint_slices::EndpointSlices;
+use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::namespaces::Namespaces;
 use crate::cluster::network_policies::NetworkPolicies;
 use crate::cluster::pods::Pods;
@@ -16,6 +17,7 @@ use crate::cluster::services::Services;
 use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
 use crate::events::Events;
+use crate::injection::config::InjectConfig;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
@@ -99,6 +101,15 @@ impl Listed {
     }
 }
 
+/// What decides whether a new pod gets a sidecar.
+#[derive(Clone)]
+pub struct Injection {
+    /// The configuration of all sidecars.
+    pub config: Arc<InjectConfig>,
+    /// The bounds of all namespaces.
+    pub limit_ranges: LimitRanges,
+}
+
 impl Context {
     /// Returns a context with empty tables.
     #[must_use]
@@ -110,13 +121,15 @@ impl Context {
         events: Events,
         installation: Installation,
         operator_namespace: String,
+        injection: Injection,
     ) -> Self {
+        let Injection { config, limit_ranges } = injection;
         Self {
             installation,
             operator_namespace,
             policies: Policies::default(),
             compilations: Compilations::default(),
-            pods: Pods::new(client.clone()),
+            pods: Pods::new(client.clone(), config, limit_ranges),
             targets: Targets::new(client.clone(), {
                 let queue = queue.clone();
                 move |policies| queue.add_all(policies)

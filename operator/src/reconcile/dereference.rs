@@ -12,8 +12,9 @@ use kube::api::{Api, ListParams};
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
-use crate::cluster::pod::{Pod, PodFacts, is_opted_out};
+use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
+use crate::injection::decide::is_opted_out;
 use crate::object_key::{PolicyKey, StoreKey};
 use crate::pod_selector::PodSelector;
 use crate::reconcile::context::Context;
@@ -47,13 +48,14 @@ async fn count_pods(
     namespace: &str,
     selector: &PodSelector,
 ) -> kube::Result<Vec<Counted>> {
-    let running = context.pods.select(namespace, |pod| {
-        !pod.deleting && !is_opted_out(&pod.labels) && selector.matches(&pod.labels)
-    });
+    let running = context.pods.select(namespace, |pod| !pod.deleting && selector.matches(&pod.labels));
     futures::stream::iter(running)
         .map(|pod| async move {
-            let facts = context.pods.facts(&pod).await?.filter(|facts| !facts.host_network);
-            Ok::<_, kube::Error>(facts.map(|facts| (pod, facts)))
+            let facts = context.pods.facts(&pod).await?;
+            // A label opts the next pod out. A sidecar that runs enforces the policy whatever the label says now.
+            let is_counted =
+                |facts: &Arc<PodFacts>| !facts.host_network && (facts.injected || !is_opted_out(&pod.labels));
+            Ok::<_, kube::Error>(facts.filter(is_counted).map(|facts| (pod, facts)))
         })
         .buffered(MAX_CONCURRENT)
         .try_filter_map(|pod| async move { Ok(pod) })
@@ -153,13 +155,11 @@ async fn find_unlimited(
 
 /// Returns why a pod applies no limits, or `None` if it may apply some or no longer exists.
 async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unlimited>> {
-    if is_opted_out(&pod.labels) {
-        return Ok(Some(Unlimited::OptedOut));
-    }
     let Some(facts) = context.pods.facts(pod).await? else { return Ok(None) };
     Ok(match &facts.captured {
-        _ if facts.host_network => Some(Unlimited::HostNetwork),
         _ if facts.injected => None,
+        _ if is_opted_out(&pod.labels) => Some(Unlimited::OptedOut),
+        _ if facts.host_network => Some(Unlimited::HostNetwork),
         Ok(_) => Some(Unlimited::NoSidecar),
         Err(error) => Some(Unlimited::Uncapturable(error.clone())),
     })

@@ -9,12 +9,12 @@ use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
 use tokio::time::Instant;
 
-use crate::capture::CaptureError;
 use crate::cluster::endpoint_slices::EndpointSlice;
 use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
+use crate::injection::skip::Skip;
 use crate::reconcile::select_pods::SelectedPods;
 use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
@@ -100,8 +100,8 @@ pub enum Unlimited {
     HostNetwork,
     /// The pod has no sidecar, but can get one.
     NoSidecar,
-    /// The pod has no sidecar, and no port that one could capture.
-    Uncapturable(CaptureError),
+    /// The pod has no sidecar and cannot get one.
+    Uncapturable(Skip),
 }
 
 /// The objects in the cluster that a policy refers to.

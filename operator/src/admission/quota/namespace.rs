@@ -11,9 +11,9 @@ use sluice_crds::{Installation, RateLimitPolicy, compile};
 
 use super::usage::Usage;
 use crate::args::Quotas;
-use crate::cluster::pod::is_opted_out;
 use crate::cluster::targets;
 use crate::cluster::targets::target::Target;
+use crate::injection::decide::is_opted_out;
 use crate::pod_selector::PodSelector;
 
 /// Number of pods that are examined. The pods of a workload have the same labels.

@@ -9,7 +9,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::Hub;
-use crate::cluster::pod::is_opted_out;
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
     Confirmation, EXPIRY, Session, sanitized, sanitized_reset, sanitized_store,
@@ -81,12 +80,8 @@ impl Hub {
         self.lock().sessions.remove(pod_uid);
     }
 
-    /// Updates the labels of a pod. Ends its session if they opt it out.
+    /// Updates the labels of a pod.
     pub fn set_pod_labels(&self, pod_uid: &str, labels: &BTreeMap<String, String>) {
-        if is_opted_out(labels) {
-            self.remove_pod(pod_uid);
-            return;
-        }
         let mut state = self.lock();
         let session = state.sessions.get_mut(pod_uid).filter(|session| session.identity.labels != *labels);
         if let Some(session) = session {
@@ -183,6 +178,12 @@ impl Hub {
         let state = self.lock();
         let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
         session.stores.get(store).cloned()
+    }
+
+    /// Returns the namespaces of the pods that have sessions.
+    #[must_use]
+    pub fn namespaces_with_sessions(&self) -> BTreeSet<String> {
+        self.lock().sessions.values().map(|session| session.identity.namespace.clone()).collect()
     }
 
     /// Returns the number of sessions, including recently ended ones.

@@ -180,13 +180,14 @@ async fn only_a_pod_that_a_policy_selects_may_reach_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_session_of_a_pod_ends_when_it_is_opted_out() {
+async fn a_pod_that_is_labelled_to_have_no_sidecar_keeps_the_session_of_the_one_that_runs() {
     let hub = hub();
     let mut reader = begin(&hub);
     assert_eq!(reader.next().await.0, "credentials");
     hub.set_pod_labels(POD_UID, &[(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into());
-    while reader.0.recv().await.is_some() {}
-    assert_eq!(hub.session_count(), 0);
+    publish_to_all(&hub, "1", &strict());
+    assert_eq!(reader.next().await.0, "policies");
+    assert_eq!(hub.session_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,14 +10,16 @@ use sluice_crds::Installation;
 use tokio::task::AbortHandle;
 
 use super::*;
+use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::pod::Pod;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
 use crate::events::Events;
+use crate::injection::inject::tests::config;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::reconcile::compile::{RECONCILES, compile};
-use crate::reconcile::context::Listed;
+use crate::reconcile::context::{Injection, Listed};
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,6 +66,7 @@ impl Controller {
             Events::channel().0,
             Installation::default(),
             "sluice-system".into(),
+            Injection { config: Arc::new(config(true)), limit_ranges: LimitRanges::default() },
         ));
         context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
         context.hub.set_mode(Mode::Enforce);

@@ -13,6 +13,7 @@ use sluice_crds::conditions::reasons;
 use super::finding::Finding;
 use super::observed::Observed;
 use super::text::{list, sentences};
+use crate::injection::skip::Skip;
 use crate::reconcile::facts::{CountedPod, Facts};
 use crate::reconcile::label_sets::{label_set, unique_by};
 
@@ -28,8 +29,12 @@ pub(super) fn captured(observed: &Observed<'_>) -> Finding {
     let facts = observed.facts;
     for pod in &facts.pods {
         if let Err(error) = &pod.facts.captured {
-            let message = format!("Pod {}: {error}.", pod.pod.name);
-            return Finding::new("False", reasons::NO_NAMED_PORT, message);
+            let message = format!("Pod {} cannot get a sidecar: {error}.", pod.pod.name);
+            let reason = match error {
+                Skip::Capture(_) => reasons::NO_NAMED_PORT,
+                _ => reasons::NOT_INJECTED,
+            };
+            return Finding::new("False", reason, message);
         }
     }
     let namespace = observed.key.namespace.as_str();

@@ -63,7 +63,7 @@ fn bypass(
     port: &SlicePort,
 ) -> Option<String> {
     let captured = pod.facts.captured.as_deref().unwrap_or_default();
-    if port.port.is_some_and(|number| is_of_sidecar(number, captured)) {
+    if port.port.is_some_and(|number| is_of_sidecar(number, &pod.facts)) {
         return None;
     }
     let listed = port.port.map_or("all ports".to_owned(), |number| format!("port {number}"));

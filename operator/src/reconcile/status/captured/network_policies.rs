@@ -9,8 +9,8 @@ use kube::core::SelectorExt as _;
 use serde_json::json;
 
 use super::bypass::{Bypass, Kind};
-use crate::capture::CapturedPort;
 use crate::cluster::network_policies::{AllowedPort, IngressRule, NetworkPolicy};
+use crate::injection::capture::CapturedPort;
 use crate::reconcile::facts::CountedPod;
 use crate::reconcile::status::mend;
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
-use sluice_config::ADMIN_PORT;
 use sluice_crds::PORTS_ANNOTATION;
 
 use super::bypass::{Bypass, Kind};
-use crate::capture::CapturedPort;
+use crate::cluster::pod::PodFacts;
 use crate::cluster::services::{Service, ServicePort};
+use crate::injection::capture::CapturedPort;
 use crate::reconcile::facts::CountedPod;
 use crate::reconcile::status::mend;
 
@@ -69,9 +69,9 @@ pub(super) fn not_captured(namespace: &str, pod: &CountedPod, route: &str) -> Op
     Some(format!("{route}, which no sidecar captures. {mend}"))
 }
 
-/// Reports whether the sidecar listens on a port of the pod.
-pub(super) fn is_of_sidecar(port: i32, captured: &[CapturedPort]) -> bool {
-    port == i32::from(ADMIN_PORT) || captured.iter().any(|c| i32::from(c.sidecar) == port)
+/// Reports whether the sidecar of a pod listens on this port.
+pub(super) fn is_of_sidecar(port: i32, pod: &PodFacts) -> bool {
+    port == i32::from(pod.admin) || pod.captured.iter().flatten().any(|c| i32::from(c.sidecar) == port)
 }
 
 /// The route from a Service to a pod that it selects.
@@ -88,7 +88,7 @@ impl Route<'_> {
     fn by_target(&self, port: &ServicePort) -> Option<String> {
         let (namespace, service) = (self.namespace, &self.service.name);
         let target = match &port.target {
-            IntOrString::Int(number) if is_of_sidecar(*number, self.captured) => return None,
+            IntOrString::Int(number) if is_of_sidecar(*number, &self.pod.facts) => return None,
             IntOrString::Int(number) => {
                 if let Some(bypassed) = self.captured.iter().find(|c| i32::from(c.application) == *number) {
                     let path = format!("/spec/ports/{}/targetPort", port.index);
@@ -114,10 +114,10 @@ impl Route<'_> {
     /// the Service's port, they can only use the application's own.
     fn by_address(&self, port: &ServicePort) -> Option<String> {
         let target_is_of_sidecar = match &port.target {
-            IntOrString::Int(number) => is_of_sidecar(*number, self.captured),
+            IntOrString::Int(number) => is_of_sidecar(*number, &self.pod.facts),
             IntOrString::String(name) => self.captures(name),
         };
-        if is_of_sidecar(port.port, self.captured) && target_is_of_sidecar {
+        if is_of_sidecar(port.port, &self.pod.facts) && target_is_of_sidecar {
             return None;
         }
         let leads_to = |c: &&CapturedPort| {

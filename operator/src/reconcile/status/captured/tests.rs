@@ -10,6 +10,8 @@ use crate::cluster::objects::Trimmed;
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
+use crate::injection::bounds::Bounds;
+use crate::injection::inject::tests::config;
 use crate::object_key::PolicyKey;
 use crate::reconcile::facts::StoreFact;
 use crate::reconcile::facts::{Outcome, Unlimited, UnlimitedPod};
@@ -85,7 +87,9 @@ fn pod(name: &str) -> Value {
             "containers": [{"name": "app", "ports": [{"containerPort": 8080}]}],
             "initContainers": [{
                 "name": "sluice-sidecar",
+                "restartPolicy": "Always",
                 "args": ["--proxy=[::]:8790=127.0.0.1:8080"],
+                "volumeMounts": [{"name": "sluice-identity", "mountPath": "/identity"}],
                 "ports": [{"name": "http", "containerPort": 8790}],
             }],
         },
@@ -106,7 +110,11 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
 fn counted(pod: &Value) -> CountedPod {
     CountedPod {
         pod: metadata(pod, Some("deployment/web")),
-        facts: Arc::new(PodFacts::read(&serde_json::from_value(pod.clone()).unwrap())),
+        facts: Arc::new(PodFacts::read(
+            &serde_json::from_value(pod.clone()).unwrap(),
+            &config(true),
+            &Bounds::default(),
+        )),
         addresses: Arc::new(["10.0.0.7".parse().unwrap()]),
         confirmation: Confirmation::Applied,
         untrusted_proxy: None,

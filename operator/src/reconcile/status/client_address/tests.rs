@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sluice_config::ADMIN_PORT;
 use sluice_config::PolicyHash;
 use sluice_config::message::UntrustedProxy;
 use sluice_config::policy::Mode;
@@ -30,6 +31,7 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
             injected: true,
             host_network: false,
             captured: Ok(Vec::new()),
+            admin: ADMIN_PORT,
             has_ports_annotation: false,
             host_ports: Vec::new(),
         }),

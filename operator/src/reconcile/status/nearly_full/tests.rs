@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sluice_config::ADMIN_PORT;
 use sluice_config::PolicyHash;
 use sluice_config::policy::Mode;
 use sluice_crds::{Installation, compile};
@@ -28,6 +29,7 @@ fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
             injected: true,
             host_network: false,
             captured: Ok(Vec::new()),
+            admin: ADMIN_PORT,
             has_ports_annotation: false,
             host_ports: Vec::new(),
         }),

@@ -1,14 +1,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use sluice_config::ADMIN_PORT;
 use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::RateLimitPolicyStatus;
 use tokio::time::Instant;
 
 use super::*;
-use crate::capture::CaptureError;
 use crate::cluster::pod::{Pod, PodFacts};
+use crate::injection::capture::CaptureError;
+use crate::injection::skip::Skip;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
 use crate::reconcile::facts::Facts;
@@ -29,6 +31,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
             injected,
             host_network: false,
             captured: Ok(Vec::new()),
+            admin: ADMIN_PORT,
             has_ports_annotation: false,
             host_ports: Vec::new(),
         }),
@@ -141,7 +144,7 @@ async fn pods_without_a_sidecar_come_with_the_commands_that_add_it() {
              run `kubectl -n shop rollout restart deployment/web`."
         )
     );
-    let captured = Err(CaptureError::NoNamedPort);
+    let captured = Err(Skip::Capture(CaptureError::NoNamedPort));
     let uncapturable = CountedPod { facts: Arc::new(PodFacts { captured, ..(*bare.facts).clone() }), ..bare };
     let message = message(vec![uncapturable]);
     assert!(

@@ -1,7 +1,8 @@
 //! hostPorts, and pods without limits behind a Service.
 
 use super::*;
-use crate::capture::CaptureError;
+use crate::injection::capture::CaptureError;
+use crate::injection::skip::Skip;
 
 fn unlimited(reason: Unlimited, owner: Option<&str>) -> Shop {
     let pod = metadata(&pod("b"), owner);
@@ -58,7 +59,8 @@ fn pods_without_limits_are_named_with_their_reason_and_a_command() {
         let bare = unlimited(reason, None).captured().1;
         assert!(bare.contains("to pod/b, which") && commands(&bare).is_empty(), "{bare}");
     }
-    let message = unlimited(Unlimited::Uncapturable(CaptureError::NoNamedPort), None).captured().1;
+    let message =
+        unlimited(Unlimited::Uncapturable(Skip::Capture(CaptureError::NoNamedPort)), None).captured().1;
     assert!(
         message.contains("cannot get a sidecar. The reason: no container has a named TCP port"),
         "{message}"

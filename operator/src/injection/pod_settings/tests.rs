@@ -1,13 +1,13 @@
 use serde_json::json;
 
 use super::*;
-use crate::admission::inject::tests::config;
+use crate::injection::inject::tests::config;
 
 /// Returns the settings of a pod, where the installation has 10m to 1 CPU and 32 to 128 MiB.
 fn settings(annotations: &[(&str, &str)]) -> (PodSettings, Vec<String>) {
     let resources = r#"{"requests":{"cpu":"10m","memory":"32Mi"},"limits":{"cpu":"1","memory":"128Mi"}}"#;
     let config =
-        InjectConfig { resources: crate::admission::config::resources(resources).unwrap(), ..config(true) };
+        InjectConfig { resources: crate::injection::config::resources(resources).unwrap(), ..config(true) };
     let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     PodSettings::new(&config, &annotations.collect())
 }

@@ -1,68 +1,20 @@
 //! Adds the sidecar to a pod. Pure and idempotent: a pod that has a sidecar is left unchanged.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec, SleepAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use sluice_crds::INJECT_LABEL;
 
-use crate::admission::config::InjectConfig;
-use crate::admission::pod_settings::PodSettings;
-use crate::admission::sidecar::{self, PRE_STOP_SECONDS};
-use crate::capture::{self, CaptureError, CapturedPort};
+use super::bounds::Bounds;
+use super::capture::CapturedPort;
+use super::config::InjectConfig;
+use super::decide::{Plan, decide};
+use super::sidecar::{self, PRE_STOP_SECONDS};
+use super::skip::Skip;
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 
 /// Grace period of a pod that sets none, in seconds.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
-
-/// The reason why a pod gets no sidecar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Skip {
-    /// The pod has a sidecar.
-    Present,
-    /// The pod is labelled to get none.
-    OptedOut,
-    /// The pod uses the host's network.
-    HostNetwork,
-    /// The pod runs on Windows.
-    Windows,
-    /// The pod belongs to a Job, which would never complete while an ordinary container keeps running.
-    Job,
-    /// No port of the pod can be captured.
-    Capture(CaptureError),
-}
-
-impl Skip {
-    /// Returns what keeps the pod from having a sidecar, unless it has one or wants none.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        match self {
-            Self::Present | Self::OptedOut => None,
-            Self::HostNetwork => Some("it uses the network of its host".to_owned()),
-            Self::Windows => Some("it runs on Windows, which sidecars do not support".to_owned()),
-            Self::Job => Some(
-                "it belongs to a Job, which a sidecar would keep from completing: this needs Kubernetes 1.32"
-                    .to_owned(),
-            ),
-            Self::Capture(error) => Some(error.to_string()),
-        }
-    }
-
-    /// Returns the value of the metric label `outcome`.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Present => "present",
-            Self::OptedOut => "opted-out",
-            Self::HostNetwork => "host-network",
-            Self::Windows => "windows",
-            Self::Job => "job",
-            Self::Capture(_) => "nothing-to-capture",
-        }
-    }
-}
 
 /// A pod with its sidecar.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,39 +26,15 @@ pub struct Injected {
 }
 
 /// Returns the pod with its sidecar, or the reason why it gets none.
-pub fn inject(pod: &Pod, config: &InjectConfig) -> Result<Injected, Skip> {
-    let spec = pod.spec.clone().unwrap_or_default();
-    let label =
-        |name: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
-    if capture::find_sidecar(&spec).is_some() {
-        return Err(Skip::Present);
-    }
-    if label(INJECT_LABEL) == Some("false") {
-        return Err(Skip::OptedOut);
-    }
-    if spec.host_network == Some(true) {
-        return Err(Skip::HostNetwork);
-    }
-    if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
-        return Err(Skip::Windows);
-    }
-    if !config.native && pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job") {
-        return Err(Skip::Job);
-    }
-    let captured = capture::plan(pod).map_err(Skip::Capture)?;
-    let none = BTreeMap::new();
-    let (settings, warnings) = PodSettings::new(config, pod.metadata.annotations.as_ref().unwrap_or(&none));
+pub fn inject(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Injected, Skip> {
+    let plan = decide(pod, config, bounds)?;
     let mut pod = pod.clone();
-    pod.spec = Some(add_sidecar(spec, &captured, config, &settings));
-    Ok(Injected { pod, warnings })
+    pod.spec = Some(add_sidecar(pod.spec.unwrap_or_default(), &plan, config));
+    Ok(Injected { pod, warnings: plan.warnings })
 }
 
-fn add_sidecar(
-    mut spec: PodSpec,
-    captured: &[CapturedPort],
-    config: &InjectConfig,
-    settings: &PodSettings,
-) -> PodSpec {
+fn add_sidecar(mut spec: PodSpec, plan: &Plan, config: &InjectConfig) -> PodSpec {
+    let captured = &plan.ports.captured;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     // At most half of the grace period, so that the application has time to stop.
     let pre_stop_seconds = if config.pre_stop_sleep { PRE_STOP_SECONDS.min(grace / 2) } else { 0 };
@@ -115,7 +43,11 @@ fn add_sidecar(
             delay_stop(container, pre_stop_seconds);
         }
     }
-    let sidecar = sidecar::container(captured, config, settings);
+    // Native sidecars end after the application anyway.
+    for container in spec.init_containers.iter_mut().flatten() {
+        release_ports(container, captured);
+    }
+    let sidecar = sidecar::container(&plan.ports, config, &plan.settings);
     if config.native {
         // After the other init containers, so that these run as before. The sidecar is ready before the
         // application.
@@ -123,6 +55,7 @@ fn add_sidecar(
     } else {
         spec.containers.push(sidecar);
     }
+    spec.resources.clone_from(&plan.pod_resources);
     // A manifest copied from a running pod may contain the volumes without the sidecar.
     let volumes = spec.volumes.get_or_insert_default();
     volumes.retain(|volume| !sidecar::is_sidecar_volume(volume));

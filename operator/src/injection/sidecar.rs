@@ -8,23 +8,20 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use sluice_config::{ADMIN_PORT, DEBUG_PORT, TOKEN_AUDIENCE};
+use sluice_config::{DEBUG_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 
-use crate::admission::config::InjectConfig;
-use crate::admission::pod_settings::PodSettings;
+use super::capture::Ports;
+use super::config::InjectConfig;
+use super::containers::{ADMIN_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME};
+use super::pod_settings::PodSettings;
 use crate::args::{LogFormat, StartupPolicy};
-use crate::capture::CapturedPort;
 use crate::certificates::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
 
 /// Time that a captured container keeps running after the deletion of its pod began, in seconds, so that no
 /// request meets a closed port while the change of endpoints propagates.
 pub(super) const PRE_STOP_SECONDS: i64 = 5;
-/// Volume of the service-account token and the operator's authority.
-const IDENTITY_VOLUME: &str = "sluice-identity";
 const IDENTITY_PATH: &str = "/var/run/sluice/identity";
-/// Volume of the last good snapshot.
-const STATE_VOLUME: &str = "sluice-state";
 const STATE_PATH: &str = "/var/run/sluice/state";
 /// Path of the program in the sidecar's image.
 const BINARY: &str = "/sluice-sidecar";
@@ -37,19 +34,16 @@ pub(super) fn is_sidecar_volume(volume: &Volume) -> bool {
 }
 
 /// Returns the sidecar's container.
-pub(super) fn container(
-    captured: &[CapturedPort],
-    config: &InjectConfig,
-    settings: &PodSettings,
-) -> Container {
+pub(super) fn container(ports: &Ports, config: &InjectConfig, settings: &PodSettings) -> Container {
+    let probe = |path, period_seconds, failures| probe(ports.admin, path, period_seconds, failures);
     Container {
         name: SIDECAR_CONTAINER.into(),
         image: Some(config.image.clone()),
         image_pull_policy: Some(config.pull_policy.clone()),
         restart_policy: config.native.then(|| "Always".into()),
-        args: Some(args(captured, config, settings)),
+        args: Some(args(ports, config, settings)),
         env: config.tracing.is_some().then(resource_attributes),
-        ports: Some(ports(captured)),
+        ports: Some(container_ports(ports)),
         resources: Some(settings.resources.clone()),
         // Runs when the deletion of the pod begins: connections are closed while the application still
         // listens.
@@ -77,11 +71,12 @@ pub(super) fn container(
     }
 }
 
-fn args(captured: &[CapturedPort], config: &InjectConfig, settings: &PodSettings) -> Vec<String> {
+fn args(ports: &Ports, config: &InjectConfig, settings: &PodSettings) -> Vec<String> {
+    let captured = ports.captured.iter();
     let mut args: Vec<String> =
-        captured.iter().map(|c| format!("--proxy=[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
+        captured.map(|c| format!("{PROXY_ARGUMENT}[::]:{}=127.0.0.1:{}", c.sidecar, c.application)).collect();
     args.extend([
-        format!("--admin=[::]:{ADMIN_PORT}"),
+        format!("{ADMIN_ARGUMENT}[::]:{}", ports.admin),
         // Only who can forward a port of the pod reaches it.
         format!("--debug=127.0.0.1:{DEBUG_PORT}"),
         format!("--operator={}", config.control_url),
@@ -137,22 +132,22 @@ fn resource_attributes() -> Vec<EnvVar> {
     ]
 }
 
-fn ports(captured: &[CapturedPort]) -> Vec<ContainerPort> {
+fn container_ports(ports: &Ports) -> Vec<ContainerPort> {
     let port = |name: &str, number: u16| ContainerPort {
         name: Some(name.into()),
         container_port: i32::from(number),
         protocol: Some("TCP".into()),
         ..ContainerPort::default()
     };
-    let captured = captured.iter().map(|c| port(&c.name, c.sidecar));
-    captured.chain([port("sluice-admin", ADMIN_PORT)]).collect()
+    let captured = ports.captured.iter().map(|c| port(&c.name, c.sidecar));
+    captured.chain([port("sluice-admin", ports.admin)]).collect()
 }
 
-fn probe(path: &str, period_seconds: i32, failure_threshold: i32) -> Probe {
+fn probe(port: u16, path: &str, period_seconds: i32, failure_threshold: i32) -> Probe {
     Probe {
         http_get: Some(HTTPGetAction {
             path: Some(path.into()),
-            port: IntOrString::Int(i32::from(ADMIN_PORT)),
+            port: IntOrString::Int(i32::from(port)),
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(period_seconds),

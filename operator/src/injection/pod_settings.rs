@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use sluice_crds::{GROUP, PORTS_ANNOTATION};
 
-use crate::admission::config::InjectConfig;
-use crate::admission::log_filter::LogFilter;
-use crate::admission::quantity::amount;
+use super::config::InjectConfig;
+use super::log_filter::LogFilter;
+use super::quantity::Amount;
 use crate::args::LogFormat;
 
 #[cfg(test)]
@@ -20,9 +20,9 @@ const LOG_FORMAT: &str = "sluice.dev/log-format";
 const WORKERS: &str = "sluice.dev/workers";
 /// The annotations of resources: the resource, the annotation of its request and of its limit, and the least amount. A
 /// sidecar uses about ten MiB, and with less than twice that it would be killed under load.
-const RESOURCES: [(&str, &str, &str, f64); 2] = [
-    ("cpu", "sluice.dev/cpu-request", "sluice.dev/cpu-limit", 0.001),
-    ("memory", "sluice.dev/memory-request", "sluice.dev/memory-limit", 16.0 * 1024.0 * 1024.0),
+const RESOURCES: [(&str, &str, &str, Amount); 2] = [
+    ("cpu", "sluice.dev/cpu-request", "sluice.dev/cpu-limit", Amount::milli(1)),
+    ("memory", "sluice.dev/memory-request", "sluice.dev/memory-limit", Amount::mebibytes(16)),
 ];
 /// Maximum number of workers that a sidecar accepts.
 const MAX_WORKERS: u16 = 256;
@@ -115,11 +115,11 @@ fn set_resource(
     warnings: &mut Vec<String>,
     resource: &str,
     names: [&str; 2],
-    least: f64,
+    least: Amount,
 ) {
     let mut read = |name: &str| {
         let value = annotations.get(name)?;
-        let found = amount(value).filter(|amount| *amount >= least);
+        let found = Amount::parse(value).filter(|amount| *amount >= least);
         if found.is_none() {
             let example = if resource == "cpu" { "500m or 2, at least 1m" } else { "256Mi, at least 16Mi" };
             warnings.push(format!(
@@ -142,7 +142,7 @@ fn set_resource(
     let (requests, limits) =
         (resources.requests.get_or_insert_default(), resources.limits.get_or_insert_default());
     let present =
-        |all: &BTreeMap<String, Quantity>| all.get(resource).and_then(|quantity| amount(&quantity.0));
+        |all: &BTreeMap<String, Quantity>| all.get(resource).and_then(|quantity| Amount::parse(&quantity.0));
     if let Some((text, value)) = request {
         if limit.is_none() && present(limits).is_some_and(|limit| value > limit) {
             limits.insert(resource.to_owned(), Quantity(text.clone()));

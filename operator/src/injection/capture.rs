@@ -2,7 +2,9 @@
 //!
 //! A new pod's ports are planned: the ports that the annotation names, or the port named `http`, or the only
 //! named TCP port if its name indicates HTTP. A database port must not be captured by mistake, because the
-//! sidecar would answer the database's clients with HTTP. Ports of a service mesh's proxy are never captured. The
+//! sidecar would answer the database's clients with HTTP. Native sidecars have ports too: without the annotation, theirs
+//! are looked at only if no other container has a named one. A name that two containers have is never captured: a Service
+//! would reach the other one instead of the sidecar. Ports of a service mesh's proxy are never captured. The
 //! annotation may also choose the number on which the sidecar listens. The ports of an injected pod are read back from
 //! its sidecar's arguments.
 
@@ -10,7 +12,11 @@ use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use sluice_config::{ADMIN_PORT, DEBUG_PORT, PROXY_PORT};
-use sluice_crds::{PORTS_ANNOTATION, SIDECAR_CONTAINER};
+use sluice_crds::PORTS_ANNOTATION;
+
+use super::containers::{
+    ADMIN_ARGUMENT, PROXY_ARGUMENT, find_sidecar, is_mesh_proxy, native_sidecars, running,
+};
 
 #[cfg(test)]
 mod tests;
@@ -22,9 +28,6 @@ const MORE_PROXY_PORTS: u16 = 8794;
 const UNPRIVILEGED_PORTS: RangeInclusive<u16> = 1024..=u16::MAX;
 /// Maximum number of captured ports in one pod.
 const MAX_PORTS: usize = 16;
-
-/// Containers of service meshes, by the names that their injectors give them. Their ports are not the application's.
-const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
 
 /// A port that a sidecar captures.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,8 +61,18 @@ pub enum CaptureError {
     )]
     NotHttp(String),
     /// Two containers have a port of the same name.
-    #[error("two ports are named {0:?}: give them different names")]
-    DuplicateName(String),
+    #[error(
+        "the containers {first} and {second} both have a port named {name:?}, of which a Service reaches one: give one of \
+         them another name"
+    )]
+    DuplicateName {
+        /// Name of the port.
+        name: String,
+        /// The first container with this port.
+        first: String,
+        /// The second container with this port.
+        second: String,
+    },
     /// A container listens on a port that the sidecar needs.
     #[error("a container uses port {0}, which the sidecar needs: move the container to another port")]
     PortInUse(u16),
@@ -80,24 +93,43 @@ pub enum CaptureError {
     TooMany,
 }
 
-/// Returns the ports that a sidecar of this pod would capture.
-pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
-    let spec = pod.spec.as_ref();
-    let named: Vec<(&str, u16)> = spec
-        .iter()
-        .flat_map(|spec| &spec.containers)
-        .filter(|container| container.name != SIDECAR_CONTAINER)
-        .filter(|container| !MESH_PROXIES.contains(&container.name.as_str()))
-        .flat_map(|container| container.ports.iter().flatten())
-        .filter_map(named_tcp)
-        .collect();
+/// The ports of a sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    /// The ports that it captures.
+    pub captured: Vec<CapturedPort>,
+    /// Port of its health checks and metrics.
+    pub admin: u16,
+}
+
+/// A named TCP port of a container that keeps running.
+struct NamedPort<'a> {
+    name: &'a str,
+    number: u16,
+    container: &'a Container,
+}
+
+/// Returns the ports that a sidecar of this pod would have.
+pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
+    let none = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&none);
+    let named: Vec<_> = running(spec).flat_map(named_ports).collect();
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(PORTS_ANNOTATION));
     let wanted: Vec<Wanted<'_>> = match annotation {
         Some(text) => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            items.map(Wanted::read).collect::<Result<_, _>>()?
+            let mut wanted = Vec::<Wanted<'_>>::new();
+            for item in items {
+                let next = Wanted::read(item)?;
+                match wanted.iter().find(|port| port.name == next.name) {
+                    Some(same) if same.listen == next.listen => {}
+                    Some(_) => return Err(CaptureError::InvalidPort(item.into())),
+                    None => wanted.push(next),
+                }
+            }
+            wanted
         }
-        None => vec![Wanted { name: default_port(&named)?, listen: None }],
+        None => vec![Wanted { name: default_port(spec)?, listen: None }],
     };
     if wanted.is_empty() {
         return Err(CaptureError::EmptyAnnotation);
@@ -105,19 +137,23 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
     if wanted.len() > MAX_PORTS {
         return Err(CaptureError::TooMany);
     }
-    if let Some(port) =
-        wanted.iter().find(|port| named.iter().filter(|(other, _)| *other == port.name).count() > 1)
-    {
-        return Err(CaptureError::DuplicateName(port.name.into()));
+    for port in &wanted {
+        // The ports of a mesh's proxy are not captured, but they have names too.
+        let owners: Vec<_> = named.iter().filter(|owner| owner.name == port.name).collect();
+        if let [first, second, ..] = owners.as_slice() {
+            let [first, second] = [first, second].map(|owner| owner.container.name.clone());
+            return Err(CaptureError::DuplicateName { name: port.name.into(), first, second });
+        }
     }
     let mut used: Vec<u16> = spec
+        .containers
         .iter()
-        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
+        .chain(spec.init_containers.iter().flatten())
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(|port| u16::try_from(port.container_port).ok())
         .collect();
-    if let Some(own) = [ADMIN_PORT, DEBUG_PORT].into_iter().find(|port| used.contains(port)) {
-        return Err(CaptureError::PortInUse(own));
+    if used.contains(&DEBUG_PORT) {
+        return Err(CaptureError::PortInUse(DEBUG_PORT));
     }
     for port in &wanted {
         let Some(listen) = port.listen else { continue };
@@ -126,16 +162,17 @@ pub fn plan(pod: &Pod) -> Result<Vec<CapturedPort>, CaptureError> {
         }
         used.push(listen);
     }
-    let mut free = std::iter::once(PROXY_PORT).chain(MORE_PROXY_PORTS..).filter(|port| !used.contains(port));
-    wanted
-        .into_iter()
-        .map(|Wanted { name, listen }| {
-            let found = named.iter().find(|(other, _)| *other == name);
-            let &(_, application) = found.ok_or_else(|| CaptureError::UnknownName(name.into()))?;
-            let sidecar = listen.unwrap_or_else(|| free.next().unwrap_or(PROXY_PORT));
-            Ok(CapturedPort { name: name.into(), sidecar, application })
-        })
-        .collect()
+    let is_free = |port: &u16| !used.contains(port);
+    let mut more = (MORE_PROXY_PORTS..).filter(is_free);
+    let admin = Some(ADMIN_PORT).filter(is_free).or_else(|| more.next()).ok_or(CaptureError::TooMany)?;
+    let mut free = Some(PROXY_PORT).filter(is_free).into_iter().chain(more);
+    let captured = wanted.into_iter().map(|Wanted { name, listen }| {
+        let found = named.iter().find(|owner| owner.name == name && !is_mesh_proxy(owner.container));
+        let application = found.ok_or_else(|| CaptureError::UnknownName(name.into()))?.number;
+        let sidecar = listen.or_else(|| free.next()).ok_or(CaptureError::TooMany)?;
+        Ok(CapturedPort { name: name.into(), sidecar, application })
+    });
+    Ok(Ports { captured: captured.collect::<Result<_, _>>()?, admin })
 }
 
 /// A port that is to be captured.
@@ -156,16 +193,23 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Chooses the port of a pod without the annotation.
-fn default_port<'a>(named: &[(&'a str, u16)]) -> Result<&'a str, CaptureError> {
-    match named {
+/// Chooses the port of a pod without the annotation. Native sidecars help the application, so theirs are chosen only
+/// where no other container has a named port.
+fn default_port(spec: &PodSpec) -> Result<&str, CaptureError> {
+    fn names<'a>(containers: impl Iterator<Item = &'a Container>) -> Vec<&'a str> {
+        let own = containers.filter(|container| !is_mesh_proxy(container));
+        own.flat_map(named_ports).map(|port| port.name).collect()
+    }
+    let of_containers = names(spec.containers.iter());
+    let names = if of_containers.is_empty() { names(native_sidecars(spec)) } else { of_containers };
+    match names.as_slice() {
         [] => Err(CaptureError::NoNamedPort),
-        [(only, _)] if indicates_http(only) => Ok(only),
-        [(only, _)] => Err(CaptureError::NotHttp((*only).into())),
-        several => several.iter().find(|(name, _)| *name == "http").map(|(http, _)| *http).ok_or_else(|| {
-            let names: Vec<_> = several.iter().map(|(name, _)| *name).collect();
-            CaptureError::Ambiguous(names.join(", "))
-        }),
+        [only] if indicates_http(only) => Ok(only),
+        [only] => Err(CaptureError::NotHttp((*only).into())),
+        several => {
+            let http = several.iter().find(|name| **name == "http");
+            http.copied().ok_or_else(|| CaptureError::Ambiguous(several.join(", ")))
+        }
     }
 }
 
@@ -176,31 +220,34 @@ fn indicates_http(name: &str) -> bool {
     ["http", "web", "grpc"].contains(&word) || first == "h2c"
 }
 
+/// Iterates over the named TCP ports of a container.
+fn named_ports(container: &Container) -> impl Iterator<Item = NamedPort<'_>> {
+    container.ports.iter().flatten().filter_map(move |port| {
+        let (name, number) = named_tcp(port)?;
+        Some(NamedPort { name, number, container })
+    })
+}
+
 fn named_tcp(port: &ContainerPort) -> Option<(&str, u16)> {
     let tcp = port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP");
     let number = u16::try_from(port.container_port).ok().filter(|number| *number > 0)?;
     port.name.as_deref().filter(|name| tcp && !name.is_empty()).map(|name| (name, number))
 }
 
-/// Returns the sidecar of a pod, either a native one (an init container) or an ordinary container.
+/// Returns the ports of a pod's sidecar, or `None` if the pod has no sidecar.
 #[must_use]
-pub fn find_sidecar(spec: &PodSpec) -> Option<&Container> {
-    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-    all.find(|container| container.name == SIDECAR_CONTAINER)
-}
-
-/// Returns the ports that the sidecar of a pod captures, or `None` if the pod has no sidecar.
-#[must_use]
-pub fn captured_by_sidecar(spec: &PodSpec) -> Option<Vec<CapturedPort>> {
+pub fn of_sidecar(spec: &PodSpec) -> Option<Ports> {
     let container = find_sidecar(spec)?;
-    let proxies = container.args.iter().flatten().filter_map(|arg| {
-        let (listen, upstream) = arg.strip_prefix("--proxy=")?.split_once('=')?;
-        let port = |address: &str| address.rsplit(':').next()?.parse::<u16>().ok();
+    let arguments = || container.args.iter().flatten();
+    let port = |address: &str| address.rsplit(':').next()?.parse::<u16>().ok();
+    let proxies = arguments().filter_map(|argument| {
+        let (listen, upstream) = argument.strip_prefix(PROXY_ARGUMENT)?.split_once('=')?;
         Some((port(listen)?, port(upstream)?))
     });
     let captured = proxies.filter_map(|(sidecar, application)| {
         let port = container.ports.iter().flatten().find(|port| port.container_port == i32::from(sidecar))?;
         Some(CapturedPort { name: port.name.clone()?, sidecar, application })
     });
-    Some(captured.collect())
+    let admin = arguments().find_map(|argument| port(argument.strip_prefix(ADMIN_ARGUMENT)?));
+    Some(Ports { captured: captured.collect(), admin: admin.unwrap_or(ADMIN_PORT) })
 }

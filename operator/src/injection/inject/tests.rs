@@ -2,14 +2,17 @@ use k8s_openapi::api::core::v1::Container;
 use serde_json::json;
 
 use super::*;
-use crate::admission::config::resources;
 use crate::args::{LogFormat, StartupPolicy};
+use crate::injection::capture::{self, CaptureError};
+use crate::injection::config::{guaranteed_resources, resources};
 
-pub(in crate::admission) fn config(native: bool) -> InjectConfig {
+pub(crate) fn config(native: bool) -> InjectConfig {
     InjectConfig {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources(r#"{"requests":{"cpu":"10m"}}"#).unwrap(),
+        guaranteed_resources: guaranteed_resources(r#"{"cpu":"200m","memory":"128Mi"}"#).unwrap(),
+        cluster_dns: Vec::new(),
         log: "info".parse().unwrap(),
         log_format: LogFormat::Text,
         platform_user: false,
@@ -38,7 +41,14 @@ fn http() -> serde_json::Value {
 fn only_with_a_collector_a_sidecar_sends_spans_which_name_its_pod() {
     let sidecar = |tracing| {
         let config = InjectConfig { tracing, ..config(true) };
-        inject(&pod(http(), json!({})), &config).unwrap().pod.spec.unwrap().init_containers.unwrap().remove(0)
+        inject(&pod(http(), json!({})), &config, &Bounds::default())
+            .unwrap()
+            .pod
+            .spec
+            .unwrap()
+            .init_containers
+            .unwrap()
+            .remove(0)
     };
     let has_arg = |sidecar: &Container, arg: &str| sidecar.args.iter().flatten().any(|found| found == arg);
     let without = sidecar(None);
@@ -61,7 +71,7 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
     let spec = before.spec.as_mut().unwrap();
     spec.containers[0].readiness_probe =
         serde_json::from_value(json!({"httpGet": {"path": "/", "port": "http"}})).unwrap();
-    let after = inject(&before, &config(true)).unwrap().pod;
+    let after = inject(&before, &config(true), &Bounds::default()).unwrap().pod;
     let spec = after.spec.clone().unwrap();
     let app = &spec.containers[0];
     assert_eq!(app.ports.as_ref().unwrap()[0].name, None);
@@ -71,13 +81,13 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
     assert_eq!(sidecar.restart_policy.as_deref(), Some("Always"));
     assert_eq!(sidecar.ports.as_ref().unwrap()[0].name.as_deref(), Some("http"));
     let captured = CapturedPort { name: "http".into(), sidecar: 8790, application: 8080 };
-    assert_eq!(capture::captured_by_sidecar(&spec), Some(vec![captured]));
-    assert_eq!(inject(&after, &config(true)), Err(Skip::Present));
+    assert_eq!(capture::of_sidecar(&spec).map(|ports| ports.captured), Some(vec![captured]));
+    assert_eq!(inject(&after, &config(true), &Bounds::default()), Err(Skip::Present));
 }
 
 #[test]
 fn an_older_kubernetes_gets_an_ordinary_container() {
-    let spec = inject(&pod(http(), json!({})), &config(false)).unwrap().pod.spec.unwrap();
+    let spec = inject(&pod(http(), json!({})), &config(false), &Bounds::default()).unwrap().pod.spec.unwrap();
     assert_eq!(spec.containers.len(), 2);
     assert!(spec.init_containers.is_none() && spec.containers[1].restart_policy.is_none());
 }
@@ -85,21 +95,25 @@ fn an_older_kubernetes_gets_an_ordinary_container() {
 #[test]
 fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
     let out = pod(http(), json!({"metadata": {"labels": {"sluice.dev/inject": "false"}}}));
-    assert_eq!(inject(&out, &config(true)), Err(Skip::OptedOut));
+    assert_eq!(inject(&out, &config(true), &Bounds::default()), Err(Skip::OptedOut));
     assert_eq!(
-        inject(&pod(http(), json!({"spec": {"hostNetwork": true}})), &config(true)),
+        inject(&pod(http(), json!({"spec": {"hostNetwork": true}})), &config(true), &Bounds::default()),
         Err(Skip::HostNetwork)
     );
-    assert!(matches!(inject(&Pod::default(), &config(true)), Err(Skip::Capture(_))));
+    assert!(matches!(inject(&Pod::default(), &config(true), &Bounds::default()), Err(Skip::Capture(_))));
 }
 
 #[test]
 fn the_list_of_limited_clients_is_served_inside_the_pod_only() {
-    let sidecar = inject(&pod(http(), json!({})), &config(true)).unwrap().pod;
+    let sidecar = inject(&pod(http(), json!({})), &config(true), &Bounds::default()).unwrap().pod;
     let args = sidecar.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
     assert!(args.contains(&"--debug=127.0.0.1:8793".to_owned()), "{args:?}");
-    let error =
-        inject(&pod(json!([{"name": "http", "containerPort": 8793}]), json!({})), &config(true)).unwrap_err();
+    let error = inject(
+        &pod(json!([{"name": "http", "containerPort": 8793}]), json!({})),
+        &config(true),
+        &Bounds::default(),
+    )
+    .unwrap_err();
     assert!(matches!(error, Skip::Capture(_)), "{error:?}");
 }
 
@@ -107,7 +121,7 @@ fn the_list_of_limited_clients_is_served_inside_the_pod_only() {
 fn the_posture_is_passed_to_the_sidecar() {
     let args = |startup_policy, debug_headers| {
         let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
-        let after = inject(&pod(http(), json!({})), &config).unwrap().pod;
+        let after = inject(&pod(http(), json!({})), &config, &Bounds::default()).unwrap().pod;
         let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
         args.into_iter()
             .filter(|arg| arg.contains("policy") || arg.contains("debug-headers"))
@@ -123,7 +137,7 @@ fn settings_of_the_pod_are_passed_to_the_sidecar() {
         json!({"sluice.dev/log-level": "debug", "sluice.dev/log-format": "json", "sluice.dev/workers": "2"});
     let annotations = json!({"metadata": {"annotations": annotations}});
     let args = |pod: &Pod| {
-        let spec = inject(pod, &config(true)).unwrap().pod.spec.unwrap();
+        let spec = inject(pod, &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
         spec.init_containers.unwrap().remove(0).args.unwrap()
     };
     let changed = args(&pod(http(), annotations));
@@ -139,7 +153,7 @@ fn settings_of_the_pod_are_passed_to_the_sidecar() {
 fn the_platform_may_assign_the_user() {
     let user = |platform_user| {
         let config = InjectConfig { platform_user, ..config(true) };
-        let spec = inject(&pod(http(), json!({})), &config).unwrap().pod.spec.unwrap();
+        let spec = inject(&pod(http(), json!({})), &config, &Bounds::default()).unwrap().pod.spec.unwrap();
         let context = spec.init_containers.unwrap().remove(0).security_context.unwrap();
         assert_eq!(context.run_as_non_root, Some(true));
         (context.run_as_user, context.run_as_group)
@@ -189,13 +203,13 @@ fn meshes() -> [(&'static str, serde_json::Value); 4] {
 fn beside_a_service_mesh_the_application_s_port_is_captured_and_the_mesh_stays_as_it_is() {
     for (mesh, spec) in meshes() {
         let before: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
-        let spec = inject(&before, &config(true))
+        let spec = inject(&before, &config(true), &Bounds::default())
             .unwrap_or_else(|skip| panic!("{mesh}: {skip:?}"))
             .pod
             .spec
             .unwrap();
         let captured = CapturedPort { name: "web".into(), sidecar: 8790, application: 8080 };
-        assert_eq!(capture::captured_by_sidecar(&spec), Some(vec![captured]), "{mesh}");
+        assert_eq!(capture::of_sidecar(&spec).map(|ports| ports.captured), Some(vec![captured]), "{mesh}");
         // The sidecar starts behind the mesh's containers, which set up the pod's network.
         let init = spec.init_containers.unwrap();
         assert_eq!(init.last().unwrap().name, "sluice-sidecar", "{mesh}");
@@ -207,4 +221,63 @@ fn beside_a_service_mesh_the_application_s_port_is_captured_and_the_mesh_stays_a
         assert_eq!(proxies(&spec.containers), proxies(&before.containers), "{mesh}");
         assert_eq!(spec.containers.last().unwrap().ports.as_ref().unwrap()[0].name, None, "{mesh}");
     }
+}
+
+#[test]
+fn pods_that_a_sidecar_would_break_are_skipped_with_the_reason() {
+    let skip = |extra: serde_json::Value| {
+        inject(&pod(http(), extra), &config(true), &Bounds::default()).unwrap_err()
+    };
+    let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}}});
+    assert_eq!(skip(mirror), Skip::Mirror);
+    assert_eq!(skip(json!({"spec": {"nodeSelector": {"kubernetes.io/os": "windows"}}})), Skip::Windows);
+    let own = |container: serde_json::Value| {
+        let app = json!({"name": "app", "ports": http()});
+        json!({"spec": {"containers": [app, container]}})
+    };
+    assert_eq!(skip(own(json!({"name": "sluice-sidecar", "image": "mine"}))), Skip::NameTaken);
+    // The arguments alone do not make it ours, nor the volume alone.
+    let arguments = json!({"name": "sluice-sidecar", "args": ["--proxy=[::]:1=127.0.0.1:2"]});
+    assert_eq!(skip(own(arguments)), Skip::NameTaken);
+    let mount = json!([{"name": "sluice-state", "mountPath": "/data"}]);
+    assert_eq!(
+        skip(own(json!({"name": "other", "volumeMounts": mount}))),
+        Skip::VolumeTaken("sluice-state".into())
+    );
+    for skip in [Skip::Mirror, Skip::NameTaken, Skip::NoRoom, Skip::Capture(CaptureError::NoNamedPort)] {
+        assert!(!skip.to_string().is_empty() && !skip.is_wanted(), "{skip:?}");
+    }
+}
+
+#[test]
+fn the_port_of_a_native_sidecar_moves_like_any_other() {
+    let helper = json!({
+        "name": "helper", "restartPolicy": "Always", "ports": http(),
+        "startupProbe": {"tcpSocket": {"port": "http"}},
+    });
+    let before: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}], "initContainers": [helper]},
+    }))
+    .unwrap();
+    let spec = inject(&before, &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
+    let init = spec.init_containers.as_ref().unwrap();
+    assert_eq!(init[0].ports.as_ref().unwrap()[0].name, None);
+    let probe = init[0].startup_probe.as_ref().unwrap();
+    assert_eq!(probe.tcp_socket.as_ref().unwrap().port, IntOrString::Int(8080));
+    assert_eq!(capture::of_sidecar(&spec).unwrap().captured[0].name, "http");
+}
+
+#[test]
+fn an_admin_port_that_is_taken_moves() {
+    let ports = json!([{"name": "http", "containerPort": 8080}, {"containerPort": 8791}]);
+    let spec = inject(&pod(ports, json!({})), &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
+    let sidecar = spec.init_containers.as_ref().unwrap().last().unwrap();
+    assert!(
+        sidecar.args.iter().flatten().any(|argument| argument == "--admin=[::]:8794"),
+        "{:?}",
+        sidecar.args
+    );
+    let probe = sidecar.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap();
+    assert_eq!(probe.port, IntOrString::Int(8794));
+    assert_eq!(capture::of_sidecar(&spec).unwrap().admin, 8794);
 }

@@ -1,0 +1,78 @@
+//! The decision about a pod. It reads the whole pod and the bounds of its namespace, and changes nothing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use sluice_crds::INJECT_LABEL;
+
+use super::bounds::Bounds;
+use super::capture::{self, Ports};
+use super::config::InjectConfig;
+use super::containers::{find_sidecar, is_name_taken, taken_volume};
+use super::platform::{dns_problem, is_mirror, is_windows};
+use super::pod_settings::PodSettings;
+use super::resources::{NoRoom, fit};
+use super::skip::Skip;
+
+/// How a pod gets its sidecar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The ports of the sidecar.
+    pub ports: Ports,
+    /// The settings of the sidecar, its resources included.
+    pub settings: PodSettings,
+    /// The resources of the pod itself, raised by the sidecar's, if it has some.
+    pub pod_resources: Option<ResourceRequirements>,
+    /// What is legal and does not do what it seems to.
+    pub warnings: Vec<String>,
+}
+
+/// Reports whether labels say that a pod must not have a sidecar.
+#[must_use]
+pub fn is_opted_out(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(INJECT_LABEL).is_some_and(|value| value == "false")
+}
+
+/// Decides whether a pod gets a sidecar, and which.
+pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan, Skip> {
+    let spec = pod.spec.clone().unwrap_or_default();
+    if find_sidecar(&spec).is_some() {
+        return Err(Skip::Present);
+    }
+    if pod.metadata.labels.as_ref().is_some_and(is_opted_out) {
+        return Err(Skip::OptedOut);
+    }
+    if is_mirror(pod) {
+        return Err(Skip::Mirror);
+    }
+    if spec.host_network == Some(true) {
+        return Err(Skip::HostNetwork);
+    }
+    if is_windows(&spec) {
+        return Err(Skip::Windows);
+    }
+    if is_name_taken(&spec) {
+        return Err(Skip::NameTaken);
+    }
+    if let Some(volume) = taken_volume(&spec) {
+        return Err(Skip::VolumeTaken(volume.to_owned()));
+    }
+    if !config.native && pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job") {
+        return Err(Skip::Job);
+    }
+    let ports = capture::plan(pod).map_err(Skip::Capture)?;
+    let none = BTreeMap::new();
+    let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
+    let (mut settings, mut warnings) = PodSettings::new(config, annotations);
+    let fitted = fit(&spec, bounds, &config.resources, &settings.resources, &config.guaranteed_resources);
+    let fitted = fitted.map_err(|NoRoom| Skip::NoRoom)?;
+    settings.resources = fitted.sidecar;
+    warnings.extend(fitted.ignored.iter().map(|resource| {
+        format!(
+            "the annotations sluice.dev/{resource}-request and sluice.dev/{resource}-limit have no effect: the LimitRanges \
+             of the namespace, or the resources of the pod, do not allow what they ask for"
+        )
+    }));
+    warnings.extend(dns_problem(&spec, &config.cluster_dns));
+    Ok(Plan { ports, settings, pod_resources: fitted.pod, warnings })
+}

@@ -1,0 +1,26 @@
+//! What becomes of a new pod: whether it gets a sidecar, of which form, and why not. Pure: everything is read before
+//! anything is changed.
+//!
+//! - [`decide`]: the decision, from the whole pod and the bounds of its namespace. [`skip`]: why a pod gets none.
+//! - [`inject`]: the pod with its sidecar. [`sidecar`]: the sidecar's container and volumes.
+//! - [`containers`]: which containers keep running, and which is the sidecar.
+//! - [`capture`]: the ports that the sidecar captures. [`platform`]: pods that run on Windows, or without the cluster's DNS.
+//! - [`resources`]: what the sidecar may use, within [`bounds`] and beside the other containers ([`totals`]). [`quantity`]:
+//!   amounts of Kubernetes.
+//! - [`config`]: the configuration of all sidecars. [`pod_settings`]: what the annotations of a pod change of it.
+//!   [`log_filter`]: a value that they have.
+
+pub mod bounds;
+pub mod capture;
+pub mod config;
+pub mod containers;
+pub mod decide;
+pub mod inject;
+pub mod log_filter;
+pub mod platform;
+pub mod pod_settings;
+pub mod quantity;
+pub mod resources;
+pub mod sidecar;
+pub mod skip;
+pub mod totals;

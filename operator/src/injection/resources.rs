@@ -1,0 +1,311 @@
+//! What a sidecar may use: the configured requests and limits, made to fit the bounds of the namespace and the resources
+//! of the pod.
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::bounds::{Bound, Bounds};
+use super::quantity::Amount;
+use super::totals::{Totals, is_guaranteed};
+
+#[cfg(test)]
+mod tests;
+
+/// A resource that the sidecar requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Resource {
+    /// Its name.
+    pub name: &'static str,
+    /// The limit to which a ratio lowers the sidecar's before its request is raised; `None`: it only raises the request.
+    lowered_to: Option<Amount>,
+    /// The lowest limit with which a sidecar works, unless a lower one is configured.
+    least: Amount,
+    /// The step in which amounts are made to fit.
+    step: Amount,
+}
+
+/// The processors.
+pub const CPU: Resource = Resource {
+    name: "cpu",
+    lowered_to: Some(Amount::milli(200)),
+    least: Amount::milli(100),
+    step: Amount::milli(1),
+};
+/// The memory.
+pub const MEMORY: Resource =
+    Resource { name: "memory", lowered_to: None, least: Amount::mebibytes(64), step: Amount::milli(1000) };
+
+/// The resources that the sidecar requests.
+pub const RESOURCES: [Resource; 2] = [CPU, MEMORY];
+
+/// Request and limit of the sidecar for one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// The request.
+    pub request: Option<Amount>,
+    /// The limit.
+    pub limit: Option<Amount>,
+}
+
+/// Nothing that the sidecar can work with fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoom;
+
+/// The request and limit of sidecars in pods whose requests equal their limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuaranteedResources {
+    /// Processors. Not a whole number: Kubernetes would take such CPUs from all others.
+    pub cpu: Amount,
+    /// Memory.
+    pub memory: Amount,
+}
+
+impl GuaranteedResources {
+    fn of(&self, resource: Resource) -> Amount {
+        if resource.name == CPU.name { self.cpu } else { self.memory }
+    }
+}
+
+/// The resources of a pod with its sidecar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fitted {
+    /// The resources of the sidecar.
+    pub sidecar: ResourceRequirements,
+    /// The resources of the pod itself, if it has some.
+    pub pod: Option<ResourceRequirements>,
+    /// Names of the resources whose annotations do not fit.
+    pub ignored: Vec<&'static str>,
+}
+
+/// Fits the sidecar's resources into a pod. `annotated` are those with the pod's annotations applied.
+pub fn fit(
+    spec: &PodSpec,
+    bounds: &Bounds,
+    configured: &ResourceRequirements,
+    annotated: &ResourceRequirements,
+    guaranteed: &GuaranteedResources,
+) -> Result<Fitted, NoRoom> {
+    let is_guaranteed = is_guaranteed(spec);
+    let mut fitted = Fitted { sidecar: annotated.clone(), pod: spec.resources.clone(), ignored: Vec::new() };
+    for resource in RESOURCES {
+        let place = Place {
+            resource,
+            totals: Totals::of(spec, resource.name, is_guaranteed),
+            container: bounds.container(resource.name),
+            pod: bounds.pod(resource.name),
+        };
+        let (configured, wanted) = (share(configured, resource), share(annotated, resource));
+        let share = match place.as_annotated(configured, wanted) {
+            Some(annotated) => annotated,
+            None => {
+                if wanted != configured {
+                    fitted.ignored.push(resource.name);
+                }
+                place.fit(configured, guaranteed.of(resource))?
+            }
+        };
+        // Quantities that need not change stay as they are written.
+        if share != wanted {
+            set(&mut fitted.sidecar, resource, share);
+        }
+        raise(fitted.pod.as_mut(), resource, &place.totals, share);
+    }
+    Ok(fitted)
+}
+
+fn share(resources: &ResourceRequirements, resource: Resource) -> Share {
+    let read = |part: &Option<std::collections::BTreeMap<String, Quantity>>| {
+        Amount::parse(&part.as_ref()?.get(resource.name)?.0)
+    };
+    Share { request: read(&resources.requests), limit: read(&resources.limits) }
+}
+
+fn set(resources: &mut ResourceRequirements, resource: Resource, share: Share) {
+    for (part, amount) in [(&mut resources.requests, share.request), (&mut resources.limits, share.limit)] {
+        let part = part.get_or_insert_default();
+        match amount {
+            Some(amount) => part.insert(resource.name.to_owned(), amount.quantity()),
+            None => part.remove(resource.name),
+        };
+    }
+}
+
+/// Raises the resources of the pod itself by the sidecar's.
+fn raise(pod: Option<&mut ResourceRequirements>, resource: Resource, totals: &Totals, share: Share) {
+    let Some(pod) = pod else { return };
+    let (request, limit) = (share.request.or(share.limit), share.limit.or(share.request));
+    let parts = [
+        (&mut pod.requests, totals.of_pod.request, totals.request.running, request),
+        (&mut pod.limits, totals.of_pod.limit, totals.limit.running, limit),
+    ];
+    for (part, is_set, before, amount) in parts {
+        if let (true, Some(part), Some(amount)) = (is_set, part.as_mut(), amount) {
+            part.insert(resource.name.to_owned(), before.plus(amount).quantity());
+        }
+    }
+}
+
+/// Where one resource of a sidecar must fit.
+struct Place {
+    resource: Resource,
+    totals: Totals,
+    container: Bound,
+    pod: Bound,
+}
+
+impl Place {
+    /// Returns what the annotations of the pod ask for, if it differs from what is configured and fits.
+    fn as_annotated(&self, configured: Share, wanted: Share) -> Option<Share> {
+        if wanted == configured {
+            return None;
+        }
+        let share = match (self.totals.equal, wanted.limit.filter(|_| wanted.limit != configured.limit)) {
+            (false, _) => wanted,
+            // The other one follows, unless both are chosen and differ.
+            (true, Some(limit)) if wanted.request == configured.request || wanted.request == Some(limit) => {
+                equal(limit)
+            }
+            (true, Some(_)) => return None,
+            (true, None) => equal(wanted.request?),
+        };
+        let is_pinned = self.totals.equal && self.is_pinned(share.limit);
+        (!is_pinned && self.allows(share)).then_some(share)
+    }
+
+    /// Makes the configured share fit.
+    fn fit(&self, configured: Share, guaranteed: Amount) -> Result<Share, NoRoom> {
+        let share = if self.totals.equal { self.fit_equal(guaranteed) } else { self.fit_apart(configured) };
+        share.filter(|share| self.allows(*share)).ok_or(NoRoom)
+    }
+
+    /// Makes an amount fit that is both request and limit.
+    fn fit_equal(&self, wanted: Amount) -> Option<Share> {
+        let mut amount = wanted.max(self.min_request()).max(self.min_limit());
+        if self.is_pinned(Some(amount)) {
+            amount = amount.plus(self.resource.step);
+        }
+        let max = self.max().unwrap_or(amount);
+        if amount > max {
+            amount = max.floor(self.resource.step);
+            if self.is_pinned(Some(amount)) {
+                amount = amount.minus(self.resource.step);
+            }
+        }
+        (amount >= self.resource.least.min(wanted)).then(|| equal(amount))
+    }
+
+    /// Makes a request and a limit fit: the limit is lowered first, then the request is raised.
+    fn fit_apart(&self, configured: Share) -> Option<Share> {
+        if self.container.is_none() && self.pod.is_none() {
+            return Some(configured);
+        }
+        let needs_limit = self.container.ratio.is_some()
+            || self.pod.ratio.is_some()
+            || self.container.max.is_some()
+            || self.container.default.is_some()
+            || (self.pod.max.is_some() && self.totals.limit.running > Amount::ZERO);
+        let default = || self.container.default.or(self.resource.lowered_to).unwrap_or(self.resource.least);
+        let limit = match configured.limit {
+            None if needs_limit => Some(default().max(configured.request.unwrap_or_default())),
+            limit => limit,
+        };
+        let Some(mut limit) = limit else {
+            let request = configured.request.unwrap_or_default().max(self.min_request());
+            return Some(Share { request: Some(request), limit: None });
+        };
+        let least = self.resource.least.min(configured.limit.unwrap_or(limit));
+        let mut request = configured.request.unwrap_or(limit).max(self.min_request());
+        limit = limit.max(self.min_limit()).max(request);
+        if let Some(max) = self.max() {
+            limit = limit.min(max.floor(self.resource.step));
+            request = request.min(limit);
+        }
+        if let Some(ratio) = self.container.ratio {
+            limit = self.lowered(limit, request.times(ratio));
+            request = request.max(limit.divided(ratio, self.resource.step));
+        }
+        if let Some(ratio) = self.pod.ratio {
+            let allowed = self.totals.request.with(request).times(ratio);
+            limit = self.lowered(limit, allowed.minus(self.totals.limit.running)).max(request);
+            let needed = self.totals.limit.with(limit).divided(ratio, self.resource.step);
+            request = request.max(needed.minus(self.totals.request.running));
+        }
+        (limit >= least && request <= limit).then_some(Share { request: Some(request), limit: Some(limit) })
+    }
+
+    /// Lowers a limit towards what a ratio allows, as far as the resource may be lowered for one.
+    fn lowered(&self, limit: Amount, allowed: Amount) -> Amount {
+        match self.resource.lowered_to {
+            Some(least) if limit > allowed => limit.min(allowed.max(least)),
+            Some(_) | None => limit,
+        }
+    }
+
+    fn min_request(&self) -> Amount {
+        self.container.min.max(missing(
+            self.pod.min,
+            self.totals.request.with(Amount::ZERO),
+            self.totals.request.running,
+        ))
+    }
+
+    fn min_limit(&self) -> Amount {
+        self.container.min.max(missing(
+            self.pod.min,
+            self.totals.limit.with(Amount::ZERO),
+            self.totals.limit.running,
+        ))
+    }
+
+    /// Returns the largest limit that the bounds allow.
+    fn max(&self) -> Option<Amount> {
+        let of_pod = self
+            .pod
+            .max
+            .map(|max| max.minus(self.totals.limit.running).min(max.minus(self.totals.request.running)));
+        [self.container.max, of_pod].into_iter().flatten().min()
+    }
+
+    /// Reports whether the API server accepts a share.
+    fn allows(&self, share: Share) -> bool {
+        let Share { request, limit } = share;
+        let effective = request.or(limit);
+        let container = is_within(&self.container, effective, limit);
+        let total = |with: Option<Amount>, total: super::totals::Total| {
+            let sum = total.with(with.unwrap_or_default());
+            (with.is_some() || sum > Amount::ZERO).then_some(sum)
+        };
+        let pod =
+            is_within(&self.pod, total(effective, self.totals.request), total(limit, self.totals.limit));
+        container && pod && limit.is_none_or(|limit| effective.is_none_or(|request| request <= limit))
+    }
+
+    /// Reports whether Kubernetes would reserve whole CPUs for a container with this request and limit.
+    fn is_pinned(&self, amount: Option<Amount>) -> bool {
+        self.resource.name == CPU.name && amount.is_some_and(Amount::is_whole)
+    }
+}
+
+fn equal(amount: Amount) -> Share {
+    Share { request: Some(amount), limit: Some(amount) }
+}
+
+/// Returns what is missing to a minimum, given the total without the sidecar and the part to which the sidecar adds.
+fn missing(min: Amount, total: Amount, running: Amount) -> Amount {
+    if total >= min { Amount::ZERO } else { min.minus(running) }
+}
+
+/// Reports whether the LimitRanger accepts a request and a limit.
+fn is_within(bound: &Bound, request: Option<Amount>, limit: Option<Amount>) -> bool {
+    let min = bound.min == Amount::ZERO
+        || request.is_some_and(|request| request >= bound.min)
+            && limit.is_none_or(|limit| limit >= bound.min);
+    let max = bound.max.is_none_or(|max| {
+        limit.is_some_and(|limit| limit <= max) && request.is_none_or(|request| request <= max)
+    });
+    let ratio = bound.ratio.is_none_or(|ratio| {
+        let request = request.filter(|request| *request > Amount::ZERO);
+        request.zip(limit).is_some_and(|(request, limit)| limit <= request.times(ratio))
+    });
+    min && max && ratio
+}
