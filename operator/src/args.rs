@@ -24,18 +24,18 @@ pub struct Args {
     /// Name of this replica's pod, used as the holder of the lease.
     #[arg(long, env = "POD_NAME", default_value = "sluice-operator")]
     pub pod_name: String,
-    /// Address of this replica's pod, on which sidecars reach the leader.
-    #[arg(long, env = "POD_IP", default_value = "127.0.0.1")]
-    pub pod_ip: IpAddr,
+    /// Addresses of this replica's pod, on which sidecars reach the leader: one, or one of each family.
+    #[arg(long = "pod-ip", env = "POD_IPS", value_delimiter = ',', default_value = "127.0.0.1")]
+    pub pod_ips: Vec<IpAddr>,
 
     /// Listen address of the admission webhook (TLS). Only the API server calls it.
-    #[arg(long, env = "SLUICE_WEBHOOK_LISTEN", default_value = "0.0.0.0:9443")]
+    #[arg(long, env = "SLUICE_WEBHOOK_LISTEN", default_value = "[::]:9443")]
     pub webhook_listen: SocketAddr,
     /// Listen address of the control port (TLS), to which sidecars connect with a service-account token.
-    #[arg(long, env = "SLUICE_CONTROL_LISTEN", default_value = "0.0.0.0:8443")]
+    #[arg(long, env = "SLUICE_CONTROL_LISTEN", default_value = "[::]:8443")]
     pub control_listen: SocketAddr,
     /// Listen address of probes and metrics (plain HTTP; serves no secrets).
-    #[arg(long, env = "SLUICE_ADMIN_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "SLUICE_ADMIN_LISTEN", default_value = "[::]:8080")]
     pub admin_listen: SocketAddr,
 
     /// Service of the control port. It has no selector; the leader writes its EndpointSlice.

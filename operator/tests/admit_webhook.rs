@@ -7,10 +7,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
-use sluice_operator::admission::config::{InjectConfig, resources};
 use sluice_operator::admission::serve::router;
 use sluice_operator::args::{LogFormat, StartupPolicy};
 use sluice_operator::events::Events;
+use sluice_operator::injection::config::{InjectConfig, guaranteed_resources, resources};
 use tower::ServiceExt as _;
 
 async fn call(path: &str, body: String) -> (StatusCode, Value) {
@@ -18,6 +18,8 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
         resources: resources("{}").unwrap(),
+        guaranteed_resources: guaranteed_resources(r#"{"cpu":"200m","memory":"128Mi"}"#).unwrap(),
+        cluster_dns: Vec::new(),
         log: "info".parse().unwrap(),
         log_format: LogFormat::Text,
         platform_user: false,
@@ -30,10 +32,9 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
     };
     let request =
         Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
-    let response = router(config, Default::default(), Arc::default(), Events::channel().0)
-        .oneshot(request)
-        .await
-        .unwrap();
+    let events = Events::channel().0;
+    let router = router(Arc::new(config), Default::default(), Default::default(), Arc::default(), events);
+    let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())

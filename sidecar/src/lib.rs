@@ -40,3 +40,4 @@ pub use inbound::guard::abort_on_other_panics;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
 pub use upstream::address::{InvalidUpstream, Upstream};
+pub use upstream::application::Applications;

@@ -243,8 +243,8 @@ impl Proxy {
                     forward::over_http1(&self.pool, request, client.source(), None, keep).await
                 }
                 Protocol::Http2 => {
-                    let upstream = &self.pool.upstream;
-                    forward::over_http2(upstream, &client.dedicated, request, client.source(), None).await
+                    let application = &self.pool.application;
+                    forward::over_http2(application, &client.dedicated, request, client.source(), None).await
                 }
             };
             release_at_end(forwarded, held, in_flight, StallGuard::default())
@@ -283,7 +283,7 @@ impl Proxy {
                     forward::over_http1(&pool, request, source, mark, keep).await
                 }
                 Protocol::Http2 => {
-                    forward::over_http2(&pool.upstream, &dedicated, request, source, mark).await
+                    forward::over_http2(&pool.application, &dedicated, request, source, mark).await
                 }
             };
             (forwarded, slots)
@@ -302,7 +302,7 @@ impl Proxy {
         trace: Option<&HeaderValue>,
     ) -> Response<ResponseBody> {
         self.metrics.upstream_error(error.reason());
-        let (upstream, trace) = (&self.pool.upstream, trace.and_then(trace_id));
+        let (upstream, trace) = (self.pool.application.upstream(), trace.and_then(trace_id));
         match error {
             ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {

@@ -19,6 +19,7 @@ use crate::limit::decide::{Admission, Decided, decide};
 use crate::limit::index::LimitIndex;
 use crate::limit::matching::{MatchedLimits, attributes};
 use crate::metrics::registry::Metrics;
+use crate::upstream::application::Applications;
 use crate::upstream::in_flight::InFlight;
 
 /// Policies with counters in memory, and a clock that follows the requests.
@@ -81,7 +82,7 @@ impl Simulation {
         let clock = Clock::manual(0);
         clock.advance_micros(at);
         let (current, in_flight) = (CurrentLimiters::default(), InFlight::new());
-        let metrics = Metrics::new(current.clone(), in_flight.clone());
+        let metrics = Metrics::new(current.clone(), in_flight.clone(), Applications::default());
         let stores = Stores::new(tokio::runtime::Handle::current(), clock.clone(), current);
         let publisher = Publisher::new(stores, metrics, in_flight, StartupPolicy::Forward);
         let nacks = publisher.publish(&StoreChoices::only(StoreChoice::Memory), policies);

@@ -47,7 +47,7 @@ impl Following {
 /// Starts to follow an operator.
 fn follow(operator: &Operator, sidecar: &Sidecar, state: &tempfile::TempDir) -> tokio::task::JoinHandle<()> {
     let state = Some(state.path().to_owned());
-    tokio::spawn(Subscriber::new(operator.client(), sidecar.publisher(), state).run())
+    tokio::spawn(Subscriber::new(operator.client(), sidecar.publisher(), sidecar.applications(), state).run())
 }
 
 fn json(name: &str, requests: u64) -> String {

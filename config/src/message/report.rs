@@ -37,6 +37,9 @@ pub struct Report {
     /// Results of the resets that the sidecar has received last.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resets: BTreeMap<ResetUid, ResetReport>,
+    /// Ports of the applications that have accepted no connection for a minute, although requests came.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreachable: Vec<u16>,
 }
 
 /// The state of one policy in one sidecar.

@@ -18,6 +18,8 @@ const MAX_REASON: usize = 500;
 /// Number of limits of a policy, and length of their names.
 const MAX_LIMITS: usize = 48;
 const MAX_LIMIT_NAME: usize = 63;
+/// Number of ports that a sidecar captures.
+const MAX_PORTS: usize = 16;
 
 /// The last report of a pod's sidecar about one edit of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +45,10 @@ pub(super) struct Session {
     pub(super) stores: BTreeMap<String, StoreReport>,
     /// The last report about each reset, by the UID of its object.
     pub(super) resets: BTreeMap<ResetUid, ResetReport>,
+    /// Ports of the applications that the sidecar has not reached for a minute.
+    pub(super) unreachable: Vec<u16>,
+    /// Whether an event has told of them.
+    pub(super) unreachable_told: bool,
     /// Time at which the reports expire, or `None` while the session lasts and has reported.
     pub(super) expires: Option<Instant>,
     /// Whether the session has ended.
@@ -112,6 +118,12 @@ pub(super) fn sanitized_reset(report: ResetReport) -> ResetReport {
         ResetReport::Failed { reason } => ResetReport::Failed { reason: sanitized_reason(reason) },
         ResetReport::Removed { .. } | ResetReport::Forgotten { .. } => report,
     }
+}
+
+/// Makes ports of a report fit for a status message: no more than a pod can have captured.
+pub(super) fn sanitized_ports(mut ports: Vec<u16>) -> Vec<u16> {
+    ports.truncate(MAX_PORTS);
+    ports
 }
 
 fn sanitized_reason(mut reason: String) -> String {

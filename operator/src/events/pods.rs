@@ -4,10 +4,14 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::runtime::events::{Event, EventType};
 
+use crate::cluster::pod::Pod;
+
 use super::{Regarding, Reported, note};
 
 /// Reason of the event that a pod gets no sidecar.
 pub const NOT_INJECTED: &str = "NotInjected";
+/// Reason of the event that the application does not answer its sidecar.
+pub const APPLICATION_UNREACHABLE: &str = "ApplicationUnreachable";
 /// Reason of the event that something about a pod does not do what it seems to: an annotation, or its DNS.
 pub const SIDECAR_WARNING: &str = "SidecarWarning";
 
@@ -33,6 +37,33 @@ pub fn event(pod: &ObjectMeta, namespace: &str, reason: &str, problem: &str) -> 
         secondary: None,
     };
     Some(Reported { regarding, event })
+}
+
+/// Returns the event that the application of a pod does not answer its sidecar.
+#[must_use]
+pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
+    let object = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.name.clone()),
+        namespace: Some(pod.namespace.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    };
+    let event = Event {
+        type_: EventType::Warning,
+        reason: APPLICATION_UNREACHABLE.to_owned(),
+        note: Some(note(sentence(problem))),
+        action: "Forward".to_owned(),
+        secondary: None,
+    };
+    Reported { regarding: Regarding::Object(object), event }
+}
+
+/// Returns a text that begins with a capital.
+fn sentence(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
 /// Returns a reference to the owner of an object in a namespace.

@@ -42,7 +42,7 @@ pub(super) fn container(ports: &Ports, config: &InjectConfig, settings: &PodSett
         image_pull_policy: Some(config.pull_policy.clone()),
         restart_policy: config.native.then(|| "Always".into()),
         args: Some(args(ports, config, settings)),
-        env: config.tracing.is_some().then(resource_attributes),
+        env: Some(environment(config)),
         ports: Some(container_ports(ports)),
         resources: Some(settings.resources.clone()),
         // Runs when the deletion of the pod begins: connections are closed while the application still
@@ -107,8 +107,8 @@ fn args(ports: &Ports, config: &InjectConfig, settings: &PodSettings) -> Vec<Str
     args
 }
 
-/// Returns the variables that describe the pod in its spans.
-fn resource_attributes() -> Vec<EnvVar> {
+/// Returns the addresses of the pod, at which its application may listen, and with tracing what describes it in its spans.
+fn environment(config: &InjectConfig) -> Vec<EnvVar> {
     let field = |name: &str, path: &str| EnvVar {
         name: name.into(),
         value_from: Some(EnvVarSource {
@@ -120,16 +120,20 @@ fn resource_attributes() -> Vec<EnvVar> {
         }),
         ..EnvVar::default()
     };
-    let attributes = "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)";
-    vec![
-        field("POD_NAMESPACE", "metadata.namespace"),
-        field("POD_NAME", "metadata.name"),
-        EnvVar {
-            name: "OTEL_RESOURCE_ATTRIBUTES".into(),
-            value: Some(attributes.into()),
-            ..EnvVar::default()
-        },
-    ]
+    let mut environment = vec![field("SLUICE_POD_ADDRESSES", "status.podIPs")];
+    if config.tracing.is_some() {
+        let attributes = "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)";
+        environment.extend([
+            field("POD_NAMESPACE", "metadata.namespace"),
+            field("POD_NAME", "metadata.name"),
+            EnvVar {
+                name: "OTEL_RESOURCE_ATTRIBUTES".into(),
+                value: Some(attributes.into()),
+                ..EnvVar::default()
+            },
+        ]);
+    }
+    environment
 }
 
 fn container_ports(ports: &Ports) -> Vec<ContainerPort> {

@@ -1,5 +1,6 @@
-//! The EndpointSlice of the control Service. The Service has no selector, so the leader alone decides where
-//! it leads.
+//! The EndpointSlices of the control Service. The Service has no selector, so the leader alone decides where
+//! it leads: one EndpointSlice for each family of the addresses of its pod, of which kube-proxy takes those that the Service
+//! has.
 
 use std::net::IpAddr;
 
@@ -12,12 +13,32 @@ pub async fn take_over(
     client: kube::Client,
     namespace: &str,
     service: &str,
-    ip: IpAddr,
+    ips: &[IpAddr],
     port: u16,
 ) -> anyhow::Result<()> {
-    let slice = EndpointSlice {
+    let api: Api<EndpointSlice> = Api::namespaced(client, namespace);
+    let params = PatchParams::apply("sluice-operator").force();
+    for (name, ip) in named(service, ips) {
+        let slice = slice(service, &name, ip, port);
+        api.patch(&name, &params, &Patch::Apply(&slice)).await.with_context(|| {
+            format!("the EndpointSlice {name} of the control Service could not be written")
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the names of the EndpointSlices, each with its address: the first one, and the first of the other family.
+fn named(service: &str, ips: &[IpAddr]) -> Vec<(String, IpAddr)> {
+    let first = ips.first();
+    let other = first.and_then(|first| ips.iter().find(|ip| ip.is_ipv4() != first.is_ipv4()));
+    let names = [service.to_owned(), format!("{service}-second")];
+    names.into_iter().zip([first, other]).filter_map(|(name, ip)| Some((name, *ip?))).collect()
+}
+
+fn slice(service: &str, name: &str, ip: IpAddr, port: u16) -> EndpointSlice {
+    EndpointSlice {
         metadata: ObjectMeta {
-            name: Some(service.into()),
+            name: Some(name.into()),
             labels: Some(
                 [
                     ("kubernetes.io/service-name".to_owned(), service.to_owned()),
@@ -39,11 +60,25 @@ pub async fn take_over(
             protocol: Some("TCP".into()),
             ..EndpointPort::default()
         }]),
-    };
-    let api: Api<EndpointSlice> = Api::namespaced(client, namespace);
-    let params = PatchParams::apply("sluice-operator").force();
-    api.patch(service, &params, &Patch::Apply(&slice)).await.with_context(|| {
-        format!("the EndpointSlice {service} of the control Service could not be written")
-    })?;
-    Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_of_the_pod_has_an_endpoint_slice() {
+        let of = |ips: &[&str]| {
+            let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            let slices =
+                named("control", &ips).into_iter().map(|(name, ip)| slice("control", &name, ip, 8443));
+            slices.map(|slice| (slice.metadata.name.unwrap(), slice.address_type)).collect::<Vec<_>>()
+        };
+        let named = |name: &str, family: &str| (name.to_owned(), family.to_owned());
+        assert_eq!(of(&["10.0.0.1"]), [named("control", "IPv4")]);
+        assert_eq!(of(&["fd00::1"]), [named("control", "IPv6")]);
+        assert_eq!(of(&["fd00::1", "10.0.0.1"]), [named("control", "IPv6"), named("control-second", "IPv4")]);
+        assert_eq!(of(&["10.0.0.1", "10.0.0.2"]), [named("control", "IPv4")]);
+    }
 }

@@ -2,7 +2,7 @@
 //! comment now and then, and a connection that does not take it ends.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use axum::Router;
@@ -19,14 +19,14 @@ const MAX_HEAD: usize = 32 << 10;
 
 /// Serves the control port until it fails or the handle ends it.
 pub(super) async fn serve(
-    address: SocketAddr,
+    listener: TcpListener,
     tls: RustlsConfig,
     handle: Handle<SocketAddr>,
     router: Router,
 ) -> io::Result<()> {
     let acceptor = RustlsAcceptor::new(tls).handshake_timeout(TIMEOUT).acceptor(Connections::new());
     // Sidecars speak HTTP/1.
-    let mut server = axum_server::bind(address).acceptor(acceptor).http1_only().handle(handle);
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).http1_only().handle(handle);
     server
         .http_builder()
         .http1()

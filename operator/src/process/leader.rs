@@ -22,7 +22,7 @@ use crate::leadership::endpoint;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
-use crate::process::control_port;
+use crate::process::{control_port, listen};
 use crate::queue::Queue;
 use crate::reconcile::context::{Context, Injection, Listed};
 use crate::reconcile::{contents, controller, select_pods};
@@ -86,7 +86,8 @@ impl Leader {
         let resets = ResetController::new(self.client.clone(), self.hub.clone());
         let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
         let tls = self.certificates.tls.clone();
-        let control_port = control_port::serve(self.args.control_listen, tls, self.handle.clone(), router);
+        let control_port =
+            control_port::serve(listen::bind(self.args.control_listen)?, tls, self.handle.clone(), router);
         self.take_endpoint().await?;
         tokio::select! {
             error = lease_lost => Err(error.unwrap_or_else(anyhow::Error::from)),
@@ -109,8 +110,8 @@ impl Leader {
         if args.no_lease {
             return Ok(());
         }
-        let (ip, port) = (args.pod_ip, args.control_listen.port());
-        endpoint::take_over(self.client.clone(), &args.namespace, &args.control_service, ip, port).await
+        let (ips, port) = (&args.pod_ips, args.control_listen.port());
+        endpoint::take_over(self.client.clone(), &args.namespace, &args.control_service, ips, port).await
     }
 
     /// Renews the certificates when they are due, and keeps the control Service pointed at this replica.

@@ -3,10 +3,11 @@
 //! - [`mod@run`]: serves admission and waits for the lease.
 //! - [`leader`]: serves sidecars and reconciles policies while the lease is held.
 //! - [`verify`]: verifies an installation, in place of running the operator.
-//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics.
+//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics. `listen`: the sockets of all.
 
 pub mod admin;
 mod control_port;
 pub mod leader;
+mod listen;
 pub mod run;
 pub mod verify;

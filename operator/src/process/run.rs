@@ -23,6 +23,7 @@ use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
+use crate::process::listen::bind;
 use crate::queue::Queue;
 use crate::reconcile::context::Injection;
 use crate::store::{default_store, secrets};
@@ -87,8 +88,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     // Of their own, so that pods cannot displace the events of policies.
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
-    let webhook =
-        axum_server::bind_rustls(args.webhook_listen, certificates.tls.clone()).handle(handle.clone()).serve(
+    let webhook = axum_server::from_tcp_rustls(bind(args.webhook_listen)?, certificates.tls.clone())?
+        .handle(handle.clone())
+        .serve(
             admission::router(
                 inject_config,
                 injection.limit_ranges.clone(),
@@ -98,7 +100,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             )
             .into_make_service(),
         );
-    let admin = axum_server::bind(args.admin_listen)
+    let admin = axum_server::from_tcp(bind(args.admin_listen)?)?
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
     let mut servers = tokio::task::JoinSet::new();

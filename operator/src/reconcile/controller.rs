@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
+use crate::events::pods;
 use crate::object_key::PolicyKey;
 use crate::queue::Claim;
 use crate::reconcile::contents::{self, Resolution};
@@ -19,7 +20,7 @@ use crate::reconcile::publish::publish;
 use crate::reconcile::report;
 use crate::reconcile::select_pods;
 use crate::reconcile::status::observed::Observed;
-use crate::reconcile::status::status;
+use crate::reconcile::status::{status, unreachable};
 
 #[cfg(test)]
 mod tests;
@@ -117,6 +118,11 @@ async fn update_status(
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
+    for pod in facts.pods.iter().filter(|pod| !pod.unreachable.is_empty()) {
+        if context.hub.tell_unreachable(&pod.pod.uid) {
+            context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));
+        }
+    }
     let previous = report::previous(object);
     let observed = Observed {
         key,

@@ -92,6 +92,7 @@ pub async fn dereference(
             untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
             nearly_full: context.hub.nearly_full(&pod.uid, uid, hash),
             store: context.hub.store_report(&pod.uid, store),
+            unreachable: context.hub.unreachable(&pod.uid),
             pod,
             facts,
             addresses,

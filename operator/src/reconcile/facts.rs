@@ -78,6 +78,8 @@ pub struct CountedPod {
     pub nearly_full: Vec<String>,
     /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
     pub store: Option<StoreReport>,
+    /// Ports of its applications that its sidecar has not reached for a minute although requests came.
+    pub unreachable: Vec<u16>,
 }
 
 /// A running pod that applies no limits, and to which a Service sends requests as well as to counted pods.

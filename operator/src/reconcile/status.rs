@@ -4,6 +4,7 @@
 //! - [`observed`]: everything that the status is computed from.
 //! - `accepted`, `resolved_refs`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
 //! - `nearly_full`: limits with nearly as many keys as they may have, for the message of `ready`.
+//! - `unreachable`: applications that their sidecars do not reach, for the same message and for events.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
 //! - `mend`: commands that a message shows.
 //! - `text`: helpers for messages.
@@ -28,6 +29,7 @@ use programmed::programmed;
 use ready::ready;
 use resolved_refs::resolved_refs;
 use store_healthy::store_healthy;
+use unreachable::unreachable;
 
 mod accepted;
 mod captured;
@@ -41,6 +43,7 @@ mod ready;
 mod resolved_refs;
 mod store_healthy;
 mod text;
+pub(crate) mod unreachable;
 
 pub(crate) use programmed::LEADER_GRACE;
 
@@ -59,7 +62,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         (types::PROGRAMMED, &programmed.finding),
         (types::CAPTURED, &captured),
     ];
-    let ready = ready(observed.outcome, &required, &store_healthy, nearly_full(observed));
+    let notes = [unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
+    let ready = ready(observed.outcome, &required, &store_healthy, notes);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),

@@ -24,6 +24,7 @@ use crate::metrics::settlements::SettlementMetrics;
 use crate::metrics::spans::SpanMetrics;
 use crate::metrics::store::StoreMetrics;
 use crate::upstream::abandoned::AbandonedRequests;
+use crate::upstream::application::Applications;
 use crate::upstream::in_flight::InFlight;
 
 /// The metrics of a sidecar. Clones share them.
@@ -60,7 +61,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(store: CurrentLimiters, in_flight: InFlight) -> Self {
+    pub(crate) fn new(store: CurrentLimiters, in_flight: InFlight, applications: Applications) -> Self {
         let mut registry = Registry::with_prefix("sluice");
         let build = Family::<BuildLabels, Gauge>::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
@@ -173,6 +174,7 @@ impl Metrics {
         registry.register("open_connections", "Open connections of clients", connections.clone());
         registry.register_collector(Box::new(in_flight));
         registry.register_collector(Box::new(AbandonedRequests));
+        registry.register_collector(Box::new(applications));
         registry.register_collector(Box::new(StoreMetrics(store)));
         let registry = Arc::new(registry);
         Self {

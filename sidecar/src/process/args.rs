@@ -1,6 +1,6 @@
 //! The command line. Every argument can also be set by an environment variable.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -30,6 +30,10 @@ pub struct Args {
         required = true
     )]
     pub proxies: Vec<Route>,
+    /// Addresses of the pod, separated by commas. An application whose address is 127.0.0.1 is looked for there too,
+    /// and on ::1 if one of them is an IPv6 address
+    #[arg(long, env = "SLUICE_POD_ADDRESSES", value_name = "IP", value_delimiter = ',')]
+    pub pod_addresses: Vec<IpAddr>,
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,

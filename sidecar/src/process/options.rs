@@ -1,6 +1,6 @@
 //! The options of a sidecar.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
@@ -37,6 +37,8 @@ pub struct TraceOptions {
 pub struct Options {
     /// Listeners with their applications.
     pub routes: Vec<Route>,
+    /// Addresses of the pod, at which an application may listen whose address is 127.0.0.1. Empty: only there.
+    pub pod_addresses: Vec<IpAddr>,
     /// Address of the admin port, if there is one.
     pub admin: Option<SocketAddr>,
     /// Address of the debug port, if there is one. It tells who is limited, and should not be reached from other pods.
@@ -77,6 +79,7 @@ impl Options {
     pub fn new(routes: Vec<Route>) -> Self {
         Self {
             routes,
+            pod_addresses: Vec::new(),
             admin: None,
             debug: None,
             workers: 1,

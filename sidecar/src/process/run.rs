@@ -52,6 +52,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let Args {
         command: _,
         proxies,
+        pod_addresses,
         admin,
         debug,
         operator,
@@ -77,6 +78,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let operator = Operator::new(&operator, ca_file, token_file)?;
     let mut signals = Signals::new()?;
     let mut options = Options::new(proxies);
+    options.pod_addresses = pod_addresses;
     options.admin = Some(admin);
     options.debug = debug;
     options.workers = workers.map_or_else(capacity::workers, usize::from);
@@ -99,7 +101,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let drain_requested = drain_request::requested(state_dir.clone());
     let bound = Sidecar::bind(options)?;
     // After a restart the last good policies apply from the first request on.
-    let subscriber = Subscriber::new(operator, bound.publisher(), state_dir);
+    let subscriber = Subscriber::new(operator, bound.publisher(), bound.applications(), state_dir);
     let sidecar = bound.serve();
     let listen: Vec<String> = sidecar.addresses().iter().map(ToString::to_string).collect();
     let admin = sidecar.admin().unwrap_or(admin);

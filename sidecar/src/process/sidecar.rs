@@ -25,6 +25,7 @@ use crate::process::worker::{Role, Work, Worker};
 use crate::proxy::RequestLogs;
 use crate::respond::reveal::Reveal;
 use crate::trace::Tracer;
+use crate::upstream::application::{Application, Applications};
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -66,6 +67,7 @@ pub struct Sidecar {
     debug: Option<SocketAddr>,
     publisher: Publisher,
     metrics: Metrics,
+    applications: Applications,
     drain: DrainSignal,
     workers: Vec<Worker>,
     tasks: Vec<JoinHandle<()>>,
@@ -77,6 +79,12 @@ impl BoundSidecar {
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         self.sidecar.publisher()
+    }
+
+    /// Returns the applications behind the listeners.
+    #[must_use]
+    pub fn applications(&self) -> Applications {
+        self.sidecar.applications()
     }
 
     /// Starts to accept connections.
@@ -123,6 +131,7 @@ impl Sidecar {
     pub fn bind(options: Options) -> Result<BoundSidecar, StartError> {
         let Options {
             routes,
+            pod_addresses,
             admin,
             debug,
             workers,
@@ -153,7 +162,10 @@ impl Sidecar {
         let workers = workers.map_err(StartError::Worker)?;
         let current = CurrentLimiters::default();
         let in_flight = InFlight::new();
-        let metrics = Metrics::new(current.clone(), in_flight.clone());
+        let applications = Applications::new(
+            routes.into_iter().map(|route| Application::new(route.upstream, &pod_addresses)),
+        );
+        let metrics = Metrics::new(current.clone(), in_flight.clone(), applications.clone());
         let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
@@ -168,9 +180,9 @@ impl Sidecar {
         let other_workers = TaskTracker::new();
         let (mut work, logs) = (Vec::new(), Arc::<RequestLogs>::default());
         for number in 0..workers.len() {
-            let upstreams = routes.iter().map(|route| route.upstream.clone());
+            let applications = applications.iter().cloned();
             work.push(Work {
-                listeners: listeners.iter_mut().filter_map(Iterator::next).zip(upstreams).collect(),
+                listeners: listeners.iter_mut().filter_map(Iterator::next).zip(applications).collect(),
                 publisher: publisher.clone(),
                 metrics: metrics.clone(),
                 drain: drain.clone(),
@@ -186,8 +198,18 @@ impl Sidecar {
             });
         }
         let tasks = Vec::new();
-        let sidecar =
-            Self { addresses, admin, debug, publisher, metrics, drain: signal, workers, tasks, tracer };
+        let sidecar = Self {
+            addresses,
+            admin,
+            debug,
+            publisher,
+            metrics,
+            applications,
+            drain: signal,
+            workers,
+            tasks,
+            tracer,
+        };
         let (admin, debug) = (admin_listener, debug_listener);
         Ok(BoundSidecar { sidecar, work, admin, debug, drain, startup_wait, table, timeouts, head_timeouts })
     }
@@ -214,6 +236,12 @@ impl Sidecar {
     #[must_use]
     pub fn publisher(&self) -> Publisher {
         self.publisher.clone()
+    }
+
+    /// Returns the applications behind the listeners.
+    #[must_use]
+    pub fn applications(&self) -> Applications {
+        self.applications.clone()
     }
 
     /// Returns all metrics, in the format of `/metrics`.

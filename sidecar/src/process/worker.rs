@@ -21,7 +21,7 @@ use crate::metrics::registry::Metrics;
 use crate::proxy::{Proxy, RequestLogs};
 use crate::respond::reveal::Reveal;
 use crate::trace::Tracer;
-use crate::upstream::address::Upstream;
+use crate::upstream::application::Application;
 use crate::upstream::pool::Pool;
 
 /// Interval at which expired connections to the application are closed.
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
 /// Everything that a worker serves requests with.
 #[derive(Debug)]
 pub(crate) struct Work {
-    pub(crate) listeners: Vec<(TcpListener, Upstream)>,
+    pub(crate) listeners: Vec<(TcpListener, Arc<Application>)>,
     pub(crate) publisher: Publisher,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
@@ -101,8 +101,8 @@ impl Work {
             self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
-        for (listener, upstream) in listeners {
-            let pool = Pool::new(upstream);
+        for (listener, application) in listeners {
+            let pool = Pool::new(application);
             tokio::spawn(close_expired(pool.clone()));
             let in_flight = publisher.in_flight().add_worker();
             let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());

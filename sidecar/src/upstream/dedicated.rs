@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::capacity::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::memory::{BUDGET, ReadBudget};
-use crate::upstream::address::Upstream;
+use crate::upstream::application::Application;
 use crate::upstream::application_stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 
@@ -57,7 +57,7 @@ impl DedicatedConnection {
     }
 
     /// Returns the connection. Opens another one if its number is `failed`.
-    pub(super) async fn open(&self, upstream: &Upstream, failed: Option<u64>) -> io::Result<Opened> {
+    pub(super) async fn open(&self, application: &Application, failed: Option<u64>) -> io::Result<Opened> {
         let mut current = match self.current.try_lock() {
             Ok(current) => current,
             // Another request opens the connection.
@@ -70,7 +70,7 @@ impl DedicatedConnection {
         if let Some(open) = open.as_ref().filter(|_| failed != Some(*number)) {
             return Ok(Opened { sender: open.sender.clone(), number: *number, reused: true });
         }
-        let fresh = connect(upstream).await?;
+        let fresh = connect(application).await?;
         let sender = fresh.sender.clone();
         *number += 1;
         *open = Some(fresh);
@@ -78,10 +78,10 @@ impl DedicatedConnection {
     }
 }
 
-async fn connect(upstream: &Upstream) -> io::Result<OpenConnection> {
+async fn connect(application: &Application) -> io::Result<OpenConnection> {
     // Requests may have begun before the budget was exceeded.
     BUDGET.ready().await;
-    let stream = ApplicationStream::new(dial(upstream).await?, ReadBudget::http2());
+    let stream = ApplicationStream::new(dial(application).await?, ReadBudget::http2());
     let (sender, connection) = Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW)

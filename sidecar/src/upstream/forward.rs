@@ -26,6 +26,7 @@ use crate::memory::BUDGET;
 use crate::respond::format;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
+use crate::upstream::application::Application;
 use crate::upstream::application_body::{ApplicationBody, ExchangeError};
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
 use crate::upstream::pool::{Pool, PooledConnection};
@@ -125,7 +126,7 @@ pub(crate) async fn over_http1<K: Keep>(
     // hyper meets the expectation: it sends 100 when the body is first read.
     headers.remove(EXPECT);
     if !headers.contains_key(HOST)
-        && let Ok(host) = HeaderValue::from_str(pool.upstream.authority())
+        && let Ok(host) = HeaderValue::from_str(pool.application.upstream().authority())
     {
         headers.insert(HOST, host);
     }
@@ -251,7 +252,7 @@ async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
 
 /// Forwards an HTTP/2 request of a client.
 pub(crate) async fn over_http2(
-    upstream: &Upstream,
+    application: &Application,
     connection: &DedicatedConnection,
     request: Request<Incoming>,
     client: Client<'_>,
@@ -261,7 +262,7 @@ pub(crate) async fn over_http2(
     let meter = parts.extensions.remove::<Arc<UploadMeter>>();
     let marks = parts.extensions.remove::<Marks>();
     parts.extensions.clear();
-    parts.uri = absolute(&parts.uri, parts.headers.get(HOST), upstream);
+    parts.uri = absolute(&parts.uri, parts.headers.get(HOST), application.upstream());
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
     marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
     let is_grpc = format::is_grpc(&parts.method, &parts.headers);
@@ -269,7 +270,7 @@ pub(crate) async fn over_http2(
     let request = Request::from_parts(parts, body);
     let mut failed = None;
     loop {
-        let opened = connection.open(upstream, failed).await.map_err(ForwardError::Unreachable)?;
+        let opened = connection.open(application, failed).await.map_err(ForwardError::Unreachable)?;
         let Opened { mut sender, number, reused } = opened;
         // Many requests may have waited for the connection.
         BUDGET.ready().await;

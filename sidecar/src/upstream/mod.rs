@@ -6,13 +6,15 @@
 //! - [`request_body`], [`response_body`]: bodies on their way through. [`application_body`]: what the application sends.
 //! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client. [`http2`]: one
 //!   request over it.
-//! - [`dial`]: opens TCP connections. [`application_stream`]: their bytes. [`address`]: where the application listens.
+//! - [`application`]: the application, and where it may listen. [`address`]: its address as it is written.
+//! - [`dial`]: opens TCP connections. [`application_stream`]: their bytes.
 //! - [`held_exchange`]: forwards a request that holds slots, also if its client leaves. [`abandoned`]: bounds for
 //!   such requests.
 //! - [`in_flight`]: counts the requests that the application has not finished.
 
 pub(crate) mod abandoned;
 pub(crate) mod address;
+pub(crate) mod application;
 pub(crate) mod application_body;
 pub(crate) mod application_stream;
 pub(crate) mod dedicated;

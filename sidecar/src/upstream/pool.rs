@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 
 use crate::capacity::MAX_BUFFER;
 use crate::memory::ReadBudget;
-use crate::upstream::address::Upstream;
+use crate::upstream::application::Application;
 use crate::upstream::application_stream::ApplicationStream;
 use crate::upstream::dial::dial;
 
@@ -25,7 +25,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The connections of a worker to one application. `B` is the body of requests.
 #[derive(Debug)]
 pub(crate) struct Pool<B> {
-    pub(crate) upstream: Upstream,
+    pub(crate) application: Arc<Application>,
     idle: Mutex<Vec<(http1::SendRequest<B>, Instant)>>,
 }
 
@@ -51,8 +51,8 @@ impl<B> PooledConnection<B> {
 
 impl<B> Pool<B> {
     /// Creates a pool without connections.
-    pub(crate) fn new(upstream: Upstream) -> Arc<Self> {
-        Arc::new(Self { upstream, idle: Mutex::default() })
+    pub(crate) fn new(application: Arc<Application>) -> Arc<Self> {
+        Arc::new(Self { application, idle: Mutex::default() })
     }
 
     /// Takes the newest idle connection, if there is one.
@@ -86,7 +86,7 @@ where
 {
     /// Opens a connection.
     pub(crate) async fn connect(self: &Arc<Self>) -> io::Result<PooledConnection<B>> {
-        let io = TokioIo::new(ApplicationStream::new(dial(&self.upstream).await?, ReadBudget::http1()));
+        let io = TokioIo::new(ApplicationStream::new(dial(&self.application).await?, ReadBudget::http1()));
         let (sender, connection) =
             http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(io).await.map_err(io::Error::other)?;
         tokio::spawn(async move {

@@ -186,6 +186,7 @@ impl Session {
             stores: [(DEFAULT_STORE.to_owned(), store)].into(),
             shadow_denied: BTreeMap::new(),
             resets,
+            unreachable: Vec::new(),
         };
         let body = serde_json::to_vec(&report).expect("JSON");
         let request =

@@ -106,9 +106,11 @@ impl TestNamespace {
         });
         if injected {
             pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 8080}]);
+            pod["spec"]["volumes"] = json!([{"name": "sluice-identity", "emptyDir": {}}]);
             pod["spec"]["initContainers"] = json!([{
                 "name": "sluice-sidecar", "image": "sidecar", "restartPolicy": "Always",
                 "args": ["--proxy=0.0.0.0:8790=127.0.0.1:8080"],
+                "volumeMounts": [{"name": "sluice-identity", "mountPath": "/identity"}],
                 "ports": [{"name": "http", "containerPort": 8790}],
             }]);
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Hub;
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
-    Confirmation, EXPIRY, Session, sanitized, sanitized_reset, sanitized_store,
+    Confirmation, EXPIRY, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
 };
 
 impl Hub {
@@ -28,6 +28,8 @@ impl Hub {
             reports,
             stores,
             resets: BTreeMap::new(),
+            unreachable: Vec::new(),
+            unreachable_told: false,
             expires: Some(Instant::now() + EXPIRY),
             ended: false,
             replicas_changed: Arc::default(),
@@ -122,7 +124,13 @@ impl Hub {
         let removed = state.take_reset_reports(&pod_uid, &resets);
         state.take_shadow_denied(&pod_uid, &report.shadow_denied);
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
-        let changed = session.reports != reports || session.stores != stores || session.expires.is_some();
+        let unreachable = sanitized_ports(report.unreachable);
+        let changed = session.reports != reports
+            || session.stores != stores
+            || session.unreachable != unreachable
+            || session.expires.is_some();
+        session.unreachable_told &= !unreachable.is_empty();
+        session.unreachable = unreachable;
         let resets_changed = std::mem::replace(&mut session.resets, resets.clone()) != resets;
         session.reports = reports;
         session.stores = stores;
@@ -169,6 +177,21 @@ impl Hub {
         let state = self.lock();
         let session = state.sessions.get(pod_uid).filter(|session| session.counts());
         session.map(|session| session.nearly_full(policy_uid, hash)).unwrap_or_default()
+    }
+
+    /// Returns the ports of the applications that a pod's sidecar has not reached for a minute although requests came.
+    #[must_use]
+    pub fn unreachable(&self, pod_uid: &str) -> Vec<u16> {
+        let state = self.lock();
+        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
+        session.map(|session| session.unreachable.clone()).unwrap_or_default()
+    }
+
+    /// Reports whether an event is to tell that a pod's application is not reached: once, until it is reached again.
+    pub fn tell_unreachable(&self, pod_uid: &str) -> bool {
+        let mut state = self.lock();
+        let session = state.sessions.get_mut(pod_uid).filter(|session| !session.unreachable.is_empty());
+        session.is_some_and(|session| !std::mem::replace(&mut session.unreachable_told, true))
     }
 
     /// Returns the last report of a pod's sidecar about a store, or `None` if it is not connected or has not reported

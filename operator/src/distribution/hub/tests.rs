@@ -21,6 +21,7 @@ fn publish_one(hub: &Hub) -> PolicyHash {
 
 fn applied(session: &str, hash: &PolicyHash) -> Report {
     Report {
+        unreachable: Vec::new(),
         version: 1,
         session: session.into(),
         policies: [(

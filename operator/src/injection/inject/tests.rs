@@ -52,7 +52,10 @@ fn only_with_a_collector_a_sidecar_sends_spans_which_name_its_pod() {
     };
     let has_arg = |sidecar: &Container, arg: &str| sidecar.args.iter().flatten().any(|found| found == arg);
     let without = sidecar(None);
-    assert!(without.env.is_none() && !without.args.iter().flatten().any(|arg| arg.contains("trace")));
+    assert!(
+        without.env.as_ref().is_some_and(|env| env.len() == 1)
+            && !without.args.iter().flatten().any(|arg| arg.contains("trace"))
+    );
     let collector = "http://otel.observability:4318".parse().unwrap();
     let with = sidecar(Some((collector, "0.05".parse().unwrap())));
     assert!(has_arg(&with, "--trace-collector=http://otel.observability:4318/v1/traces"), "{:?}", with.args);
@@ -60,9 +63,9 @@ fn only_with_a_collector_a_sidecar_sends_spans_which_name_its_pod() {
     let env = with.env.unwrap();
     let names: Vec<_> = env.iter().map(|variable| variable.name.as_str()).collect();
     // A variable can name only those before it.
-    assert_eq!(names, ["POD_NAMESPACE", "POD_NAME", "OTEL_RESOURCE_ATTRIBUTES"]);
+    assert_eq!(names, ["SLUICE_POD_ADDRESSES", "POD_NAMESPACE", "POD_NAME", "OTEL_RESOURCE_ATTRIBUTES"]);
     let attributes = "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)";
-    assert_eq!(env[2].value.as_deref(), Some(attributes));
+    assert_eq!(env[3].value.as_deref(), Some(attributes));
 }
 
 #[test]

@@ -21,9 +21,9 @@ pub(super) fn ready(
     outcome: &Outcome,
     required: &[(&str, &Finding)],
     store_healthy: &Finding,
-    nearly_full: Option<String>,
+    notes: impl Iterator<Item = String>,
 ) -> Finding {
-    let finding = own(outcome, required, store_healthy, nearly_full);
+    let finding = own(outcome, required, store_healthy, notes);
     if !outcome.is_shadowed_by_installation() {
         return finding;
     }
@@ -36,7 +36,7 @@ fn own(
     outcome: &Outcome,
     required: &[(&str, &Finding)],
     store_healthy: &Finding,
-    nearly_full: Option<String>,
+    notes: impl Iterator<Item = String>,
 ) -> Finding {
     if let Some((kind, finding)) = required.iter().find(|(_, finding)| finding.status != "True") {
         let status = if finding.status == "Unknown" { "Unknown" } else { "False" };
@@ -54,7 +54,7 @@ fn own(
     if store_healthy.status == "False" {
         message.push_str(" But sidecars cannot use the store: see the condition StoreHealthy.");
     }
-    if let Some(text) = nearly_full {
+    for text in notes {
         message.push_str(&format!(" {text}"));
     }
     Finding::new("True", reasons::READY, message)

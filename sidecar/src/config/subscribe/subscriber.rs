@@ -28,6 +28,7 @@ use crate::config::subscribe::operator::{Operator, OperatorError};
 use crate::config::subscribe::received::Received;
 use crate::config::subscribe::report::Reporter;
 use crate::config::subscribe::sse::{Event, Parser, SseError};
+use crate::upstream::application::Applications;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A session without any bytes for this long is dead: the operator sends comments more often.
@@ -44,6 +45,7 @@ const SHADOW_DENIED_INTERVAL: Duration = Duration::from_secs(15);
 pub struct Subscriber {
     operator: Operator,
     publisher: Publisher,
+    applications: Applications,
     last_good: LastGood,
     received: Received,
     resets: ResetOrders,
@@ -86,7 +88,12 @@ enum SessionEnd {
 
 impl Subscriber {
     /// Creates a subscriber, and publishes the configuration that `state_dir` keeps from before a restart.
-    pub fn new(operator: Operator, publisher: Publisher, state_dir: Option<PathBuf>) -> Self {
+    pub fn new(
+        operator: Operator,
+        publisher: Publisher,
+        applications: Applications,
+        state_dir: Option<PathBuf>,
+    ) -> Self {
         let last_good = LastGood::new(state_dir);
         let mut received = Received::default();
         if let Some((policies, credentials, replicas)) = last_good.read() {
@@ -106,6 +113,7 @@ impl Subscriber {
         Self {
             operator,
             publisher,
+            applications,
             last_good,
             received,
             resets: ResetOrders::default(),
@@ -118,22 +126,15 @@ impl Subscriber {
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
-            let reason = self.follow_session(&mut backoff).await;
-            tracing::warn!(%reason, "the session with the operator ended");
-            tokio::time::sleep(backoff.next()).await;
-        }
-    }
-
-    async fn follow_session(&mut self, backoff: &mut Backoff) -> SessionEnd {
-        match self.open().await {
-            Ok((session, body)) => {
-                backoff.connected();
-                match self.receive(session, body, backoff).await {
-                    Ok(never) => match never {},
-                    Err(end) => end,
+            match self.open().await {
+                Ok((session, body)) => {
+                    backoff.connected();
+                    let Err(reason) = self.receive(session, body, &mut backoff).await;
+                    tracing::warn!(%reason, "the session with the operator ended");
                 }
+                Err(reason) => tracing::warn!(%reason, "cannot open a session with the operator"),
             }
-            Err(end) => end,
+            tokio::time::sleep(backoff.next()).await;
         }
     }
 
@@ -322,6 +323,7 @@ impl Subscriber {
             stores,
             shadow_denied,
             resets: self.resets.report(),
+            unreachable: self.applications.unreachable(),
         }
     }
 }

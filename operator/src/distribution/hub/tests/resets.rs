@@ -29,7 +29,8 @@ fn report(hub: &Hub, session: &str, report: ResetReport) {
         policies,
         stores,
         shadow_denied,
-        resets
+        resets,
+        unreachable: Vec::new(),
     }));
 }
 

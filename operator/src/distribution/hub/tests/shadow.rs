@@ -25,7 +25,15 @@ fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>)
     let (policies, stores, resets) = Default::default();
     let shadow_denied = [(policy.to_owned(), limits)].into();
     let session = session.into();
-    assert!(hub.report(Report { version: VERSION, session, policies, stores, shadow_denied, resets }));
+    assert!(hub.report(Report {
+        version: VERSION,
+        session,
+        policies,
+        stores,
+        shadow_denied,
+        resets,
+        unreachable: Vec::new()
+    }));
 }
 
 #[tokio::test(start_paused = true)]

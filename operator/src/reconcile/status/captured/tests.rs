@@ -120,6 +120,7 @@ fn counted(pod: &Value) -> CountedPod {
         untrusted_proxy: None,
         nearly_full: Vec::new(),
         store: None,
+        unreachable: Vec::new(),
     }
 }
 

@@ -40,6 +40,7 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
         untrusted_proxy: proxy,
         nearly_full: Vec::new(),
         store: None,
+        unreachable: Vec::new(),
     }
 }
 

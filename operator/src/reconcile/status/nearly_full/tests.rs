@@ -38,6 +38,7 @@ fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
         untrusted_proxy: None,
         nearly_full: nearly_full.iter().map(|&name| name.to_owned()).collect(),
         store: None,
+        unreachable: Vec::new(),
     }
 }
 

@@ -40,6 +40,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
         untrusted_proxy: None,
         nearly_full: Vec::new(),
         store: None,
+        unreachable: Vec::new(),
     }
 }
 

@@ -31,7 +31,7 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
         unusable: Vec::new(),
     };
     let good = finding("True", "");
-    ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy, None).message
+    ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy, std::iter::empty()).message
 }
 
 #[tokio::test]
