@@ -20,8 +20,9 @@ const IPV6: &str = "fd00:55::5";
 
 /// Runs a test of this binary in a network namespace with these addresses, as a pod has them.
 fn in_pod(test: &str, addresses: &[&str]) {
-    let mut setup = vec!["ip link set lo up".to_owned(), "ip link add eth0 type dummy".to_owned()];
-    setup.push("ip link set eth0 up".to_owned());
+    let mut setup =
+        vec!["ip link set lo up".to_owned(), "ip link add eth0 type veth peer name node0".to_owned()];
+    setup.push("ip link set node0 up && ip link set eth0 up".to_owned());
     setup.extend(addresses.iter().map(|address| match address.contains(':') {
         true => format!("ip addr add {address}/64 dev eth0 nodad"),
         false => format!("ip addr add {address}/24 dev eth0"),
@@ -78,8 +79,8 @@ fn sidecar(port: u16, pod: &[IpAddr]) -> Sidecar {
 async fn request(listens_on: &str, pod: &[IpAddr]) -> (u16, Option<IpAddr>) {
     let (port, peers) = application(listens_on).await;
     let sidecar = sidecar(port, pod);
-    let status = get(sidecar.addresses()[0], "/").await;
-    let again = get(sidecar.addresses()[0], "/").await;
+    let status = get(sidecar.addresses()[0], "").await.status;
+    let again = get(sidecar.addresses()[0], "").await.status;
     assert_eq!(status, again);
     let peer = peers.lock().unwrap().first().copied();
     (status, peer)
@@ -126,21 +127,23 @@ async fn a_pod_with_ipv6_alone_is_served() {
 
 #[tokio::test]
 async fn an_application_that_moves_is_found_again() {
-    let (port, _) = application("127.0.0.1").await;
     let elsewhere: IpAddr = "127.0.0.9".parse().unwrap();
+    let first = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = first.local_addr().unwrap().port();
     let sidecar = sidecar(port, &[elsewhere]);
-    assert_eq!(get(sidecar.addresses()[0], "/").await, 200);
-    // The first one keeps listening, so the port is free on the other address only.
-    let moved = TcpListener::bind((elsewhere, 0)).await.unwrap();
-    let other = self::sidecar(moved.local_addr().unwrap().port(), &[elsewhere]);
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = moved.accept().await.unwrap();
-            let mut head = [0; 4096];
-            let _ = stream.read(&mut head).await;
-            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
-        }
-    });
-    assert_eq!(get(other.addresses()[0], "/").await, 204);
-    assert!(other.applications().unreachable().is_empty());
+    let answer = async |listener: &TcpListener, response: &str| {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let _ = stream.write_all(response.as_bytes()).await;
+    };
+    let ok = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let (response, ()) = tokio::join!(get(sidecar.addresses()[0], ""), answer(&first, ok));
+    assert_eq!(response.status, 200);
+    drop(first);
+    assert_eq!(get(sidecar.addresses()[0], "").await.status, 502);
+    let moved = TcpListener::bind((elsewhere, port)).await.unwrap();
+    let (response, ()) = tokio::join!(get(sidecar.addresses()[0], ""), answer(&moved, ok));
+    assert_eq!(response.status, 200);
+    assert!(sidecar.applications().unreachable().is_empty());
 }

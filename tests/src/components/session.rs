@@ -162,7 +162,20 @@ impl Session {
         policies: impl IntoIterator<Item = (String, PolicyReport)>,
         store: StoreReport,
     ) {
-        self.send(policies.into_iter().collect(), store, BTreeMap::new()).await;
+        self.send(policies.into_iter().collect(), store, BTreeMap::new(), Vec::new()).await;
+    }
+
+    /// Sends a report, with the ports of applications that are not reached.
+    ///
+    /// # Panics
+    /// When the operator does not accept it.
+    pub async fn report_unreachable(
+        &self,
+        policies: impl IntoIterator<Item = (String, PolicyReport)>,
+        ports: &[u16],
+    ) {
+        self.send(policies.into_iter().collect(), StoreReport::Healthy, BTreeMap::new(), ports.to_vec())
+            .await;
     }
 
     /// Reports the results of resets, and no policies.
@@ -170,7 +183,7 @@ impl Session {
     /// # Panics
     /// When the operator does not accept it.
     pub async fn report_resets(&self, resets: impl IntoIterator<Item = (String, ResetReport)>) {
-        self.send(BTreeMap::new(), StoreReport::Healthy, resets.into_iter().collect()).await;
+        self.send(BTreeMap::new(), StoreReport::Healthy, resets.into_iter().collect(), Vec::new()).await;
     }
 
     async fn send(
@@ -178,6 +191,7 @@ impl Session {
         policies: BTreeMap<String, PolicyReport>,
         store: StoreReport,
         resets: BTreeMap<String, ResetReport>,
+        unreachable: Vec<u16>,
     ) {
         let report = Report {
             version: VERSION,
@@ -186,7 +200,7 @@ impl Session {
             stores: [(DEFAULT_STORE.to_owned(), store)].into(),
             shadow_denied: BTreeMap::new(),
             resets,
-            unreachable: Vec::new(),
+            unreachable,
         };
         let body = serde_json::to_vec(&report).expect("JSON");
         let request =

@@ -81,7 +81,13 @@ pub async fn open_session(namespace: &TestNamespace, control: &ControlClient, po
 
 /// Waits for the next event with policies and reports all of them as applied. Returns the hash of the first.
 pub async fn confirm(session: &mut Session) -> PolicyHash {
-    let (policies, _) = session.policies().await;
+    // A session may begin before its policy is published.
+    let policies = loop {
+        let (policies, _) = session.policies().await;
+        if !policies.policies.is_empty() {
+            break policies;
+        }
+    };
     let applied = |hash: &PolicyHash| PolicyReport::Applied {
         hash: hash.clone(),
         untrusted_proxy: None,

@@ -12,6 +12,7 @@
 mod bypasses;
 mod contents;
 mod fixture;
+mod pods;
 mod quotas;
 mod resets;
 mod sessions;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_crds::INJECT_LABEL;
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
@@ -10,6 +11,7 @@ use super::observed::Observed;
 use super::text::{list, part_of, plural};
 use crate::cluster::pod::Pod;
 use crate::distribution::session::Confirmation;
+use crate::injection::decide::is_opted_out;
 use crate::reconcile::facts::{CountedPod, Outcome};
 use crate::reconcile::select_pods::SelectedPods;
 
@@ -63,8 +65,11 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     }
     let missing: Vec<_> = pods.iter().filter(|pod| pod.confirmation != Confirmation::Applied).collect();
     if missing.is_empty() {
-        let message =
+        let mut message =
             format!("{} applied this policy.", part_of(pods.len(), pods.len(), "pod", "has", "have"));
+        if let Some(note) = opted_out(pods) {
+            message.push_str(&note);
+        }
         return Programmed::new("True", reasons::PROGRAMMED, message);
     }
     let grace_left = LEADER_GRACE.checked_sub(observed.leader_for).filter(|left| !left.is_zero());
@@ -84,6 +89,18 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         unconfirmed(pods, &missing, pending_left.is_some())
     });
     Programmed { check_again_after, ..unconfirmed }
+}
+
+/// Returns the note about sidecars that run in pods whose label says that there be none.
+fn opted_out(pods: &[CountedPod]) -> Option<String> {
+    let labelled: Vec<_> = pods.iter().filter(|pod| is_opted_out(&pod.pod.labels)).collect();
+    let first = labelled.first()?;
+    let (namespace, pod) = (&first.pod.namespace, &first.pod.name);
+    let names = list(labelled.iter().map(|pod| pod.pod.name.as_str()));
+    Some(format!(
+        " The label {INJECT_LABEL}=false of {names} applies to the next pod: a sidecar that runs enforces the policy until its \
+         pod is deleted (`kubectl -n {namespace} delete pod {pod}`). Set the label in the template of the workload."
+    ))
 }
 
 fn without_pods(observed: &Observed<'_>, selected: &SelectedPods) -> Programmed {
