@@ -9,6 +9,7 @@
 //! - [`admission`]: the webhook, which adds sidecars to pods and rejects invalid policies.
 //! - [`resets`]: resets of the counters of single clients.
 //! - [`events`]: what the operator tells about policies and workloads.
+//! - [`webhooks`]: whether the API server calls the webhook.
 //! - [`injection`]: whether a pod gets a sidecar, and which.
 //!
 //! A policy passes through these, in this order:
@@ -34,6 +35,7 @@ pub mod queue;
 pub mod reconcile;
 pub mod resets;
 pub mod store;
+pub mod webhooks;
 
 pub use args::Args;
 pub use process::run::run;

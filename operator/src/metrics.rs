@@ -55,6 +55,7 @@ pub struct Metrics {
     failures: Counter,
     sessions: Gauge<i64>,
     leader: Gauge<i64>,
+    webhook_not_called: Gauge<i64>,
     shadow: Gauge<i64>,
     conditions: Family<ConditionLabels, Gauge>,
     shadow_denied: Family<LimitLabels, Gauge>,
@@ -118,6 +119,12 @@ impl Default for Metrics {
             sessions.clone(),
         );
         registry.register("operator_leader", "1 if this replica is the leader", leader.clone());
+        let webhook_not_called = Gauge::default();
+        registry.register(
+            "operator_webhook_not_called",
+            "1 while the API server does not call the webhook, so that new pods get no sidecar. The leader offers an invalid policy once a minute to find out",
+            webhook_not_called.clone(),
+        );
         registry.register(
             "operator_shadow",
             "1 while the installation turns all policies to Shadow, so no request is rejected",
@@ -133,6 +140,7 @@ impl Default for Metrics {
             failures,
             sessions,
             leader,
+            webhook_not_called,
             shadow,
             conditions,
             published: Mutex::default(),
@@ -197,6 +205,11 @@ impl Metrics {
     /// Records that this replica is the leader.
     pub fn set_leader(&self) {
         self.leader.set(1);
+    }
+
+    /// Records whether the API server does not call the webhook.
+    pub fn set_webhook_not_called(&self, not_called: bool) {
+        self.webhook_not_called.set(i64::from(not_called));
     }
 
     /// Records whether the installation turns all policies to Shadow.

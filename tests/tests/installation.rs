@@ -10,9 +10,10 @@ use http_body_util::Full;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
+use sluice_crds::RateLimitStore;
 use sluice_tests::components::{ControlClient, Operator, Redis};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace, wait_for_store};
 use sluice_tests::process::{binary, free_port};
@@ -128,4 +129,35 @@ async fn the_operator_serves_with_the_certificate_of_cert_manager_and_follows_it
     let broken = verify(plane, 0).await;
     let text = String::from_utf8_lossy(&broken.stderr).into_owned();
     assert!(!broken.status.success() && text.contains("the RateLimitStore default is not Ready"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_secret_of_the_embedded_redis_is_restored_when_it_is_deleted() {
+    let plane = ControlPlane::shared().await;
+    let system = "embedded-system";
+    let control = format!("https://127.0.0.1:{}", free_port());
+    let arguments = [
+        "--store-embedded",
+        "--store-secret=sluice-redis",
+        "--store-access=managed",
+        "--webhook-configuration=none",
+    ];
+    let _operator = Operator::start_with(plane, system, "rediss://127.0.0.1:1", &control, &arguments).await;
+    let secrets: Api<Secret> = Api::namespaced(plane.client().await, system);
+    let before =
+        until("the operator has made the Secret", async || secrets.get("sluice-redis").await.ok()).await;
+    // It must have seen it, to know what to restore.
+    let stores: Api<RateLimitStore> = Api::namespaced(plane.client().await, system);
+    until("the operator uses it", async || {
+        let conditions = stores.get("default").await.ok()?.status?.conditions;
+        let resolved = conditions.into_iter().find(|condition| condition.type_ == "ResolvedRefs")?;
+        (resolved.status == "True").then_some(())
+    })
+    .await;
+    secrets.delete("sluice-redis", &DeleteParams::default()).await.unwrap();
+    let after = until("the Secret is there again", async || {
+        secrets.get("sluice-redis").await.ok().filter(|after| after.metadata.uid != before.metadata.uid)
+    })
+    .await;
+    assert_eq!((after.data, after.type_), (before.data, before.type_));
 }

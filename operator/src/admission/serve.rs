@@ -21,6 +21,7 @@ use crate::injection::config::InjectConfig;
 use crate::injection::inject::inject;
 use crate::injection::skip::Skip;
 use crate::metrics::Metrics;
+use crate::webhooks::probe::PROBE_NAME;
 
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
@@ -156,7 +157,13 @@ async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -
         Err(invalid) => return *invalid,
     };
     let review = admission.reviewer.review(&object, json(request.old_object.as_ref()).as_ref()).await;
-    let outcome = if review.rejection.is_some() { "refused" } else { "allowed" };
+    let is_probe =
+        request.dry_run && object["metadata"]["generateName"].as_str().is_some_and(|name| name == PROBE_NAME);
+    let outcome = match &review.rejection {
+        Some(_) if is_probe => "probe",
+        Some(_) => "refused",
+        None => "allowed",
+    };
     admission.metrics.admission("validate", outcome);
     if let Some(reason) = review.rejection {
         response = response.deny(reason);

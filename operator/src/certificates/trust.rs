@@ -1,97 +1,151 @@
-//! Publishes the operator's authority: to the API server in the webhook configurations, and to sidecars in a
-//! ConfigMap in every namespace that may have some.
+//! Publishes the operator's authority to sidecars: in a ConfigMap in every namespace that may have some. One watch sees all
+//! of these ConfigMaps, so that nothing is written that is there already.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::Context as _;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::ResourceExt as _;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::runtime::watcher;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::cluster::watch::{Change, follow};
 
 /// Name of the ConfigMap.
 pub const CONFIG_MAP: &str = "sluice-ca";
 /// Field of the ConfigMap that holds the authorities in PEM.
 pub const CONFIG_MAP_KEY: &str = "ca.crt";
+/// Interval between attempts to write a ConfigMap that cannot be written.
+const RETRY: Duration = Duration::from_secs(30);
+/// Maximum length of the API server's answer in a message, in characters.
+const MAX_ANSWER: usize = 300;
 
-/// Writes the authorities into both webhook configurations, unless they are there already.
-pub async fn publish_to_api_server(client: &kube::Client, name: &str, trusted: &str) -> anyhow::Result<()> {
-    let bundle = ByteString(trusted.as_bytes().to_vec());
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    if let Some(mut object) = api.get_opt(name).await? {
-        let hooks = object.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config.ca_bundle);
-        if set_all(hooks, &bundle) {
-            api.replace(name, &PostParams::default(), &object).await.with_context(|| {
-                format!("caBundle of the MutatingWebhookConfiguration {name} could not be written")
-            })?;
-        }
-    }
-    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    if let Some(mut object) = api.get_opt(name).await? {
-        let hooks = object.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config.ca_bundle);
-        if set_all(hooks, &bundle) {
-            api.replace(name, &PostParams::default(), &object).await.with_context(|| {
-                format!("caBundle of the ValidatingWebhookConfiguration {name} could not be written")
-            })?;
-        }
-    }
-    Ok(())
+/// The ConfigMaps with the authority. Clones share them.
+#[derive(Clone, Default)]
+pub struct AuthorityMaps(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    changed: Notify,
 }
 
-/// Sets every bundle to `bundle` and reports whether any of them changed.
-fn set_all<'a>(bundles: impl Iterator<Item = &'a mut Option<ByteString>>, bundle: &ByteString) -> bool {
-    let mut changed = false;
-    for old in bundles.filter(|old| old.as_ref() != Some(bundle)) {
-        *old = Some(bundle.clone());
-        changed = true;
+#[derive(Default)]
+struct State {
+    listed: bool,
+    /// The authorities in the ConfigMap of each namespace.
+    present: BTreeMap<String, Option<String>>,
+    /// The reason why the ConfigMap of a namespace could not be written, and the time of the last attempt.
+    failed: BTreeMap<String, (String, Instant)>,
+}
+
+impl AuthorityMaps {
+    /// Keeps up to date what the namespaces have.
+    pub async fn watch(&self, client: kube::Client) {
+        let api: Api<ConfigMap> = Api::all(client);
+        let config = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
+        follow(watcher::watcher(api, config), |change| {
+            let mut state = self.lock();
+            match change {
+                Change::Applied(map) => {
+                    let namespace = map.namespace().unwrap_or_default();
+                    let authority = map.data.and_then(|mut data| data.remove(CONFIG_MAP_KEY));
+                    state.present.insert(namespace, authority);
+                }
+                Change::Deleted { namespace, .. } => drop(state.present.remove(&namespace)),
+                Change::Listed => state.listed = true,
+            }
+            drop(state);
+            self.0.changed.notify_one();
+        })
+        .await;
     }
-    changed
-}
 
-/// Reports whether the webhook configurations hold these authorities, so that the API server can call the
-/// webhook. A configuration that does not exist counts as up to date.
-pub async fn is_published_to_api_server(
-    client: &kube::Client,
-    name: &str,
-    trusted: &str,
-) -> anyhow::Result<bool> {
-    let bundle = ByteString(trusted.as_bytes().to_vec());
-    let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
-    let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
-    let mutating = mutating.and_then(|object| object.webhooks).unwrap_or_default();
-    let validating = validating.and_then(|object| object.webhooks).unwrap_or_default();
-    let mutating = mutating.into_iter().map(|hook| hook.client_config.ca_bundle);
-    let validating = validating.into_iter().map(|hook| hook.client_config.ca_bundle);
-    Ok(mutating.chain(validating).all(|published| published.as_ref() == Some(&bundle)))
-}
-
-/// Writes the ConfigMap into each of the namespaces. A failure is logged and does not affect the other
-/// namespaces.
-pub async fn publish_to_namespaces(client: &kube::Client, namespaces: &BTreeSet<String>, trusted: &str) {
-    for namespace in namespaces {
-        let map = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(CONFIG_MAP.into()),
-                labels: Some(
-                    [("app.kubernetes.io/managed-by".to_owned(), "sluice-operator".to_owned())].into(),
-                ),
-                ..ObjectMeta::default()
-            },
-            data: Some([(CONFIG_MAP_KEY.to_owned(), trusted.to_owned())].into()),
-            ..ConfigMap::default()
+    /// Writes the ConfigMap into each of the namespaces that does not have it so. Returns the namespaces whose problem has
+    /// changed, and the time after which a failed one is due again.
+    pub async fn publish(
+        &self,
+        client: &kube::Client,
+        namespaces: &BTreeSet<String>,
+        authority: &str,
+    ) -> (BTreeSet<String>, Option<Duration>) {
+        let due: Vec<String> = {
+            let mut state = self.lock();
+            if !state.listed {
+                return (BTreeSet::new(), None);
+            }
+            state.failed.retain(|namespace, _| namespaces.contains(namespace));
+            let lacks = |namespace: &&String| {
+                state.present.get(*namespace).is_none_or(|present| present.as_deref() != Some(authority))
+                    && state.failed.get(*namespace).is_none_or(|(_, at)| at.elapsed() >= RETRY)
+            };
+            namespaces.iter().filter(lacks).cloned().collect()
         };
-        let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        let params = PatchParams::apply("sluice-operator").force();
-        match api.patch(CONFIG_MAP, &params, &Patch::Apply(&map)).await {
-            Ok(_) => {}
-            // The namespace was deleted or is being deleted.
-            Err(kube::Error::Api(status))
-                if status.code == 404 || status.code == 403 && status.message.contains("terminated") => {}
-            Err(error) => {
-                tracing::warn!(namespace, "the ConfigMap {CONFIG_MAP} could not be written: {error}");
+        let mut changed = BTreeSet::new();
+        for namespace in due {
+            let written = write(client, &namespace, authority).await;
+            let exists = written == Ok(true);
+            let problem = written.err();
+            if let Some(problem) = &problem {
+                tracing::warn!(namespace, "the ConfigMap {CONFIG_MAP} could not be written: {problem}");
+            }
+            let mut state = self.lock();
+            let before = state.failed.remove(&namespace).map(|(problem, _)| problem);
+            if before != problem {
+                changed.insert(namespace.clone());
+            }
+            match problem {
+                Some(problem) => drop(state.failed.insert(namespace, (problem, Instant::now()))),
+                // The watch reports it soon. Until then it is not written again.
+                None if exists => drop(state.present.insert(namespace, Some(authority.to_owned()))),
+                None => {}
             }
         }
+        let retry = (!self.lock().failed.is_empty()).then_some(RETRY);
+        (changed, retry)
+    }
+
+    /// Returns why the ConfigMap of a namespace could not be written, in the API server's words.
+    #[must_use]
+    pub fn problem(&self, namespace: &str) -> Option<String> {
+        self.lock().failed.get(namespace).map(|(problem, _)| problem.clone())
+    }
+
+    /// Waits until a ConfigMap changes.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes the ConfigMap of a namespace. Returns false if there is no such namespace any more.
+async fn write(client: &kube::Client, namespace: &str, authority: &str) -> Result<bool, String> {
+    let map = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(CONFIG_MAP.into()),
+            labels: Some([("app.kubernetes.io/managed-by".to_owned(), "sluice-operator".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some([(CONFIG_MAP_KEY.to_owned(), authority.to_owned())].into()),
+        ..ConfigMap::default()
+    };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams::apply("sluice-operator").force();
+    match api.patch(CONFIG_MAP, &params, &Patch::Apply(&map)).await {
+        Ok(_) => Ok(true),
+        // The namespace was deleted or is being deleted.
+        Err(kube::Error::Api(status))
+            if status.code == 404 || status.code == 403 && status.message.contains("terminated") =>
+        {
+            Ok(false)
+        }
+        Err(kube::Error::Api(status)) => Err(status.message.chars().take(MAX_ANSWER).collect()),
+        Err(error) => Err(error.to_string()),
     }
 }

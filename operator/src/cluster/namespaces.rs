@@ -1,10 +1,12 @@
 //! Namespaces whose pods get sidecars: labelled namespaces, and namespaces with a pod that is labelled for
 //! injection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
@@ -16,8 +18,8 @@ use crate::cluster::watch::{Change, NamespaceChange, follow};
 /// The namespaces whose pods get sidecars.
 #[derive(Clone, Default)]
 pub struct Namespaces {
-    /// Namespaces in which every pod gets a sidecar.
-    labelled: Arc<RwLock<BTreeSet<String>>>,
+    /// Namespaces in which every pod gets a sidecar, and since when, if that is known.
+    labelled: Arc<RwLock<BTreeMap<String, Option<Timestamp>>>>,
     /// Namespaces with a pod that is labelled for injection.
     with_labelled_pods: Arc<RwLock<BTreeSet<String>>>,
     changed: Arc<Notify>,
@@ -31,16 +33,20 @@ impl Namespaces {
             let (name, labelled) = match change {
                 Change::Applied(object) => {
                     let label = object.labels().get(INJECTION_LABEL);
-                    (object.name_any(), label.is_some_and(|value| value == "enabled"))
+                    let labelled = label.is_some_and(|value| value == "enabled");
+                    (object.name_any(), labelled.then(|| labelled_since(&object.metadata)))
                 }
                 Change::Deleted { name, .. } => {
                     self.with_labelled_pods.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
-                    (name, false)
+                    (name, None)
                 }
                 Change::Listed => return on_change(NamespaceChange::Listed),
             };
             let mut set = self.labelled.write().unwrap_or_else(PoisonError::into_inner);
-            let changed = if labelled { set.insert(name.clone()) } else { set.remove(&name) };
+            let changed = match labelled {
+                Some(since) => set.insert(name.clone(), since).is_none(),
+                None => set.remove(&name).is_some(),
+            };
             drop(set);
             if changed {
                 self.changed.notify_one();
@@ -76,13 +82,20 @@ impl Namespaces {
     /// Reports whether every new pod of this namespace gets a sidecar.
     #[must_use]
     pub fn is_labelled(&self, namespace: &str) -> bool {
-        self.labelled.read().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+        self.labelled.read().unwrap_or_else(PoisonError::into_inner).contains_key(namespace)
+    }
+
+    /// Returns since when every new pod of this namespace gets a sidecar, if it does and that is known.
+    #[must_use]
+    pub fn labelled_since(&self, namespace: &str) -> Option<Timestamp> {
+        self.labelled.read().unwrap_or_else(PoisonError::into_inner).get(namespace).copied().flatten()
     }
 
     /// Returns all namespaces that may have sidecars.
     #[must_use]
     pub fn all(&self) -> BTreeSet<String> {
-        let mut all = self.labelled.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let labelled = self.labelled.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: BTreeSet<String> = labelled.keys().cloned().collect();
         all.extend(self.with_labelled_pods.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         all
     }
@@ -90,5 +103,43 @@ impl Namespaces {
     /// Waits for the next change of [`Namespaces::all`].
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+}
+
+/// Returns the last time at which somebody set the label of a namespace, from its managed fields.
+fn labelled_since(metadata: &ObjectMeta) -> Option<Timestamp> {
+    let label = format!("f:{INJECTION_LABEL}");
+    let times = metadata.managed_fields.iter().flatten().filter_map(|entry| {
+        let fields = &entry.fields_v1.as_ref()?.0;
+        fields["f:metadata"]["f:labels"].get(&label)?;
+        Some(entry.time.as_ref()?.0)
+    });
+    times.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_managed_fields_of_a_namespace_tell_since_when_it_has_the_label() {
+        let entry = |manager: &str, time: &str, label: &str| {
+            json!({
+                "manager": manager, "operation": "Update", "time": time, "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:metadata": {"f:labels": {label: {}}}},
+            })
+        };
+        let metadata = |entries: serde_json::Value| -> ObjectMeta {
+            serde_json::from_value(json!({"name": "shop", "managedFields": entries})).unwrap()
+        };
+        let entries = json!([
+            entry("kubectl-create", "2026-01-01T00:00:00Z", "f:team"),
+            entry("kubectl-label", "2026-02-01T00:00:00Z", "f:sluice.dev/injection"),
+            entry("helm", "2026-03-01T00:00:00Z", "f:team"),
+        ]);
+        assert_eq!(labelled_since(&metadata(entries)), Some("2026-02-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(labelled_since(&metadata(json!([]))), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::PartialObjectMeta;
 use kube::{Resource as _, ResourceExt as _};
@@ -29,6 +30,8 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// Whether the pod is being deleted.
     pub deleting: bool,
+    /// Time at which it was created.
+    pub created: Option<Timestamp>,
     /// The workload that created the pod, as kubectl names it: `deployment/checkout`.
     pub owner: Option<String>,
 }
@@ -56,6 +59,7 @@ impl Pod {
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
             labels,
+            created: object.meta().creation_timestamp.as_ref().map(|time| time.0),
             deleting: object.meta().deletion_timestamp.is_some(),
             owner,
         }

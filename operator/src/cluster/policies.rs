@@ -110,6 +110,12 @@ impl Policies {
         self.table.borrow().objects.get(key).cloned()
     }
 
+    /// Returns the keys of all policies.
+    #[must_use]
+    pub fn keys(&self) -> Vec<PolicyKey> {
+        self.table.borrow().objects.keys().cloned().collect()
+    }
+
     /// Returns the keys of all policies of a namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<PolicyKey> {

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use sluice_config::{ADMIN_PORT, DEBUG_PORT, PROXY_PORT};
-use sluice_crds::PORTS_ANNOTATION;
+use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION};
 
 use super::containers::{
     ADMIN_ARGUMENT, PROXY_ARGUMENT, find_sidecar, is_mesh_proxy, native_sidecars, running,
@@ -44,7 +44,10 @@ pub struct CapturedPort {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CaptureError {
     /// No port has a name.
-    #[error("no container has a named TCP port: add `name: http` to the port that serves requests")]
+    #[error(
+        "no container has a named TCP port: add `name: http` to the port that serves requests, or label the pod \
+         {INJECT_LABEL}=false if it serves none"
+    )]
     NoNamedPort,
     /// The annotation names no port.
     #[error("the annotation {PORTS_ANNOTATION} is empty: list the ports that serve requests, or remove it")]

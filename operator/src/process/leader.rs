@@ -12,7 +12,6 @@ use sluice_config::policy::Mode;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::certificates::trust;
 use crate::cluster::settings;
 use crate::cluster::watch::{Change, NamespaceChange};
 use crate::distribution::hub::Hub;
@@ -28,6 +27,8 @@ use crate::reconcile::context::{Context, Injection, Listed};
 use crate::reconcile::{contents, controller, select_pods};
 use crate::resets::controller::ResetController;
 use crate::store::controller::StoreController;
+use crate::webhooks::configurations::WebhookService;
+use crate::webhooks::keep::Webhooks;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -101,6 +102,9 @@ impl Leader {
             () = queue_users_of_stores(&context) => Ok(()),
             () = queue_bounded(&context, &self.injection) => Ok(()),
             () = self.publish_authority(&context) => Ok(()),
+            () = context.authority_maps.watch(self.client.clone()) => Ok(()),
+            () = self.webhooks(&context).keep() => Ok(()),
+            () = queue_all_when_the_webhook_changes(&context) => Ok(()),
         }
     }
 
@@ -148,25 +152,39 @@ impl Leader {
         .await;
     }
 
-    /// Publishes the operator's authority to the API server and to the namespaces of sidecars, whenever one
-    /// of them changes.
+    /// Returns what keeps the webhook configurations.
+    fn webhooks(&self, context: &Context) -> Webhooks {
+        Webhooks {
+            client: self.client.clone(),
+            name: self.args.webhook_configuration.clone(),
+            service: WebhookService {
+                namespace: self.args.namespace.clone(),
+                name: self.args.webhook_service.clone(),
+            },
+            authorities: self.certificates.serving_authorities(),
+            path: context.webhook_path.clone(),
+            metrics: self.metrics.clone(),
+            events: self.events.clone(),
+        }
+    }
+
+    /// Publishes the operator's authority to the namespaces of sidecars, whenever one of them changes.
     async fn publish_authority(&self, context: &Context) {
         let mut trusted = self.certificates.serving_authorities();
         loop {
             let current = trusted.borrow_and_update().clone();
-            let configuration = &self.args.webhook_configuration;
-            if let Err(error) = trust::publish_to_api_server(&self.client, configuration, &current).await {
-                tracing::warn!("the webhook configurations could not be updated: {error:#}");
-            }
             // A sidecar stays connected when the label of its namespace is gone.
             let mut namespaces = context.namespaces.all();
             namespaces.extend(self.hub.namespaces_with_sessions());
-            trust::publish_to_namespaces(&self.client, &namespaces, &current).await;
+            let (changed, retry) = context.authority_maps.publish(&self.client, &namespaces, &current).await;
+            for namespace in changed {
+                context.queue.add_all(context.policies.in_namespace(&namespace));
+            }
             tokio::select! {
                 _ = trusted.changed() => {}
                 () = context.namespaces.changed() => {}
-                // Another client may have changed what was written.
-                () = tokio::time::sleep(REFRESH_EVERY) => {}
+                () = context.authority_maps.changed() => {}
+                () = tokio::time::sleep(retry.unwrap_or(REFRESH_EVERY)) => {}
             }
         }
     }
@@ -192,6 +210,14 @@ async fn queue_users_of_stores(context: &Context) {
     }
 }
 
+/// Queues all policies when the API server ceases to call the webhook, or calls it again.
+async fn queue_all_when_the_webhook_changes(context: &Context) {
+    loop {
+        context.webhook_path.changed().await;
+        context.queue.add_all(context.policies.keys());
+    }
+}
+
 /// Queues the policies of namespaces whose LimitRanges have changed: a pod without a sidecar may be able to get one now.
 async fn queue_bounded(context: &Context, injection: &Injection) {
     loop {
@@ -214,6 +240,7 @@ async fn watch_cluster(context: &Context) {
             let key = PolicyKey::new(namespace, name);
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, None);
+            context.absent.forget(&key);
             context.metrics.set_conditions(&key, &[]);
         }
         // The controller opens the hub when all listed policies have been published.

@@ -13,7 +13,6 @@ use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::certificates::trust;
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::distribution::hub::Hub;
 use crate::events::Events;
@@ -27,6 +26,7 @@ use crate::process::listen::bind;
 use crate::queue::Queue;
 use crate::reconcile::context::Injection;
 use crate::store::{default_store, secrets};
+use crate::webhooks::keep::is_published;
 
 /// Interval between reads of the certificates' Secret.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -165,7 +165,7 @@ async fn serve_admission(
 
 async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certificates) -> bool {
     let trusted = certificates.serving_authorities().borrow().clone();
-    let published = trust::is_published_to_api_server(client, &args.webhook_configuration, &trusted).await;
+    let published = is_published(client, &args.webhook_configuration, &trusted).await;
     published.unwrap_or_else(|error| {
         tracing::warn!("the webhook configurations could not be read: {error:#}");
         false

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use kube::api::{Api, PostParams};
-use serde_json::json;
-use sluice_crds::{RateLimitPolicy, RateLimitStore};
+use kube::api::Api;
+use sluice_crds::RateLimitStore;
 use tokio::time::Instant;
 
 use crate::args::Args;
+use crate::webhooks::probe::offer_invalid;
 
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
@@ -22,7 +22,10 @@ pub async fn verify(args: &Args, timeout: Duration) -> anyhow::Result<()> {
         .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
     let start = Instant::now();
     loop {
-        let outcome = match webhook_refuses(&client, &args.namespace).await {
+        let outcome = match offer_invalid(&client, &args.namespace)
+            .await
+            .context("an invalid policy was not refused")
+        {
             Ok(()) => store_is_usable(&client, &args.namespace).await,
             Err(error) => Err(error),
         };
@@ -37,27 +40,6 @@ pub async fn verify(args: &Args, timeout: Duration) -> anyhow::Result<()> {
             }
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// Offers a policy that only the webhook finds invalid. The API server does not store it.
-async fn webhook_refuses(client: &kube::Client, namespace: &str) -> anyhow::Result<()> {
-    let policy = serde_json::from_value(json!({
-        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
-        "metadata": {"generateName": "sluice-verify-"},
-        "spec": {"limits": [{
-            "name": "invalid", "matches": [{"path": {"regex": "("}}], "rates": [{"requests": 1, "per": "1m"}],
-        }]},
-    }))?;
-    let api: Api<RateLimitPolicy> = Api::namespaced(client.clone(), namespace);
-    let params = PostParams { dry_run: true, ..PostParams::default() };
-    match api.create(&params, &policy).await {
-        Ok(_) => bail!(
-            "an invalid policy was not refused: the API server does not reach the webhook. Check the pods of the operator, \
-             and NetworkPolicies for port 9443"
-        ),
-        Err(kube::Error::Api(status)) if status.message.contains("denied the request") => Ok(()),
-        Err(error) => Err(error).context("the webhook did not review a policy"),
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use sluice_crds::Installation;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::certificates::trust::AuthorityMaps;
 use crate::cluster::endpoint_slices::EndpointSlices;
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::namespaces::Namespaces;
@@ -21,10 +23,12 @@ use crate::injection::config::InjectConfig;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::queue::Queue;
+use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::compile::Compilations;
 use crate::reconcile::key_sets::KeySets;
 use crate::reconcile::tables::Tables;
 use crate::store::resolve::Resolutions;
+use crate::webhooks::path::WebhookPath;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
 const MAX_CONCURRENT: usize = 8;
@@ -59,6 +63,14 @@ pub struct Context {
     pub network_policies: NetworkPolicies,
     /// Namespaces whose pods get sidecars.
     pub namespaces: Namespaces,
+    /// Whether the API server calls the webhook.
+    pub webhook_path: WebhookPath,
+    /// The ConfigMaps with the authority in the namespaces.
+    pub authority_maps: AuthorityMaps,
+    /// Workloads and pods that were looked for because a policy has no pods.
+    pub absent: AbsentPods,
+    /// Time at which this process started.
+    pub started: Timestamp,
     /// The stores of namespaces, as far as they can be used.
     pub stores: Arc<Resolutions>,
     /// Progress of the first lists of these tables.
@@ -144,6 +156,10 @@ impl Context {
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),
             namespaces: Namespaces::default(),
+            webhook_path: WebhookPath::default(),
+            authority_maps: AuthorityMaps::default(),
+            absent: AbsentPods::default(),
+            started: Timestamp::now(),
             stores: Arc::default(),
             listed: watch::Sender::default(),
             leader_since: Instant::now(),

@@ -127,6 +127,12 @@ async fn update_status(
     let observed = Observed {
         key,
         generation: object.metadata.generation.unwrap_or_default(),
+        kept_by: object
+            .metadata
+            .deletion_timestamp
+            .as_ref()
+            .and_then(|_| object.metadata.finalizers.as_deref())
+            .unwrap_or_default(),
         outcome: &outcome,
         facts: &facts,
         leader_for: context.leader_since.elapsed(),

@@ -6,19 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use kube::api::{Api, ListParams};
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
 use crate::cluster::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
+use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
 use crate::object_key::{PolicyKey, StoreKey};
 use crate::pod_selector::PodSelector;
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::{CountedPod, Facts, StoreFact, Unlimited, UnlimitedPod};
+use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact, Unlimited, UnlimitedPod};
 use crate::reconcile::label_sets::{label_set, unique_by};
 use crate::reconcile::select_pods::SelectedPods;
 
@@ -74,11 +72,6 @@ pub async fn dereference(
     pods: Vec<Counted>,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
-    let idle = match &selected.idle {
-        _ if !pods.is_empty() => None,
-        Some(idle) => Some(idle.clone()),
-        None => find_scaled_to_zero(context, namespace, &selected.selector).await?,
-    };
     let services = context.services.in_namespace(namespace);
     let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
     let unlimited = find_unlimited(context, namespace, &services, &pods).await?;
@@ -98,7 +91,18 @@ pub async fn dereference(
             addresses,
         })
     };
-    let pods = futures::stream::iter(pods).map(with_reports).buffered(MAX_CONCURRENT).try_collect().await?;
+    let pods: Vec<CountedPod> =
+        futures::stream::iter(pods).map(with_reports).buffered(MAX_CONCURRENT).try_collect().await?;
+    let (mut idle, mut absent) = (None, None);
+    if pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
+        context.absent.forget(key);
+    } else {
+        let found = context.absent.find(&context.client, key, &selected.selector).await?;
+        absent.clone_from(&found.reason);
+        if pods.is_empty() {
+            idle = selected.idle.clone().or_else(|| found.idle.clone());
+        }
+    }
     Ok(Facts {
         pods,
         unlimited,
@@ -106,7 +110,15 @@ pub async fn dereference(
         endpoint_slices,
         network_policies: context.network_policies.in_namespace(namespace),
         idle,
-        namespace_is_labelled: context.namespaces.is_labelled(namespace),
+        absent,
+        injection: Injection {
+            is_labelled: context.namespaces.is_labelled(namespace),
+            labelled_since: context.namespaces.labelled_since(namespace),
+            is_excluded: context.webhook_path.excludes(namespace),
+            webhook: context.webhook_path.problem(),
+            operator_since: Some(context.started),
+            authority: context.authority_maps.problem(namespace),
+        },
         store: store_fact(context, namespace, store),
     })
 }
@@ -164,37 +176,4 @@ async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unl
         Ok(_) => Some(Unlimited::NoSidecar),
         Err(error) => Some(Unlimited::Uncapturable(error.clone())),
     })
-}
-
-/// Finds a workload that is scaled to zero and whose pods the selector would select.
-async fn find_scaled_to_zero(
-    context: &Context,
-    namespace: &str,
-    selector: &PodSelector,
-) -> kube::Result<Option<String>> {
-    let selects = |template: PodTemplateSpec| {
-        selector.matches(&template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default())
-    };
-    let list = ListParams::default();
-    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), namespace);
-    for object in deployments.list(&list).await? {
-        let spec = object.spec.filter(|spec| spec.replicas == Some(0));
-        if spec.is_some_and(|spec| selects(spec.template)) {
-            return Ok(Some(format!(
-                "deployment/{} is scaled to zero",
-                object.metadata.name.unwrap_or_default()
-            )));
-        }
-    }
-    let stateful_sets: Api<StatefulSet> = Api::namespaced(context.client.clone(), namespace);
-    for object in stateful_sets.list(&list).await? {
-        let spec = object.spec.filter(|spec| spec.replicas == Some(0));
-        if spec.is_some_and(|spec| selects(spec.template)) {
-            return Ok(Some(format!(
-                "statefulset/{} is scaled to zero",
-                object.metadata.name.unwrap_or_default()
-            )));
-        }
-    }
-    Ok(None)
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
@@ -122,10 +123,29 @@ pub struct Facts {
     /// A selected workload that is not meant to have pods now, and why, as a sentence without its full stop. Only looked
     /// up if there are no pods.
     pub idle: Option<String>,
-    /// Whether every new pod of the namespace gets a sidecar.
-    pub namespace_is_labelled: bool,
+    /// What keeps new pods from running, in whole sentences. Only looked up if no pod has confirmed the policy.
+    pub absent: Option<String>,
+    /// Whether new pods of the namespace get sidecars.
+    pub injection: Injection,
     /// The store that the policy counts in.
     pub store: StoreFact,
+}
+
+/// Whether new pods of a namespace get sidecars, and what keeps them from having one.
+#[derive(Debug, Clone, Default)]
+pub struct Injection {
+    /// Whether every new pod gets one.
+    pub is_labelled: bool,
+    /// Since when, if that is known.
+    pub labelled_since: Option<Timestamp>,
+    /// Whether the installation excludes the namespace.
+    pub is_excluded: bool,
+    /// Why the API server does not call the webhook.
+    pub webhook: Option<String>,
+    /// Since when this operator has been running.
+    pub operator_since: Option<Timestamp>,
+    /// Why the namespace cannot have the authority by which sidecars trust the operator.
+    pub authority: Option<String>,
 }
 
 /// The store that a policy counts in.

@@ -19,6 +19,7 @@
 //! - [`facts`]: the values that pass between the steps.
 //! - [`label_sets`]: pods that no selector can tell apart are treated once.
 
+pub mod absent;
 pub mod compile;
 pub mod contents;
 pub mod context;

@@ -62,7 +62,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         (types::PROGRAMMED, &programmed.finding),
         (types::CAPTURED, &captured),
     ];
-    let notes = [unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
+    let notes =
+        [kept(observed), unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
     let ready = ready(observed.outcome, &required, &store_healthy, notes);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
@@ -95,6 +96,14 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
     (status, programmed.check_again_after)
+}
+
+/// Returns the note about a policy that was deleted and still exists.
+fn kept(observed: &Observed<'_>) -> Option<String> {
+    let names = text::list(observed.kept_by.iter().map(String::as_str));
+    (!names.is_empty()).then(|| {
+        format!("It was deleted, and is enforced until its finalizers are removed, each by whoever has set it: {names}.")
+    })
 }
 
 fn count(pods: &[CountedPod]) -> PodCounts {

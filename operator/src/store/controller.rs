@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::cluster::references::{ContentKey, Reference, References};
+use crate::cluster::references::{Content, ContentKey, Reference, References};
 use crate::cluster::untyped::{Untyped, api};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
@@ -88,6 +88,8 @@ struct State {
     own: OwnConnection,
     /// Time at which the controller started.
     started: Instant,
+    /// The Secret of the embedded Redis, as it was last.
+    embedded_secret: Option<Arc<Content>>,
     /// The certificate of the embedded Redis.
     certificate: Option<String>,
     /// Time at which another certificate was seen in its Secret than before.
@@ -149,6 +151,7 @@ impl StoreController {
             managed: ManagedStores::new(self.changed.clone()),
             own: OwnConnection::default(),
             started: Instant::now(),
+            embedded_secret: None,
             certificate: None,
             certificate_changed: Instant::now(),
             certificate_checked: None,
@@ -194,6 +197,7 @@ impl StoreController {
             None => state.secrets.insert(self.read_secrets().await?).clone(),
         };
         let resolving = self.resolve_all(&objects, &secrets.key);
+        self.keep_embedded_secret(state).await?;
         for (key, resolved) in &resolving.resolved {
             if let Resolved::Usable(usable) = resolved {
                 state.usable.insert(key.clone(), (**usable).clone());
@@ -230,16 +234,35 @@ impl StoreController {
         written
     }
 
+    /// Returns the Secret of the embedded Redis, if there is one.
+    fn embedded_secret(&self) -> Option<ObjectKey> {
+        let secret = self.spec.as_ref()?.secret_ref.as_ref().filter(|_| self.is_embedded)?;
+        Some(ObjectKey::new(&self.rules.default.namespace, &secret.name))
+    }
+
+    /// Creates the Secret of the embedded Redis again when it was deleted. With another password nobody could log in to the
+    /// Redis that runs.
+    async fn keep_embedded_secret(&self, state: &mut State) -> anyhow::Result<()> {
+        let Some(secret) = self.embedded_secret() else { return Ok(()) };
+        match self.references.get(&content_key(&secret)) {
+            Reference::Found(content) => state.embedded_secret = Some(content),
+            Reference::NotFound => {
+                if let Some(content) = &state.embedded_secret {
+                    embedded::restore(self.client.clone(), &secret.namespace, content).await?;
+                }
+            }
+            Reference::Pending | Reference::NotPermitted | Reference::Unreadable(_) | Reference::TooMany => {}
+        }
+        Ok(())
+    }
+
     /// Writes the users and the library into the Secret of the embedded Redis, for its next start.
     async fn update_embedded(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
         let key = &self.rules.default;
         let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolving.resolved.get(key)) else {
             return Ok(());
         };
-        let secret = self.spec.as_ref().and_then(|spec| spec.secret_ref.as_ref());
-        let Some(secret) = secret.map(|secret| ObjectKey::new(&key.namespace, &secret.name)) else {
-            return Ok(());
-        };
+        let Some(secret) = self.embedded_secret() else { return Ok(()) };
         let Reference::Found(secret) = self.references.get(&content_key(&secret)) else { return Ok(()) };
         let Some(users) = state.managed.provisioned(key).and_then(|provisioned| provisioned.users) else {
             return Ok(());

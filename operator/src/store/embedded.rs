@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use sluice_store::redis::library::Library;
@@ -130,6 +130,29 @@ pub async fn update(
         .await
         .with_context(|| format!("the Secret {name} could not be updated"))?;
     Ok(())
+}
+
+/// Creates the Secret again, with what it had before it was deleted.
+pub async fn restore(client: kube::Client, namespace: &str, secret: &Content) -> anyhow::Result<()> {
+    let name = &secret.name;
+    let object = Secret {
+        metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+        type_: secret.type_.clone(),
+        data: Some(secret.data.clone()),
+        ..Secret::default()
+    };
+    let api: Api<Secret> = Api::namespaced(client, namespace);
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => {
+            tracing::warn!(
+                "the Secret {name} was deleted, and is restored: the embedded Redis has its passwords"
+            );
+            Ok(())
+        }
+        // It exists again.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("the Secret {name} could not be restored")),
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! One operator for all tests of this binary, and the sidecars' side of a session.
 
 use base64::Engine as _;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use kube::Client;
 use kube::api::{Api, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, StoreReport};
 use sluice_tests::client::get;
@@ -14,14 +17,72 @@ use tokio::sync::OnceCell;
 /// Nothing listens here. The sidecars' reports decide about the store.
 const STORE_URL: &str = "redis://127.0.0.1:1";
 
+/// A namespace that the webhook configuration excludes.
+pub const EXCLUDED: &str = "reconcile-excluded";
+
 static OPERATOR: OnceCell<Operator> = OnceCell::const_new();
 
 /// Starts the operator unless it is running, and creates a namespace for one test.
 pub async fn start(prefix: &str) -> (TestNamespace, ControlClient) {
     let plane = ControlPlane::shared().await;
-    let operator = OPERATOR.get_or_init(|| Operator::start(plane, "reconcile-system", STORE_URL)).await;
+    let operator = OPERATOR
+        .get_or_init(|| async {
+            let operator = Operator::start(plane, "reconcile-system", STORE_URL).await;
+            configure_webhooks(&operator, &plane.client().await).await;
+            operator
+        })
+        .await;
     let namespace = TestNamespace::create(plane.client().await, prefix).await;
     (namespace, ControlClient::new(&operator.control_url, operator.ca_file()))
+}
+
+/// Creates webhook configurations as the chart's, by which the API server calls the webhook for no pod, and for the policies
+/// in the operator's namespace only: the tests of this binary create pods without sidecars, and invalid policies.
+async fn configure_webhooks(operator: &Operator, client: &Client) {
+    let ca = base64(&std::fs::read(operator.ca_file()).expect("the CA's file"));
+    let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+    let hook = |name: &str, path: &str, rule: Value| {
+        json!({
+            "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+            "clientConfig": {"url": format!("{}{path}", operator.webhook_url), "caBundle": ca}, "rules": [rule],
+        })
+    };
+    let pods =
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    let inject = |name: &str, injection: &str, label: Value| {
+        let mut hook = hook(name, "/inject", pods.clone());
+        let excluded = expression("kubernetes.io/metadata.name", "NotIn", &[EXCLUDED]);
+        let never = json!({"key": "never", "operator": "Exists"});
+        let labelled = expression("sluice.dev/injection", injection, &["enabled"]);
+        hook["namespaceSelector"] = json!({"matchExpressions": [labelled, excluded, never]});
+        hook["objectSelector"] = json!({"matchExpressions": [label]});
+        hook
+    };
+    let mutating = json!({
+        "metadata": {"name": "sluice"},
+        "webhooks": [
+            inject("namespace.inject.sluice.dev", "In", expression("sluice.dev/inject", "NotIn", &["false"])),
+            inject("pod.inject.sluice.dev", "NotIn", expression("sluice.dev/inject", "In", &["true"])),
+        ],
+    });
+    let mut validate = hook(
+        "validate.sluice.dev",
+        "/validate",
+        json!({
+            "apiGroups": ["sluice.dev"], "apiVersions": ["v1alpha1"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["ratelimitpolicies", "ratelimitstores"],
+        }),
+    );
+    validate["namespaceSelector"] =
+        json!({"matchLabels": {"kubernetes.io/metadata.name": "reconcile-system"}});
+    let validating = json!({"metadata": {"name": "sluice"}, "webhooks": [validate]});
+    let params = PostParams::default();
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    api.create(&params, &serde_json::from_value(mutating).expect("a configuration")).await.expect("accepted");
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    api.create(&params, &serde_json::from_value(validating).expect("a configuration"))
+        .await
+        .expect("accepted");
 }
 
 /// Lets the operator review the policies of a namespace.

@@ -53,7 +53,10 @@ async fn a_policy_follows_the_workload_that_it_refers_to() {
 
     namespace.apply_object::<Deployment>("web", workload("a")).await;
     let message = namespace.wait_for("p", "Programmed", "False NoPods").await;
-    assert_eq!(message, format!("No running pod in namespace {name} belongs to deployment/web."));
+    let expected = format!(
+        "deployment/web has no running pod: `kubectl -n {name} describe deployment/web` shows its events."
+    );
+    assert_eq!(message, expected);
     namespace.wait_for("p", "Accepted", "True Accepted").await;
     let mut session = open_session(&namespace, &control, "one").await;
     confirm(&mut session).await;

@@ -219,7 +219,7 @@ async fn a_policy_is_compiled_and_its_status_written_once_for_each_event() {
         let written = controller.written.lock().unwrap().len();
         assert_eq!((RECONCILES.get(), written), (edit as usize, edit as usize));
     }
-    assert_eq!(controller.reason("Programmed").as_deref(), Some("NoPods"));
+    assert_eq!(controller.reason("Programmed").as_deref(), Some("Pending"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,6 +308,7 @@ async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
         name: "pod".into(),
         labels: [("app".to_owned(), "a".to_owned())].into(),
         deleting: false,
+        created: None,
         owner: None,
     }));
     controller.apply("a", "1", 1, spec(1)).await;

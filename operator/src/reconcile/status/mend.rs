@@ -34,8 +34,18 @@ pub(super) fn ignore_service(namespace: &str, service: &str) -> String {
 pub(super) fn add_sidecars(observed: &Observed<'_>, pods: &[&Pod]) -> String {
     let namespace = &observed.key.namespace;
     let is_labelled = |pod: &&Pod| pod.labels.get(INJECT_LABEL).is_some_and(|value| value == "true");
+    let injection = &observed.facts.injection;
+    if injection.is_excluded {
+        return format!(
+            "remove the namespace {namespace} from `injection.excludedNamespaces` of the chart, or let the policy select other \
+             pods: namespaces in this list never get sidecars"
+        );
+    }
     let mut text = String::new();
-    if !observed.facts.namespace_is_labelled && !pods.iter().all(is_labelled) {
+    if let Some(problem) = &injection.webhook {
+        text.push_str(&format!("first mend what keeps all new pods from having one ({problem}), then "));
+    }
+    if !injection.is_labelled && !pods.iter().all(is_labelled) {
         text.push_str(&format!(
             "run `kubectl label --overwrite namespace {namespace} {INJECTION_LABEL}=enabled`, then "
         ));

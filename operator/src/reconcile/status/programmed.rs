@@ -12,7 +12,7 @@ use super::text::{list, part_of, plural};
 use crate::cluster::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
-use crate::reconcile::facts::{CountedPod, Outcome};
+use crate::reconcile::facts::{CountedPod, Injection, Outcome};
 use crate::reconcile::select_pods::SelectedPods;
 
 #[cfg(test)]
@@ -24,6 +24,8 @@ pub(crate) const LEADER_GRACE: Duration = Duration::from_secs(60);
 const PENDING: Duration = Duration::from_secs(10);
 /// Interval between searches for workloads while a policy has no pods.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
+/// Time by which a pod must be younger than the label of its namespace to count as one that was missed, in seconds.
+const CLEARLY_LATER: i64 = 5;
 
 /// The condition, and how it affects the rest of the status.
 pub(super) struct Programmed {
@@ -61,7 +63,9 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     };
     let pods = &observed.facts.pods;
     if pods.is_empty() {
-        return without_pods(observed, selected).check_again_after(SEARCH_EVERY);
+        let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
+        let again = pending_left.unwrap_or(SEARCH_EVERY);
+        return without_pods(observed, selected, pending_left.is_some()).check_again_after(again);
     }
     let missing: Vec<_> = pods.iter().filter(|pod| pod.confirmation != Confirmation::Applied).collect();
     if missing.is_empty() {
@@ -88,6 +92,16 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         }
         unconfirmed(pods, &missing, pending_left.is_some())
     });
+    let mut unconfirmed = unconfirmed;
+    if let Some(absent) = &observed.facts.absent {
+        check_again_after = Some(check_again_after.map_or(SEARCH_EVERY, |after| after.min(SEARCH_EVERY)));
+        unconfirmed.finding.message.push_str(&format!(" {absent}"));
+    }
+    if let Some(problem) = &observed.facts.injection.authority {
+        unconfirmed.finding.message.push_str(&format!(
+            " The ConfigMap sluice-ca of the namespace, by which sidecars trust the operator, cannot be written: {problem}."
+        ));
+    }
     Programmed { check_again_after, ..unconfirmed }
 }
 
@@ -103,8 +117,13 @@ fn opted_out(pods: &[CountedPod]) -> Option<String> {
     ))
 }
 
-fn without_pods(observed: &Observed<'_>, selected: &SelectedPods) -> Programmed {
+fn without_pods(observed: &Observed<'_>, selected: &SelectedPods, is_pending: bool) -> Programmed {
     let namespace = &observed.key.namespace;
+    // Whoever applies a policy together with its workload has no pods yet.
+    let reason = if is_pending { reasons::PENDING } else { reasons::NO_PODS };
+    if let (None, Some(absent)) = (&observed.facts.idle, &observed.facts.absent) {
+        return Programmed::new("False", reason, absent.clone());
+    }
     match &observed.facts.idle {
         Some(idle) => Programmed::new(
             "True",
@@ -114,11 +133,11 @@ fn without_pods(observed: &Observed<'_>, selected: &SelectedPods) -> Programmed 
         None if !selected.targets.is_empty() => {
             let targets = list(selected.targets.iter().map(ToString::to_string));
             let message = format!("No running pod in namespace {namespace} belongs to {targets}.");
-            Programmed::new("False", reasons::NO_PODS, message)
+            Programmed::new("False", reason, message)
         }
         None => Programmed::new(
             "False",
-            reasons::NO_PODS,
+            reason,
             format!(
                 "No running pod in namespace {namespace} matches spec.selector. Compare the selector with \
                  the labels that `kubectl -n {namespace} get pods --show-labels` prints."
@@ -200,10 +219,28 @@ fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
         None => {
             let subject = part_of(bare.len(), pods.len(), "pod", "has", "have");
             let pods: Vec<&Pod> = bare.iter().map(|pod| &*pod.pod).collect();
-            format!("{subject} no sidecar. To add it, {}.", add_sidecars(observed, &pods))
+            let mut text = format!("{subject} no sidecar");
+            if let Some(pod) = pods.iter().find(|pod| was_missed(&observed.facts.injection, pod)) {
+                text.push_str(&format!(
+                    ", although pod {} was created while the namespace was labelled and this operator ran: the API server did \
+                     not call the webhook",
+                    pod.name
+                ));
+            }
+            format!("{text}. To add it, {}.", add_sidecars(observed, &pods))
         }
     };
     Some(Programmed::new("False", reasons::NOT_INJECTED, message))
+}
+
+/// Reports whether a pod should have got a sidecar: it is younger than the label of its namespace and than the operator. A
+/// pod that was created in the same seconds proves nothing.
+fn was_missed(injection: &Injection, pod: &Pod) -> bool {
+    let times = injection.labelled_since.zip(injection.operator_since).zip(pod.created);
+    injection.is_labelled
+        && times.is_some_and(|((labelled, operator), created)| {
+            created.as_second() > labelled.max(operator).as_second() + CLEARLY_LATER
+        })
 }
 
 fn unconfirmed(pods: &[CountedPod], missing: &[&CountedPod], is_pending: bool) -> Programmed {

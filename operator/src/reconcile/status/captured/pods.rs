@@ -56,7 +56,7 @@ fn reason_and_mend(observed: &Observed<'_>, pod: &UnlimitedPod) -> (String, Stri
     };
     match &pod.reason {
         Unlimited::OptedOut => {
-            let label = if observed.facts.namespace_is_labelled { Value::Null } else { json!("true") };
+            let label = if observed.facts.injection.is_labelled { Value::Null } else { json!("true") };
             let mend = patch(&json!({"metadata": {"labels": {INJECT_LABEL: label}}}));
             let by_hand = || format!("Recreate it without the label {INJECT_LABEL}");
             let reason = format!("applies no limits because of its label {INJECT_LABEL}=false");

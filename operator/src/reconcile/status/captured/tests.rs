@@ -13,7 +13,7 @@ use crate::distribution::session::Confirmation;
 use crate::injection::bounds::Bounds;
 use crate::injection::inject::tests::config;
 use crate::object_key::PolicyKey;
-use crate::reconcile::facts::StoreFact;
+use crate::reconcile::facts::{Injection, StoreFact};
 use crate::reconcile::facts::{Outcome, Unlimited, UnlimitedPod};
 
 mod network_policies;
@@ -57,13 +57,15 @@ impl Shop {
             services: read::<Service>(&self.services),
             endpoint_slices: read::<EndpointSlice>(&self.endpoint_slices),
             network_policies: read::<NetworkPolicy>(&self.network_policies),
-            namespace_is_labelled: !self.is_unlabelled,
+            absent: None,
+            injection: Injection { is_labelled: !self.is_unlabelled, ..Injection::default() },
             idle: None,
             store: StoreFact::Default,
         };
         let finding = super::captured(&Observed {
             key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
             generation: 1,
+            kept_by: &[],
             outcome: &Outcome::Invalid(Vec::new()),
             facts: &facts,
             leader_for: Duration::ZERO,
@@ -103,6 +105,7 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
         name: pod["metadata"]["name"].as_str().unwrap().into(),
         labels: serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap(),
         deleting: false,
+        created: None,
         owner: owner.map(Into::into),
     })
 }

@@ -25,6 +25,7 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
             name: name.into(),
             labels: Default::default(),
             deleting: false,
+            created: None,
             owner: None,
         }),
         facts: Arc::new(PodFacts {
@@ -74,6 +75,7 @@ fn condition(
     let finding = client_address(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 1,
+        kept_by: &[],
         outcome: &outcome,
         facts: &Facts { pods, ..Facts::default() },
         leader_for: Duration::from_secs(3_600),

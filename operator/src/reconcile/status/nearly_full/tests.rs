@@ -23,6 +23,7 @@ fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
             name: name.into(),
             labels: Default::default(),
             deleting: false,
+            created: None,
             owner: None,
         }),
         facts: Arc::new(PodFacts {
@@ -65,6 +66,7 @@ fn message(pods: Vec<CountedPod>) -> String {
     let text = nearly_full(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 1,
+        kept_by: &[],
         outcome: &outcome,
         facts: &Facts { pods, ..Facts::default() },
         leader_for: Duration::from_secs(3_600),

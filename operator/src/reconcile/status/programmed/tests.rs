@@ -25,6 +25,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
             name: name.into(),
             labels: Default::default(),
             deleting: false,
+            created: None,
             owner: None,
         }),
         facts: Arc::new(PodFacts {
@@ -78,6 +79,7 @@ fn compute(
     programmed(&Observed {
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 2,
+        kept_by: &[],
         outcome: &outcome,
         facts: &Facts { pods, ..Facts::default() },
         leader_for,

@@ -1,0 +1,260 @@
+//! Keeps the operator's authority in the webhook configurations, and finds out whether the API server calls the webhook.
+//! Only the leader does.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{Api, PostParams};
+use kube::runtime::events::{Event, EventType};
+use kube::runtime::watcher;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::cluster::watch::{Change, follow};
+use crate::events::{Events, Regarding, Reported};
+use crate::metrics::Metrics;
+use crate::webhooks::configurations::{Configurations, WebhookService};
+use crate::webhooks::path::WebhookPath;
+use crate::webhooks::probe::offer_invalid;
+
+/// Interval between proofs that the API server calls the webhook.
+const PROBE_EVERY: Duration = Duration::from_secs(60);
+/// Shortest interval at which the authority is put back after another client has changed it.
+const PUT_BACK_EVERY: Duration = Duration::from_secs(10);
+/// Interval between attempts to write it, and between proofs while one fails.
+const RETRY: Duration = Duration::from_secs(5);
+/// Number of proofs that fail one after the other before they count: the API server takes a moment to read configurations.
+const FAILED_PROOFS: u32 = 3;
+
+/// Keeps the webhook configurations.
+pub struct Webhooks {
+    /// Client of the API server.
+    pub client: kube::Client,
+    /// Name of both configurations.
+    pub name: String,
+    /// Where they must lead.
+    pub service: WebhookService,
+    /// The authorities of the serving certificate.
+    pub authorities: watch::Receiver<String>,
+    /// What is found out.
+    pub path: WebhookPath,
+    /// Metrics of the operator.
+    pub metrics: Arc<Metrics>,
+    /// Events about the configurations.
+    pub events: Events,
+}
+
+/// The configurations as the watches have them.
+#[derive(Default)]
+struct Watched {
+    state: Mutex<State>,
+    changed: Notify,
+    /// Whether the configurations are as they must be, with the authority.
+    complete: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    configurations: Configurations,
+    has_mutating: bool,
+    has_validating: bool,
+}
+
+impl Watched {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_one();
+    }
+
+    /// Returns the configurations, once both have been read.
+    fn read(&self) -> Option<Configurations> {
+        let state = self.lock();
+        (state.has_mutating && state.has_validating).then(|| state.configurations.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Webhooks {
+    /// Keeps the configurations for as long as the process lives.
+    pub async fn keep(self) {
+        let watched = Watched::default();
+        let config = || watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let mutating = follow(watcher::watcher(api, config()), |change| {
+            watched.change(|state| match change {
+                Change::Applied(object) => state.configurations.mutating = Some(object),
+                Change::Deleted { .. } => state.configurations.mutating = None,
+                Change::Listed => state.has_mutating = true,
+            });
+        });
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        let validating = follow(watcher::watcher(api, config()), |change| {
+            watched.change(|state| match change {
+                Change::Applied(object) => state.configurations.validating = Some(object),
+                Change::Deleted { .. } => state.configurations.validating = None,
+                Change::Listed => state.has_validating = true,
+            });
+        });
+        tokio::join!(mutating, validating, self.keep_authority(&watched), self.probe(&watched));
+    }
+
+    /// Writes the authority into the configurations when it or they have changed, and examines them.
+    async fn keep_authority(&self, watched: &Watched) {
+        let mut authorities = self.authorities.clone();
+        let mut kept: Option<(String, Instant)> = None;
+        loop {
+            let authority = authorities.borrow_and_update().clone();
+            let mut wait = None;
+            if let Some(found) = watched.read() {
+                self.examine(&found);
+                let is_complete = found.trust(&authority) && !self.path.is_misconfigured();
+                watched.complete.send_replace(is_complete);
+                if !found.trust(&authority) {
+                    wait = Some(self.put(&authority, &mut kept).await);
+                } else if kept.as_ref().is_none_or(|(before, _)| *before != authority) {
+                    kept = Some((authority, Instant::now()));
+                }
+            }
+            let retry = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = authorities.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = watched.changed.notified() => {}
+                () = retry => {}
+            }
+        }
+    }
+
+    fn examine(&self, found: &Configurations) {
+        self.path.set_configured(found.problem(&self.name, &self.service), found.excluded());
+        self.record();
+    }
+
+    fn record(&self) {
+        self.metrics.set_webhook_not_called(self.path.problem().is_some());
+    }
+
+    /// Puts the authority into the configurations: at once, but not again and again. Returns the time after which to look
+    /// again.
+    async fn put(&self, authority: &str, kept: &mut Option<(String, Instant)>) -> Duration {
+        let is_foreign = kept.as_ref().is_some_and(|(before, _)| before == authority);
+        if let Some((_, last)) = kept.as_ref().filter(|_| is_foreign)
+            && let Some(left) = PUT_BACK_EVERY.checked_sub(last.elapsed()).filter(|left| !left.is_zero())
+        {
+            return left;
+        }
+        match self.write(authority).await {
+            Ok(()) => {
+                if is_foreign {
+                    self.tell();
+                }
+                *kept = Some((authority.to_owned(), Instant::now()));
+                PUT_BACK_EVERY
+            }
+            Err(error) => {
+                tracing::warn!("the webhook configurations could not be updated: {error:#}");
+                RETRY
+            }
+        }
+    }
+
+    /// Writes the authority into both configurations, unless it is there already.
+    async fn write(&self, authority: &str) -> anyhow::Result<()> {
+        let (name, bundle) = (self.name.as_str(), ByteString(authority.as_bytes().to_vec()));
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        if let Some(mut object) = api.get_opt(name).await? {
+            let hooks = object.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config.ca_bundle);
+            if set_all(hooks, &bundle) {
+                api.replace(name, &PostParams::default(), &object).await.with_context(|| {
+                    format!("caBundle of the MutatingWebhookConfiguration {name} could not be written")
+                })?;
+            }
+        }
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        if let Some(mut object) = api.get_opt(name).await? {
+            let hooks = object.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config.ca_bundle);
+            if set_all(hooks, &bundle) {
+                api.replace(name, &PostParams::default(), &object).await.with_context(|| {
+                    format!("caBundle of the ValidatingWebhookConfiguration {name} could not be written")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self) {
+        let note = format!(
+            "Another client changes the caBundle of the webhook configurations {}. The operator has put it back: until then the \
+             API server could not call the webhook, so new pods got no sidecar. Look for it in `kubectl get \
+             mutatingwebhookconfiguration {} -o yaml --show-managed-fields`.",
+            self.name, self.name
+        );
+        tracing::warn!("{note}");
+        let object = ObjectReference {
+            api_version: Some("admissionregistration.k8s.io/v1".to_owned()),
+            kind: Some("MutatingWebhookConfiguration".to_owned()),
+            name: Some(self.name.clone()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "CABundleChanged".to_owned(),
+            note: Some(note),
+            action: "Restore".to_owned(),
+            secondary: None,
+        };
+        self.events.report(Reported { regarding: Regarding::Object(object), event });
+    }
+
+    /// Proves the way again and again, while the configurations are complete.
+    async fn probe(&self, watched: &Watched) {
+        let mut complete = watched.complete.subscribe();
+        let mut failures = 0;
+        loop {
+            // The sender lives as long as this.
+            let _ = complete.wait_for(|complete| *complete).await;
+            let problem = offer_invalid(&self.client, &self.service.namespace).await.err();
+            failures = if problem.is_some() { failures + 1 } else { 0 };
+            if failures == 0 || failures >= FAILED_PROOFS {
+                self.path.set_probed(problem.map(|problem| problem.to_string()));
+                self.record();
+            }
+            tokio::time::sleep(if failures == 0 { PROBE_EVERY } else { RETRY }).await;
+        }
+    }
+}
+
+/// Sets every bundle to `bundle` and reports whether any of them changed.
+fn set_all<'a>(bundles: impl Iterator<Item = &'a mut Option<ByteString>>, bundle: &ByteString) -> bool {
+    let mut changed = false;
+    for old in bundles.filter(|old| old.as_ref() != Some(bundle)) {
+        *old = Some(bundle.clone());
+        changed = true;
+    }
+    changed
+}
+
+/// Reports whether the webhook configurations hold these authorities, so that the API server can call the
+/// webhook. A configuration that does not exist counts as up to date.
+pub async fn is_published(client: &kube::Client, name: &str, authorities: &str) -> anyhow::Result<bool> {
+    let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
+    let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone()).get_opt(name).await?;
+    Ok(Configurations { mutating, validating }.trust(authorities))
+}
