@@ -100,6 +100,17 @@ The sidecar's resources in the JSON that the operator reads: all quantities are 
 {{- end }}
 
 {{/*
+The resources of the sidecars of Guaranteed pods as JSON, with all quantities as texts.
+*/}}
+{{- define "sluice.guaranteedResources" -}}
+{{- $all := dict }}
+{{- range $name, $quantity := .Values.sidecar.guaranteedResources }}
+  {{- $_ := set $all $name ($quantity | toJson | trimAll "\"") }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}
+
+{{/*
 "true" if the platform assigns the users of pods.
 */}}
 {{- define "sluice.openshift" -}}

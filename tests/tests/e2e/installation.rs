@@ -46,6 +46,10 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "watch ratelimitpolicies.sluice.dev -A",
         "watch endpointslices.discovery.k8s.io -A",
         "watch networkpolicies.networking.k8s.io -A",
+        "watch limitranges -A",
+        "watch configmaps/sluice-ca -A",
+        "watch mutatingwebhookconfigurations.admissionregistration.k8s.io/sluice",
+        "create ratelimitpolicies.sluice.dev -n sluice-system",
     ] {
         assert!(can(request), "{request}");
     }
@@ -58,6 +62,9 @@ fn e2e_the_operator_has_the_rights_that_it_needs_and_no_others() {
         "patch deployments.apps -A",
         "create pods/exec -A",
         "update ratelimitpolicies.sluice.dev -A",
+        "create ratelimitpolicies.sluice.dev -n default",
+        "watch mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "patch limitranges -A",
         "patch services -A",
         "patch endpointslices.discovery.k8s.io -A",
         "create networkpolicies.networking.k8s.io -A",
