@@ -2,6 +2,7 @@
 # e2e.sh [--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
 # With --keep, only install Sluice and leave the nodes running.
 #   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
+#   SLUICE_E2E_PROFILE    release: compile the images as a release does (quick)
 #   SLUICE_KUBERNETES     the version of Kubernetes, see tests/node/assets.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +11,9 @@ readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous
 keep=${1:-}
 
 # The tests do not measure, so the images are compiled quickly rather than for speed.
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+if [ "${SLUICE_E2E_PROFILE:-quick}" != release ]; then
+  export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+fi
 
 # Builds the images of the previous commit, from binaries of the dev profile: what `make test` has compiled of other projects
 # is not compiled again.
@@ -78,7 +81,7 @@ else
   export SLUICE_E2E_PREVIOUS_CHART=$previous/charts/sluice SLUICE_E2E_PREVIOUS_TAG=$previous_tag
   e2e installation::
   # These leave the installation alone, and mostly wait.
-  e2e --test-threads=6 bypasses:: limits:: workloads::
+  e2e --test-threads=6 awkward:: bypasses:: limits:: workloads::
   # One after the other, in the order of their names.
   e2e --test-threads=1 certificates:: leader:: posture:: stores::
   e2e --test-threads=1 uninstall:: upgrade::

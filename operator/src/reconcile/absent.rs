@@ -27,8 +27,10 @@ const MAX_TEXT: usize = 400;
 pub struct Absent {
     /// A workload that is meant to have none now, and why, as a sentence without its full stop.
     pub idle: Option<String>,
-    /// What is wrong with a pod or a workload, in whole sentences.
+    /// What keeps new pods from running, in whole sentences: a pod that is pending, or a workload that cannot create pods.
     pub reason: Option<String>,
+    /// A workload that has no pods, if it is not known why, as a whole sentence. It is true only while there are none.
+    pub empty: Option<String>,
 }
 
 /// What was found about policies without pods, for a while.
@@ -74,7 +76,7 @@ async fn find(client: &kube::Client, namespace: &str, selector: &PodSelector) ->
     for alternative in selector.alternatives().iter().take(MAX_SELECTORS) {
         let list = ListParams::default().fields("status.phase=Pending").labels_from(alternative).limit(1);
         if let Some(pod) = pods.list(&list).await?.items.first() {
-            return Ok(Absent { reason: Some(pending(namespace, pod)), idle: None });
+            return Ok(Absent { reason: Some(pending(namespace, pod)), ..Absent::default() });
         }
     }
     let mut absent = Absent::default();
@@ -82,17 +84,24 @@ async fn find(client: &kube::Client, namespace: &str, selector: &PodSelector) ->
         if !workload.template.is_some_and(|template| selects(selector, template)) {
             continue;
         }
-        match workload.wanted {
-            Some(0) => {
+        match (workload.wanted, workload.failure) {
+            (Some(0), _) => {
                 absent.idle.get_or_insert_with(|| format!("{} is scaled to zero", workload.name));
             }
-            _ => {
-                return Ok(Absent {
-                    reason: Some(without_pods(namespace, &workload.name, workload.failure)),
-                    idle: None,
+            (_, Some(failure)) => {
+                let reason = format!("The pods of {} cannot be created: {failure}.", workload.name);
+                return Ok(Absent { reason: Some(reason), ..Absent::default() });
+            }
+            (_, None) => {
+                absent.empty.get_or_insert_with(|| {
+                    let name = &workload.name;
+                    format!("{name} has no running pod: `kubectl -n {namespace} describe {name}` shows its events.")
                 });
             }
         }
+    }
+    if absent.empty.is_some() {
+        absent.idle = None;
     }
     Ok(absent)
 }
@@ -159,14 +168,6 @@ async fn workloads(client: &kube::Client, namespace: &str) -> kube::Result<Vec<W
 
 fn failure(kind: &str, status: &str, message: Option<&str>) -> Option<String> {
     (kind == "ReplicaFailure" && status == "True").then(|| shown(message.unwrap_or_default()))
-}
-
-fn without_pods(namespace: &str, name: &str, failure: Option<String>) -> String {
-    let see = format!("`kubectl -n {namespace} describe {name}`");
-    match failure {
-        Some(failure) => format!("The pods of {name} cannot be created: {failure}."),
-        None => format!("{name} has no running pod: {see} shows its events."),
-    }
 }
 
 /// Says what a pending pod waits for.
@@ -257,17 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_without_pods_says_why_in_the_words_of_the_api_server() {
+    fn only_a_replica_failure_says_why_a_workload_has_no_pods() {
         let words = "pods \"web-7\" is forbidden: exceeded quota: q.";
-        let found = failure("ReplicaFailure", "True", Some(words));
-        assert_eq!(
-            without_pods("shop", "deployment/web", found),
-            "The pods of deployment/web cannot be created: pods \"web-7\" is forbidden: exceeded quota: q."
-        );
+        let shown = "pods \"web-7\" is forbidden: exceeded quota: q".to_owned();
+        assert_eq!(failure("ReplicaFailure", "True", Some(words)), Some(shown));
+        assert_eq!(failure("ReplicaFailure", "False", Some(words)), None);
         assert_eq!(failure("Available", "False", Some(words)), None);
-        assert_eq!(
-            without_pods("shop", "statefulset/db", None),
-            "statefulset/db has no running pod: `kubectl -n shop describe statefulset/db` shows its events."
-        );
     }
 }

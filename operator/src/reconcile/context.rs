@@ -69,7 +69,7 @@ pub struct Context {
     pub authority_maps: AuthorityMaps,
     /// Workloads and pods that were looked for because a policy has no pods.
     pub absent: AbsentPods,
-    /// Time at which this process started.
+    /// Time from which on this process has led.
     pub started: Timestamp,
     /// The stores of namespaces, as far as they can be used.
     pub stores: Arc<Resolutions>,

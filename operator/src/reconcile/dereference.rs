@@ -100,6 +100,7 @@ pub async fn dereference(
         let found = context.absent.find(&context.client, key, &selected.selector).await?;
         absent.clone_from(&found.reason);
         if pods.is_empty() {
+            absent = absent.or_else(|| found.empty.clone());
             idle = selected.idle.clone().or_else(|| found.idle.clone());
         }
     }

@@ -32,7 +32,7 @@ use crate::upstream::in_flight::InFlight;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address could not be bound.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}{}", hint(address, error))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -42,6 +42,18 @@ pub enum StartError {
     /// A thread or its runtime could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
+}
+
+/// Says what to do when a port is in use, which another container of the pod does not declare.
+fn hint(address: &SocketAddr, error: &io::Error) -> String {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return String::new();
+    }
+    format!(
+        ". Something else listens on port {0}. In a pod, declare it in the `ports` of its container (containerPort: {0}): its \
+         next sidecar then takes another port",
+        address.port()
+    )
 }
 
 /// A sidecar that has bound its ports and does not accept yet, so that policies published now apply to the

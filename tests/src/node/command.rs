@@ -39,6 +39,19 @@ pub fn kubectl(arguments: &str) -> String {
     text
 }
 
+/// Reports whether sidecars are native ones here: Services see their ports from Kubernetes 1.32 on. Before, the sidecar is an
+/// ordinary container, and pods of Jobs have none.
+///
+/// # Panics
+/// When the API server does not tell its version.
+#[must_use]
+pub fn has_native_sidecars() -> bool {
+    let version: serde_json::Value =
+        serde_json::from_str(&kubectl("get --raw /version")).expect("a version as JSON");
+    let minor = version["minor"].as_str().unwrap_or_default().trim_end_matches('+');
+    minor.parse::<u32>().expect("a number") >= 32
+}
+
 /// Applies manifests. Returns whether the API server accepted them, and kubectl's output.
 #[must_use]
 pub fn try_apply(manifests: &str) -> (bool, String) {

@@ -11,7 +11,7 @@ pub mod install;
 pub mod load;
 pub mod shop;
 
-pub use command::{apply, kubectl, run, try_apply};
+pub use command::{apply, has_native_sidecars, kubectl, run, try_apply};
 pub use install::{SYSTEM, install, install_previous, upgrade};
 pub use load::Load;
 pub use shop::Shop;

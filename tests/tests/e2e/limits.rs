@@ -260,7 +260,7 @@ async fn e2e_a_sidecar_that_hangs_keeps_programmed_false() {
     shop.deploy("web", 1);
     shop.limit("p", "web", 5);
     shop.wait_for("p", "Ready", "True Ready").await;
-    // This pod brings a container named like the sidecar, so the webhook leaves it alone. It never opens a
+    // This pod brings a container that looks like the sidecar, so the webhook leaves it alone. It never opens a
     // session.
     apply(
         "
@@ -270,7 +270,11 @@ metadata: {name: fake, namespace: hang, labels: {app: web}}
 spec:
   containers:
   - {name: app, image: 'sluice.local/toolbox:test', args: [serve], ports: [{containerPort: 8080}]}
-  - {name: sluice-sidecar, image: 'sluice.local/toolbox:test', args: [sleep, 1h]}
+  - name: sluice-sidecar
+    image: 'sluice.local/toolbox:test'
+    args: [sleep, 1h, '--proxy=[::]:8790=127.0.0.1:8080']
+    volumeMounts: [{name: sluice-identity, mountPath: /identity}]
+  volumes: [{name: sluice-identity, emptyDir: {}}]
 ",
     );
     let message = shop.wait_for("p", "Programmed", "False PodsUnconfirmed").await;

@@ -3,6 +3,7 @@
 //!
 //! - [`installation`]: `helm install`, and the rights that it gives.
 //! - [`limits`]: policies and requests, with the counters in Redis.
+//! - [`awkward`]: pods as people write them.
 //! - [`bypasses`]: routes past the sidecars.
 //! - [`workloads`]: Jobs, probes and rollouts.
 //! - [`leader`]: another replica of the operator becomes the leader.
@@ -13,6 +14,7 @@
 //! - [`upgrade`]: `helm upgrade` from the previous commit.
 //! - [`nodes`]: a node is drained, and another one dies.
 
+mod awkward;
 mod bypasses;
 mod certificates;
 mod installation;

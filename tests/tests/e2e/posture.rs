@@ -52,8 +52,8 @@ fn signal_operators(signal: &str) {
     assert!(found, "no operator runs on the node");
 }
 
-/// Creates a pod that should get a sidecar. Returns whether it was created, and the names of its init containers or
-/// the reason.
+/// Creates a pod that should get a sidecar. Returns whether it was created, and the names of the containers that were
+/// added, or the reason.
 fn create_pod(namespace: &str, name: &str) -> (bool, String) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
@@ -66,8 +66,12 @@ fn create_pod(namespace: &str, name: &str) -> (bool, String) {
     if !ok {
         return (false, text);
     }
-    let query = format!("-n {namespace} get pod {name} -o jsonpath={{.spec.initContainers[*].name}}");
-    (true, kubectl(&query).trim().to_owned())
+    let query = format!(
+        "-n {namespace} get pod {name} -o jsonpath={{.spec.containers[*].name}},{{.spec.initContainers[*].name}}"
+    );
+    let names = kubectl(&query);
+    let added: Vec<_> = names.split([' ', ',']).filter(|name| !name.is_empty() && *name != "app").collect();
+    (true, added.join(" "))
 }
 
 /// Checks new pods and policies while no operator answers.
@@ -107,7 +111,7 @@ async fn check_startup(posture: Posture, injected: &str) {
         |value: &Value| value["name"].as_str().unwrap_or_default().starts_with("kube-api-access");
     pod["spec"]["volumes"].as_array_mut().unwrap().retain(|volume| !is_api_token(volume));
     for containers in ["containers", "initContainers"] {
-        for container in pod["spec"][containers].as_array_mut().unwrap() {
+        for container in pod["spec"][containers].as_array_mut().into_iter().flatten() {
             container["volumeMounts"].as_array_mut().unwrap().retain(|mount| !is_api_token(mount));
         }
     }

@@ -28,7 +28,7 @@ async fn e2e_uninstall_leaves_pods_serving() {
     kubectl("-n leave rollout restart deployment/web");
     shop.wait_for_rollout("web");
     until("the old pods are gone and the new ones have no sidecar", async || {
-        let query = "-n leave get pods -l app=web -o jsonpath={.items[*].spec.initContainers[*].name}";
+        let query = "-n leave get pods -l app=web -o jsonpath={.items[*].spec.containers[*].name},{.items[*].spec.initContainers[*].name}";
         (!kubectl(query).contains("sluice-sidecar")).then_some(())
     })
     .await;

@@ -4,7 +4,7 @@ use sluice_tests::node::{Load, SYSTEM, Shop, install_previous, kubectl, run, upg
 
 /// Returns the images of the sidecars, and the pod of the embedded Redis.
 fn sidecar_images() -> String {
-    let images = "{.items[*].spec.initContainers[?(@.name==\"sluice-sidecar\")].image}";
+    let images = "{.items[*].spec.initContainers[?(@.name==\"sluice-sidecar\")].image}{.items[*].spec.containers[?(@.name==\"sluice-sidecar\")].image}";
     kubectl(&format!("-n upgrade get pods -l app=web -o jsonpath={images}"))
 }
 
