@@ -23,7 +23,7 @@ import yaml
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-VERSIONS = [f"1.{minor}.0" for minor in range(29, 35)]
+VERSIONS = [f"1.{minor}.0" for minor in range(30, 35)]
 # Groups whose objects the Go types check.
 OTHER_GROUPS = ("monitoring.coreos.com", "cert-manager.io")
 # First line of a values file: kinds that the API server has, beside those of Kubernetes.
@@ -41,8 +41,7 @@ def run(*command, text=""):
 def render(case, version, *more):
     """Renders the chart with a values file, or with the defaults."""
     apis = [f"--api-versions={api}" for api in apis_of(case)]
-    if version != "1.29.0":
-        apis.append("--api-versions=admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
+    apis.append("--api-versions=admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
     values = [f"--values={case}"] if case else []
     command = ["helm", "template", "sluice", "charts/sluice", "--namespace=sluice-system"]
     return run(*command, f"--kube-version={version}", *apis, *values, *more)

@@ -189,6 +189,7 @@ FLEET = {
         stat("Sessions", "Sidecars with a session with the operator.", "sum(sluice_operator_streams)"),
         stat("Leaders", "Operators that lead: 1.", "sum(sluice_operator_leader)"),
         stat("Turned to Shadow", "1 while the installation turns all policies to Shadow.", "max(sluice_operator_shadow)"),
+        stat("Webhook not called", "1 while the API server does not call the webhook, so new pods get no sidecar.", "max(sluice_operator_webhook_not_called)"),
         stat("Without policies", "Sidecars that forward all requests without limits.", f"sum({of_fleet('sluice_sidecar_unlimited')})"),
         stat("Open circuits", "Connections to stores that do not work.", f"sum({of_fleet('sluice_store_circuit_open')})"),
     ],
@@ -215,6 +216,11 @@ FLEET = {
             "Requests that the application did not answer.",
             (f"sum by (namespace, reason) ({fleet_rate('sluice_upstream_errors_total')})", "{{namespace}} {{reason}}"),
             unit="reqps",
+        ),
+        graph(
+            "Applications that do not answer",
+            "Captured ports whose application has accepted no connection for a minute, although requests came.",
+            (f"sum by (namespace) ({of_fleet('sluice_unreachable_applications')})", "{{namespace}}"),
         ),
         graph(
             "Refused requests",

@@ -28,7 +28,6 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         tracing: None,
         control_url: "https://control:8443".into(),
         native: true,
-        pre_stop_sleep: true,
     };
     let request =
         Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();

@@ -42,8 +42,6 @@ pub struct InjectConfig {
     /// Whether the sidecar is a native one (an init container that keeps running). Services see the named
     /// ports of native sidecars from Kubernetes 1.32; before, the sidecar is an ordinary container.
     pub native: bool,
-    /// Whether the API server supports `preStop.sleep` (from Kubernetes 1.30).
-    pub pre_stop_sleep: bool,
 }
 
 /// Parses the value of `--sidecar-resources`.

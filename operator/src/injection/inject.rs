@@ -37,7 +37,7 @@ fn add_sidecar(mut spec: PodSpec, plan: &Plan, config: &InjectConfig) -> PodSpec
     let captured = &plan.ports.captured;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     // At most half of the grace period, so that the application has time to stop.
-    let pre_stop_seconds = if config.pre_stop_sleep { PRE_STOP_SECONDS.min(grace / 2) } else { 0 };
+    let pre_stop_seconds = PRE_STOP_SECONDS.min(grace / 2);
     for container in &mut spec.containers {
         if release_ports(container, captured) {
             delay_stop(container, pre_stop_seconds);

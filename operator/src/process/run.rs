@@ -36,8 +36,6 @@ const CHECK_TRUST_EVERY: Duration = Duration::from_secs(1);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// First version of Kubernetes whose Services see the named ports of native sidecars.
 const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 32);
-/// First version of Kubernetes that enables `preStop.sleep` by default.
-const PRE_STOP_SLEEP_SINCE: (u32, u32) = (1, 30);
 
 /// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -61,7 +59,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         tracing: args.sidecar_trace_collector.clone().map(|collector| (collector, args.sidecar_trace_ratio)),
         control_url: args.control_url(),
         native: number >= NATIVE_SIDECARS_SINCE,
-        pre_stop_sleep: number >= PRE_STOP_SLEEP_SINCE,
     });
     let injection = Injection { config: inject_config.clone(), limit_ranges: LimitRanges::default() };
     tracing::info!(

@@ -21,7 +21,6 @@ pub(crate) fn config(native: bool) -> InjectConfig {
         tracing: None,
         control_url: "https://sluice-control.sluice-system.svc:8443".into(),
         native,
-        pre_stop_sleep: true,
     }
 }
 
