@@ -4,12 +4,12 @@
 
 mod support;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use sluice_sidecar::{Options, Route, Sidecar};
-use support::get;
+use support::{get, page};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -117,6 +117,16 @@ async fn without_an_ipv6_address_of_the_pod_the_trusted_one_of_the_loopback_is_n
 #[tokio::test]
 async fn a_pod_with_ipv6_alone_is_served() {
     let Some(pod) = pod() else { return in_pod("a_pod_with_ipv6_alone_is_served", &[IPV6]) };
+    // Kubelet probes the address of the pod, and clients connect to it.
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let (port, _) = application("::").await;
+    let route = Route { listen: any, upstream: format!("127.0.0.1:{port}").parse().unwrap() };
+    let mut options = Options::new(vec![route]);
+    (options.admin, options.pod_addresses) = (Some(any), pod.clone());
+    let sidecar = Sidecar::start(options).unwrap();
+    let own = |address: SocketAddr| SocketAddr::new(pod[0], address.port());
+    assert_eq!(page(own(sidecar.admin().unwrap()), "/livez").await.status, 200);
+    assert_eq!(get(own(sidecar.addresses()[0]), "").await.status, 200);
     for address in [IPV6, "::1", "::"] {
         let (status, peer) = request(address, &pod).await;
         let peer = peer.unwrap();

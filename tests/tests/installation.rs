@@ -10,7 +10,8 @@ use http_body_util::Full;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use sluice_crds::RateLimitStore;
@@ -160,4 +161,26 @@ async fn the_secret_of_the_embedded_redis_is_restored_when_it_is_deleted() {
     })
     .await;
     assert_eq!((after.data, after.type_), (before.data, before.type_));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_in_a_dual_stack_cluster_has_an_endpoint_of_each_family() {
+    let plane = ControlPlane::shared().await;
+    let system = "dual-stack-system";
+    let control = format!("https://127.0.0.1:{}", free_port());
+    // Beside the IPv4 address that every operator of the tests has.
+    let arguments = ["--pod-ip=2001:db8::7", "--webhook-configuration=none"];
+    let _operator = Operator::start_with(plane, system, "redis://127.0.0.1:1", &control, &arguments).await;
+    let slices: Api<EndpointSlice> = Api::namespaced(plane.client().await, system);
+    let found = until("there are two EndpointSlices", async || {
+        let slices = slices.list(&ListParams::default()).await.ok()?.items;
+        (slices.len() == 2).then_some(slices)
+    })
+    .await;
+    let mut addresses: Vec<_> = found
+        .iter()
+        .map(|slice| (slice.address_type.as_str(), slice.endpoints[0].addresses[0].as_str()))
+        .collect();
+    addresses.sort_unstable();
+    assert_eq!(addresses, [("IPv4", "192.0.2.1"), ("IPv6", "2001:db8::7")]);
 }
