@@ -7,7 +7,7 @@
 //! - [`untyped`]: stores and resets as the API server has them.
 //! - [`references`]: the Secrets and ConfigMaps that policies and stores refer to.
 //! - [`wanted`]: what each object wants to be watched.
-//! - [`pod`], [`pods`]: running pods, by their metadata; the containers of a single pod.
+//! - [`pods`]: running pods, by their metadata; the containers of a single pod.
 //! - [`targets`]: workloads that policies refer to, watched while one does.
 //! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
 //! - [`services`]: Services and the ports that they target.
@@ -22,7 +22,6 @@ pub mod limit_ranges;
 pub mod namespaces;
 pub mod network_policies;
 pub mod objects;
-pub mod pod;
 pub mod pods;
 pub mod policies;
 pub mod references;

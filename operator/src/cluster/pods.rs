@@ -3,6 +3,8 @@
 //! the pod changes. What a pod without a sidecar would get depends on the bounds of its namespace too, and is found out
 //! again when they change.
 
+pub mod pod;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,7 +15,7 @@ use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
 
 use crate::cluster::limit_ranges::LimitRanges;
-use crate::cluster::pod::{Pod, PodFacts, read_addresses};
+use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::watch::{Change, follow};
 use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;

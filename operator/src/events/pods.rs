@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::runtime::events::{Event, EventType};
 
-use crate::cluster::pod::Pod;
+use crate::cluster::pods::pod::Pod;
 
 use super::{Regarding, Reported, note};
 

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;

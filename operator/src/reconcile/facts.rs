@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::cluster::endpoint_slices::EndpointSlice;
 use crate::cluster::network_policies::NetworkPolicy;
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
 use crate::injection::skip::Skip;

@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-use crate::upstream::application_body::ApplicationBody;
+use crate::upstream::application::body::ApplicationBody;
 
 /// Largest number of abandoned requests of the process. Each occupies a connection to the application. Further
 /// ones end with their client.

@@ -4,6 +4,9 @@
 //! where. The addresses are tried in this order, and what answered is remembered until it refuses. Connections never come
 //! from an address of the loopback that applications trust.
 
+pub(crate) mod body;
+pub(crate) mod stream;
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, oneshot};
 use crate::capacity::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::memory::{BUDGET, ReadBudget};
 use crate::upstream::application::Application;
-use crate::upstream::application_stream::ApplicationStream;
+use crate::upstream::application::stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 
 /// Largest size of the head of a response, in bytes as HTTP/2 counts them.

@@ -27,7 +27,7 @@ use crate::respond::format;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::application::Application;
-use crate::upstream::application_body::{ApplicationBody, ExchangeError};
+use crate::upstream::application::body::{ApplicationBody, ExchangeError};
 use crate::upstream::dedicated::{DedicatedConnection, Opened};
 use crate::upstream::pool::{Pool, PooledConnection};
 use crate::upstream::request_body::{BrokenMark, RequestBody};

@@ -15,7 +15,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::upstream::application_body::ApplicationBody;
+use crate::upstream::application::body::ApplicationBody;
 use crate::upstream::request_body::RequestBody;
 
 /// Sends a request and waits for the head of its response. Dropping the future resets the stream.

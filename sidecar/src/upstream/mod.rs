@@ -3,11 +3,12 @@
 //!
 //! - [`forward`]: sends a request and returns the response.
 //! - [`hop_by_hop`]: removes the headers that concern one connection only.
-//! - [`request_body`], [`response_body`]: bodies on their way through. [`application_body`]: what the application sends.
+//! - [`request_body`], [`response_body`]: bodies on their way through.
 //! - [`pool`]: HTTP/1 connections to the application. [`dedicated`]: the HTTP/2 connection of one client. [`http2`]: one
 //!   request over it.
-//! - [`application`]: the application, and where it may listen. [`address`]: its address as it is written.
-//! - [`dial`]: opens TCP connections. [`application_stream`]: their bytes.
+//! - [`application`]: the application, where it may listen, the bytes of its connections and the bodies that it sends.
+//!   [`address`]: its address as it is written.
+//! - [`dial`]: opens TCP connections.
 //! - [`held_exchange`]: forwards a request that holds slots, also if its client leaves. [`abandoned`]: bounds for
 //!   such requests.
 //! - [`in_flight`]: counts the requests that the application has not finished.
@@ -15,8 +16,6 @@
 pub(crate) mod abandoned;
 pub(crate) mod address;
 pub(crate) mod application;
-pub(crate) mod application_body;
-pub(crate) mod application_stream;
 pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod forward;

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use crate::capacity::MAX_BUFFER;
 use crate::memory::ReadBudget;
 use crate::upstream::application::Application;
-use crate::upstream::application_stream::ApplicationStream;
+use crate::upstream::application::stream::ApplicationStream;
 use crate::upstream::dial::dial;
 
 /// Maximum number of idle connections of a worker.

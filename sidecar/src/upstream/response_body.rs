@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::limit::held::Held;
 use crate::trace::RequestSpan;
 use crate::upstream::abandoned::Abandoned;
-use crate::upstream::application_body::{ApplicationBody, ExchangeError};
+use crate::upstream::application::body::{ApplicationBody, ExchangeError};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
 use crate::upstream::request_body::{RequestBody, StallGuard};

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::cluster::limit_ranges::LimitRanges;
-use crate::cluster::pod::Pod;
+use crate::cluster::pods::pod::Pod;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::Identity;
 use crate::events::Events;

@@ -8,7 +8,7 @@ use sluice_crds::{BYPASS_ANNOTATION, IGNORE_BYPASS, INJECT_LABEL, INJECTION_LABE
 
 use super::observed::Observed;
 use super::text::list;
-use crate::cluster::pod::Pod;
+use crate::cluster::pods::pod::Pod;
 
 /// Returns the command that changes an object, such as `service web`, by operations of a JSON patch.
 pub(super) fn patch(namespace: &str, object: &str, operations: &Value) -> String {

@@ -9,7 +9,7 @@ use super::finding::Finding;
 use super::mend::add_sidecars;
 use super::observed::Observed;
 use super::text::{list, part_of, plural};
-use crate::cluster::pod::Pod;
+use crate::cluster::pods::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
 use crate::reconcile::facts::{CountedPod, Injection, Outcome};

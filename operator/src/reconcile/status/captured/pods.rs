@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sluice_crds::INJECT_LABEL;
 
 use super::bypass::{Bypass, Kind};
-use crate::cluster::pod::Pod;
+use crate::cluster::pods::pod::Pod;
 use crate::reconcile::facts::{CountedPod, Unlimited, UnlimitedPod};
 use crate::reconcile::label_sets::unique_by;
 use crate::reconcile::status::mend;

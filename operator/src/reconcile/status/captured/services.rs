@@ -7,7 +7,7 @@ use serde_json::json;
 use sluice_crds::PORTS_ANNOTATION;
 
 use super::bypass::{Bypass, Kind};
-use crate::cluster::pod::PodFacts;
+use crate::cluster::pods::pod::PodFacts;
 use crate::cluster::services::{Service, ServicePort};
 use crate::injection::capture::CapturedPort;
 use crate::reconcile::facts::CountedPod;

@@ -7,7 +7,7 @@ use super::*;
 use crate::cluster::endpoint_slices::EndpointSlice;
 use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::objects::Trimmed;
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
 use crate::injection::bounds::Bounds;

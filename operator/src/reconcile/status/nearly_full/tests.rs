@@ -9,7 +9,7 @@ use sluice_crds::{Installation, compile};
 use tokio::time::Instant;
 
 use super::*;
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::distribution::session::Confirmation;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;

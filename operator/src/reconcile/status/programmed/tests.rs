@@ -8,7 +8,7 @@ use sluice_crds::RateLimitPolicyStatus;
 use tokio::time::Instant;
 
 use super::*;
-use crate::cluster::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::injection::capture::CaptureError;
 use crate::injection::skip::Skip;
 use crate::object_key::PolicyKey;

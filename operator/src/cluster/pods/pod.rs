@@ -37,7 +37,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    pub(super) fn read(object: &PartialObjectMeta<core::Pod>) -> Self {
+    pub(in crate::cluster) fn read(object: &PartialObjectMeta<core::Pod>) -> Self {
         let labels = object.labels().clone();
         // Messages show commands with this name, and the API server does not check it.
         let is_plain = |text: &str| {
@@ -121,7 +121,7 @@ impl PodFacts {
 
 /// Reads the addresses of a pod. They change only if its sandbox is created again, for example after a restart
 /// of the node.
-pub(super) fn read_addresses(pod: &core::Pod) -> Vec<IpAddr> {
+pub(in crate::cluster) fn read_addresses(pod: &core::Pod) -> Vec<IpAddr> {
     let status = pod.status.iter();
     let all = status.flat_map(|status| {
         let several = status.pod_ips.iter().flatten().map(|address| &address.ip);

@@ -40,7 +40,7 @@ pub(crate) enum ApplicationBody {
 }
 
 impl ApplicationBody {
-    pub(super) fn http2(stream: RecvStream) -> Self {
+    pub(in crate::upstream) fn http2(stream: RecvStream) -> Self {
         Self::Http2 { stream, data_ended: false }
     }
 }
