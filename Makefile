@@ -20,10 +20,11 @@ build: ## Build all binaries
 
 # KUBEBUILDER_ASSETS may name a directory with kube-apiserver, etcd and kubectl. Otherwise they are built.
 .PHONY: test
-test: ## Run all tests that need no privileges (installs Redis and etcd, fetches Valkey, builds kube-apiserver once)
+test: ## Run all tests that need no privileges (installs Redis and etcd, fetches Valkey and Redis 6.2, builds kube-apiserver once)
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
+	  export SLUICE_REDIS_6_2="$${SLUICE_REDIS_6_2:-$$(tests/node/redis62.sh)}" && \
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
 	  export SLUICE_OTELCOL="$${SLUICE_OTELCOL:-$$(tests/node/otelcol.sh)}" && set -x && \
 	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)

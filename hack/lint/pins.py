@@ -14,7 +14,7 @@ from pathlib import Path
 # A command, and what must be in its line. All of them download something.
 COMMANDS = (
     (r"\bcargo install\b(?!.*--path)", r"--locked\b.*--version\b|--version\b.*--locked\b", "`--locked` and `--version`"),
-    (r"\bpip3? install\b", r"--require-hashes\b", "`--require-hashes`"),
+    (r"\bpip3? (install|download)\b", r"--require-hashes\b", "`--require-hashes`"),
     (r"\bgo build\b", r"-mod=readonly\b", "`-mod=readonly`"),
     (r"\bgo (install|run) \S+@", r"@v\d+\.\d+\.\d+\b", "an exact version"),
     (r"\bgo get\b", r"(?!)", "a go.mod with a go.sum instead"),

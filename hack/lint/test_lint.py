@@ -249,6 +249,7 @@ class Others(unittest.TestCase):
             "cargo install --locked tool",
             "cargo install tool --version 1.2.3",
             "pip install tool==1",
+            "python3 -m pip download tool==1",
             "go build ./cmd",
             "go install example.com/tool@latest",
             "go get example.com/tool@v1.2.3",

@@ -5,6 +5,8 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 
 use std::sync::Arc;

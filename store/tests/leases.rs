@@ -2,6 +2,8 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 
 use std::collections::BTreeMap;

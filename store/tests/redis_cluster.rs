@@ -7,6 +7,8 @@
 mod checks;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 
 use std::collections::HashSet;

@@ -4,6 +4,8 @@
 
 #[path = "support/checks.rs"]
 mod checks;
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 
 use std::io::{Read, Write};

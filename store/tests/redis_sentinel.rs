@@ -6,6 +6,8 @@
 mod checks;
 #[path = "support/sentinel.rs"]
 mod sentinel;
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 
 use std::sync::Arc;

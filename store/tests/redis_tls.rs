@@ -6,6 +6,8 @@
 mod checks;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "support/servers.rs"]
+mod servers;
 mod support;
 #[path = "support/tls.rs"]
 mod tls;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# valkey.sh: print the path of a valkey-server for the tests, or nothing if this system offers none.
+# valkey.sh: print the path of a valkey-server for the tests, or fail if this system offers none.
 # A valkey-server on the PATH is used. Otherwise the script unpacks Debian's package, without installing it, into
 # ${SLUICE_CACHE:-~/.cache/sluice}. The package comes from apt's mirror: from this release, its updates or backports. Its
 # version is theirs, as in apt.sh, and apt checks it against their signed index.
@@ -13,13 +13,13 @@ if PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v valkey-server; then e
 root=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/valkey
 server=$root/usr/bin/valkey-server
 readonly root server
+readonly advice="install Valkey, and set SLUICE_VALKEY to its valkey-server"
 if "$server" --version >/dev/null 2>&1; then
   echo "$server"
   exit
 fi
 if ! command -v apt-get >/dev/null; then
-  log "there is no valkey-server and no apt-get to fetch it with: the Valkey test is skipped"
-  exit
+  die "there is no valkey-server, and no apt-get to fetch it with: $advice"
 fi
 
 work=$(mktemp -d)
@@ -34,8 +34,7 @@ mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Identifier: Pac
   awk -v release="$codename" '$1 == release { print $2; exit }')
 key=$(ls "/usr/share/keyrings/$distribution-archive-keyring".[gp]* 2>/dev/null | head -n 1) || true
 if [ -z "$mirror" ]; then
-  log "apt has no repository for $codename: the Valkey test is skipped"
-  exit
+  die "apt has no repository for $codename: $advice"
 fi
 suites=("$codename" "$codename-updates")
 components=main
@@ -62,8 +61,7 @@ for package in valkey-tools valkey-server; do
   if apt-cache "${options[@]}" show "$package" >/dev/null 2>&1; then packages+=("$package"); fi
 done
 if [ ${#packages[@]} -eq 0 ]; then
-  log "$codename has no Valkey package: the Valkey test is skipped"
-  exit
+  die "$codename has no Valkey package: $advice"
 fi
 cd "$work/archives"
 attempt apt-get "${options[@]}" download "${packages[@]}"

@@ -34,6 +34,16 @@ ARGV.turn = function()
 end
 ";
 
+/// What PEXPIRETIME returns, which Redis has since version 7.0: a clock that stands still while PTTL runs makes it exact.
+const EXPIRES_AT: &str = "local function millis()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local before, left
+repeat before, left = millis(), redis.call('PTTL', KEYS[1]) until millis() == before
+return left < 0 and left or before + left
+";
+
 /// The sources of the scripts to compare with the reference, in the order of [`Script::ALL`].
 pub(crate) type Sources<'a> = [&'a str; Script::ALL.len()];
 
@@ -198,7 +208,7 @@ impl<C: ConnectionLike> Call<'_, C> {
         let mut pipe = redis::pipe();
         pipe.cmd("MGET").arg(names);
         for name in names {
-            pipe.cmd("PEXPIRETIME").arg(name);
+            pipe.cmd("EVAL").arg(EXPIRES_AT).arg(1).arg(name);
         }
         let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
         let ends = replies.split_off(1);

@@ -17,6 +17,8 @@
 mod comparison;
 mod encoding;
 mod mutants;
+#[path = "../support/servers.rs"]
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

@@ -6,6 +6,8 @@
 
 mod peek;
 mod reset;
+#[path = "../support/servers.rs"]
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -2,12 +2,14 @@
 
 #![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
 
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the program that is started instead of `redis-server`, by which tests run with Valkey.
+use tempfile::TempDir;
+
+/// Names the program that is started instead of `redis-server`, by which tests run with other servers.
 pub const PROGRAM: &str = "SLUICE_TEST_SERVER";
 
 /// A server on a free port, without persistence. Dropping it kills the server.
@@ -17,45 +19,38 @@ pub struct Redis {
     /// Port on 127.0.0.1.
     pub port: u16,
     arguments: Vec<String>,
+    /// Its own, so that it does not load what a replica of another test saved.
+    folder: TempDir,
 }
 
 impl Redis {
     /// Starts a server with additional arguments and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_on(&program(), quiet_port, arguments)
+        // Another test may have taken the port since it was free.
+        let started = (0..10).find_map(|_| {
+            let mut redis = Self::new(quiet_port(), arguments);
+            redis.try_start().then_some(redis)
+        });
+        started.unwrap_or_else(|| panic!("{} did not start on any of 10 ports", program()))
     }
 
     /// Starts a server like [`Redis::start`], on a port that stays free while the server is down, because the
     /// system does not assign it to connections.
     pub fn start_restartable(arguments: &[&str]) -> Self {
-        Self::start_on(&program(), quiet_port, arguments)
-    }
-
-    /// Starts a server like [`Redis::start_restartable`], with this program.
-    pub fn start_program(program: &str) -> Self {
-        Self::start_on(program, quiet_port, &[])
+        Self::start(arguments)
     }
 
     /// Starts a server on this port.
     pub fn start_at(port: u16, arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut redis = Self { program: program(), child: None, port, arguments };
+        let mut redis = Self::new(port, arguments);
         assert!(redis.try_start(), "{} did not start on port {port}", redis.program);
         redis
     }
 
-    fn start_on(program: &str, any_port: fn() -> u16, arguments: &[&str]) -> Self {
-        let mut arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        // Another test may have taken the port since it was free.
-        for _ in 0..10 {
-            let port = any_port();
-            let mut redis = Self { program: program.to_owned(), child: None, port, arguments };
-            if redis.try_start() {
-                return redis;
-            }
-            arguments = std::mem::take(&mut redis.arguments);
-        }
-        panic!("{program} did not start on any of 10 ports");
+    fn new(port: u16, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self { program: program(), child: None, port, arguments, folder }
     }
 
     /// Restarts the server on the same port. It keeps no data, unless its arguments enable persistence.
@@ -131,7 +126,8 @@ impl Redis {
                 "--appendonly",
                 "no",
             ])
-            .args(["--dir", &std::env::temp_dir().to_string_lossy()])
+            .arg("--dir")
+            .arg(self.folder.path())
             .args(&self.arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -171,24 +167,6 @@ impl Drop for Redis {
 /// Returns the program of the servers.
 pub fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".into())
-}
-
-/// Returns the program that `SLUICE_VALKEY` names, or `valkey-server` on the path. Prints a message and returns `None` if
-/// Valkey is not installed.
-pub fn valkey() -> Option<String> {
-    let named = std::env::var("SLUICE_VALKEY").ok().filter(|program| !program.is_empty());
-    let is_named = named.is_some();
-    let program = named.unwrap_or_else(|| "valkey-server".into());
-    match Command::new(&program).arg("--version").stdout(Stdio::null()).status() {
-        Ok(_) => Some(program),
-        Err(error) if is_named => panic!("SLUICE_VALKEY={program} cannot be run: {error}"),
-        Err(_) => {
-            // The test harness captures the output of macros like `eprintln`.
-            let text = b"SKIPPED: no valkey-server on the path; name one with SLUICE_VALKEY\n";
-            std::io::stderr().write_all(text).unwrap();
-            None
-        }
-    }
 }
 
 /// Returns a port without a listener, below those that Linux assigns to outgoing connections. The port 10,000

@@ -1,0 +1,168 @@
+//! The tests of this program once more, with the other servers that the documentation names: Valkey, and Redis 6.2, the oldest
+//! version. A test program that has this module starts itself again, with another server instead of `redis-server`.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use crate::support::PROGRAM;
+
+/// A server, and the tests that it cannot pass.
+struct Server {
+    name: &'static str,
+    /// Variable of the environment that names its program.
+    variable: &'static str,
+    /// Program that is used if the variable is not set.
+    on_path: Option<&'static str>,
+    /// Script that prints the path of its program.
+    script: &'static str,
+    /// Text that its program prints with `--version`.
+    version: &'static str,
+    left_out: &'static [LeftOut],
+}
+
+/// Tests that are not run, and the reason.
+struct LeftOut {
+    /// Test program, as the folder `store/tests` names it.
+    of: &'static str,
+    /// Text that the names of these tests contain.
+    tests: &'static str,
+    reason: &'static str,
+    /// Whether the reason is true of a program.
+    is_true_of: fn(&str) -> bool,
+}
+
+const VALKEY: Server = Server {
+    name: "Valkey",
+    variable: "SLUICE_VALKEY",
+    on_path: Some("valkey-server"),
+    script: "tests/node/valkey.sh",
+    version: "Valkey server v=",
+    left_out: &[MUTANTS, LEASED_WINDOWS, CUT_OFF],
+};
+
+const REDIS_6_2: Server = Server {
+    name: "Redis 6.2",
+    variable: "SLUICE_REDIS_6_2",
+    on_path: None,
+    script: "tests/node/redis62.sh",
+    version: "Redis server v=6.2.",
+    left_out: &[
+        MUTANTS,
+        LEASED_WINDOWS,
+        CUT_OFF,
+        LeftOut {
+            of: "redis_recovery",
+            tests: "a_store_waits_on_one_connection_while_redis_reads_its_data",
+            reason: "Redis can be made to load slowly since version 7.0",
+            is_true_of: |_| true,
+        },
+        LeftOut { tests: "bounds::", ..MANAGED },
+        LeftOut { tests: "failover::", ..MANAGED },
+        LeftOut { tests: "managed::", ..MANAGED },
+        LeftOut {
+            of: "redis_tls",
+            tests: "store_",
+            reason: "this build of the server has no TLS",
+            is_true_of: |program| !has_tls(program),
+        },
+    ],
+};
+
+const MUTANTS: LeftOut = LeftOut {
+    of: "redis_differential",
+    tests: "mutants::",
+    reason: "they test the comparison with the reference, and not the server",
+    is_true_of: |_| true,
+};
+
+const LEASED_WINDOWS: LeftOut = LeftOut {
+    of: "leases",
+    tests: "aligned_windows",
+    reason: "they wait for the ends of windows, and the server does nothing there that other tests do not need",
+    is_true_of: |_| true,
+};
+
+const CUT_OFF: LeftOut =
+    LeftOut { of: "local_quota", tests: "when_some_replicas_are_cut_off", ..LEASED_WINDOWS };
+
+const MANAGED: LeftOut = LeftOut {
+    of: "redis_access",
+    tests: "",
+    reason: "managed stores need functions, which Redis has since version 7.0",
+    is_true_of: |_| true,
+};
+
+/// Held while the tests run again: two more servers at the same time would slow each other down.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+#[test]
+fn all_tests_pass_with_valkey() {
+    VALKEY.run_tests();
+}
+
+#[test]
+fn all_tests_pass_with_redis_6_2() {
+    REDIS_6_2.run_tests();
+}
+
+impl Server {
+    /// Runs the tests of this program with the server.
+    fn run_tests(&self) {
+        let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = self.program();
+        let mut arguments = vec!["--skip", "servers::"];
+        for LeftOut { of, tests, reason, is_true_of } in self.left_out {
+            if *of != env!("CARGO_CRATE_NAME") || !is_true_of(&program) {
+                continue;
+            }
+            println!("without {tests}: {reason}");
+            let list = this_program(&["--list", tests], &program);
+            assert!(text(&list).contains(": test\n"), "{of} has no tests named {tests}: adapt the list");
+            arguments.extend(["--skip", tests]);
+        }
+        let output = this_program(&arguments, &program);
+        println!("{}", text(&output));
+        assert!(output.status.success(), "a test fails with {}, which is {program}", self.name);
+        assert!(!text(&output).contains(" 0 passed"), "no test was run with {}", self.name);
+    }
+
+    /// Returns the program of the server, which must be installed.
+    fn program(&self) -> String {
+        let Self { name, variable, script, .. } = self;
+        let named = std::env::var(variable).ok().filter(|program| !program.is_empty());
+        let help = format!(
+            "`make test` installs {name} and sets {variable}, which is the path that {script} prints"
+        );
+        let Some(program) = named.or_else(|| self.on_path.map(str::to_owned)) else {
+            panic!("these tests also need {name}, but {variable} is not set: {help}");
+        };
+        match Command::new(&program).arg("--version").output() {
+            Ok(output) if text(&output).contains(self.version) => program,
+            Ok(output) => panic!("{program} is not {name}, but {:?}: {help}", text(&output).trim()),
+            Err(error) => {
+                panic!("these tests also need {name}, but {program} cannot be run: {error}; {help}")
+            }
+        }
+    }
+}
+
+/// Returns whether a server was built with TLS. It ends at once: without TLS it does not know the option, and with TLS it has
+/// nothing to listen on.
+fn has_tls(program: &str) -> bool {
+    let listening_nowhere = Command::new(program).args(["--port", "0", "--tls-port", "0"]).output();
+    listening_nowhere.is_ok_and(|output| !text(&output).contains("FATAL CONFIG FILE ERROR"))
+}
+
+/// Runs this test program with another server.
+fn this_program(arguments: &[&str], server: &str) -> Output {
+    let program = std::env::current_exe().expect("the path of this program");
+    let mut command = Command::new(program);
+    // The scripts are the same for all servers: a tenth of the checks finds a server that runs them in another way.
+    command.args(arguments).env(PROGRAM, server).env("SLUICE_DIFFERENTIAL_CHECKS", "3000");
+    command.output().expect("this program can be run again")
+}
+
+/// Returns what a program printed.
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
