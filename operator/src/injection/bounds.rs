@@ -10,9 +10,9 @@ use super::quantity::Amount;
 /// The bounds of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bounds {
-    /// Of each container, by resource.
+    /// The bounds of each container, by resource.
     container: BTreeMap<String, Bound>,
-    /// Of the sum of a pod's containers, by resource.
+    /// The bounds of the sum of a pod's containers, by resource.
     pod: BTreeMap<String, Bound>,
 }
 

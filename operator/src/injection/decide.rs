@@ -23,7 +23,7 @@ pub struct Plan {
     pub settings: PodSettings,
     /// The resources of the pod itself, raised by the sidecar's, if it has some.
     pub pod_resources: Option<ResourceRequirements>,
-    /// What is legal and does not do what it seems to.
+    /// Settings that are legal and do not do what they seem to.
     pub warnings: Vec<String>,
 }
 

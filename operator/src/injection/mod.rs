@@ -1,4 +1,4 @@
-//! What becomes of a new pod: whether it gets a sidecar, of which form, and why not. Pure: everything is read before
+//! The fate of a new pod: whether it gets a sidecar, of which form, and why not. Pure: everything is read before
 //! anything is changed.
 //!
 //! - [`decide`]: the decision, from the whole pod and the bounds of its namespace. [`skip`]: why a pod gets none.

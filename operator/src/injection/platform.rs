@@ -1,4 +1,4 @@
-//! What a pod says about where it runs: on Windows, and with which DNS.
+//! Where a pod says that it runs: on Windows, and with which DNS.
 
 use std::net::IpAddr;
 

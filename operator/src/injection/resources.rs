@@ -1,4 +1,4 @@
-//! What a sidecar may use: the configured requests and limits, made to fit the bounds of the namespace and the resources
+//! The resources of a sidecar: the configured requests and limits, made to fit the bounds of the namespace and the resources
 //! of the pod.
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};

@@ -1,4 +1,4 @@
-//! What the containers of a pod request together, as Kubernetes adds it up.
+//! The sum of what a pod's containers request, as Kubernetes adds it up.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
@@ -30,7 +30,7 @@ pub struct OfPod {
 /// Requests, or limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Total {
-    /// Of what keeps running: the sidecar adds to it.
+    /// The sum for what keeps running: the sidecar adds to it.
     pub running: Amount,
     /// Largest amount while the init containers run, beside which the sidecar does not run yet.
     pub starting: Amount,

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::process::{control_port, listen};
 use crate::queue::Queue;
-use crate::reconcile::context::{Context, Injection, Listed};
+use crate::reconcile::context::{Context, Home, Injection, Listed};
 use crate::reconcile::{contents, controller, select_pods};
 use crate::resets::controller::ResetController;
 use crate::store::controller::StoreController;
@@ -49,7 +49,7 @@ pub struct Leader {
     pub queue: Arc<Queue>,
     /// Published policies and sessions.
     pub hub: Arc<Hub>,
-    /// What decides whether a new pod gets a sidecar.
+    /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
     /// Handle that stops the servers.
     pub handle: Handle<SocketAddr>,
@@ -77,8 +77,7 @@ impl Leader {
             self.queue.clone(),
             self.metrics.clone(),
             self.events.clone(),
-            self.args.installation(),
-            self.args.namespace.clone(),
+            Home { installation: self.args.installation(), namespace: self.args.namespace.clone() },
             self.injection.clone(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());

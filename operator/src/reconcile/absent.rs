@@ -27,13 +27,13 @@ const MAX_TEXT: usize = 400;
 pub struct Absent {
     /// A workload that is meant to have none now, and why, as a sentence without its full stop.
     pub idle: Option<String>,
-    /// What keeps new pods from running, in whole sentences: a pod that is pending, or a workload that cannot create pods.
+    /// The obstacles to new pods, in whole sentences: a pod that is pending, or a workload that cannot create pods.
     pub reason: Option<String>,
     /// A workload that has no pods, if it is not known why, as a whole sentence. It is true only while there are none.
     pub empty: Option<String>,
 }
 
-/// What was found about policies without pods, for a while.
+/// Findings about policies without pods, kept for a while.
 #[derive(Default)]
 pub struct AbsentPods(Mutex<HashMap<PolicyKey, Found>>);
 

@@ -113,13 +113,22 @@ impl Listed {
     }
 }
 
-/// What decides whether a new pod gets a sidecar.
+/// Decides whether a new pod gets a sidecar.
 #[derive(Clone)]
 pub struct Injection {
     /// The configuration of all sidecars.
     pub config: Arc<InjectConfig>,
     /// The bounds of all namespaces.
     pub limit_ranges: LimitRanges,
+}
+
+/// The place of this operator.
+#[derive(Clone)]
+pub struct Home {
+    /// Names of the installation.
+    pub installation: Installation,
+    /// Namespace that the operator runs in.
+    pub namespace: String,
 }
 
 impl Context {
@@ -131,10 +140,10 @@ impl Context {
         queue: Arc<Queue>,
         metrics: Arc<Metrics>,
         events: Events,
-        installation: Installation,
-        operator_namespace: String,
+        home: Home,
         injection: Injection,
     ) -> Self {
+        let Home { installation, namespace: operator_namespace } = home;
         let Injection { config, limit_ranges } = injection;
         Self {
             installation,

@@ -131,7 +131,7 @@ async fn update_status(
             .metadata
             .deletion_timestamp
             .as_ref()
-            .and_then(|_| object.metadata.finalizers.as_deref())
+            .and(object.metadata.finalizers.as_deref())
             .unwrap_or_default(),
         outcome: &outcome,
         facts: &facts,

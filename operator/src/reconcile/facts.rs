@@ -123,7 +123,7 @@ pub struct Facts {
     /// A selected workload that is not meant to have pods now, and why, as a sentence without its full stop. Only looked
     /// up if there are no pods.
     pub idle: Option<String>,
-    /// What keeps new pods from running, in whole sentences. Only looked up if no pod has confirmed the policy.
+    /// The obstacles to new pods, in whole sentences. Only looked up if no pod has confirmed the policy.
     pub absent: Option<String>,
     /// Whether new pods of the namespace get sidecars.
     pub injection: Injection,

@@ -42,7 +42,7 @@ pub struct Webhooks {
     pub service: WebhookService,
     /// The authorities of the serving certificate.
     pub authorities: watch::Receiver<String>,
-    /// What is found out.
+    /// Where the findings go.
     pub path: WebhookPath,
     /// Metrics of the operator.
     pub metrics: Arc<Metrics>,

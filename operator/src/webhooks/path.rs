@@ -1,17 +1,17 @@
-//! What is known about the way from the API server to the webhook.
+//! The way from the API server to the webhook, as far as it is known.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// What is known about the way from the API server to the webhook. Clones share it.
+/// The way from the API server to the webhook, as far as it is known. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct WebhookPath(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct State {
-    /// What is wrong with the configurations.
+    /// The faults of the configurations.
     configured: Option<String>,
     /// The reason why an invalid policy was not refused.
     probed: Option<String>,

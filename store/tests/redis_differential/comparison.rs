@@ -34,7 +34,7 @@ ARGV.turn = function()
 end
 ";
 
-/// What PEXPIRETIME returns, which Redis has since version 7.0: a clock that stands still while PTTL runs makes it exact.
+/// The script of PEXPIRETIME, which Redis has since version 7.0: a clock that stands still while PTTL runs makes it exact.
 const EXPIRES_AT: &str = "local function millis()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

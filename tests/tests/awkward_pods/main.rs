@@ -121,8 +121,9 @@ fn of_user(spec: &Value, captured: &[(String, i64)]) -> Value {
         let Some(items) = object.get_mut(kind).and_then(Value::as_array_mut) else { continue };
         let added = ["sluice-identity", "sluice-state"];
         items.retain(|item| {
-            !(item["name"] == SIDECAR && !list(item, "volumeMounts").is_empty())
-                && !(kind == "volumes" && added.iter().any(|name| item["name"] == *name))
+            let is_sidecar = item["name"] == SIDECAR && !list(item, "volumeMounts").is_empty();
+            let is_added = kind == "volumes" && added.iter().any(|name| item["name"] == *name);
+            !is_sidecar && !is_added
         });
         items.iter_mut().for_each(|item| release(item, captured));
         if items.is_empty() {

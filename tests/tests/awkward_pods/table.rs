@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What is expected of a pod in a namespace with injection.
+/// The outcome that is expected of a pod in a namespace with injection.
 #[derive(Debug, Clone, Copy)]
 pub enum Expected {
     /// It gets a sidecar.

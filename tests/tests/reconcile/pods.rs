@@ -1,4 +1,4 @@
-//! What the status of a policy says about the pods that it finds, and about those that it does not.
+//! The status of a policy, about the pods that it finds and those that it does not.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;

@@ -94,7 +94,7 @@ fn the_annotation_may_choose_the_number_that_clients_know() {
 }
 
 /// Returns a pod with an application, a native sidecar and an ordinary init container, with these ports.
-fn pod_with_helpers(app: Value, native: Value, init: Value) -> Pod {
+fn pod_with_helpers(app: &Value, native: &Value, init: &Value) -> Pod {
     serde_json::from_value(json!({"spec": {
         "containers": [{"name": "app", "ports": app}],
         "initContainers": [
@@ -112,7 +112,7 @@ fn annotated(mut pod: Pod, annotation: &str) -> Pod {
 #[test]
 fn a_name_that_a_native_sidecar_has_too_is_not_captured() {
     let port = |name: &str, number: u16| json!([{"name": name, "containerPort": number}]);
-    let both = pod_with_helpers(port("http", 8080), port("http", 9000), json!([]));
+    let both = pod_with_helpers(&port("http", 8080), &port("http", 9000), &json!([]));
     let error = plan(&both).unwrap_err();
     assert!(
         error.to_string().contains("containers app and helper both have a port named \"http\""),
@@ -120,25 +120,25 @@ fn a_name_that_a_native_sidecar_has_too_is_not_captured() {
     );
     assert_eq!(plan(&annotated(both, "http")), Err(error));
     // An init container that ends owns no name.
-    let ended = pod_with_helpers(port("http", 8080), json!([]), port("http", 9000));
+    let ended = pod_with_helpers(&port("http", 8080), &json!([]), &port("http", 9000));
     assert_eq!(plan(&ended).unwrap().captured[0].application, 8080);
 }
 
 #[test]
 fn the_ports_of_native_sidecars_are_chosen_only_where_no_other_container_has_one() {
     let port = |name: &str, number: u16| json!([{"name": name, "containerPort": number}]);
-    let alone = pod_with_helpers(json!([{"containerPort": 8080}]), port("http", 9000), json!([]));
+    let alone = pod_with_helpers(&json!([{"containerPort": 8080}]), &port("http", 9000), &json!([]));
     assert_eq!(plan(&alone).unwrap().captured[0].application, 9000);
     // As before: two candidates would be ambiguous.
-    let beside = pod_with_helpers(port("web", 8080), port("http", 9000), json!([]));
+    let beside = pod_with_helpers(&port("web", 8080), &port("http", 9000), &json!([]));
     assert_eq!(plan(&beside).unwrap().captured[0].name, "web");
     assert_eq!(plan(&annotated(beside, "http")).unwrap().captured[0].application, 9000);
-    let metrics = pod_with_helpers(json!([]), port("metrics", 9000), json!([]));
+    let metrics = pod_with_helpers(&json!([]), &port("metrics", 9000), &json!([]));
     assert_eq!(plan(&metrics), Err(CaptureError::NotHttp("metrics".into())));
     let used = pod_with_helpers(
-        port("http", 8080),
-        json!([{"containerPort": 8790}]),
-        json!([{"containerPort": 8794}]),
+        &port("http", 8080),
+        &json!([{"containerPort": 8790}]),
+        &json!([{"containerPort": 8794}]),
     );
     assert_eq!(plan(&used).unwrap().captured[0].sidecar, 8795);
 }

@@ -39,13 +39,13 @@ fn amounts(fitted: &Fitted) -> String {
     ["cpu", "memory"].map(|name| format!("{} {}", part(requests, name), part(limits, name))).join(", ")
 }
 
-fn of_container(range: Value) -> Bounds {
+fn of_container(range: &Value) -> Bounds {
     let mut item = json!({"type": "Container"});
     item.as_object_mut().unwrap().extend(range.as_object().unwrap().clone());
     bounds(&json!([item]))
 }
 
-fn of_pod(range: Value) -> Bounds {
+fn of_pod(range: &Value) -> Bounds {
     let mut item = json!({"type": "Pod"});
     item.as_object_mut().unwrap().extend(range.as_object().unwrap().clone());
     bounds(&json!([item]))
@@ -64,31 +64,31 @@ fn the_limits_of_a_namespace_lower_the_limit_first_and_then_raise_the_request() 
         json!({"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}});
     let spec = pod(&app, &json!(null));
     for (bounds, expected) in [
-        (of_container(json!({"max": {"cpu": "500m"}})), "10m 500m, 32Mi 128Mi"),
-        (of_container(json!({"max": {"cpu": "5e-1"}})), "10m 500m, 32Mi 128Mi"),
-        (of_container(json!({"min": {"cpu": "50m", "memory": "100Mi"}})), "50m 1, 100Mi 128Mi"),
-        (of_container(json!({"maxLimitRequestRatio": {"cpu": "4"}})), "50m 200m, 32Mi 128Mi"),
-        (of_container(json!({"maxLimitRequestRatio": {"cpu": "3", "memory": "2"}})), "67m 200m, 64Mi 128Mi"),
-        (of_container(json!({"maxLimitRequestRatio": {"cpu": "200"}})), "10m 1, 32Mi 128Mi"),
+        (of_container(&json!({"max": {"cpu": "500m"}})), "10m 500m, 32Mi 128Mi"),
+        (of_container(&json!({"max": {"cpu": "5e-1"}})), "10m 500m, 32Mi 128Mi"),
+        (of_container(&json!({"min": {"cpu": "50m", "memory": "100Mi"}})), "50m 1, 100Mi 128Mi"),
+        (of_container(&json!({"maxLimitRequestRatio": {"cpu": "4"}})), "50m 200m, 32Mi 128Mi"),
+        (of_container(&json!({"maxLimitRequestRatio": {"cpu": "3", "memory": "2"}})), "67m 200m, 64Mi 128Mi"),
+        (of_container(&json!({"maxLimitRequestRatio": {"cpu": "200"}})), "10m 1, 32Mi 128Mi"),
         (
-            of_container(json!({"max": {"cpu": "150m"}, "maxLimitRequestRatio": {"cpu": "4"}})),
+            of_container(&json!({"max": {"cpu": "150m"}, "maxLimitRequestRatio": {"cpu": "4"}})),
             "38m 150m, 32Mi 128Mi",
         ),
-        (of_container(json!({"max": {"cpu": "100m", "memory": "64Mi"}})), "10m 100m, 32Mi 64Mi"),
-        (of_container(json!({"min": {"cpu": "2"}})), "2 2, 32Mi 128Mi"),
-        (of_pod(json!({"max": {"cpu": "500m", "memory": "320Mi"}})), "10m 300m, 32Mi 64Mi"),
-        (of_pod(json!({"maxLimitRequestRatio": {"cpu": "4"}})), "50m 200m, 32Mi 128Mi"),
-        (of_pod(json!({"maxLimitRequestRatio": {"cpu": "8"}})), "10m 280m, 32Mi 128Mi"),
+        (of_container(&json!({"max": {"cpu": "100m", "memory": "64Mi"}})), "10m 100m, 32Mi 64Mi"),
+        (of_container(&json!({"min": {"cpu": "2"}})), "2 2, 32Mi 128Mi"),
+        (of_pod(&json!({"max": {"cpu": "500m", "memory": "320Mi"}})), "10m 300m, 32Mi 64Mi"),
+        (of_pod(&json!({"maxLimitRequestRatio": {"cpu": "4"}})), "50m 200m, 32Mi 128Mi"),
+        (of_pod(&json!({"maxLimitRequestRatio": {"cpu": "8"}})), "10m 280m, 32Mi 128Mi"),
     ] {
         assert_eq!(amounts(&fitted(&spec, &bounds).unwrap()), expected, "{bounds:?}");
     }
     for bounds in [
-        of_container(json!({"max": {"cpu": "99m"}})),
-        of_container(json!({"max": {"memory": "63Mi"}})),
-        of_pod(json!({"max": {"cpu": "250m"}})),
-        of_pod(json!({"max": {"memory": "300Mi"}})),
+        of_container(&json!({"max": {"cpu": "99m"}})),
+        of_container(&json!({"max": {"memory": "63Mi"}})),
+        of_pod(&json!({"max": {"cpu": "250m"}})),
+        of_pod(&json!({"max": {"memory": "300Mi"}})),
         of_container(
-            json!({"max": {"cpu": "200m"}, "min": {"cpu": "150m"}, "maxLimitRequestRatio": {"cpu": "0.5"}}),
+            &json!({"max": {"cpu": "200m"}, "min": {"cpu": "150m"}, "maxLimitRequestRatio": {"cpu": "0.5"}}),
         ),
     ] {
         assert_eq!(fitted(&spec, &bounds), Err(NoRoom), "{bounds:?}");
@@ -103,14 +103,14 @@ fn a_guaranteed_pod_stays_guaranteed_and_takes_no_whole_cpu() {
     let fit_in = |bounds: &Bounds| fitted(&spec, bounds).map(|fitted| amounts(&fitted));
     assert_eq!(fit_in(&Bounds::default()), Ok("200m 200m, 128Mi 128Mi".to_owned()));
     assert_eq!(
-        fit_in(&of_container(json!({"min": {"cpu": "1"}}))),
+        fit_in(&of_container(&json!({"min": {"cpu": "1"}}))),
         Ok("1001m 1001m, 128Mi 128Mi".to_owned())
     );
     assert_eq!(
-        fit_in(&of_container(json!({"max": {"cpu": "150m"}}))),
+        fit_in(&of_container(&json!({"max": {"cpu": "150m"}}))),
         Ok("150m 150m, 128Mi 128Mi".to_owned())
     );
-    assert_eq!(fit_in(&of_container(json!({"max": {"cpu": "50m"}}))), Err(NoRoom));
+    assert_eq!(fit_in(&of_container(&json!({"max": {"cpu": "50m"}}))), Err(NoRoom));
     // A limit without a request is also the request.
     let limits = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
     assert_eq!(
@@ -155,7 +155,7 @@ fn annotations_that_do_not_fit_are_ignored_by_name() {
     };
     let large = r#"{"requests":{"cpu":"10m","memory":"32Mi"},"limits":{"cpu":"2","memory":"128Mi"}}"#;
     assert_eq!(with(&spec, &Bounds::default(), large), ("10m 2, 32Mi 128Mi".into(), vec![]));
-    let max = of_container(json!({"max": {"cpu": "500m"}}));
+    let max = of_container(&json!({"max": {"cpu": "500m"}}));
     assert_eq!(with(&spec, &max, large), ("10m 500m, 32Mi 128Mi".into(), vec!["cpu"]));
     let equal = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
     let spec = pod(&equal, &json!(null));
@@ -182,6 +182,6 @@ fn what_runs_while_a_pod_starts_counts_as_kubernetes_counts_it() {
     assert_eq!((limit.running, limit.starting), (Amount::milli(1500), Amount::milli(3000)));
     assert_eq!(limit.with(Amount::milli(1000)), Amount::milli(3000));
     // The sum of what runs bounds the sidecar, not what runs before it.
-    let bounds = of_pod(json!({"max": {"cpu": "3"}}));
+    let bounds = of_pod(&json!({"max": {"cpu": "3"}}));
     assert_eq!(amounts(&fitted(&spec, &bounds).unwrap()), "10m 1, 32Mi 128Mi");
 }

@@ -19,7 +19,7 @@ use crate::injection::inject::tests::config;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::reconcile::compile::{RECONCILES, compile};
-use crate::reconcile::context::{Injection, Listed};
+use crate::reconcile::context::{Home, Injection, Listed};
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,8 +64,7 @@ impl Controller {
             queue,
             Arc::new(Metrics::default()),
             Events::channel().0,
-            Installation::default(),
-            "sluice-system".into(),
+            Home { installation: Installation::default(), namespace: "sluice-system".into() },
             Injection { config: Arc::new(config(true)), limit_ranges: LimitRanges::default() },
         ));
         context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });

@@ -14,7 +14,7 @@ pub struct Observed<'a> {
     pub key: &'a PolicyKey,
     /// Generation of the policy.
     pub generation: i64,
-    /// What keeps a policy that was deleted: its finalizers. Empty while it is not being deleted.
+    /// The finalizers that keep a policy that was deleted. Empty while it is not being deleted.
     pub kept_by: &'a [String],
     /// Result of publishing this generation.
     pub outcome: &'a Outcome,

@@ -54,7 +54,7 @@ fn every_change_that_keeps_the_webhook_from_being_called_is_named() {
         ),
         (
             |_, validating| {
-                validating["webhooks"][0]["clientConfig"]["service"]["namespace"] = json!("other")
+                validating["webhooks"][0]["clientConfig"]["service"]["namespace"] = json!("other");
             },
             "does not lead to the path /validate",
         ),
@@ -64,7 +64,7 @@ fn every_change_that_keeps_the_webhook_from_being_called_is_named() {
         ),
         (
             |mutating, _| {
-                mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"][0]["values"] = json!(["on"])
+                mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"][0]["values"] = json!(["on"]);
             },
             "selects no namespaces with the label sluice.dev/injection=enabled",
         ),
