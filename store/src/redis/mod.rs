@@ -29,10 +29,10 @@
 //!
 //! A database other than 0 also needs `+select`; a cluster needs `+cluster|slots +asking` on all its servers;
 //! a master behind sentinels needs `+role` on all servers that may become the master. At the sentinels, if
-//! they require a password:
+//! they require a password (the last right is optional: it lets the newest master win where sentinels disagree):
 //!
 //! ```text
-//! ACL SETUSER watcher on >PASSWORD resetkeys resetchannels -@all +sentinel|get-master-addr-by-name
+//! ACL SETUSER watcher on >PASSWORD resetkeys resetchannels -@all +sentinel|get-master-addr-by-name +sentinel|master
 //! ```
 //!
 //! # Cluster

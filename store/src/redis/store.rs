@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
 use super::batch::{BatchGroup, Operation, Responder};
-use super::connect::{Connector, Sentinels};
+use super::connect::Connector;
 use super::options::{ConnectPlan, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
@@ -55,9 +55,8 @@ impl RedisStore {
             ConnectPlan::Standalone(target) => {
                 Servers::Single(Node::start(&runtime, Connector::Fixed(Arc::new(target)), settings))
             }
-            ConnectPlan::Sentinel { sentinels, master, template } => {
-                let sentinels = Arc::new(Sentinels::new(sentinels, master, template));
-                Servers::Single(Node::start(&runtime, Connector::Sentinels(sentinels), settings))
+            ConnectPlan::Sentinel(sentinels) => {
+                Servers::Single(Node::start(&runtime, Connector::Sentinels(Arc::new(sentinels)), settings))
             }
             ConnectPlan::Cluster { seeds, template } => {
                 let cluster = Cluster::new(runtime.clone(), settings, seeds, template);

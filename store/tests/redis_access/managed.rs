@@ -378,8 +378,14 @@ async fn every_server_of_a_cluster_has_the_users_and_every_master_the_library() 
 /// The rights of an administrator that the documentation names, at the servers and at sentinels.
 const ADMINISTRATOR: [&str; 6] =
     ["+acl|setuser", "+acl|deluser", "+acl|list", "+function|load", "+function|list", "+info"];
-const WATCHER: [&str; 5] =
-    ["+acl|setuser", "+acl|deluser", "+acl|list", "+sentinel|master", "+sentinel|replicas"];
+const WATCHER: [&str; 5] = [
+    "+acl|setuser",
+    "+acl|deluser",
+    "+acl|list",
+    "+sentinel|get-master-addr-by-name",
+    "+sentinel|master",
+    "+sentinel|replicas",
+];
 
 #[tokio::test]
 async fn sentinels_and_replicas_have_the_users_and_their_new_passwords_before_a_failover() {

@@ -19,35 +19,44 @@ pub struct Sentinel {
 
 impl Sentinel {
     pub fn start(master: u16, more: &str) -> Self {
-        for _ in 0..10 {
-            let (dir, port) = (tempfile::tempdir().unwrap(), quiet_port());
-            let file = dir.path().join("sentinel.conf");
-            let text = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 2\n\
-                 sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 4000\n{more}",
-                dir.path().display()
-            );
-            std::fs::write(&file, text).unwrap();
-            let child = Command::new(program())
-                .arg(file)
-                .arg("--sentinel")
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut sentinel = Self { child, port, _dir: dir };
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(10) {
-                if sentinel.child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return sentinel;
-                }
-                std::thread::sleep(Duration::from_millis(5));
+        let started = (0..10).find_map(|_| Self::try_start(quiet_port(), master, more));
+        started.unwrap_or_else(|| panic!("{} --sentinel did not start on any of 10 ports", program()))
+    }
+
+    /// Starts a sentinel on this port.
+    pub fn start_at(port: u16, master: u16, more: &str) -> Self {
+        let started = Self::try_start(port, master, more);
+        started.unwrap_or_else(|| panic!("{} --sentinel did not start on port {port}", program()))
+    }
+
+    fn try_start(port: u16, master: u16, more: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 4000\n{more}",
+            dir.path().display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let child = Command::new(program())
+            .arg(file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut sentinel = Self { child, port, _dir: dir };
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(10) {
+            if sentinel.child.try_wait().unwrap().is_some() {
+                break;
             }
+            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Some(sentinel);
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        panic!("{} --sentinel did not start on any of 10 ports", program());
+        None
     }
 
     pub fn url(&self) -> String {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
-use crate::redis::connect::{ServerFailure, Target, TargetTemplate, open};
+use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, open};
 use crate::redis::options::ConnectPlan;
 use crate::redis::script::send;
 
@@ -47,9 +47,7 @@ pub(super) async fn run(
 pub(super) async fn find_nodes(plan: &ConnectPlan) -> Result<Vec<Node>, Problem> {
     match plan {
         ConnectPlan::Standalone(target) => standalone(target, &target.template()).await,
-        ConnectPlan::Sentinel { sentinels, master, template } => {
-            behind_sentinels(sentinels, master, template).await
-        }
+        ConnectPlan::Sentinel(sentinels) => behind_sentinels(sentinels).await,
         ConnectPlan::Cluster { seeds, template } => of_cluster(seeds, template).await,
     }
 }
@@ -77,51 +75,43 @@ async fn standalone(target: &Target, template: &TargetTemplate) -> Result<Vec<No
     Ok(nodes)
 }
 
-/// The sentinels, and the servers that they know.
-async fn behind_sentinels(
-    sentinels: &[Target],
-    master: &str,
-    template: &TargetTemplate,
-) -> Result<Vec<Node>, Problem> {
+/// The sentinels, the master, and the replicas that the sentinels of this master know.
+async fn behind_sentinels(sentinels: &Sentinels) -> Result<Vec<Node>, Problem> {
     let mut nodes = Vec::new();
-    let mut servers = Err(Problem { cause: FaultCause::NoRoute, command: "" });
-    for sentinel in sentinels {
+    for sentinel in sentinels.targets() {
         let (host, port) = crate::redis::connect::split(&sentinel.address).unwrap_or_default();
         nodes.extend(node(&sentinel.template(), host, port, Role::Sentinel));
-        if servers.is_err() {
-            servers = known_servers(sentinel, master, template).await;
+    }
+    let found = sentinels.master(REPLY_TIMEOUT).await;
+    let master =
+        found.map_err(|failed| Problem { cause: failed.failure.cause, command: "SENTINEL MASTER" })?;
+    let (host, port) = crate::redis::connect::split(&master.target.address).unwrap_or_default();
+    nodes.extend(node(sentinels.template(), host, port, Role::Master));
+    let mut replicas = Err(Problem { cause: FaultCause::NoRoute, command: "SENTINEL REPLICAS" });
+    for sentinel in master.sentinels.iter().filter_map(|&at| sentinels.targets().get(at)) {
+        if replicas.is_err() {
+            replicas = known_replicas(sentinel, sentinels).await;
         }
     }
-    nodes.extend(servers?);
+    nodes.extend(replicas?);
     Ok(nodes)
 }
 
-/// The servers that a sentinel knows.
-async fn known_servers(
-    sentinel: &Target,
-    master: &str,
-    template: &TargetTemplate,
-) -> Result<Vec<Node>, Problem> {
+/// The replicas that a sentinel knows.
+async fn known_replicas(sentinel: &Target, sentinels: &Sentinels) -> Result<Vec<Node>, Problem> {
     let mut connection = connect(sentinel).await?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("REPLICAS").arg(sentinels.name());
+    let Value::Array(servers) = run(&mut connection, "SENTINEL REPLICAS", &command).await? else {
+        return Err(Problem { cause: FaultCause::InvalidReply, command: "SENTINEL REPLICAS" });
+    };
     let mut nodes = Vec::new();
-    for (subcommand, name, role) in
-        [("MASTER", "SENTINEL MASTER", Role::Master), ("REPLICAS", "SENTINEL REPLICAS", Role::Replica)]
-    {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(subcommand).arg(master);
-        let reply = run(&mut connection, name, &command).await?;
-        let servers = match (role, reply) {
-            (Role::Replica, Value::Array(servers)) => servers,
-            (_, server) => vec![server],
-        };
-        for server in servers {
-            let fields = strings(&server);
-            let field =
-                |name: &str| fields.iter().position(|field| field == name).and_then(|at| fields.get(at + 1));
-            if let (Some(host), Some(port)) = (field("ip"), field("port").and_then(|port| port.parse().ok()))
-            {
-                nodes.extend(node(template, host, port, role));
-            }
+    for server in &servers {
+        let fields = strings(server);
+        let field =
+            |name: &str| fields.iter().position(|field| field == name).and_then(|at| fields.get(at + 1));
+        if let (Some(host), Some(port)) = (field("ip"), field("port").and_then(|port| port.parse().ok())) {
+            nodes.extend(node(sentinels.template(), host, port, Role::Replica));
         }
     }
     Ok(nodes)

@@ -50,7 +50,7 @@ impl ManagedUser {
         rules.extend(self.passwords.iter().map(|password| format!("#{}", sha256(password.expose()))));
         rules.extend(["resetchannels", "-@all"].map(str::to_owned));
         if role == Role::Sentinel {
-            rules.push("+sentinel|get-master-addr-by-name".into());
+            rules.extend(["+sentinel|get-master-addr-by-name", "+sentinel|master"].map(str::to_owned));
             return rules;
         }
         rules.push(format!("~{}{}/*", options.prefix, self.namespace));

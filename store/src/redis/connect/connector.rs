@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::backoff::backoff;
-use super::fault::ServerFailure;
+use super::fault::{FailureAt, ServerFailure};
 use super::open::try_open;
-use super::probe::{ServerClock, verify, verify_master};
+use super::probe::{ServerClock, verify};
 use super::sentinel::{MasterWatch, Sentinels};
 use super::target::Target;
 use crate::redis::script::Scripts;
@@ -31,35 +30,26 @@ pub(crate) struct Connected {
     pub(crate) clock: ServerClock,
 }
 
-impl fmt::Display for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(target) => f.write_str(&target.address),
-            Self::Sentinels(sentinels) => write!(f, "the master {}", sentinels.name()),
-        }
-    }
+/// The check that a connection can be used.
+#[derive(Clone)]
+pub(crate) struct Verification {
+    pub(crate) scripts: Arc<Scripts>,
+    /// A key from the last call that failed with an error.
+    pub(crate) key: Option<String>,
+    pub(crate) budget: Duration,
 }
 
-impl Connector {
-    /// Finds the server, connects to it, and verifies the connection.
-    pub(crate) async fn connect(
+impl Verification {
+    /// Verifies a connection, and waits while its server says that it will work soon.
+    pub(super) async fn verify(
         &self,
-        scripts: &Scripts,
-        key: Option<&str>,
-        budget: Duration,
+        target: Arc<Target>,
+        mut connection: MultiplexedConnection,
         failed: u32,
     ) -> Result<Connected, ServerFailure> {
-        let target = match self {
-            Self::Fixed(target) => target.clone(),
-            Self::Sentinels(sentinels) => sentinels.master(failed).await?,
-        };
-        let mut connection = try_open(&target, failed).await?;
-        if matches!(self, Self::Sentinels(_)) {
-            verify_master(&mut connection, &target, budget).await?;
-        }
         let mut waits = 0;
         loop {
-            match verify(&mut connection, scripts, key, budget).await {
+            match verify(&mut connection, &self.scripts, self.key.as_deref(), self.budget).await {
                 Ok(clock) => return Ok(Connected { target, connection, clock }),
                 // Checks wait for the first attempt, but for no later one.
                 Err(failure) if failed > 0 && waits < failure.waits() => {
@@ -70,13 +60,44 @@ impl Connector {
             }
         }
     }
+}
 
-    /// Watches for a change of the master away from `address`. The notification never comes for a fixed
-    /// server.
-    pub(crate) fn watch(&self, address: &str) -> (Option<MasterWatch>, Arc<Notify>) {
-        let changed = Arc::new(Notify::new());
-        let Self::Sentinels(sentinels) = self else { return (None, changed) };
-        let watch = MasterWatch::start(sentinels.clone(), address.to_owned(), changed.clone());
-        (Some(watch), changed)
+impl fmt::Display for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(target) => f.write_str(&target.address),
+            Self::Sentinels(sentinels) => write!(f, "the master {}", sentinels.name()),
+        }
+    }
+}
+
+impl Connector {
+    /// Finds the server, connects to it, and verifies the connection. `last` is the address of the last server.
+    pub(crate) async fn connect(
+        &self,
+        last: Option<&str>,
+        verification: &Verification,
+        failed: u32,
+    ) -> Result<Connected, FailureAt> {
+        match self {
+            Self::Fixed(target) => {
+                let connected = async {
+                    let connection = try_open(target, failed).await?;
+                    verification.verify(target.clone(), connection, failed).await
+                };
+                connected.await.map_err(|failure| FailureAt { address: target.address.clone(), failure })
+            }
+            Self::Sentinels(sentinels) => sentinels.connect(last, verification, failed).await,
+        }
+    }
+
+    /// Watches for a master that replaces the one in use. There is none for a fixed server.
+    pub(crate) fn watch(&self, address: &str, verification: Verification) -> Option<MasterWatch> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Sentinels(sentinels) => {
+                Some(MasterWatch::start(sentinels.clone(), address.to_owned(), verification))
+            }
+        }
     }
 }

@@ -126,6 +126,14 @@ impl ServerFailure {
     }
 }
 
+/// A failure, and the server that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailureAt {
+    /// `HOST:PORT` of the server, or of each sentinel if none names a master.
+    pub(crate) address: String,
+    pub(crate) failure: ServerFailure,
+}
+
 impl From<FaultCause> for ServerFailure {
     fn from(cause: FaultCause) -> Self {
         Self { cause, forbidden: None }

@@ -4,7 +4,7 @@
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
 //! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
-//! - [`sentinel`]: the address of the current master, from the sentinels.
+//! - [`sentinel`]: the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
 //! - [`connector`]: all of this for one server.
 //! - [`fault`]: the meaning of Redis's errors.
@@ -22,9 +22,9 @@ mod sentinel;
 mod target;
 
 pub(crate) use backoff::backoff;
-pub(crate) use connector::{Connected, Connector};
-pub(crate) use fault::{Redirect, ServerFailure, classify};
+pub(crate) use connector::{Connected, Connector, Verification};
+pub(crate) use fault::{FailureAt, Redirect, ServerFailure, classify};
 pub(crate) use open::open;
 pub(crate) use probe::{ServerClock, probe, warn_of_eviction};
-pub(crate) use sentinel::Sentinels;
+pub(crate) use sentinel::{MasterWatch, Sentinels};
 pub(crate) use target::{Target, TargetTemplate, split};

@@ -8,7 +8,6 @@ use tokio::time::{Instant, timeout};
 
 use super::fault::ServerFailure;
 use super::open::ATTEMPT;
-use super::target::Target;
 use crate::fault_cause::FaultCause;
 use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
 use crate::redis::scripts::Script;
@@ -36,19 +35,12 @@ impl ServerClock {
 /// Checks that a server is a master: after a failover, sentinels may for some time report one that is not.
 pub(super) async fn verify_master(
     connection: &mut MultiplexedConnection,
-    target: &Target,
-    budget: Duration,
+    reply_timeout: Duration,
 ) -> Result<(), ServerFailure> {
-    match timeout(budget.max(ATTEMPT), send(connection, &redis::cmd("ROLE"))).await {
+    match timeout(reply_timeout.max(ATTEMPT), send(connection, &redis::cmd("ROLE"))).await {
         Ok(Ok(Value::Array(role))) => match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => {
-                tracing::debug!(
-                    address = target.address,
-                    "the sentinels report a server that is not a master"
-                );
-                Err(FaultCause::ReadOnlyReplica.into())
-            }
+            _ => Err(FaultCause::ReadOnlyReplica.into()),
         },
         Ok(Ok(_)) => Err(FaultCause::InvalidReply.into()),
         Ok(Err(error)) => Err(ServerFailure::from_error(&error)),

@@ -1,26 +1,42 @@
-//! The address of the current master, from the sentinels:
+//! The master of a name, from its sentinels:
 //! <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+//!
+//! A sentinel may be wrong: one that was cut off names an old master, which may still live, and one that is configured for
+//! other servers names a stranger. All sentinels are asked, the newest configuration epoch is believed first, and a server
+//! is used only if it says that it is a master.
+//!
+//! - [`opinion`]: the order in which sentinels are believed.
+//! - [`watch`]: the watch for a change while a master is in use.
 
-use std::sync::Arc;
+mod opinion;
+mod watch;
+
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::fault::classify;
-use super::open::open;
-use super::target::{Target, TargetTemplate};
+use self::opinion::{Candidate, Opinion, candidates};
+pub(crate) use self::watch::MasterWatch;
+use super::connector::{Connected, Verification};
+use super::fault::{FailureAt, ServerFailure, classify};
+use super::open::{open, try_open};
+use super::probe::verify_master;
+use super::target::{Target, TargetTemplate, split};
 use crate::fault_cause::FaultCause;
 use crate::redis::script::send;
 
 /// Maximum duration of a sentinel's reply once it is connected.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Interval at which the sentinels are queried for a change of the master.
-const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which the other sentinels are waited for when the first one has answered.
+const OTHERS: Duration = Duration::from_millis(100);
 
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
@@ -28,95 +44,270 @@ pub(crate) struct Sentinels {
     /// Name of the master at the sentinels.
     name: String,
     template: TargetTemplate,
-    /// Index of the sentinel that replied last, which is queried first.
-    first: AtomicUsize,
+    /// Index of the sentinel that the watch asks next.
+    next: AtomicUsize,
+    /// The disagreement that was logged last, so that it is logged once.
+    logged: Mutex<String>,
+}
+
+/// A server that is a master, and its connection.
+pub(crate) struct Master {
+    pub(crate) target: Arc<Target>,
+    pub(crate) connection: MultiplexedConnection,
+    /// Indexes of the sentinels that name it.
+    pub(crate) sentinels: Vec<usize>,
+}
+
+/// Turns a connection to a master into the result of a search, or says why it cannot be used.
+trait Finish {
+    type Output;
+
+    /// `failed` is the number of attempts that failed before.
+    fn finish(
+        &self,
+        master: Master,
+        failed: u32,
+    ) -> impl Future<Output = Result<Self::Output, ServerFailure>> + Send;
+}
+
+impl Finish for Verification {
+    type Output = Connected;
+
+    async fn finish(&self, master: Master, failed: u32) -> Result<Connected, ServerFailure> {
+        self.verify(master.target, master.connection, failed).await
+    }
+}
+
+/// Accepts every master.
+struct AnyMaster;
+
+impl Finish for AnyMaster {
+    type Output = Master;
+
+    async fn finish(&self, master: Master, _failed: u32) -> Result<Master, ServerFailure> {
+        Ok(master)
+    }
 }
 
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Target>, name: String, template: TargetTemplate) -> Self {
-        Self { sentinels, name, template, first: AtomicUsize::new(0) }
+        Self { sentinels, name, template, next: AtomicUsize::new(0), logged: Mutex::default() }
     }
 
     /// Returns the name of the master at the sentinels.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the master as reported by the first sentinel that knows it. Each sentinel has its own timeout.
-    pub(super) async fn master(&self, failed: u32) -> Result<Arc<Target>, FaultCause> {
-        let mut cause = FaultCause::NoRoute;
-        let first = self.first.load(Relaxed);
-        for n in 0..self.sentinels.len() {
-            let at = (first + n) % self.sentinels.len();
-            let Some(sentinel) = self.sentinels.get(at) else { continue };
-            match self.query(sentinel, failed).await {
-                Ok(master) => {
-                    self.first.store(at, Relaxed);
-                    return Ok(Arc::new(master));
+    /// Returns the sentinels.
+    pub(crate) fn targets(&self) -> &[Target] {
+        &self.sentinels
+    }
+
+    /// Returns how to reach the servers that the sentinels name.
+    pub(crate) fn template(&self) -> &TargetTemplate {
+        &self.template
+    }
+
+    /// Finds the master and verifies its connection. `last` is the address of the server that was used before.
+    pub(super) async fn connect(
+        &self,
+        last: Option<&str>,
+        verification: &Verification,
+        failed: u32,
+    ) -> Result<Connected, FailureAt> {
+        let named = candidates(&self.opinions(failed).await?, last);
+        self.first_of(&named, &named, verification.budget, failed, verification).await
+    }
+
+    /// Connects to a master that is to be preferred to the one in use, if there is one.
+    async fn replacement(&self, current: &str, verification: &Verification) -> Option<Connected> {
+        let named = candidates(&self.opinions(0).await.ok()?, Some(current));
+        let preferred = named.iter().position(|candidate| candidate.address == current);
+        let preferred = named.get(..preferred.unwrap_or(named.len()))?;
+        match self.first_of(preferred, &named, verification.budget, 0, verification).await {
+            Ok(connected) => {
+                let (master, address) = (&self.name, &connected.target.address);
+                tracing::warn!(master, from = current, to = address, "the sentinels have another master");
+                Some(connected)
+            }
+            Err(_) => {
+                self.log_disagreement(&named, current);
+                None
+            }
+        }
+    }
+
+    /// Finds the master, for an administrator.
+    pub(crate) async fn master(&self, reply_timeout: Duration) -> Result<Master, FailureAt> {
+        // As if attempts had failed before: nobody waits for this one.
+        let failed = 1;
+        let named = candidates(&self.opinions(failed).await?, None);
+        self.first_of(&named, &named, reply_timeout, failed, &AnyMaster).await
+    }
+
+    /// Returns the first of these candidates that says that it is a master and that `finish` accepts. The error is that of
+    /// the first candidate. `named` are all servers that the sentinels name.
+    async fn first_of<F: Finish>(
+        &self,
+        candidates: &[Candidate],
+        named: &[Candidate],
+        reply_timeout: Duration,
+        failed: u32,
+        finish: &F,
+    ) -> Result<F::Output, FailureAt> {
+        let mut error = None;
+        let mut confirmed = None;
+        for candidate in candidates {
+            // An old master that still lives is worse than none.
+            if confirmed.is_some_and(|newer: &Candidate| newer.is_newer_than(candidate)) {
+                break;
+            }
+            let failure = match self.open(candidate, reply_timeout, failed).await {
+                Ok(master) => match finish.finish(master, failed).await {
+                    Ok(finished) => {
+                        self.log_disagreement(named, &candidate.address);
+                        return Ok(finished);
+                    }
+                    Err(failure) => {
+                        confirmed = confirmed.or(Some(candidate));
+                        failure
+                    }
+                },
+                Err(failure) => failure,
+            };
+            tracing::debug!(address = candidate.address, %failure, "this server cannot be used as the master");
+            error.get_or_insert(FailureAt { address: candidate.address.clone(), failure });
+        }
+        Err(error.unwrap_or_else(|| self.none(FaultCause::NoRoute)))
+    }
+
+    /// Connects to a server that sentinels name, and checks that it is a master.
+    async fn open(
+        &self,
+        candidate: &Candidate,
+        reply_timeout: Duration,
+        failed: u32,
+    ) -> Result<Master, ServerFailure> {
+        let address = split(&candidate.address);
+        let target = address.and_then(|(host, port)| self.template.target(host, port));
+        let target = Arc::new(target.ok_or(FaultCause::InvalidReply)?);
+        let mut connection = try_open(&target, failed).await?;
+        verify_master(&mut connection, reply_timeout).await?;
+        Ok(Master { target, connection, sentinels: candidate.sentinels.clone() })
+    }
+
+    /// Returns the opinions of the sentinels that answer: the first one, and those that answer soon after it.
+    async fn opinions(&self, failed: u32) -> Result<Vec<Opinion>, FailureAt> {
+        let mut asked: FuturesUnordered<_> =
+            (0..self.sentinels.len()).map(|sentinel| self.ask(sentinel, failed)).collect();
+        let (mut opinions, mut cause) = (Vec::new(), FaultCause::NoRoute);
+        let mut until = None;
+        loop {
+            let answer = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
+            };
+            match answer {
+                Some(Ok(opinion)) => {
+                    opinions.push(opinion);
+                    until = until.or(Some(Instant::now() + OTHERS));
                 }
                 // The fault of a sentinel that answers is the more specific one.
-                Err(other) if cause.is_silence() || !other.is_silence() => cause = other,
-                Err(_) => {}
+                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
+                Some(Err(_)) => {}
+                None if opinions.is_empty() => return Err(self.none(cause)),
+                None => return Ok(opinions),
             }
         }
-        Err(cause)
     }
 
-    async fn query(&self, sentinel: &Target, failed: u32) -> Result<Target, FaultCause> {
-        let mut connection = open(sentinel, failed).await?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let reply = match timeout(REPLY_TIMEOUT, send(&mut connection, &command)).await {
-            Ok(reply) => reply.map_err(|error| {
-                tracing::debug!(address = sentinel.address, %error, "a sentinel returned an error");
-                classify(&error)
-            })?,
-            Err(_) => return Err(FaultCause::Slow),
+    /// Asks the next sentinel. Reports whether it names this server, or nothing.
+    async fn next_agrees(&self, current: &str) -> bool {
+        let next = self.next.fetch_add(1, Relaxed) % self.sentinels.len().max(1);
+        self.ask(next, 0).await.map_or(true, |opinion| opinion.master == current)
+    }
+
+    /// Asks one sentinel.
+    async fn ask(&self, at: usize, failed: u32) -> Result<Opinion, FaultCause> {
+        let sentinel = self.sentinels.get(at).ok_or(FaultCause::NoRoute)?;
+        let connection = open(sentinel, failed).await?;
+        let both = async {
+            let (address, details) = ("GET-MASTER-ADDR-BY-NAME", "MASTER");
+            tokio::join!(self.command(connection.clone(), address), self.command(connection.clone(), details))
         };
-        match &reply {
-            Value::Array(cells) => {
-                let text = |at: usize| match cells.get(at) {
-                    Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
-                    _ => None,
-                };
-                let address = text(0).zip(text(1).and_then(|port| port.parse().ok()));
-                let target = address.and_then(|(host, port)| self.template.target(host, port));
-                target.ok_or(FaultCause::InvalidReply)
-            }
-            Value::Nil => {
-                tracing::warn!(
-                    address = sentinel.address,
-                    master = self.name,
-                    "a sentinel does not know the master by this name"
-                );
-                Err(FaultCause::InvalidReply)
-            }
-            _ => Err(FaultCause::InvalidReply),
+        let Ok((address, details)) = timeout(REPLY_TIMEOUT, both).await else { return Err(FaultCause::Slow) };
+        let address = address.map_err(|error| {
+            tracing::debug!(address = sentinel.address, %error, "a sentinel returned an error");
+            classify(&error)
+        })?;
+        if address == Value::Nil {
+            tracing::warn!(
+                address = sentinel.address,
+                master = self.name,
+                "a sentinel does not know the master by this name"
+            );
         }
+        let master = read_address(&address).ok_or(FaultCause::InvalidReply)?;
+        Ok(Opinion { sentinel: at, master, epoch: read_epoch(details) })
     }
-}
 
-/// A background task that watches for a change of the master. Dropping it ends the task.
-pub(crate) struct MasterWatch(AbortHandle);
+    /// Sends a command about the master to a sentinel.
+    async fn command(&self, mut connection: MultiplexedConnection, name: &str) -> RedisResult<Value> {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(name).arg(&self.name);
+        send(&mut connection, &command).await
+    }
 
-impl MasterWatch {
-    /// Starts a task that queries the sentinels until they report a master other than `address`, then
-    /// notifies `changed`.
-    pub(super) fn start(sentinels: Arc<Sentinels>, address: String, changed: Arc<Notify>) -> Self {
-        let task = tokio::spawn(async move {
-            loop {
-                sleep(WATCH_INTERVAL).await;
-                if sentinels.master(0).await.is_ok_and(|master| master.address != address) {
-                    return changed.notify_one();
-                }
+    /// The failure of all sentinels.
+    fn none(&self, cause: FaultCause) -> FailureAt {
+        let addresses: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.address.as_str()).collect();
+        FailureAt { address: addresses.join(","), failure: cause.into() }
+    }
+
+    /// Logs that the sentinels name different servers, once for each such state.
+    fn log_disagreement(&self, named: &[Candidate], used: &str) {
+        let mut text = String::new();
+        if named.len() > 1 || named.iter().any(|candidate| candidate.address != used) {
+            for Candidate { address, epoch, sentinels } in named {
+                let said: Vec<_> = sentinels
+                    .iter()
+                    .filter_map(|&at| Some(self.sentinels.get(at)?.address.as_str()))
+                    .collect();
+                let separator = if text.is_empty() { "" } else { "; " };
+                let epoch = epoch.map_or("unknown epoch".to_owned(), |epoch| format!("epoch {epoch}"));
+                let _ = write!(text, "{separator}{address} ({epoch}, named by {})", said.join(" and "));
             }
-        });
-        Self(task.abort_handle())
+        }
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = format!("{used} {text}");
+        if *logged == state {
+            return;
+        }
+        if !text.is_empty() {
+            tracing::warn!(master = self.name, used, "the sentinels disagree about the master: {text}");
+        }
+        *logged = state;
     }
 }
 
-impl Drop for MasterWatch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+/// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+fn read_address(reply: &Value) -> Option<String> {
+    let Value::Array(cells) = reply else { return None };
+    let [Value::BulkString(host), Value::BulkString(port)] = &cells[..] else { return None };
+    let (host, port) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(port).ok()?);
+    let port: u16 = port.parse().ok()?;
+    Some(format!("{host}:{port}"))
+}
+
+/// Reads the configuration epoch from the reply to `SENTINEL MASTER`, for which a user may have no right.
+fn read_epoch(reply: RedisResult<Value>) -> Option<u64> {
+    let Ok(Value::Array(fields)) = reply else { return None };
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    };
+    let at = fields.iter().position(|field| text(field).as_deref() == Some("config-epoch"))?;
+    text(fields.get(at + 1)?)?.parse().ok()
 }

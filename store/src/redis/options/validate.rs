@@ -16,14 +16,14 @@ use super::error::OptionsError;
 use super::redis_options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
 };
-use crate::redis::connect::{Target, TargetTemplate};
+use crate::redis::connect::{Sentinels, Target, TargetTemplate};
 
 /// Validated options.
 pub(crate) enum ConnectPlan {
     /// A single server.
     Standalone(Target),
-    /// The sentinels, the name of the master, and how to reach the master.
-    Sentinel { sentinels: Vec<Target>, master: String, template: TargetTemplate },
+    /// The sentinels of a master.
+    Sentinel(Sentinels),
     /// Some servers of a cluster, and how to reach the others.
     Cluster { seeds: Vec<Target>, template: TargetTemplate },
 }
@@ -59,7 +59,7 @@ impl RedisOptions {
                     return Err(OptionsError::Master(master.clone()));
                 }
                 let sentinels = self.targets(&self.template(0, username.as_deref(), password.as_ref())?);
-                Ok(ConnectPlan::Sentinel { sentinels, master: master.clone(), template: servers(0)? })
+                Ok(ConnectPlan::Sentinel(Sentinels::new(sentinels, master.clone(), servers(0)?)))
             }
             Topology::Cluster => {
                 let template = servers(0)?;

@@ -62,12 +62,11 @@ fn the_credentials_of_sentinels_and_of_the_master_are_kept_apart() {
     let mut options = RedisOptions::from_url("redis+sentinel://sluice:hunter3@a,b/main").unwrap();
     let Topology::Sentinel { username, password, .. } = &mut options.topology else { panic!() };
     (*username, *password) = (Some("watch".into()), Some(Secret::new("hunter2")));
-    let Ok(ConnectPlan::Sentinel { sentinels, master, template }) = options.validate() else {
-        panic!("the options are rejected")
-    };
-    assert_eq!((sentinels.len(), sentinels[1].address.as_str(), master.as_str()), (2, "b:26379", "main"));
-    assert_eq!(credentials(&sentinels[0]), (Some("watch".into()), Some("hunter2".into())));
-    let master = template.target("10.0.0.1", 6379).unwrap();
+    let Ok(ConnectPlan::Sentinel(sentinels)) = options.validate() else { panic!("the options are rejected") };
+    let targets = sentinels.targets();
+    assert_eq!((targets.len(), targets[1].address.as_str(), sentinels.name()), (2, "b:26379", "main"));
+    assert_eq!(credentials(&targets[0]), (Some("watch".into()), Some("hunter2".into())));
+    let master = sentinels.template().target("10.0.0.1", 6379).unwrap();
     assert_eq!(credentials(&master), (Some("sluice".into()), Some("hunter3".into())));
 }
 

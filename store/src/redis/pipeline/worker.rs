@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::circuit::Circuit;
@@ -20,7 +19,8 @@ use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
 use crate::failure::{StoreError, StoreFault};
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{
-    Connected, Connector, Redirect, ServerClock, ServerFailure, backoff, probe, warn_of_eviction,
+    Connected, Connector, FailureAt, MasterWatch, Redirect, ServerClock, ServerFailure, Verification,
+    backoff, probe, warn_of_eviction,
 };
 use crate::redis::script::{Reply, respond};
 use crate::redis::scripts::Script;
@@ -48,7 +48,7 @@ pub(super) struct Worker {
     /// Time since which this server reports that the cluster is down.
     cluster_down_since: Option<Instant>,
     /// The last failure that was logged.
-    logged: Option<ServerFailure>,
+    logged: Option<FailureAt>,
 }
 
 /// The outcome of a write or a call.
@@ -62,9 +62,17 @@ enum CallOutcome {
 enum Disconnect {
     Failed,
     /// Another server has become the master.
-    MasterChanged,
+    MasterChanged(Box<Connected>),
     /// The node was dropped.
     Closed,
+}
+
+/// Waits for the connection to a master that replaces the one in use.
+async fn replacing_master(watch: &mut Option<&mut MasterWatch>) -> Box<Connected> {
+    match watch {
+        Some(watch) => watch.found().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Worker {
@@ -84,17 +92,29 @@ impl Worker {
     /// Runs until the node is dropped.
     pub(super) async fn run(mut self, connector: Connector) {
         let mut connected_before = false;
+        let mut replacement = None;
         self.address = connector.to_string();
         loop {
-            let (scripts, budget) = (self.settings.scripts.clone(), self.settings.budget);
-            let (key, failed) = (self.failed_key.clone(), self.failed);
+            let verification = Verification {
+                scripts: self.settings.scripts.clone(),
+                key: self.failed_key.clone(),
+                budget: self.settings.budget,
+            };
             let begun = Instant::now();
-            let connecting = connector.connect(&scripts, key.as_deref(), budget, failed);
-            let Some(connected) = self.fail_items_during(connecting).await else { return };
+            let connected = match replacement.take() {
+                Some(connected) => Ok(connected),
+                None => {
+                    let last = connected_before.then(|| self.address.clone());
+                    let connecting = connector.connect(last.as_deref(), &verification, self.failed);
+                    let Some(connected) = self.fail_items_during(connecting).await else { return };
+                    connected.map(Box::new)
+                }
+            };
             // A failed attempt is part of the delay before the next one.
             let mut waited = Duration::ZERO;
             let end = match connected {
-                Ok(Connected { target, mut connection, clock }) => {
+                Ok(connected) => {
+                    let Connected { target, mut connection, clock } = *connected;
                     if !connected_before || self.address != target.address {
                         warn_of_eviction(&mut connection, &target.address).await;
                     }
@@ -106,8 +126,9 @@ impl Worker {
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
                     connected_before = true;
-                    let (_watch, master_changed) = connector.watch(&self.address);
-                    self.serve(connection, clock, &master_changed).await
+                    let mut watch =
+                        connector.watch(&self.address, Verification { key: None, ..verification });
+                    self.serve(connection, clock, watch.as_mut()).await
                 }
                 Err(failure) => {
                     self.open_circuit(failure);
@@ -117,7 +138,10 @@ impl Worker {
             };
             match end {
                 Disconnect::Closed => return,
-                Disconnect::MasterChanged => continue,
+                Disconnect::MasterChanged(connected) => {
+                    replacement = Some(connected);
+                    continue;
+                }
                 Disconnect::Failed => {}
             }
             let cause = self.circuit.cause().unwrap_or(FaultCause::ConnectionLost);
@@ -130,12 +154,13 @@ impl Worker {
     }
 
     /// Opens the circuit: new operations fail at the node, and the waiting ones fail now.
-    fn open_circuit(&mut self, failure: ServerFailure) {
+    fn open_circuit(&mut self, failed: FailureAt) {
+        let FailureAt { address, failure } = &failed;
         let (cause, fault) = (failure.cause, failure.fault());
-        if self.circuit.cause() != Some(cause) || self.logged.as_ref() != Some(&failure) {
-            tracing::warn!(address = self.address, "Redis has failed: {failure}");
+        if self.circuit.cause() != Some(cause) || self.logged.as_ref() != Some(&failed) {
+            tracing::warn!(address, "Redis has failed: {failure}");
         }
-        self.logged = Some(failure);
+        self.logged = Some(failed);
         self.circuit.open(cause);
         self.intake.fail_all(&StoreError::Unavailable(fault));
         if let Some(cluster) = self.settings.redirect_handler() {
@@ -157,7 +182,7 @@ impl Worker {
         &mut self,
         mut connection: MultiplexedConnection,
         mut clock: ServerClock,
-        master_changed: &Notify,
+        mut watch: Option<&mut MasterWatch>,
     ) -> Disconnect {
         let signal = self.intake.signal.clone();
         let mut writes = WritesInFlight::default();
@@ -166,7 +191,7 @@ impl Worker {
             let next = if writes.len() == 0 {
                 let item = tokio::select! {
                     item = self.intake.next(PROBE_INTERVAL) => item,
-                    () = master_changed.notified() => return Disconnect::MasterChanged,
+                    connected = replacing_master(&mut watch) => return Disconnect::MasterChanged(connected),
                 };
                 match item {
                     Ok(Some(item)) => Some(item),
@@ -215,7 +240,7 @@ impl Worker {
         };
         signal.set_in_flight(0);
         let error = StoreError::Unavailable(failure.fault());
-        self.open_circuit(failure);
+        self.open_circuit(FailureAt { address: self.address.clone(), failure });
         // Replies to the writes in flight may still arrive; after their timeout at the latest they complete.
         while writes.len() > 0 {
             let Some(completed) = self.fail_items_during(writes.next()).await else {
