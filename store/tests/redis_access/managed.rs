@@ -378,7 +378,7 @@ async fn every_server_of_a_cluster_has_the_users_and_every_master_the_library() 
 /// The rights of an administrator that the documentation names, at the servers and at sentinels.
 const ADMINISTRATOR: [&str; 6] =
     ["+acl|setuser", "+acl|deluser", "+acl|list", "+function|load", "+function|list", "+info"];
-const WATCHER: [&str; 5] = [
+const WATCHER: [&str; 6] = [
     "+acl|setuser",
     "+acl|deluser",
     "+acl|list",
