@@ -390,7 +390,8 @@ const WATCHER: [&str; 6] = [
 #[tokio::test]
 async fn sentinels_and_replicas_have_the_users_and_their_new_passwords_before_a_failover() {
     let mut watched = Watched::start();
-    watched.set_users(("watcher", &WATCHER), ("administrator", &ADMINISTRATOR));
+    let rights = [&ADMINISTRATOR[..], &["+role"]].concat();
+    watched.set_users(("watcher", &WATCHER), ("administrator", &rights));
     let credentials = StoreCredentials {
         username: Some("administrator".into()),
         password: Some(Secret::new("secret")),
