@@ -22,6 +22,8 @@ pub enum FaultCause {
     Loading,
     /// The cluster does not serve all of its hash slots, or a replica has lost its master.
     ClusterDown,
+    /// The server at this address belongs to another cluster, or has left its own.
+    AnotherCluster,
     /// The server has as many connections as it accepts.
     TooManyClients,
     /// Replies take longer than the latency budget.
@@ -59,13 +61,14 @@ pub enum FaultCause {
 
 impl FaultCause {
     /// Every cause.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::NameNotResolved,
         Self::ConnectionRefused,
         Self::NoRoute,
         Self::ConnectionLost,
         Self::Loading,
         Self::ClusterDown,
+        Self::AnotherCluster,
         Self::TooManyClients,
         Self::Slow,
         Self::Busy,
@@ -94,6 +97,7 @@ impl FaultCause {
             | Self::ConnectionLost
             | Self::Loading
             | Self::ClusterDown
+            | Self::AnotherCluster
             | Self::TooManyClients
             | Self::Unknown => StoreFault::Unreachable,
             Self::Slow | Self::Busy => StoreFault::Slow,
@@ -123,6 +127,7 @@ impl fmt::Display for FaultCause {
             Self::ConnectionLost => "the connection ended",
             Self::Loading => "it is reading its data from disk",
             Self::ClusterDown => "the cluster does not serve all of its hash slots",
+            Self::AnotherCluster => "it belongs to another cluster, or has left its own",
             Self::TooManyClients => "it has as many clients as it accepts",
             Self::Slow => "its replies take longer than the latency budget",
             Self::Busy => "it runs a script that does not end",

@@ -386,6 +386,7 @@ fn reason(cause: FaultCause) -> &'static str {
         FaultCause::ConnectionLost => "ConnectionLost",
         FaultCause::Loading => "Loading",
         FaultCause::ClusterDown => "ClusterDown",
+        FaultCause::AnotherCluster => "AnotherCluster",
         FaultCause::TooManyClients => "TooManyClients",
         FaultCause::Slow => "Slow",
         FaultCause::Busy => "Busy",
@@ -416,6 +417,9 @@ fn advice(cause: FaultCause) -> String {
         FaultCause::ConnectionLost => "Look at the log of Redis; if it requires TLS, set `tls`.",
         FaultCause::Loading => "It is ready when it has read them.",
         FaultCause::ClusterDown => "Look at `redis-cli cluster info`.",
+        FaultCause::AnotherCluster => {
+            "Look at `redis-cli cluster nodes` on this server, and at whose address it is now."
+        }
         FaultCause::TooManyClients => "Raise its `maxclients`.",
         FaultCause::Slow => "Look at its load and its network, or raise `latencyBudget`.",
         FaultCause::Busy => "Look for the script with `redis-cli script kill`, or restart Redis.",

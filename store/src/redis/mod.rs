@@ -8,7 +8,8 @@
 //! - [`scripts`]: the scripts, and which of them decides an operation; [`library`]: all of them as a function library.
 //! - [`script`]: the arguments and the reply of a script.
 //!
-//! [`options`] describe the servers, and [`connect`] makes connections to them. [`admin`] maintains users and the
+//! [`options`] describe the servers, and [`connect`] makes connections to them. [`cluster_view`] is what a server of a cluster
+//! says about it. [`admin`] maintains users and the
 //! library. [`partitions`] spread the keys
 //! over the hash slots of a cluster.
 //!
@@ -57,6 +58,7 @@
 
 pub mod admin;
 mod batch;
+mod cluster_view;
 mod connect;
 pub mod library;
 mod options;

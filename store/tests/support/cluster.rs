@@ -50,6 +50,12 @@ impl Cluster {
         (cluster.created(files, &ports), ports)
     }
 
+    /// Joins the servers to a cluster once more, after a reset.
+    pub fn again(self) -> Self {
+        let ports: Vec<u16> = self.servers.iter().map(|server| server.port).collect();
+        self.created(&[], &ports)
+    }
+
     /// Joins the servers to a cluster.
     fn created(self, files: &[String], ports: &[u16]) -> Self {
         let mut create = Command::new("redis-cli");

@@ -15,6 +15,8 @@ struct Append;
 
 impl Write for Append {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        // Shown if a test fails.
+        print!("{}", String::from_utf8_lossy(bytes));
         LINES.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
     }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
 use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
-use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, open};
+use crate::redis::cluster_view::ClusterView;
+use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, open, read_view};
 use crate::redis::options::ConnectPlan;
 use crate::redis::script::send;
 
@@ -117,51 +119,32 @@ async fn known_replicas(sentinel: &Target, sentinels: &Sentinels) -> Result<Vec<
     Ok(nodes)
 }
 
-/// All servers of a cluster.
+/// All servers of a cluster, as the seed that knows most masters says: one that has left its cluster may know only itself.
 async fn of_cluster(seeds: &[Target], template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
     let mut problem = Problem { cause: FaultCause::NoRoute, command: "" };
-    for seed in seeds {
-        let read = async {
-            let mut connection = connect(seed).await?;
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SLOTS");
-            run(&mut connection, "CLUSTER SLOTS", &command).await
-        };
-        match read.await {
-            Ok(Value::Array(ranges)) => {
-                let (seed_host, _) = crate::redis::connect::split(&seed.address).unwrap_or_default();
-                return Ok(of_ranges(&ranges, seed_host, template));
-            }
-            Ok(_) => problem = Problem { cause: FaultCause::InvalidReply, command: "CLUSTER SLOTS" },
+    let mut views = Vec::new();
+    for read in join_all(seeds.iter().map(view_of)).await {
+        match read {
+            Ok(view) => views.push(view),
             Err(failed) => problem = failed,
         }
     }
-    Err(problem)
+    // Of several, the first one.
+    views.reverse();
+    let view = views.into_iter().max_by_key(|view| view.masters().count()).ok_or(problem)?;
+    let nodes = |role, address: &str| {
+        let (host, port) = crate::redis::connect::split(address)?;
+        node(template, host, port, role)
+    };
+    let masters = view.masters().filter_map(|address| nodes(Role::Master, address));
+    Ok(masters.chain(view.replicas().filter_map(|address| nodes(Role::Replica, address))).collect())
 }
 
-fn of_ranges(ranges: &[Value], seed_host: &str, template: &TargetTemplate) -> Vec<Node> {
-    let mut nodes = Vec::<Node>::new();
-    for range in ranges {
-        let Value::Array(cells) = range else { continue };
-        // The first and the last slot, the master, its replicas.
-        for (at, server) in cells.iter().skip(2).enumerate() {
-            let Value::Array(fields) = server else { continue };
-            let (host, port) = (fields.first(), fields.get(1));
-            let host =
-                host.map(|host| strings(&Value::Array(vec![host.clone()])).concat()).unwrap_or_default();
-            // An unknown host is that of the server that was asked.
-            let host = if host.is_empty() { seed_host } else { &host };
-            let Some(Value::Int(port)) = port else { continue };
-            let role = if at == 0 { Role::Master } else { Role::Replica };
-            let found = u16::try_from(*port).ok().and_then(|port| node(template, host, port, role));
-            if let Some(found) =
-                found.filter(|found| nodes.iter().all(|n| n.target.address != found.target.address))
-            {
-                nodes.push(found);
-            }
-        }
-    }
-    nodes
+/// Reads what a server says about its cluster.
+async fn view_of(seed: &Target) -> Result<ClusterView, Problem> {
+    let mut connection = connect(seed).await?;
+    let view = read_view(&mut connection, seed, REPLY_TIMEOUT).await;
+    view.map_err(|failure| Problem { cause: failure.cause, command: "CLUSTER SLOTS" })
 }
 
 fn node(template: &TargetTemplate, host: &str, port: u16, role: Role) -> Option<Node> {

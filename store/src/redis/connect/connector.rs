@@ -9,16 +9,20 @@ use tokio::time::sleep;
 
 use super::backoff::backoff;
 use super::fault::{FailureAt, ServerFailure};
+use super::members::Members;
 use super::open::try_open;
-use super::probe::{ServerClock, verify};
+use super::probe::{ServerClock, read_view, verify};
 use super::sentinel::{MasterWatch, Sentinels};
 use super::target::Target;
+use crate::fault_cause::FaultCause;
 use crate::redis::script::Scripts;
 
 /// Finds the server that a worker uses, and connects to it.
 pub(crate) enum Connector {
     /// Always the same server.
     Fixed(Arc<Target>),
+    /// A master of a cluster, as long as it belongs to the cluster.
+    Member(Arc<Target>, Members),
     /// The master that the sentinels report.
     Sentinels(Arc<Sentinels>),
 }
@@ -65,7 +69,7 @@ impl Verification {
 impl fmt::Display for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fixed(target) => f.write_str(&target.address),
+            Self::Fixed(target) | Self::Member(target, _) => f.write_str(&target.address),
             Self::Sentinels(sentinels) => write!(f, "the master {}", sentinels.name()),
         }
     }
@@ -87,14 +91,25 @@ impl Connector {
                 };
                 connected.await.map_err(|failure| FailureAt { address: target.address.clone(), failure })
             }
+            Self::Member(target, members) => {
+                let connected = async {
+                    let mut connection = try_open(target, failed).await?;
+                    let view = read_view(&mut connection, target, verification.budget).await?;
+                    if !members.knows(&target.address, view.ids()) {
+                        return Err(FaultCause::AnotherCluster.into());
+                    }
+                    verification.verify(target.clone(), connection, failed).await
+                };
+                connected.await.map_err(|failure| FailureAt { address: target.address.clone(), failure })
+            }
             Self::Sentinels(sentinels) => sentinels.connect(last, verification, failed).await,
         }
     }
 
-    /// Watches for a master that replaces the one in use. There is none for a fixed server.
+    /// Watches for a master that replaces the one in use, which only sentinels name.
     pub(crate) fn watch(&self, address: &str, verification: Verification) -> Option<MasterWatch> {
         match self {
-            Self::Fixed(_) => None,
+            Self::Fixed(_) | Self::Member(..) => None,
             Self::Sentinels(sentinels) => {
                 Some(MasterWatch::start(sentinels.clone(), address.to_owned(), verification))
             }

@@ -4,6 +4,7 @@
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
 //! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
+//! - [`members`]: the servers of a cluster, so that no connection ends at a stranger.
 //! - [`sentinel`]: the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
 //! - [`connector`]: all of this for one server.
@@ -15,6 +16,7 @@
 mod backoff;
 mod connector;
 mod fault;
+mod members;
 mod open;
 mod probe;
 mod resolve;
@@ -23,8 +25,9 @@ mod target;
 
 pub(crate) use backoff::backoff;
 pub(crate) use connector::{Connected, Connector, Verification};
-pub(crate) use fault::{FailureAt, Redirect, ServerFailure, classify};
+pub(crate) use fault::{FailureAt, Redirect, ServerFailure};
+pub(crate) use members::Members;
 pub(crate) use open::open;
-pub(crate) use probe::{ServerClock, probe, warn_of_eviction};
+pub(crate) use probe::{ServerClock, probe, read_view, warn_of_eviction};
 pub(crate) use sentinel::{MasterWatch, Sentinels};
 pub(crate) use target::{Target, TargetTemplate, split};

@@ -8,7 +8,9 @@ use tokio::time::{Instant, timeout};
 
 use super::fault::ServerFailure;
 use super::open::ATTEMPT;
+use super::target::{Target, split};
 use crate::fault_cause::FaultCause;
+use crate::redis::cluster_view::ClusterView;
 use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
 use crate::redis::scripts::Script;
 
@@ -44,6 +46,31 @@ pub(super) async fn verify_master(
         },
         Ok(Ok(_)) => Err(FaultCause::InvalidReply.into()),
         Ok(Err(error)) => Err(ServerFailure::from_error(&error)),
+        Err(_) => Err(FaultCause::Slow.into()),
+    }
+}
+
+/// Reads what a server of a cluster says about it.
+pub(crate) async fn read_view(
+    connection: &mut MultiplexedConnection,
+    target: &Target,
+    reply_timeout: Duration,
+) -> Result<ClusterView, ServerFailure> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    match timeout(reply_timeout.max(ATTEMPT), send(connection, &command)).await {
+        Ok(Ok(reply)) => {
+            let host = split(&target.address).map_or("", |(host, _)| host);
+            ClusterView::read(&reply, host).ok_or_else(|| FaultCause::InvalidReply.into())
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(
+                address = target.address,
+                %error,
+                "cannot read the hash slots of the Redis Cluster"
+            );
+            Err(ServerFailure::from_error(&error))
+        }
         Err(_) => Err(FaultCause::Slow.into()),
     }
 }

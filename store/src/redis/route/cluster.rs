@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -15,7 +15,7 @@ use crate::check::{CheckRequest, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::redis::batch::{BatchGroup, Operation, PendingOperation, Responder};
-use crate::redis::connect::{Connector, Target, TargetTemplate, split};
+use crate::redis::connect::{Connector, Members, Target, TargetTemplate, split};
 use crate::redis::pipeline::{Node, PipelineSettings, QueueItem, RedirectHandler};
 
 /// A Redis Cluster.
@@ -30,6 +30,10 @@ pub(crate) struct Cluster {
     pub(super) refresh: Arc<Notify>,
     /// Rotates the servers that are queried for the map.
     pub(super) next_source: AtomicUsize,
+    /// The masters of the map, by which connections recognize strangers.
+    pub(super) members: Members,
+    /// The disagreement about the map that was logged last, so that it is logged once.
+    pub(super) logged: Mutex<String>,
 }
 
 /// The batch group of each counter of a check.
@@ -65,6 +69,8 @@ impl Cluster {
                 map: watch::Sender::new(SlotMap::new()),
                 refresh: Arc::default(),
                 next_source: AtomicUsize::new(0),
+                members: Members::default(),
+                logged: Mutex::default(),
             }
         })
     }
@@ -163,7 +169,7 @@ impl Cluster {
         map.server(address, || {
             let (host, port) = split(address)?;
             let target = Arc::new(self.template.target(host, port)?);
-            let connector = Connector::Fixed(target.clone());
+            let connector = Connector::Member(target.clone(), self.members.clone());
             let node = Node::start(&self.runtime, connector, self.settings.clone());
             Some((Arc::new(node), target))
         })

@@ -1,19 +1,22 @@
-//! The task that keeps the map of hash slots up to date: it reads the map from any server, at intervals and
-//! whenever a server fails or redirects a call.
+//! The task that keeps the map of hash slots up to date: it reads the map at intervals and whenever a server fails or
+//! redirects a call. It asks the masters of the last map first, and then the seeds.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cluster::Cluster;
-use super::hash_slots::{self, SlotRange};
-use super::slot_map::{MapState, Server};
+use super::judge::{LastMap, Reading, first};
+use super::slot_map::MapState;
 use crate::failure::StoreHealth;
 use crate::fault_cause::FaultCause;
-use crate::redis::connect::{Target, backoff, classify, open, split};
-use crate::redis::script::send;
+use crate::redis::cluster_view::ClusterView;
+use crate::redis::connect::{Target, backoff, open, read_view};
 
 /// Interval between two readings while the cluster is healthy.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -24,13 +27,20 @@ const SHORTEST_DELAY: Duration = Duration::from_millis(20);
 /// Maximum duration of a server's reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Time for which the other seeds are waited for when the first one has answered.
+const OTHERS: Duration = Duration::from_millis(100);
+
+/// Time without an answer from a master of the last map, after which the seeds are believed, whatever they say.
+const STRANGERS_AFTER: Duration = Duration::from_secs(10);
+
 /// Keeps the map of a cluster up to date until the cluster is dropped.
 pub(crate) async fn keep_up_to_date(cluster: Weak<Cluster>) {
     let mut failed = 0u32;
+    let mut silent_since = None;
     loop {
         let Some(strong) = cluster.upgrade() else { return };
         let requested = strong.refresh.clone();
-        let complete = strong.refresh_map(failed).await;
+        let complete = strong.refresh_map(failed, &mut silent_since).await;
         drop(strong);
         if complete {
             failed = 0;
@@ -45,65 +55,145 @@ pub(crate) async fn keep_up_to_date(cluster: Weak<Cluster>) {
 }
 
 impl Cluster {
-    /// Reads the map from the first server that returns it. Reports whether the map is then complete and all
-    /// of its circuits are closed.
-    async fn refresh_map(&self, failed: u32) -> bool {
-        let mut cause = FaultCause::NoRoute;
+    /// Reads the map. Reports whether it is then complete and all of its circuits are closed. `silent_since` is the time of
+    /// the first reading since which no master of the last map has answered.
+    async fn refresh_map(&self, failed: u32, silent_since: &mut Option<Instant>) -> bool {
+        let last = self.last_map();
+        if last.owners.is_empty() {
+            return self.read_first_map(failed).await;
+        }
+        let (mut readings, mut cause) = (Vec::new(), FaultCause::NoRoute);
         for target in self.sources() {
-            match read(&target, failed).await {
-                Ok(ranges) => {
-                    self.adopt(&ranges);
-                    return self.is_complete();
+            match self.read(&target, failed).await {
+                Ok(reading) => {
+                    readings.push(reading);
                 }
                 // The fault of a server that answers is the more specific one.
                 Err(other) if cause.is_silence() || !other.is_silence() => cause = other,
                 Err(_) => {}
             }
-        }
-        let mut is_new = false;
-        self.map.send_if_modified(|map| {
-            is_new = map.state != MapState::Known && map.state != MapState::Failed(cause);
-            if is_new {
-                map.state = MapState::Failed(cause);
+            if let Some(chosen) = last.choose(&readings, &self.used) {
+                *silent_since = None;
+                self.log_disagreement(&last, &readings, Some(chosen));
+                self.adopt(&chosen.view);
+                return self.is_complete();
             }
-            is_new
-        });
-        if is_new {
-            let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.address.as_str()).collect();
-            tracing::warn!(
-                ?seeds,
-                "cannot read the hash slots of the Redis Cluster from any server: {cause}"
-            );
+        }
+        if readings.iter().any(|reading| reading.member.is_some()) {
+            *silent_since = None;
+            self.log_disagreement(&last, &readings, None);
+            return self.is_complete();
+        }
+        if silent_since.get_or_insert_with(Instant::now).elapsed() >= STRANGERS_AFTER {
+            readings.retain(|reading| self.seeds.iter().any(|seed| seed.address == reading.from));
+            if let Some(strange) = first(&readings, &self.used) {
+                tracing::warn!(
+                    from = strange.from,
+                    "no master of the Redis Cluster has answered for {STRANGERS_AFTER:?}: the hash slots are those of another \
+                     cluster now, as this server says"
+                );
+                *silent_since = None;
+                self.adopt(&strange.view);
+                return self.is_complete();
+            }
+        }
+        if readings.is_empty() {
+            self.log_unread(cause);
+        } else {
+            self.log_disagreement(&last, &readings, None);
         }
         false
     }
 
-    /// Returns the servers to read the map from: the healthy masters in rotation, then the seeds, then all
-    /// other known servers.
+    /// Reads the map from all seeds: there is none that their answers could be compared with.
+    async fn read_first_map(&self, failed: u32) -> bool {
+        let mut asked: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.read(seed, failed)).collect();
+        let (mut readings, mut cause, mut until) = (Vec::new(), FaultCause::NoRoute, None);
+        loop {
+            let reading = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
+            };
+            match reading {
+                Some(Ok(reading)) => {
+                    readings.push(reading);
+                    until = until.or(Some(Instant::now() + OTHERS));
+                }
+                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        drop(asked);
+        // The order of the seeds, and not that of their answers.
+        readings.sort_by_key(|reading| self.seeds.iter().position(|seed| seed.address == reading.from));
+        let Some(chosen) = first(&readings, &self.used) else {
+            self.log_unread(cause);
+            return false;
+        };
+        self.log_disagreement(&LastMap::default(), &readings, Some(chosen));
+        self.adopt(&chosen.view);
+        self.is_complete()
+    }
+
+    /// Returns the map in use, by the ids of the masters.
+    fn last_map(&self) -> LastMap {
+        let map = self.map.borrow();
+        let mut last = LastMap { ids: self.members.ids(), ..LastMap::default() };
+        for (address, server) in &map.servers {
+            let Some(id) = self.members.id(address) else { continue };
+            if server.node.health() == StoreHealth::Healthy {
+                last.answering.push(id.clone());
+            }
+            let owned = map.owners.iter().filter(|(_, node)| Arc::ptr_eq(node, &server.node));
+            last.owners.extend(owned.map(|(&slot, _)| (slot, id.clone())));
+        }
+        last
+    }
+
+    /// Returns the servers to read the map from: the masters of the last map, the healthy ones first and in rotation, and
+    /// then the seeds.
     fn sources(&self) -> Vec<Arc<Target>> {
         let map = self.map.borrow();
-        let (mut healthy, others): (Vec<_>, Vec<_>) =
-            map.servers.values().partition(|server| server.node.health() == StoreHealth::Healthy);
-        healthy.sort_unstable_by(|a, b| a.target.address.cmp(&b.target.address));
-        if !healthy.is_empty() {
-            let first = self.next_source.fetch_add(1, Relaxed) % healthy.len();
-            healthy.rotate_left(first);
+        let owns = |node| map.owners.values().any(|owner| Arc::ptr_eq(owner, node));
+        let mut owners: Vec<_> = map.servers.values().filter(|server| owns(&server.node)).collect();
+        owners.sort_unstable_by(|a, b| a.target.address.cmp(&b.target.address));
+        if !owners.is_empty() {
+            let first = self.next_source.fetch_add(1, Relaxed) % owners.len();
+            owners.rotate_left(first);
         }
-        let target = |server: &Server| server.target.clone();
-        let mut all: Vec<Arc<Target>> = healthy.into_iter().map(target).collect();
-        all.extend(self.seeds.iter().cloned());
-        all.extend(others.into_iter().map(target));
+        owners.sort_by_key(|server| server.node.health() != StoreHealth::Healthy);
+        let mut all: Vec<_> = owners.into_iter().map(|server| server.target.clone()).collect();
+        for seed in &self.seeds {
+            if all.iter().all(|known| known.address != seed.address) {
+                all.push(seed.clone());
+            }
+        }
         all
     }
 
-    /// Replaces the map by the one just read.
-    fn adopt(&self, ranges: &[SlotRange]) {
+    /// Reads the map from one server.
+    async fn read(&self, target: &Target, failed: u32) -> Result<Reading, FaultCause> {
+        let mut connection = open(target, failed).await?;
+        let view =
+            read_view(&mut connection, target, REPLY_TIMEOUT).await.map_err(|failure| failure.cause)?;
+        let is_member = self.members.knows(&target.address, view.ids());
+        let member = self.members.id(&target.address).filter(|_| is_member);
+        Ok(Reading { from: target.address.clone(), member, view })
+    }
+
+    /// Replaces the map by a view.
+    fn adopt(&self, view: &ClusterView) {
+        let owners = view.owners(&self.used);
+        // The connections ask who is a member as soon as they start.
+        let ids: BTreeMap<_, _> =
+            owners.values().map(|master| (master.address.clone(), master.id.clone())).collect();
+        self.members.set(ids, view.ids().clone());
         self.change(|map| {
             let now = Instant::now();
             let before: usize = map.owners.len();
             for &slot in &self.used {
-                let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
-                match range.and_then(|range| self.server(map, &format!("{}:{}", range.host, range.port))) {
+                match owners.get(&slot).and_then(|master| self.server(map, &master.address)) {
                     Some(node) => {
                         map.owners.insert(slot, node);
                     }
@@ -123,6 +213,69 @@ impl Cluster {
         });
     }
 
+    /// Logs that no server returns the map.
+    fn log_unread(&self, cause: FaultCause) {
+        let mut is_new = false;
+        self.map.send_if_modified(|map| {
+            is_new = map.state != MapState::Known && map.state != MapState::Failed(cause);
+            if is_new {
+                map.state = MapState::Failed(cause);
+            }
+            is_new
+        });
+        if is_new {
+            let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.address.as_str()).collect();
+            tracing::warn!(
+                ?seeds,
+                "cannot read the hash slots of the Redis Cluster from any server: {cause}"
+            );
+        }
+    }
+
+    /// Names the masters of a view that matter, at most a few of them.
+    fn describe(&self, view: &ClusterView) -> String {
+        const MOST: usize = 6;
+        let owners = view.owners(&self.used);
+        let masters: BTreeSet<_> = owners.values().map(|master| master.address.as_str()).collect();
+        let names: Vec<_> = masters.iter().take(MOST).copied().collect();
+        let more = match masters.len().saturating_sub(MOST) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let names = if names.is_empty() { "no master".to_owned() } else { names.join(", ") };
+        format!("{names}{more} for {} of {} slots", owners.len(), self.used.len())
+    }
+
+    /// Logs that servers say different things about the hash slots that matter, once for each such state.
+    fn log_disagreement(&self, last: &LastMap, readings: &[Reading], used: Option<&Reading>) {
+        let differs = |reading: &Reading| match used {
+            Some(used) => reading.view.owners(&self.used) != used.view.owners(&self.used),
+            None => !last.owners.is_empty(),
+        };
+        let mut text = String::new();
+        if readings.iter().any(differs) {
+            // In an order that does not depend on who was asked first.
+            let mut said = BTreeMap::<String, BTreeSet<&str>>::new();
+            for reading in readings {
+                said.entry(self.describe(&reading.view)).or_default().insert(&reading.from);
+            }
+            let all = said.into_iter().map(|(view, from)| {
+                format!("{} name {view}", from.into_iter().collect::<Vec<_>>().join(" and "))
+            });
+            text = all.collect::<Vec<_>>().join("; ");
+        }
+        let used = used.map_or("the last map", |reading| reading.from.as_str());
+        let state = format!("{used} {text}");
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if *logged == state {
+            return;
+        }
+        if !text.is_empty() {
+            tracing::warn!(used, "servers of the Redis Cluster disagree about its hash slots: {text}");
+        }
+        *logged = state;
+    }
+
     /// Reports whether each hash slot that is used has a server with a closed circuit.
     fn is_complete(&self) -> bool {
         let map = self.map.borrow();
@@ -130,27 +283,5 @@ impl Cluster {
             map.owners.get(slot).is_some_and(|node| !matches!(node.health(), StoreHealth::Failing(_)))
         };
         map.state == MapState::Known && self.used.iter().all(is_served)
-    }
-}
-
-/// Reads the map from one server.
-async fn read(target: &Target, failed: u32) -> Result<Vec<SlotRange>, FaultCause> {
-    let mut connection = open(target, failed).await?;
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("SLOTS");
-    match timeout(REPLY_TIMEOUT, send(&mut connection, &command)).await {
-        Ok(Ok(reply)) => {
-            let host = split(&target.address).map_or("", |(host, _)| host);
-            hash_slots::read_ranges(&reply, host).ok_or(FaultCause::InvalidReply)
-        }
-        Ok(Err(error)) => {
-            tracing::debug!(
-                address = target.address,
-                %error,
-                "cannot read the hash slots of the Redis Cluster"
-            );
-            Err(classify(&error))
-        }
-        Err(_) => Err(FaultCause::Slow),
     }
 }
