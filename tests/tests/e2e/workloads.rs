@@ -163,7 +163,10 @@ spec:
     let denied = get_many(&address, 20, 4, &[]).await;
     assert_eq!(denied.count(429), 20, "{denied:?}");
     let state = "{.items[*].status.containerStatuses[*]['ready','restartCount']}";
-    assert_eq!(kubectl(&format!("-n probes get pods -o jsonpath={state}")), "true true 0 0");
+    // Without native sidecars, the sidecar is one of the containers.
+    let state = kubectl(&format!("-n probes get pods -o jsonpath={state}"));
+    assert!(state.starts_with("true true"), "{state}");
+    assert!(state.split(' ').all(|word| word == "true" || word == "0"), "{state}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
