@@ -87,6 +87,12 @@ async fn the_embedded_redis_restarts_without_the_operator() {
 
 async fn a_namespace_grants_the_operator_the_secret_of_its_store() {
     upgrade(&["--set", "tenantStores.enabled=true", "--wait", "--timeout", "5m"]);
+    // One that ends reviews objects by its own settings as long as the API server is connected to it.
+    until("the operators with the former settings have ended", async || {
+        let query = format!("-n {SYSTEM} get pods -l app.kubernetes.io/component=operator -o name");
+        (kubectl(&query).lines().count() == 2).then_some(())
+    })
+    .await;
     let shop = Shop::open("stores-own");
     shop.deploy("web", 1);
     apply(
