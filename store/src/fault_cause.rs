@@ -40,14 +40,25 @@ pub enum FaultCause {
     ClientCertificateRejected,
     /// The two sides do not agree about TLS.
     TlsFailed,
+    /// The server accepts connections, but does not answer in TLS.
+    TlsSilent,
     /// The server is a replica.
     ReadOnlyReplica,
     /// The server has reached its maxmemory.
     MemoryFull,
     /// The server cannot save its data, or has too few replicas, and accepts no writes.
     WritesDisabled,
-    /// The server does not know a command that Redis has since version 6.2, or 7.0 for managed access.
+    /// The server does not know a command that Redis has since version 6.2, or 7.0 for managed access, or has another name
+    /// for it.
     UnsupportedVersion,
+    /// The server has only some of the keys, or is a proxy that spreads them.
+    SeveralShards,
+    /// The server of a cluster's URL is no part of a cluster.
+    NotACluster,
+    /// The server of a Sentinel URL is not a Sentinel.
+    NotASentinel,
+    /// The server has no database of this number.
+    NoSuchDatabase,
     /// The server lacks the function library of Sluice.
     FunctionMissing,
     /// The reply does not fit the request.
@@ -61,7 +72,7 @@ pub enum FaultCause {
 
 impl FaultCause {
     /// Every cause.
-    pub(crate) const ALL: [Self; 23] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::NameNotResolved,
         Self::ConnectionRefused,
         Self::NoRoute,
@@ -77,10 +88,15 @@ impl FaultCause {
         Self::CertificateNotTrusted,
         Self::ClientCertificateRejected,
         Self::TlsFailed,
+        Self::TlsSilent,
         Self::ReadOnlyReplica,
         Self::MemoryFull,
         Self::WritesDisabled,
         Self::UnsupportedVersion,
+        Self::SeveralShards,
+        Self::NotACluster,
+        Self::NotASentinel,
+        Self::NoSuchDatabase,
         Self::FunctionMissing,
         Self::InvalidReply,
         Self::WrongType,
@@ -99,6 +115,7 @@ impl FaultCause {
             | Self::ClusterDown
             | Self::AnotherCluster
             | Self::TooManyClients
+            | Self::TlsSilent
             | Self::Unknown => StoreFault::Unreachable,
             Self::Slow | Self::Busy => StoreFault::Slow,
             Self::AuthenticationFailed
@@ -107,7 +124,13 @@ impl FaultCause {
             | Self::ClientCertificateRejected
             | Self::TlsFailed => StoreFault::Refused,
             Self::ReadOnlyReplica | Self::MemoryFull | Self::WritesDisabled => StoreFault::ReadOnly,
-            Self::UnsupportedVersion | Self::FunctionMissing | Self::InvalidReply => StoreFault::Nonsense,
+            Self::UnsupportedVersion
+            | Self::SeveralShards
+            | Self::NotACluster
+            | Self::NotASentinel
+            | Self::NoSuchDatabase
+            | Self::FunctionMissing
+            | Self::InvalidReply => StoreFault::Nonsense,
             Self::WrongType => StoreFault::WrongType,
         }
     }
@@ -137,13 +160,23 @@ impl fmt::Display for FaultCause {
                 "its certificate is not trusted: of an unknown authority, for another name, or expired"
             }
             Self::ClientCertificateRejected => "it rejects the client's certificate, or requires one",
+            Self::TlsSilent => "it accepts connections, but the TLS handshake does not end: it may not use TLS",
             Self::TlsFailed => "the TLS handshake failed: one side may not use TLS",
             Self::ReadOnlyReplica => "it is a read-only replica",
             Self::MemoryFull => "it has reached its maxmemory",
             Self::WritesDisabled => {
                 "it accepts no writes, because it cannot save its data or has too few replicas"
             }
-            Self::UnsupportedVersion => "it is too old: Redis 6.2, or 7.0 for managed access, is required",
+            Self::NoSuchDatabase => "it has no database of this number",
+            Self::NotASentinel => "it is not a Sentinel: use a URL that begins with redis:// or rediss://",
+            Self::NotACluster => "it is no part of a cluster: use a URL that begins with redis:// or rediss://",
+            Self::SeveralShards => {
+                "it has only some of the keys, or spreads them over several shards: use a URL that begins with \
+                 redis+cluster://, or partitions: 1 if it is a proxy"
+            },
+            Self::UnsupportedVersion => {
+                "it does not know a command: it is older than Redis 6.2, or 7.0 for managed access, or its commands are renamed"
+            }
             Self::FunctionMissing => "it lacks the function library of Sluice",
             Self::InvalidReply => "its replies are invalid",
             Self::WrongType => "a key holds a value that is not a counter",

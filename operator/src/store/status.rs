@@ -399,6 +399,11 @@ fn reason(cause: FaultCause) -> &'static str {
         FaultCause::MemoryFull => "MemoryFull",
         FaultCause::WritesDisabled => "WritesDisabled",
         FaultCause::UnsupportedVersion => "UnsupportedVersion",
+        FaultCause::TlsSilent => "TlsSilent",
+        FaultCause::SeveralShards => "SeveralShards",
+        FaultCause::NotACluster => "NotACluster",
+        FaultCause::NotASentinel => "NotASentinel",
+        FaultCause::NoSuchDatabase => "NoSuchDatabase",
         FaultCause::FunctionMissing => "FunctionMissing",
         FaultCause::InvalidReply => "InvalidReply",
         FaultCause::WrongType => "WrongType",
@@ -433,7 +438,14 @@ fn advice(cause: FaultCause) -> String {
         FaultCause::ReadOnlyReplica => "Name the primary in `servers`, or use Sentinels.",
         FaultCause::MemoryFull => "Raise its `maxmemory`, or look for what fills it.",
         FaultCause::WritesDisabled => "Look at its log and its disk.",
-        FaultCause::UnsupportedVersion => "Update it.",
+        FaultCause::TlsSilent => "Remove `tls` if Redis does not use TLS, and look at its load otherwise.",
+        FaultCause::SeveralShards => "Use `cluster` in `servers`, or set `partitions: 1`.",
+        FaultCause::NotACluster => "Use `standalone` in `servers`.",
+        FaultCause::NotASentinel => "Name Sentinels in `servers`, or use `standalone`.",
+        FaultCause::NoSuchDatabase => "Correct the database in `servers`.",
+        FaultCause::UnsupportedVersion => {
+            "Update it, or give its commands their names back. The log of a sidecar has the command."
+        }
         FaultCause::FunctionMissing => "The operator loads it within seconds.",
         FaultCause::InvalidReply => {
             "Make sure that `servers` lead to Redis or Valkey and not to something else."

@@ -41,8 +41,7 @@ fn the_url_of_the_store_is_not_printed() {
 
 #[test]
 fn an_invalid_store_is_rejected_without_printing_its_password() {
-    for text in
-        ["Memory", "MEMORY", "memory:", "", "hunter2@a:6379", "redis:hunter2@a", "valkey://:hunter2@a"]
+    for text in ["Memory", "MEMORY", "memory:", "", "hunter2@a:6379", "redis:hunter2@a", "keydb://:hunter2@a"]
     {
         let error = format!("{:#}", choice(&["--store", text]).unwrap_err());
         assert!(

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
 use crate::redis::cluster_view::ClusterView;
-use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, open, read_view};
+use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, loggable, open, read_view};
 use crate::redis::options::ConnectPlan;
 use crate::redis::script::send;
 
@@ -38,7 +38,7 @@ pub(super) async fn run(
     match timeout(REPLY_TIMEOUT, send(connection, command)).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => {
-            tracing::debug!(%error, name, "a command of the administrator failed");
+            tracing::debug!(error = loggable(&error), name, "a command of the administrator failed");
             Err(Problem { cause: ServerFailure::from_error(&error).cause, command: name })
         }
         Err(_) => Err(Problem { cause: FaultCause::Slow, command: name }),

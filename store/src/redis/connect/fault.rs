@@ -44,7 +44,11 @@ pub(crate) fn classify(error: &RedisError) -> FaultCause {
         _ if contains(&["max number of clients"]) => FaultCause::TooManyClients,
         _ if contains(&["BUSY "]) => FaultCause::Busy,
         _ if contains(&["Function not found"]) => FaultCause::FunctionMissing,
-        _ if contains(&["unknown command"]) => FaultCause::UnsupportedVersion,
+        _ if contains(&["unknown command", "Unknown Redis command"]) => FaultCause::UnsupportedVersion,
+        ErrorKind::Server(ServerErrorKind::CrossSlot | ServerErrorKind::Moved) => FaultCause::SeveralShards,
+        _ if contains(&["CROSSSLOT", "MOVED", "do not hash to the same slot"]) => FaultCause::SeveralShards,
+        _ if contains(&["cluster support disabled"]) => FaultCause::NotACluster,
+        _ if contains(&["DB index", "SELECT is not allowed"]) => FaultCause::NoSuchDatabase,
         _ => FaultCause::InvalidReply,
     }
 }
@@ -95,6 +99,8 @@ pub(crate) struct ServerFailure {
     pub(crate) cause: FaultCause,
     /// Command that the user has no right to run, if Redis names it.
     forbidden: Option<String>,
+    /// The words of Redis, as far as they can be logged.
+    said: Option<String>,
 }
 
 impl ServerFailure {
@@ -102,7 +108,9 @@ impl ServerFailure {
     pub(crate) fn from_error(error: &RedisError) -> Self {
         let cause = classify(error);
         let forbidden = error.detail().filter(|_| cause == FaultCause::NotPermitted).and_then(command);
-        Self { cause, forbidden }
+        // A text about rights has the name of the user.
+        let said = if cause == FaultCause::NotPermitted { None } else { said(error) };
+        Self { cause, forbidden, said }
     }
 
     /// Returns the kind of fault.
@@ -136,7 +144,7 @@ pub(crate) struct FailureAt {
 
 impl From<FaultCause> for ServerFailure {
     fn from(cause: FaultCause) -> Self {
-        Self { cause, forbidden: None }
+        Self { cause, forbidden: None, said: None }
     }
 }
 
@@ -144,8 +152,52 @@ impl fmt::Display for ServerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.forbidden {
             Some(command) => write!(f, "its user has no right to run {command} (ACL SETUSER ... +{command})"),
-            None => self.cause.fmt(f),
+            None => {
+                self.cause.fmt(f)?;
+                self.said.as_ref().map_or(Ok(()), |said| write!(f, "; it said {said:?}"))
+            }
         }
+    }
+}
+
+/// Longest text of Redis that is logged.
+const MOST_SAID: usize = 80;
+
+/// Returns the words of Redis, as far as they can be logged: without the arguments of a command, and only the code of an error
+/// of a login, whose text may have the password.
+fn said(error: &RedisError) -> Option<String> {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::AuthenticationFailed | ErrorKind::Extension => {}
+        // The client library keeps no kind of the reply to SELECT.
+        _ if error.detail().is_some_and(|_| error.to_string().contains("refused to switch database")) => {}
+        _ => return None,
+    }
+    let code = error.code().unwrap_or_default();
+    let text = format!("{code} {}", error.detail().unwrap_or_default());
+    let (text, _) = text.split_once("with args").unwrap_or((&text, ""));
+    let of_login = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        word.eq_ignore_ascii_case("auth") || word.eq_ignore_ascii_case("hello")
+    };
+    let is_of_login =
+        error.kind() == ErrorKind::AuthenticationFailed || text.split_ascii_whitespace().any(of_login);
+    let text = text.trim_matches([' ', ',']);
+    let text = if is_of_login {
+        let is_code = |word: &&str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
+        text.split_ascii_whitespace().next().filter(is_code)?
+    } else {
+        text
+    };
+    let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let text: String = text.chars().take(MOST_SAID).map(printable).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Returns the text of an error as far as it can be logged.
+pub(crate) fn loggable(error: &RedisError) -> String {
+    match error.kind() {
+        ErrorKind::Io => error.to_string(),
+        _ => said(error).unwrap_or_else(|| classify(error).to_string()),
     }
 }
 
@@ -247,8 +299,41 @@ mod tests {
             server("WRONGPASS", "invalid username-password pair"),
         ] {
             let failure = ServerFailure::from_error(&error);
-            assert_eq!(failure.to_string(), failure.cause.to_string());
+            assert!(failure.forbidden.is_none());
         }
+    }
+
+    #[test]
+    fn the_words_of_redis_are_kept_without_what_is_secret() {
+        let server = |code: &str, detail: &str| redis::make_extension_error(code.into(), Some(detail.into()));
+        for (error, words) in [
+            (
+                server("ERR", "unknown command 'EVALSHA', with args beginning with: 'abc' 'sluice:key'"),
+                Some("ERR unknown command 'EVALSHA'"),
+            ),
+            (server("ERR", "unknown command `AUTH`, with args beginning with: `hunter2`"), Some("ERR")),
+            (server("ERR", "AUTH hunter2 called without any password configured"), Some("ERR")),
+            (server("ERR", "unknown command 'HELLO', hunter2"), Some("ERR")),
+            (
+                server("WRONGPASS", "invalid username-password pair"),
+                Some("WRONGPASS invalid username-password pair"),
+            ),
+            (server("ERR", "a\u{1b}[2J\r\nb\u{e9}"), Some("ERR a?[2J??b?")),
+            (
+                (ErrorKind::AuthenticationFailed, "Password authentication failed", "hunter2".to_owned())
+                    .into(),
+                None,
+            ),
+            (select_error("DB index is out of range"), Some("ERR DB index is out of range")),
+            (io::Error::from(io::ErrorKind::ConnectionRefused).into(), None),
+        ] {
+            assert_eq!(said(&error).as_deref(), words, "{error}");
+        }
+        assert_eq!(said(&server("ERR", &"x".repeat(1000))).unwrap().len(), MOST_SAID);
+        let failure = ServerFailure::from_error(&server("ERR", "no \"such\" thing"));
+        assert_eq!(failure.to_string(), r#"its replies are invalid; it said "ERR no \"such\" thing""#);
+        let rights = server("NOPERM", "User hunter2 has no permissions to run the 'get' command");
+        assert!(!ServerFailure::from_error(&rights).to_string().contains("hunter2"));
     }
 
     #[test]
@@ -265,7 +350,7 @@ mod tests {
             ),
             (select_error("User x has no permissions to run the 'select' command"), FaultCause::NotPermitted),
             (select_error("Authentication required."), FaultCause::AuthenticationFailed),
-            (select_error("DB index is out of range"), FaultCause::InvalidReply),
+            (select_error("DB index is out of range"), FaultCause::NoSuchDatabase),
             (server("OOM", "command not allowed"), FaultCause::MemoryFull),
             (server("ERR", "Error running script: -OOM command not allowed"), FaultCause::MemoryFull),
             (server("READONLY", "You can't write against a read only replica."), FaultCause::ReadOnlyReplica),
@@ -273,6 +358,12 @@ mod tests {
             (server("LOADING", "Redis is loading the dataset in memory"), FaultCause::Loading),
             (server("BUSY", "Redis is busy running a script"), FaultCause::Busy),
             (server("ERR", "unknown command 'EVALSHA'"), FaultCause::UnsupportedVersion),
+            (
+                server("ERR", "user_script:9: Unknown Redis command called from script script: f_1"),
+                FaultCause::UnsupportedVersion,
+            ),
+            (server("CROSSSLOT", "Keys in request don't hash to the same slot"), FaultCause::SeveralShards),
+            (server("ERR", "This instance has cluster support disabled"), FaultCause::NotACluster),
             (server("ERR", "Function not found"), FaultCause::FunctionMissing),
             (io::Error::from(io::ErrorKind::ConnectionRefused).into(), FaultCause::ConnectionRefused),
             (

@@ -25,7 +25,7 @@ mod target;
 
 pub(crate) use backoff::backoff;
 pub(crate) use connector::{Connected, Connector, Verification};
-pub(crate) use fault::{FailureAt, Redirect, ServerFailure};
+pub(crate) use fault::{FailureAt, Redirect, ServerFailure, loggable};
 pub(crate) use members::Members;
 pub(crate) use open::open;
 pub(crate) use probe::{ServerClock, probe, read_view, warn_of_eviction};

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::fault::{ServerFailure, cause_of_io};
+use super::fault::{ServerFailure, cause_of_io, loggable};
 use super::target::Target;
 use crate::fault_cause::FaultCause;
 
@@ -53,14 +53,20 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
         .set_connection_timeout(Some(attempt))
         .set_response_timeout(None)
         .set_dns_resolver(target.resolver.clone());
-    match timeout(attempt, target.client.get_multiplexed_async_connection_with_config(&config)).await {
-        Ok(Ok(connection)) => Ok(connection),
+    let connecting = target.client.get_multiplexed_async_connection_with_config(&config);
+    let failure = match timeout(attempt, connecting).await {
+        Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => {
-            tracing::debug!(address = target.address, %error, "cannot connect to Redis");
-            Err(ServerFailure::from_error(&error))
+            tracing::debug!(address = target.address, error = loggable(&error), "cannot connect to Redis");
+            ServerFailure::from_error(&error)
         }
-        Err(_) => Err(FaultCause::NoRoute.into()),
+        Err(_) => FaultCause::NoRoute.into(),
+    };
+    // A server that does not use TLS waits for the end of a line that never comes.
+    if target.tls && failure.cause == FaultCause::NoRoute && is_back(target, attempt).await.is_ok() {
+        return Err(FaultCause::TlsSilent.into());
     }
+    Err(failure)
 }
 
 /// Checks that a server that was away accepts a TCP connection: at one of its addresses, and without a handshake.

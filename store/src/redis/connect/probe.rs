@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
-use super::fault::ServerFailure;
+use super::fault::{ServerFailure, loggable};
 use super::open::ATTEMPT;
 use super::target::{Target, split};
 use crate::fault_cause::FaultCause;
@@ -66,7 +66,7 @@ pub(crate) async fn read_view(
         Ok(Err(error)) => {
             tracing::debug!(
                 address = target.address,
-                %error,
+                error = loggable(&error),
                 "cannot read the hash slots of the Redis Cluster"
             );
             Err(ServerFailure::from_error(&error))
@@ -118,7 +118,7 @@ pub(crate) async fn probe(
             None => Err(FaultCause::InvalidReply.into()),
         },
         Ok(Err(error)) => {
-            tracing::debug!(%error, "Redis does not run the script");
+            tracing::debug!(error = loggable(&error), "Redis does not run the script");
             Err(ServerFailure::from_error(&error))
         }
         Err(_) => Err(FaultCause::Slow.into()),

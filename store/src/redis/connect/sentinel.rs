@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::opinion::{Candidate, Opinion, candidates};
 pub(crate) use self::watch::MasterWatch;
 use super::connector::{Connected, Verification};
-use super::fault::{FailureAt, ServerFailure, classify};
+use super::fault::{FailureAt, ServerFailure, classify, loggable};
 use super::open::{open, try_open};
 use super::probe::verify_master;
 use super::target::{Target, TargetTemplate, split};
@@ -238,8 +238,15 @@ impl Sentinels {
         };
         let Ok((address, details)) = timeout(REPLY_TIMEOUT, both).await else { return Err(FaultCause::Slow) };
         let address = address.map_err(|error| {
-            tracing::debug!(address = sentinel.address, %error, "a sentinel returned an error");
-            classify(&error)
+            tracing::debug!(
+                address = sentinel.address,
+                error = loggable(&error),
+                "a sentinel returned an error"
+            );
+            match classify(&error) {
+                FaultCause::UnsupportedVersion => FaultCause::NotASentinel,
+                cause => cause,
+            }
         })?;
         if address == Value::Nil {
             tracing::warn!(

@@ -20,14 +20,19 @@ impl RedisOptions {
     /// - `redis+sentinel://HOST:PORT,HOST:PORT,.../MASTER`: a master by its name, and the sentinels that
     ///   monitor it.
     ///
-    /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. The default port is 6379, or
+    /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. `valkey` and `valkeys` mean the same. The default port is 6379, or
     /// 26379 for sentinels; an IPv6 address is written in brackets. `USER:PASSWORD@` before the first host,
     /// with special characters as `%XX`, is for the servers that hold counters. Credentials for sentinels
     /// cannot be part of the URL.
     pub fn from_url(url: &str) -> Result<Self, OptionsError> {
-        let (scheme, rest) = url.split_once("://").ok_or(OptionsError::Scheme)?;
-        let with_tls = scheme.strip_prefix("rediss");
-        let suffix = with_tls.or_else(|| scheme.strip_prefix("redis")).ok_or(OptionsError::Scheme)?;
+        // A file or a Secret often ends with a newline.
+        let (scheme, rest) = url.trim_ascii().split_once("://").ok_or(OptionsError::Scheme)?;
+        let (server, topology) = scheme.split_at(scheme.find('+').unwrap_or(scheme.len()));
+        let (with_tls, suffix) = match server {
+            "redis" | "valkey" => (false, topology),
+            "rediss" | "valkeys" => (true, topology),
+            _ => return Err(OptionsError::Scheme),
+        };
         let port = match suffix {
             "" | "+cluster" => 6379,
             "+sentinel" => 26379,
@@ -54,7 +59,7 @@ impl RedisOptions {
         Ok(Self {
             topology,
             endpoints,
-            tls: with_tls.map(|_| Tls::default()),
+            tls: with_tls.then(Tls::default),
             username: decode(username)?,
             password: decode(password)?.map(Secret::new),
             latency_budget: Duration::from_millis(50),

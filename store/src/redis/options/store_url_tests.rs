@@ -33,6 +33,17 @@ fn a_url_names_the_topology_and_its_servers() {
     let master = "my-master".to_owned();
     assert_eq!(sentinel.topology, Topology::Sentinel { master, username: None, password: None });
     assert_eq!((sentinel.username.as_deref(), sentinel.password), (Some("u"), Some(Secret::new("p/w"))));
+    for (valkey, redis) in [
+        ("valkey://:p@a/1", "redis://:p@a/1"),
+        ("valkeys://a", "rediss://a"),
+        ("valkey+cluster://a,b", "redis+cluster://a,b"),
+        ("valkeys+sentinel://a/main", "rediss+sentinel://a/main"),
+        // A file often ends so.
+        ("redis://a:1\n", "redis://a:1"),
+        (" redis://a\r\n", "redis://a"),
+    ] {
+        assert_eq!(format!("{:?}", of(valkey)), format!("{:?}", of(redis)));
+    }
     // The last @ ends the password, and the first colon ends the user.
     assert_eq!(of("redis+sentinel://:p@s:s@a/main").password, Some(Secret::new("p@s:s")));
     assert_eq!(of("redis://:@a").password, None);
@@ -51,7 +62,7 @@ fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
     for url in ["", "hunter2", "redis:/hunter2", "http://:hunter2@a", "redis+://a", "redis+hunter2://a"] {
         assert_eq!(error(url), OptionsError::Scheme, "{url}");
     }
-    for url in ["REDIS://a", "cluster+redis://a", "redis-sentinel://a/main", "valkey://a", "unix:///a"] {
+    for url in ["REDIS://a", "cluster+redis://a", "redis-sentinel://a/main", "keydb://a", "unix:///a"] {
         assert_eq!(error(url), OptionsError::Scheme, "{url}");
     }
     assert_eq!(error("redis://:hunter2@a:1,b:2"), OptionsError::Several);
@@ -74,7 +85,6 @@ fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
         ("redis+cluster://[hunter2]:1", "no IPv6 address"),
         ("redis+cluster://[::1]1", "has a port"),
         ("redis+cluster://a b", "an invalid host name"),
-        ("redis+cluster://a,b\n", "server 2 of 2 has an invalid host name"),
         ("redis+sentinel://\u{430}/main", "an invalid host name"),
         ("redis+cluster://0.0.0.0", "wildcard"),
         ("redis+cluster://a,[::]:1", "server 2 of 2 has a wildcard"),

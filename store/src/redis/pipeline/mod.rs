@@ -8,10 +8,11 @@
 //! - [`write`](mod@write): script calls in flight.
 //! - [`worker`]: the task that connects, calls the script and responds.
 //! - [`settings`]: values that all workers of a store share.
-//! - [`circuit`]: the health of one server.
+//! - [`circuit`]: the health of one server. [`failure_log`]: which of its failures are logged.
 //! - [`metrics`]: counts and durations of the whole store.
 
 mod circuit;
+mod failure_log;
 mod intake;
 mod metrics;
 mod node;

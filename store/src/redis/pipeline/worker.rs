@@ -11,6 +11,7 @@ use redis::{RedisResult, Value};
 use tokio::time::{Instant, sleep};
 
 use super::circuit::Circuit;
+use super::failure_log::FailureLog;
 use super::intake::{Idle, Intake};
 use super::metrics::add;
 use super::queue::RepeatedBatch;
@@ -20,7 +21,7 @@ use crate::failure::{StoreError, StoreFault};
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{
     Connected, Connector, FailureAt, MasterWatch, Redirect, ServerClock, ServerFailure, Verification,
-    backoff, probe, warn_of_eviction,
+    backoff, loggable, probe, warn_of_eviction,
 };
 use crate::redis::script::{Reply, respond};
 use crate::redis::scripts::Script;
@@ -30,6 +31,10 @@ const MAX_TIMEOUTS: u32 = 3;
 
 /// Maximum number of writes in flight.
 const MAX_IN_FLIGHT: usize = 2;
+
+/// Time that a connection must hold before the next attempt after its end is made at once. A server that fails a moment after
+/// each attempt would otherwise be asked without a pause.
+const HOLDS: Duration = Duration::from_secs(10);
 
 /// Interval at which an idle connection is probed, so that its end is noticed before a check needs it.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
@@ -41,14 +46,18 @@ pub(super) struct Worker {
     circuit: Arc<Circuit>,
     /// Address of the server, for logs.
     address: String,
-    /// Number of failed attempts and connections since the last successful call.
+    /// Number of failed attempts and connections since a connection last held.
     failed: u32,
+    /// Time at which the connection began, until it has held for [`HOLDS`].
+    unsettled: Option<Instant>,
     /// A key from the last call that failed with an error.
     failed_key: Option<String>,
     /// Time since which this server reports that the cluster is down.
     cluster_down_since: Option<Instant>,
-    /// The last failure that was logged.
-    logged: Option<FailureAt>,
+    /// The failures that were logged.
+    log: FailureLog,
+    /// Whether a failure was logged since the last line about a recovery.
+    has_failed: bool,
 }
 
 /// The outcome of a write or a call.
@@ -83,9 +92,11 @@ impl Worker {
             circuit,
             address: String::new(),
             failed: 0,
+            unsettled: None,
             failed_key: None,
             cluster_down_since: None,
-            logged: None,
+            log: FailureLog::default(),
+            has_failed: false,
         }
     }
 
@@ -119,10 +130,8 @@ impl Worker {
                         warn_of_eviction(&mut connection, &target.address).await;
                     }
                     self.address.clone_from(&target.address);
-                    if self.circuit.fault().is_some() {
-                        tracing::info!(address = self.address, "Redis has recovered");
-                    }
                     self.circuit.close();
+                    self.unsettled = Some(Instant::now());
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
                     connected_before = true;
@@ -131,7 +140,7 @@ impl Worker {
                     self.serve(connection, clock, watch.as_mut()).await
                 }
                 Err(failure) => {
-                    self.open_circuit(failure);
+                    self.open_circuit(&failure);
                     waited = begun.elapsed();
                     Disconnect::Failed
                 }
@@ -153,14 +162,27 @@ impl Worker {
         }
     }
 
-    /// Opens the circuit: new operations fail at the node, and the waiting ones fail now.
-    fn open_circuit(&mut self, failed: FailureAt) {
-        let FailureAt { address, failure } = &failed;
-        let (cause, fault) = (failure.cause, failure.fault());
-        if self.circuit.cause() != Some(cause) || self.logged.as_ref() != Some(&failed) {
-            tracing::warn!(address, "Redis has failed: {failure}");
+    /// Notes that the connection works. One that has held for a while has recovered: the next attempt is made at once again.
+    fn works(&mut self) {
+        if self.unsettled.is_some_and(|since| since.elapsed() >= HOLDS) {
+            self.unsettled = None;
+            self.failed = 0;
+            if std::mem::take(&mut self.has_failed) {
+                tracing::info!(address = self.address, "Redis has recovered");
+            }
         }
-        self.logged = Some(failed);
+    }
+
+    /// Opens the circuit: new operations fail at the node, and the waiting ones fail now.
+    fn open_circuit(&mut self, failed: &FailureAt) {
+        let FailureAt { address, failure } = failed;
+        let (cause, fault) = (failure.cause, failure.fault());
+        match self.log.record(failed, self.circuit.cause().is_some(), Instant::now()) {
+            None => {}
+            Some(0) => tracing::warn!(address, "Redis has failed: {failure}"),
+            Some(more) => tracing::warn!(address, more, "Redis fails again and again: {failure}"),
+        }
+        self.has_failed = true;
         self.circuit.open(cause);
         self.intake.fail_all(&StoreError::Unavailable(fault));
         if let Some(cluster) = self.settings.redirect_handler() {
@@ -200,7 +222,8 @@ impl Worker {
                         let (scripts, budget) = (&self.settings.scripts, self.settings.budget);
                         match probe(&mut connection, scripts, Script::Single, budget).await {
                             Ok(now) => {
-                                (clock, timeouts, self.failed) = (now, 0, 0);
+                                (clock, timeouts) = (now, 0);
+                                self.works();
                                 continue;
                             }
                             Err(failure)
@@ -232,7 +255,10 @@ impl Worker {
             };
             signal.set_in_flight(writes.len());
             match self.complete(completed, &mut clock) {
-                CallOutcome::Completed => (timeouts, self.failed, self.failed_key) = (0, 0, None),
+                CallOutcome::Completed => {
+                    (timeouts, self.failed_key) = (0, None);
+                    self.works();
+                }
                 CallOutcome::TimedOut if timeouts + 1 < MAX_TIMEOUTS => timeouts += 1,
                 CallOutcome::TimedOut => break FaultCause::Slow.into(),
                 CallOutcome::Failed(failure) => break failure,
@@ -240,7 +266,7 @@ impl Worker {
         };
         signal.set_in_flight(0);
         let error = StoreError::Unavailable(failure.fault());
-        self.open_circuit(FailureAt { address: self.address.clone(), failure });
+        self.open_circuit(&FailureAt { address: self.address.clone(), failure });
         // Replies to the writes in flight may still arrive; after their timeout at the latest they complete.
         while writes.len() > 0 {
             let Some(completed) = self.fail_items_during(writes.next()).await else {
@@ -309,7 +335,7 @@ impl Worker {
                     ),
                     _ => {}
                 }
-                tracing::debug!(address = self.address, %error, "a call to Redis failed");
+                tracing::debug!(address = self.address, error = loggable(&error), "a call to Redis failed");
                 Err(ServerFailure::from_error(&error))
             }
         };
