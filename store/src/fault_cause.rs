@@ -53,6 +53,8 @@ pub enum FaultCause {
     UnsupportedVersion,
     /// The server has only some of the keys, or is a proxy that spreads them.
     SeveralShards,
+    /// A proxy spreads keys with the same hash tag over several servers.
+    TagsSpread,
     /// The server of a cluster's URL is no part of a cluster.
     NotACluster,
     /// The server of a Sentinel URL is not a Sentinel.
@@ -72,7 +74,7 @@ pub enum FaultCause {
 
 impl FaultCause {
     /// Every cause.
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::NameNotResolved,
         Self::ConnectionRefused,
         Self::NoRoute,
@@ -94,6 +96,7 @@ impl FaultCause {
         Self::WritesDisabled,
         Self::UnsupportedVersion,
         Self::SeveralShards,
+        Self::TagsSpread,
         Self::NotACluster,
         Self::NotASentinel,
         Self::NoSuchDatabase,
@@ -126,6 +129,7 @@ impl FaultCause {
             Self::ReadOnlyReplica | Self::MemoryFull | Self::WritesDisabled => StoreFault::ReadOnly,
             Self::UnsupportedVersion
             | Self::SeveralShards
+            | Self::TagsSpread
             | Self::NotACluster
             | Self::NotASentinel
             | Self::NoSuchDatabase
@@ -169,6 +173,9 @@ impl fmt::Display for FaultCause {
             }
             Self::NoSuchDatabase => "it has no database of this number",
             Self::NotASentinel => "it is not a Sentinel: use a URL that begins with redis:// or rediss://",
+            Self::TagsSpread => {
+                "it is a proxy that spreads keys with the same hash tag: set enable_hashtagging in Envoy, or hash_tag in twemproxy"
+            }
             Self::NotACluster => "it is no part of a cluster: use a URL that begins with redis:// or rediss://",
             Self::SeveralShards => {
                 "it has only some of the keys, or spreads them over several shards: use a URL that begins with \

@@ -45,6 +45,11 @@ impl Partitions {
         self.0.len() as u64
     }
 
+    /// Returns all hash tags.
+    pub(crate) fn tags(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|&(tag, _)| tag)
+    }
+
     /// Returns all hash slots.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u16> {
         self.0.iter().map(|&(_, slot)| slot)

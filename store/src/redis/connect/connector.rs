@@ -10,12 +10,13 @@ use tokio::time::sleep;
 use super::backoff::backoff;
 use super::fault::{FailureAt, ServerFailure};
 use super::members::Members;
-use super::open::try_open;
+use super::open::{ATTEMPT, try_open};
 use super::probe::{ServerClock, read_view, verify};
 use super::sentinel::{MasterWatch, Sentinels};
+use super::shards::verify_one_server;
 use super::target::Target;
 use crate::fault_cause::FaultCause;
-use crate::redis::script::Scripts;
+use crate::redis::script::{KeyNames, Scripts};
 
 /// Finds the server that a worker uses, and connects to it.
 pub(crate) enum Connector {
@@ -32,6 +33,8 @@ pub(crate) struct Connected {
     pub(crate) target: Arc<Target>,
     pub(crate) connection: MultiplexedConnection,
     pub(crate) clock: ServerClock,
+    /// Duration of one call without an operation.
+    pub(crate) round_trip: Duration,
 }
 
 /// The check that a connection can be used.
@@ -41,6 +44,8 @@ pub(crate) struct Verification {
     /// A key from the last call that failed with an error.
     pub(crate) key: Option<String>,
     pub(crate) budget: Duration,
+    /// The names of keys, if it is not known yet whether the address leads to one server.
+    pub(crate) shards: Option<KeyNames>,
 }
 
 impl Verification {
@@ -54,7 +59,12 @@ impl Verification {
         let mut waits = 0;
         loop {
             match verify(&mut connection, &self.scripts, self.key.as_deref(), self.budget).await {
-                Ok(clock) => return Ok(Connected { target, connection, clock }),
+                Ok((clock, round_trip)) => {
+                    if let Some(names) = &self.shards {
+                        verify_one_server(&connection, names, self.budget.max(ATTEMPT)).await?;
+                    }
+                    return Ok(Connected { target, connection, clock, round_trip });
+                }
                 // Checks wait for the first attempt, but for no later one.
                 Err(failure) if failed > 0 && waits < failure.waits() => {
                     sleep(backoff(failed.saturating_add(waits), failure.cause)).await;

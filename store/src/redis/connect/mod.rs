@@ -7,6 +7,7 @@
 //! - [`members`]: the servers of a cluster, so that no connection ends at a stranger.
 //! - [`sentinel`]: the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
+//! - [`shards`]: the check that one address leads to one server.
 //! - [`connector`]: all of this for one server.
 //! - [`fault`]: the meaning of Redis's errors.
 //!
@@ -21,6 +22,7 @@ mod open;
 mod probe;
 mod resolve;
 mod sentinel;
+mod shards;
 mod target;
 
 pub(crate) use backoff::backoff;

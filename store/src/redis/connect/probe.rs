@@ -78,13 +78,13 @@ pub(crate) async fn read_view(
 /// Checks that the server runs the scripts within the budget: a slower one would close the circuit now, and
 /// the next calls would open it again. `key` is a counter's key that the last connection failed on. If there
 /// is one, the function also checks that it can be written, so that a replica or a full server does not look
-/// healthy until the next check.
+/// healthy until the next check. Also returns the duration of a call.
 pub(super) async fn verify(
     connection: &mut MultiplexedConnection,
     scripts: &Scripts,
     key: Option<&str>,
     budget: Duration,
-) -> Result<ServerClock, ServerFailure> {
+) -> Result<(ServerClock, Duration), ServerFailure> {
     // The first call takes longer if it has to send the script, which the server then compiles.
     for script in Script::ALL {
         probe(connection, scripts, script, budget.max(ATTEMPT)).await?;
@@ -102,7 +102,9 @@ pub(super) async fn verify(
             Err(_) => return Err(FaultCause::Slow.into()),
         }
     }
-    probe(connection, scripts, Script::Single, budget).await
+    let begun = Instant::now();
+    let clock = probe(connection, scripts, Script::Single, budget).await?;
+    Ok((clock, begun.elapsed()))
 }
 
 /// Calls a script without any check, upon which it only returns its time.

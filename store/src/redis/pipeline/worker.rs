@@ -23,7 +23,7 @@ use crate::redis::connect::{
     Connected, Connector, FailureAt, MasterWatch, Redirect, ServerClock, ServerFailure, Verification,
     backoff, loggable, probe, warn_of_eviction,
 };
-use crate::redis::script::{Reply, respond};
+use crate::redis::script::{KeyNames, Reply, Scripts, respond};
 use crate::redis::scripts::Script;
 
 /// Number of consecutive calls without a reply in time that opens the circuit.
@@ -35,6 +35,9 @@ const MAX_IN_FLIGHT: usize = 2;
 /// Time that a connection must hold before the next attempt after its end is made at once. A server that fails a moment after
 /// each attempt would otherwise be asked without a pause.
 const HOLDS: Duration = Duration::from_secs(10);
+
+/// Share of the latency budget that a call may take. A check may have to wait for the reply to another one first.
+const FAR: f64 = 0.4;
 
 /// Interval at which an idle connection is probed, so that its end is noticed before a check needs it.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
@@ -56,6 +59,10 @@ pub(super) struct Worker {
     cluster_down_since: Option<Instant>,
     /// The failures that were logged.
     log: FailureLog,
+    /// Whether the address is known to lead to one server.
+    is_one_server: bool,
+    /// Whether the last connection was slow.
+    is_far: bool,
     /// Whether a failure was logged since the last line about a recovery.
     has_failed: bool,
 }
@@ -96,6 +103,8 @@ impl Worker {
             failed_key: None,
             cluster_down_since: None,
             log: FailureLog::default(),
+            is_one_server: false,
+            is_far: false,
             has_failed: false,
         }
     }
@@ -110,6 +119,7 @@ impl Worker {
                 scripts: self.settings.scripts.clone(),
                 key: self.failed_key.clone(),
                 budget: self.settings.budget,
+                shards: self.shards(&connector),
             };
             let begun = Instant::now();
             let connected = match replacement.take() {
@@ -125,7 +135,9 @@ impl Worker {
             let mut waited = Duration::ZERO;
             let end = match connected {
                 Ok(connected) => {
-                    let Connected { target, mut connection, clock } = *connected;
+                    let Connected { target, mut connection, clock, round_trip } = *connected;
+                    self.is_one_server = true;
+                    self.warn_of_distance(&target.address, round_trip);
                     if !connected_before || self.address != target.address {
                         warn_of_eviction(&mut connection, &target.address).await;
                     }
@@ -135,8 +147,8 @@ impl Worker {
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
                     connected_before = true;
-                    let mut watch =
-                        connector.watch(&self.address, Verification { key: None, ..verification });
+                    let mut watch = connector
+                        .watch(&self.address, Verification { key: None, shards: None, ..verification });
                     self.serve(connection, clock, watch.as_mut()).await
                 }
                 Err(failure) => {
@@ -160,6 +172,29 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Returns the names of keys if the connector may lead to a proxy that has not been looked at yet.
+    fn shards(&self, connector: &Connector) -> Option<KeyNames> {
+        let may_be_a_proxy =
+            matches!((connector, &*self.settings.scripts), (Connector::Fixed(_), Scripts::Hashes(_)));
+        (may_be_a_proxy && !self.is_one_server).then(|| self.settings.names.clone())
+    }
+
+    /// Logs a warning if a call takes so much of the budget that a check that waits for another one's reply falls back. It is
+    /// logged once until a connection is faster.
+    fn warn_of_distance(&mut self, address: &str, round_trip: Duration) {
+        let is_far = round_trip.as_secs_f64() > FAR * self.settings.budget.as_secs_f64();
+        if is_far && !self.is_far {
+            tracing::warn!(
+                address,
+                ?round_trip,
+                latency_budget = ?self.settings.budget,
+                "a call to Redis takes more than 40 % of the latency budget: checks will often be decided without it; raise the \
+                 latency budget, or bring Redis nearer"
+            );
+        }
+        self.is_far = is_far;
     }
 
     /// Notes that the connection works. One that has held for a while has recovered: the next attempt is made at once again.
