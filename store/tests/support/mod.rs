@@ -169,6 +169,12 @@ pub fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".into())
 }
 
+/// Returns the number of keys that have not expired. DBSIZE also counts those that have, until Redis removes them.
+pub fn keys(connection: &mut redis::Connection) -> u64 {
+    let script = "return #redis.call('KEYS', '*')";
+    redis::cmd("EVAL").arg(script).arg(0).query(connection).unwrap()
+}
+
 /// Returns a port without a listener, below those that Linux assigns to outgoing connections. The port 10,000
 /// above it, for the cluster bus, has the same properties.
 pub fn quiet_port() -> u16 {

@@ -15,6 +15,9 @@ use crate::redis::script::{KeyNames, send};
 /// Writes the second key. A proxy sends the call to the server of the first one.
 const WRITE: &str = "return redis.call('SET', KEYS[2], '1', 'PX', 10000)";
 
+/// Lets the second key expire. The user has no right to DEL.
+const EXPIRE: &str = "return redis.call('SET', KEYS[2], '', 'PX', 1)";
+
 /// Reads the second key.
 const READ: &str = "return redis.call('GET', KEYS[2])";
 
@@ -44,6 +47,8 @@ pub(super) async fn verify_one_server(
         call(WRITE, name(tag, "first")).await?;
         let same = join_all((0..READS).map(|n| call(READ, name(tag, &format!("same{n}"))))).await;
         let others = join_all(others.into_iter().map(|other| call(READ, name(other, "other")))).await;
+        // Without it, the key expires some seconds later.
+        let _ = call(EXPIRE, name(tag, "first")).await;
         Ok((same, others))
     };
     let (same, others) = match timeout(within, all).await {
