@@ -243,9 +243,14 @@ impl Worker {
     ) -> Disconnect {
         let signal = self.intake.signal.clone();
         let mut writes = WritesInFlight::default();
-        let mut timeouts = 0;
+        let (mut timeouts, mut replacement) = (0, None);
         let failure = loop {
-            let next = if writes.len() == 0 {
+            let next = if replacement.is_some() && writes.len() > 0 {
+                // Nothing more is sent to the former master.
+                None
+            } else if let Some(connected) = replacement.take() {
+                return Disconnect::MasterChanged(connected);
+            } else if writes.len() == 0 {
                 let item = tokio::select! {
                     item = self.intake.next(PROBE_INTERVAL) => item,
                     connected = replacing_master(&mut watch) => return Disconnect::MasterChanged(connected),
@@ -286,7 +291,11 @@ impl Worker {
             }
             let completed = tokio::select! {
                 completed = writes.next() => completed,
-                () = signal.reached(), if writes.len() < MAX_IN_FLIGHT => continue,
+                () = signal.reached(), if writes.len() < MAX_IN_FLIGHT && replacement.is_none() => continue,
+                connected = replacing_master(&mut watch), if replacement.is_none() => {
+                    replacement = Some(connected);
+                    continue;
+                }
             };
             signal.set_in_flight(writes.len());
             match self.complete(completed, &mut clock) {
