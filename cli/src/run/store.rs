@@ -35,6 +35,10 @@ pub(crate) struct StoreArgs {
     /// File with the private key of the client certificate, in PEM
     #[arg(long, env = "SLUICE_STORE_KEY", value_name = "FILE", requires = "store_cert")]
     store_key: Option<PathBuf>,
+    /// File with the password for the servers that hold counters, for a password that changes, such as a token: it is read for
+    /// each connection, and sent on the open ones within seconds of a change. The user is USER@ in the URL
+    #[arg(long, env = "SLUICE_STORE_PASSWORD_FILE", value_name = "FILE", requires = "key_secret_file")]
+    store_password_file: Option<PathBuf>,
     /// Username for the sentinels, if they require one; USER:PASSWORD@ in the URL is for the servers that
     /// they watch
     #[arg(long, env = "SLUICE_STORE_SENTINEL_USERNAME", value_name = "NAME")]
@@ -95,6 +99,7 @@ impl StoreArgs {
             store_ca,
             store_cert,
             store_key,
+            store_password_file,
             store_sentinel_username,
             store_sentinel_password_file,
             key_secret_file,
@@ -106,6 +111,7 @@ impl StoreArgs {
                 ("--store-ca", store_ca.is_some()),
                 ("--store-cert", store_cert.is_some()),
                 ("--store-key", store_key.is_some()),
+                ("--store-password-file", store_password_file.is_some()),
                 ("--store-sentinel-username", store_sentinel_username.is_some()),
                 ("--store-sentinel-password-file", store_sentinel_password_file.is_some()),
                 ("--key-secret-file", key_secret_file.is_some()),
@@ -153,7 +159,12 @@ impl StoreArgs {
                 .map(|(certificate, key)| ClientCertificate { certificate, key }),
             ..StoreCredentials::default()
         };
-        let redis = RedisOptions { latency_budget, partitions: store_partitions, ..redis };
+        let redis = RedisOptions {
+            latency_budget,
+            partitions: store_partitions,
+            password_file: store_password_file,
+            ..redis
+        };
         let redis = redis.with_credentials(credentials).context("--store")?;
         redis.check().context("--store")?;
         Ok(StoreChoice::Access(Box::new(StoreAccess { redis, key_secret })))

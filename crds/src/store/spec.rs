@@ -148,6 +148,7 @@ impl RateLimitStoreSpec {
             tls: self.tls.map(|_| Tls::default()),
             username: None,
             password: None,
+            password_file: None,
             latency_budget: Duration::from_millis(budget),
             prefix: self.key_prefix.clone(),
             partitions: u16::try_from(number(self.partitions)).unwrap_or(u16::MAX),

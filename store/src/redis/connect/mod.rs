@@ -4,6 +4,7 @@
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
 //! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
+//! - [`login`]: a password in a file, which may change.
 //! - [`members`]: the servers of a cluster, so that no connection ends at a stranger.
 //! - [`sentinel`]: the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
@@ -17,6 +18,7 @@
 mod backoff;
 mod connector;
 mod fault;
+mod login;
 mod members;
 mod open;
 mod probe;
@@ -28,6 +30,7 @@ mod target;
 pub(crate) use backoff::backoff;
 pub(crate) use connector::{Connected, Connector, Verification};
 pub(crate) use fault::{FailureAt, Redirect, ServerFailure, loggable};
+pub(crate) use login::{LoginWatch, PasswordFile};
 pub(crate) use members::Members;
 pub(crate) use open::open;
 pub(crate) use probe::{ServerClock, probe, read_view, warn_of_eviction};

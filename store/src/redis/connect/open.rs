@@ -53,7 +53,14 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
         .set_connection_timeout(Some(attempt))
         .set_response_timeout(None)
         .set_dns_resolver(target.resolver.clone());
-    let connecting = target.client.get_multiplexed_async_connection_with_config(&config);
+    let client = match &target.login {
+        None => target.client.clone(),
+        Some(login) => login.client(&target.client).await.map_err(|error| {
+            tracing::warn!(%error, "cannot read the file with the password of Redis");
+            FaultCause::AuthenticationFailed
+        })?,
+    };
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
     let failure = match timeout(attempt, connecting).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => {

@@ -4,9 +4,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 
+use super::login::PasswordFile;
 use super::resolve::Resolver;
 
 /// A server to connect to.
@@ -16,18 +18,20 @@ pub(crate) struct Target {
     /// `HOST:PORT`, for logs and for comparison with other servers.
     pub(crate) address: String,
     pub(super) resolver: Resolver,
+    /// Where the password is, if it is not in `client`.
+    pub(crate) login: Option<Arc<PasswordFile>>,
 }
 
 impl Target {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
         let address = info.addr().to_string();
         let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        Ok(Self { client: Client::open(info)?, tls, address, resolver: Resolver::default() })
+        Ok(Self { client: Client::open(info)?, tls, address, resolver: Resolver::default(), login: None })
     }
 
     /// Returns how to reach other servers with the same credentials and certificates.
     pub(crate) fn template(&self) -> TargetTemplate {
-        TargetTemplate::new(self.client.get_connection_info().clone())
+        TargetTemplate { info: self.client.get_connection_info().clone(), login: self.login.clone() }
     }
 
     /// Returns the addresses of the server.
@@ -42,24 +46,33 @@ impl Target {
 }
 
 /// Credentials and certificates for servers whose addresses are discovered.
-pub(crate) struct TargetTemplate(ConnectionInfo);
+pub(crate) struct TargetTemplate {
+    info: ConnectionInfo,
+    login: Option<Arc<PasswordFile>>,
+}
 
 impl TargetTemplate {
     /// A template with everything but the address from `info`.
     pub(crate) fn new(info: ConnectionInfo) -> Self {
-        Self(info)
+        Self { info, login: None }
+    }
+
+    /// The same servers, with the password in a file.
+    pub(crate) fn with_login(self, login: PasswordFile) -> Self {
+        Self { login: Some(Arc::new(login)), ..self }
     }
 
     /// Returns the server at this address, or `None` if the address is invalid.
     pub(crate) fn target(&self, host: &str, port: u16) -> Option<Target> {
         let host = host.to_owned();
-        let address = match self.0.addr() {
+        let address = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Target::new(self.0.clone().set_addr(address)).ok()
+        let target = Target::new(self.info.clone().set_addr(address)).ok()?;
+        Some(Target { login: self.login.clone(), ..target })
     }
 }
 

@@ -44,6 +44,9 @@ pub enum OptionsError {
     /// A user without a password.
     #[error("the store's username is given without a password: add the password or remove the username")]
     NoPassword,
+    /// The file with the password cannot be read.
+    #[error("the file with the store's password cannot be read ({0}): correct its path, or its rights")]
+    PasswordFile(String),
     /// A user or a password for sentinels, but the URL names none.
     #[error("the store has a user or a password for sentinels, but its URL names no sentinels: remove them")]
     NoSentinels,

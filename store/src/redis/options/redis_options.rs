@@ -2,6 +2,7 @@
 //! password and no key.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,10 @@ pub struct RedisOptions {
     pub username: Option<String>,
     /// Password at these servers.
     pub password: Option<Secret>,
+    /// File with the password at these servers instead, which is read for each connection and may change. It exists in this
+    /// process only.
+    #[serde(skip)]
+    pub password_file: Option<PathBuf>,
     /// Maximum duration of a check, including the time in the queue. 1 ms to 10 s.
     #[serde(rename = "latencyBudgetMillis", with = "millis")]
     pub latency_budget: Duration,

@@ -62,6 +62,7 @@ impl RedisOptions {
             tls: with_tls.then(Tls::default),
             username: decode(username)?,
             password: decode(password)?.map(Secret::new),
+            password_file: None,
             latency_budget: Duration::from_millis(50),
             prefix: "sluice:".into(),
             partitions: 64,

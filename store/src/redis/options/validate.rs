@@ -16,7 +16,7 @@ use super::error::OptionsError;
 use super::redis_options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
 };
-use crate::redis::connect::{Sentinels, Target, TargetTemplate};
+use crate::redis::connect::{PasswordFile, Sentinels, Target, TargetTemplate};
 
 /// Validated options.
 pub(crate) enum ConnectPlan {
@@ -47,7 +47,22 @@ impl RedisOptions {
         if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
             return Err(OptionsError::Partitions(self.partitions));
         }
-        let servers = |database| self.template(database, self.username.as_deref(), self.password.as_ref());
+        if self.password.is_some() && self.password_file.is_some() {
+            return Err(OptionsError::TwoPasswords);
+        }
+        let servers = |database| -> Result<TargetTemplate, OptionsError> {
+            let file = self.password_file.as_ref();
+            let template =
+                self.template(database, self.username.as_deref(), self.password.as_ref(), file.is_some())?;
+            match file {
+                None => Ok(template),
+                Some(file) => {
+                    let login = PasswordFile::new(file.clone(), self.username.clone());
+                    login.read_now().map_err(|error| OptionsError::PasswordFile(error.to_string()))?;
+                    Ok(template.with_login(login))
+                }
+            }
+        };
         match &self.topology {
             Topology::Standalone { .. } if self.endpoints.len() > 1 => Err(OptionsError::Several),
             Topology::Standalone { database } => {
@@ -58,7 +73,8 @@ impl RedisOptions {
                 if master.is_empty() || master.bytes().any(|b| !b.is_ascii_graphic()) {
                     return Err(OptionsError::Master(master.clone()));
                 }
-                let sentinels = self.targets(&self.template(0, username.as_deref(), password.as_ref())?);
+                let sentinels =
+                    self.targets(&self.template(0, username.as_deref(), password.as_ref(), false)?);
                 Ok(ConnectPlan::Sentinel(Sentinels::new(sentinels, master.clone(), servers(0)?)))
             }
             Topology::Cluster => {
@@ -79,13 +95,14 @@ impl RedisOptions {
         database: u32,
         username: Option<&str>,
         password: Option<&Secret>,
+        has_file: bool,
     ) -> Result<TargetTemplate, OptionsError> {
         // With RESP2 and without CLIENT SETINFO, the user needs no right to HELLO and CLIENT.
         let settings = RedisConnectionInfo::default().set_db(database.into());
         let mut settings = settings.set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         match password {
             Some(password) => settings = settings.set_password(password.expose()),
-            None if username.is_some() => return Err(OptionsError::NoPassword),
+            None if username.is_some() && !has_file => return Err(OptionsError::NoPassword),
             None => {}
         }
         if let Some(username) = username {

@@ -20,8 +20,8 @@ use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
 use crate::failure::{StoreError, StoreFault};
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{
-    Connected, Connector, FailureAt, MasterWatch, Redirect, ServerClock, ServerFailure, Verification,
-    backoff, loggable, probe, warn_of_eviction,
+    Connected, Connector, FailureAt, LoginWatch, MasterWatch, Redirect, ServerClock, ServerFailure,
+    Verification, backoff, loggable, probe, warn_of_eviction,
 };
 use crate::redis::script::{KeyNames, Reply, Scripts, respond};
 use crate::redis::scripts::Script;
@@ -147,6 +147,8 @@ impl Worker {
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
                     connected_before = true;
+                    let _login =
+                        target.login.as_ref().map(|login| LoginWatch::start(login.clone(), &connection));
                     let mut watch = connector
                         .watch(&self.address, Verification { key: None, shards: None, ..verification });
                     self.serve(connection, clock, watch.as_mut()).await
