@@ -16,7 +16,7 @@ pub(crate) struct Master {
     pub(crate) address: String,
 }
 
-/// What one server says about the cluster.
+/// The cluster as one server knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClusterView {
     /// The first and the last slot of consecutive hash slots, and the index of their master.

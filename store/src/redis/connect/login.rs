@@ -34,11 +34,11 @@ impl PasswordFile {
 
     /// Reads the password, without the newline at its end.
     pub(crate) fn read_now(&self) -> io::Result<String> {
-        std::fs::read_to_string(&self.path).map(without_newline)
+        std::fs::read_to_string(&self.path).map(|text| without_newline(&text))
     }
 
     async fn read(&self) -> io::Result<String> {
-        tokio::fs::read_to_string(&self.path).await.map(without_newline)
+        tokio::fs::read_to_string(&self.path).await.map(|text| without_newline(&text))
     }
 
     /// Returns a client with the password of this moment.
@@ -49,7 +49,7 @@ impl PasswordFile {
     }
 }
 
-fn without_newline(text: String) -> String {
+fn without_newline(text: &str) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }
 

@@ -9,6 +9,7 @@
 //! - [`sentinel`]: the current master, from the sentinels.
 //! - [`probe`]: the check that a connection can run the scripts.
 //! - [`shards`]: the check that one address leads to one server.
+//! - [`verification`]: the check that a connection can be used.
 //! - [`connector`]: all of this for one server.
 //! - [`fault`]: the meaning of Redis's errors.
 //!
@@ -26,13 +27,16 @@ mod resolve;
 mod sentinel;
 mod shards;
 mod target;
+mod verification;
 
 pub(crate) use backoff::backoff;
-pub(crate) use connector::{Connected, Connector, Verification};
+pub(crate) use connector::Connector;
 pub(crate) use fault::{FailureAt, Redirect, ServerFailure, loggable};
 pub(crate) use login::{LoginWatch, PasswordFile};
 pub(crate) use members::Members;
 pub(crate) use open::open;
 pub(crate) use probe::{ServerClock, probe, read_view, warn_of_eviction};
-pub(crate) use sentinel::{MasterWatch, Sentinels};
+pub(crate) use sentinel::Sentinels;
+pub(crate) use sentinel::watch::MasterWatch;
 pub(crate) use target::{Target, TargetTemplate, split};
+pub(crate) use verification::{Connected, Verification};

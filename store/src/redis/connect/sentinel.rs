@@ -9,7 +9,7 @@
 //! - [`watch`]: the watch for a change while a master is in use.
 
 mod opinion;
-mod watch;
+pub(super) mod watch;
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,12 +23,11 @@ use redis::{RedisResult, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::opinion::{Candidate, Opinion, candidates};
-pub(crate) use self::watch::MasterWatch;
-use super::connector::{Connected, Verification};
 use super::fault::{FailureAt, ServerFailure, classify, loggable};
 use super::open::{open, try_open};
 use super::probe::verify_master;
 use super::target::{Target, TargetTemplate, split};
+use super::verification::{Connected, Verification};
 use crate::fault_cause::FaultCause;
 use crate::redis::script::send;
 

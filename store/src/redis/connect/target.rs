@@ -57,7 +57,7 @@ impl TargetTemplate {
         Self { info, login: None }
     }
 
-    /// The same servers, with the password in a file.
+    /// Returns the template of the same servers, with the password in a file.
     pub(crate) fn with_login(self, login: PasswordFile) -> Self {
         Self { login: Some(Arc::new(login)), ..self }
     }

@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, sleep};
 
 use super::Sentinels;
-use crate::redis::connect::connector::{Connected, Verification};
+use crate::redis::connect::verification::{Connected, Verification};
 
 /// Interval at which one of the sentinels is asked.
 const INTERVAL: Duration = Duration::from_secs(5);

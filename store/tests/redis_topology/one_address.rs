@@ -1,26 +1,15 @@
 //! Stores whose URL names one server, behind which there are several: a server of a cluster, and proxies that send each call to
 //! the server of its first key.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/log.rs"]
-mod log;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 
-use checks::{admitted, counter, failing, healthy, limit, patient, patient_store};
-use cluster::Cluster;
+use crate::checks::{admitted, counter, failing, healthy, limit, patient, patient_store};
+use crate::cluster::Cluster;
+use crate::log;
+use crate::support::{Redis, eventually};
 use redis::{FromRedisValue as _, Value};
 use sluice_store::failure::StoreFault;
 use sluice_store::{FaultCause, RedisOptions, RedisStore};
-use support::{Redis, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -155,5 +144,6 @@ async fn the_keys_of_the_probe_vanish_and_a_single_server_passes() {
     let store = patient_store(&redis.url());
     healthy(&store).await;
     assert_eq!(admitted(&store, &[counter(&limit("one", 5), 1)], 7).await, 5);
-    eventually("only the counter is left", || async { support::keys(&mut redis.connection()) == 1 }).await;
+    eventually("only the counter is left", || async { crate::support::keys(&mut redis.connection()) == 1 })
+        .await;
 }

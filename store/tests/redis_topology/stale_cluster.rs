@@ -1,24 +1,13 @@
 //! Stores in a cluster that a server has left: it is empty, a cluster of its own, or a stranger has its address.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/log.rs"]
-mod log;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use checks::{check, counter, healthy, limit, patient_store};
-use cluster::Cluster;
+use crate::checks::{check, counter, healthy, limit, patient_store};
+use crate::cluster::Cluster;
+use crate::log;
+use crate::support::{Redis, eventually, until};
 use sluice_store::{Counter, RedisStore};
-use support::{Redis, eventually, until};
 
 /// Clients of a test: their counters are on all masters.
 const CLIENTS: u128 = 40;
@@ -90,12 +79,12 @@ fn remove(cluster: &Cluster, server: usize) {
     let weight = format!("{id}=0");
     until("the cluster has no slot on the server", || {
         cli(&["--cluster", "rebalance", &address, "--cluster-weight", &weight]);
-        cluster::rows(&mut cluster.servers[other].connection())
+        crate::cluster::rows(&mut cluster.servers[other].connection())
             .iter()
             .any(|row| row.id == id && row.slots.is_empty())
     });
     cli(&["--cluster", "del-node", &address, &id]);
-    until("it has left", || cluster::rows(&mut cluster.servers[server].connection()).len() == 1);
+    until("it has left", || crate::cluster::rows(&mut cluster.servers[server].connection()).len() == 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,7 +134,7 @@ async fn a_stranger_at_the_address_of_a_master_gets_no_counter() {
     let (port, id) = (cluster.servers[0].port, cluster.id(0));
     cluster.servers[0].kill();
     until("its replica was promoted", || {
-        let rows = cluster::rows(&mut cluster.servers[1].connection());
+        let rows = crate::cluster::rows(&mut cluster.servers[1].connection());
         rows.iter().any(|row| row.id == id && row.failed && row.slots.is_empty())
     });
     let folder = tempfile::tempdir().unwrap();

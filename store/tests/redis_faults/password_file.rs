@@ -1,20 +1,11 @@
 //! A password in a file, which changes while connections are open.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/log.rs"]
-mod log;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
-use checks::{admitted, counter, healthy, limit, patient};
+use crate::checks::{admitted, counter, healthy, limit, patient};
+use crate::log;
+use crate::support::{Redis, eventually};
 use redis::Value;
 use sluice_store::redis::Secret;
 use sluice_store::{RedisOptions, RedisStore};
-use support::{Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_changes_is_sent_on_the_open_connection_and_read_for_each_new_one() {

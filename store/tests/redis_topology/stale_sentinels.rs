@@ -1,27 +1,16 @@
 //! Stores behind sentinels of which one is wrong: it names an address where nobody listens, a replica, or an old master that
 //! still lives.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/log.rs"]
-mod log;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 
-use checks::{admitted, check, counter, healthy, limit, patient, patient_store, used};
+use crate::checks::{admitted, check, counter, healthy, limit, patient, patient_store, used};
+use crate::log;
+use crate::sentinel::Sentinel;
+use crate::support::{Redis, eventually, quiet_port, until};
 use redis::Commands as _;
-use sentinel::Sentinel;
 use sluice_store::RedisStore;
 use sluice_store::redis::admin::{Administrator, Role};
 use sluice_store::redis::{Secret, StoreCredentials};
-use support::{Redis, eventually, quiet_port, until};
 
 /// A configuration epoch that is newer than that of the wrong sentinel.
 const NEWER: &str = "sentinel config-epoch main 7\n";

@@ -1,22 +1,13 @@
 //! A server that fails again and again, and one whose commands have other names: few attempts, few lines, and lines that say what
 //! Redis said without what is secret.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/log.rs"]
-mod log;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use checks::{admitted, check, counter, healthy, limit, patient, patient_store};
+use crate::checks::{admitted, check, counter, healthy, limit, patient, patient_store};
+use crate::log;
+use crate::support::{Redis, eventually};
 use sluice_store::redis::{Secret, StoreCredentials};
 use sluice_store::{RedisStore, StoreHealth};
-use support::{Redis, eventually};
 
 /// Returns the number of connections that a server has accepted, those of this function included.
 fn connections(redis: &Redis) -> usize {
