@@ -29,6 +29,8 @@ pub struct Absent {
     pub idle: Option<String>,
     /// The obstacles to new pods, in whole sentences: a pod that is pending, or a workload that cannot create pods.
     pub reason: Option<String>,
+    /// The pod that `reason` calls pending.
+    pub pending: Option<String>,
     /// A workload that has no pods, if it is not known why, as a whole sentence. It is true only while there are none.
     pub empty: Option<String>,
 }
@@ -44,14 +46,19 @@ struct Found {
 }
 
 impl AbsentPods {
-    /// Looks for pods and workloads that a selector selects.
+    /// Looks for pods and workloads that a selector selects. A finding is kept for a while, unless its pod is `running` now.
     pub async fn find(
         &self,
         client: &kube::Client,
         key: &PolicyKey,
         selector: &PodSelector,
+        running: impl Fn(&str) -> bool,
     ) -> kube::Result<Arc<Absent>> {
-        let is_recent = |found: &&Found| found.at.elapsed() < KEEP && found.selector == *selector;
+        let is_recent = |found: &&Found| {
+            found.at.elapsed() < KEEP
+                && found.selector == *selector
+                && !found.absent.pending.as_deref().is_some_and(&running)
+        };
         if let Some(found) = self.lock().get(key).filter(is_recent) {
             return Ok(found.absent.clone());
         }
@@ -76,7 +83,8 @@ async fn find(client: &kube::Client, namespace: &str, selector: &PodSelector) ->
     for alternative in selector.alternatives().iter().take(MAX_SELECTORS) {
         let list = ListParams::default().fields("status.phase=Pending").labels_from(alternative).limit(1);
         if let Some(pod) = pods.list(&list).await?.items.first() {
-            return Ok(Absent { reason: Some(pending(namespace, pod)), ..Absent::default() });
+            let reason = Some(pending(namespace, pod));
+            return Ok(Absent { reason, pending: Some(pod.name_any()), ..Absent::default() });
         }
     }
     let mut absent = Absent::default();

@@ -97,7 +97,8 @@ pub async fn dereference(
     if pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
         context.absent.forget(key);
     } else {
-        let found = context.absent.find(&context.client, key, &selected.selector).await?;
+        let is_running = |name: &str| pods.iter().any(|pod| pod.pod.name == name);
+        let found = context.absent.find(&context.client, key, &selected.selector, is_running).await?;
         absent.clone_from(&found.reason);
         if pods.is_empty() {
             absent = absent.or_else(|| found.empty.clone());
