@@ -168,7 +168,10 @@ impl Relay {
                 let head = &command[..command.len().min(80)];
                 if let Some(at) = head.windows(40).position(|bytes| bytes == shipped.as_bytes()) {
                     command[at..at + 40].copy_from_slice(other.as_bytes());
-                } else if head.windows(9).any(|bytes| bytes == b"$4\r\nEVAL\r") {
+                } else if head.windows(9).any(|bytes| bytes == b"$4\r\nEVAL\r")
+                    // A new connection looks for several shards with scripts of its own.
+                    && !head.windows(7).any(|bytes| bytes == b"KEYS[2]")
+                {
                     self.state.source_sent.store(true, SeqCst);
                 }
             }

@@ -108,14 +108,25 @@ impl ServerFailure {
     pub(crate) fn from_error(error: &RedisError) -> Self {
         let cause = classify(error);
         let forbidden = error.detail().filter(|_| cause == FaultCause::NotPermitted).and_then(command);
-        // A text about rights has the name of the user.
-        let said = if cause == FaultCause::NotPermitted { None } else { said(error) };
-        Self { cause, forbidden, said }
+        Self { cause, forbidden, said: said(error) }
     }
 
     /// Returns the kind of fault.
     pub(crate) fn fault(&self) -> StoreFault {
         self.cause.fault()
+    }
+
+    /// Reports whether the server is there, and only too busy to answer.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(
+            self.cause,
+            FaultCause::TooManyClients | FaultCause::Slow | FaultCause::Busy | FaultCause::Loading
+        )
+    }
+
+    /// Reports whether a longer attempt may succeed.
+    pub(super) fn may_pass(&self) -> bool {
+        self.is_busy() || matches!(self.cause, FaultCause::NoRoute | FaultCause::ConnectionLost)
     }
 
     /// Returns how often a connection with this failure is verified again before it is given up. A server that
@@ -171,6 +182,10 @@ fn said(error: &RedisError) -> Option<String> {
         // The client library keeps no kind of the reply to SELECT.
         _ if error.detail().is_some_and(|_| error.to_string().contains("refused to switch database")) => {}
         _ => return None,
+    }
+    // A text about rights has the name of the user.
+    if classify(error) == FaultCause::NotPermitted {
+        return None;
     }
     let code = error.code().unwrap_or_default();
     let text = format!("{code} {}", error.detail().unwrap_or_default());

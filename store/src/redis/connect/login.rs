@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -25,11 +26,13 @@ pub(crate) struct PasswordFile {
     path: PathBuf,
     /// `default` if there is none.
     username: Option<String>,
+    /// Whether the file could not be read the last time, so that it is logged once.
+    is_unreadable: AtomicBool,
 }
 
 impl PasswordFile {
     pub(crate) fn new(path: PathBuf, username: Option<String>) -> Self {
-        Self { path, username }
+        Self { path, username, is_unreadable: AtomicBool::new(false) }
     }
 
     /// Reads the password, without the newline at its end.
@@ -38,7 +41,14 @@ impl PasswordFile {
     }
 
     async fn read(&self) -> io::Result<String> {
-        tokio::fs::read_to_string(&self.path).await.map(|text| without_newline(&text))
+        let read = tokio::fs::read_to_string(&self.path).await.map(|text| without_newline(&text));
+        let was_unreadable = self.is_unreadable.swap(read.is_err(), Relaxed);
+        if let Err(error) = &read
+            && !was_unreadable
+        {
+            tracing::warn!(%error, file = %self.path.display(), "cannot read the file with the password of Redis");
+        }
+        read
     }
 
     /// Returns a client with the password of this moment.

@@ -55,10 +55,8 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
         .set_dns_resolver(target.resolver.clone());
     let client = match &target.login {
         None => target.client.clone(),
-        Some(login) => login.client(&target.client).await.map_err(|error| {
-            tracing::warn!(%error, "cannot read the file with the password of Redis");
-            FaultCause::AuthenticationFailed
-        })?,
+        // The file is logged when it is read.
+        Some(login) => login.client(&target.client).await.map_err(|_| FaultCause::AuthenticationFailed)?,
     };
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
     let failure = match timeout(attempt, connecting).await {

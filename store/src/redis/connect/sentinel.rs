@@ -11,6 +11,7 @@
 mod opinion;
 pub(super) mod watch;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,8 +44,12 @@ pub(crate) struct Sentinels {
     /// Name of the master at the sentinels.
     name: String,
     template: TargetTemplate,
-    /// Index of the sentinel that the watch asks next.
+    /// Index of the sentinel that the watch asks next. It begins at a random one: thousands of processes do.
     next: AtomicUsize,
+    /// The master that was used last, and its epoch.
+    used: Mutex<Option<(String, u64)>>,
+    /// Indexes of the sentinels that do not know the master, so that each is logged once.
+    unknowing: Mutex<BTreeSet<usize>>,
     /// The disagreement that was logged last, so that it is logged once.
     logged: Mutex<String>,
 }
@@ -90,7 +95,16 @@ impl Finish for AnyMaster {
 
 impl Sentinels {
     pub(crate) fn new(sentinels: Vec<Target>, name: String, template: TargetTemplate) -> Self {
-        Self { sentinels, name, template, next: AtomicUsize::new(0), logged: Mutex::default() }
+        let next = AtomicUsize::new(rand::random_range(0..sentinels.len().max(1)));
+        Self {
+            sentinels,
+            name,
+            template,
+            next,
+            used: Mutex::default(),
+            unknowing: Mutex::default(),
+            logged: Mutex::default(),
+        }
     }
 
     /// Returns the name of the master at the sentinels.
@@ -115,16 +129,24 @@ impl Sentinels {
         verification: &Verification,
         failed: u32,
     ) -> Result<Connected, FailureAt> {
-        let named = candidates(&self.opinions(failed).await?, last);
+        let named = candidates(&self.opinions(failed, Some(OTHERS)).await?, last);
         self.first_of(&named, &named, verification.budget, failed, verification).await
     }
 
-    /// Connects to a master that is to be preferred to the one in use, if there is one.
+    /// Connects to a master that is to be preferred to the one in use, if there is one. Nobody waits for it, so all sentinels are
+    /// waited for.
     async fn replacement(&self, current: &str, verification: &Verification) -> Option<Connected> {
-        let named = candidates(&self.opinions(0).await.ok()?, Some(current));
-        let preferred = named.iter().position(|candidate| candidate.address == current);
-        let preferred = named.get(..preferred.unwrap_or(named.len()))?;
-        match self.first_of(preferred, &named, verification.budget, 0, verification).await {
+        // As if attempts had failed before.
+        let failed = 1;
+        let named = candidates(&self.opinions(failed, None).await.ok()?, Some(current));
+        let in_use = self.used.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let epoch_in_use = in_use.filter(|(address, _)| address == current).map(|(_, epoch)| epoch);
+        let is_older = |candidate: &&Candidate| {
+            candidate.epoch.zip(epoch_in_use).is_some_and(|(epoch, in_use)| epoch < in_use)
+        };
+        let preferred = named.iter().take_while(|candidate| candidate.address != current);
+        let preferred: Vec<_> = preferred.filter(|candidate| !is_older(candidate)).cloned().collect();
+        match self.first_of(&preferred, &named, verification.budget, failed, verification).await {
             Ok(connected) => {
                 let (master, address) = (&self.name, &connected.target.address);
                 tracing::warn!(master, from = current, to = address, "the sentinels have another master");
@@ -141,7 +163,7 @@ impl Sentinels {
     pub(crate) async fn master(&self, reply_timeout: Duration) -> Result<Master, FailureAt> {
         // As if attempts had failed before: nobody waits for this one.
         let failed = 1;
-        let named = candidates(&self.opinions(failed).await?, None);
+        let named = candidates(&self.opinions(failed, None).await?, None);
         self.first_of(&named, &named, reply_timeout, failed, &AnyMaster).await
     }
 
@@ -162,9 +184,16 @@ impl Sentinels {
             if confirmed.is_some_and(|newer: &Candidate| newer.is_newer_than(candidate)) {
                 break;
             }
-            let failure = match self.open(candidate, reply_timeout, failed).await {
+            let mut opened = self.open(candidate, reply_timeout, failed).await;
+            // A master that many processes reach at once is slow. An older one must not be used for that.
+            if failed == 0 && candidates.len() > 1 && opened.as_ref().is_err_and(ServerFailure::may_pass) {
+                opened = self.open(candidate, reply_timeout, 1).await;
+            }
+            let failure = match opened {
                 Ok(master) => match finish.finish(master, failed).await {
                     Ok(finished) => {
+                        let used = candidate.epoch.map(|epoch| (candidate.address.clone(), epoch));
+                        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
                         self.log_disagreement(named, &candidate.address);
                         return Ok(finished);
                     }
@@ -173,7 +202,12 @@ impl Sentinels {
                         failure
                     }
                 },
-                Err(failure) => failure,
+                Err(failure) => {
+                    if failure.is_busy() {
+                        confirmed = confirmed.or(Some(candidate));
+                    }
+                    failure
+                }
             };
             tracing::debug!(address = candidate.address, %failure, "this server cannot be used as the master");
             error.get_or_insert(FailureAt { address: candidate.address.clone(), failure });
@@ -196,8 +230,9 @@ impl Sentinels {
         Ok(Master { target, connection, sentinels: candidate.sentinels.clone() })
     }
 
-    /// Returns the opinions of the sentinels that answer: the first one, and those that answer soon after it.
-    async fn opinions(&self, failed: u32) -> Result<Vec<Opinion>, FailureAt> {
+    /// Returns the opinions of the sentinels that answer: of all, or of the first one and those that answer in this time after
+    /// it.
+    async fn opinions(&self, failed: u32, others: Option<Duration>) -> Result<Vec<Opinion>, FailureAt> {
         let mut asked: FuturesUnordered<_> =
             (0..self.sentinels.len()).map(|sentinel| self.ask(sentinel, failed)).collect();
         let (mut opinions, mut cause) = (Vec::new(), FaultCause::NoRoute);
@@ -210,13 +245,17 @@ impl Sentinels {
             match answer {
                 Some(Ok(opinion)) => {
                     opinions.push(opinion);
-                    until = until.or(Some(Instant::now() + OTHERS));
+                    until = until.or(others.map(|others| Instant::now() + others));
                 }
                 // The fault of a sentinel that answers is the more specific one.
                 Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
                 Some(Err(_)) => {}
                 None if opinions.is_empty() => return Err(self.none(cause)),
-                None => return Ok(opinions),
+                None => {
+                    // The order of the sentinels, and not that of their answers.
+                    opinions.sort_by_key(|opinion| opinion.sentinel);
+                    return Ok(opinions);
+                }
             }
         }
     }
@@ -247,7 +286,11 @@ impl Sentinels {
                 cause => cause,
             }
         })?;
-        if address == Value::Nil {
+        let mut unknowing = self.unknowing.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_unknowing = address == Value::Nil;
+        let changed = if is_unknowing { unknowing.insert(at) } else { unknowing.remove(&at) };
+        drop(unknowing);
+        if is_unknowing && changed {
             tracing::warn!(
                 address = sentinel.address,
                 master = self.name,

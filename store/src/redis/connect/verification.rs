@@ -44,13 +44,15 @@ impl Verification {
     ) -> Result<Connected, ServerFailure> {
         let mut waits = 0;
         loop {
-            match verify(&mut connection, &self.scripts, self.key.as_deref(), self.budget).await {
-                Ok((clock, round_trip)) => {
-                    if let Some(names) = &self.shards {
-                        verify_one_server(&connection, names, self.budget.max(ATTEMPT)).await?;
-                    }
-                    return Ok(Connected { target, connection, clock, round_trip });
+            let verified = async {
+                let found = verify(&mut connection, &self.scripts, self.key.as_deref(), self.budget).await?;
+                if let Some(names) = &self.shards {
+                    verify_one_server(&connection, names, self.budget.max(ATTEMPT)).await?;
                 }
+                Ok::<_, ServerFailure>(found)
+            };
+            match verified.await {
+                Ok((clock, round_trip)) => return Ok(Connected { target, connection, clock, round_trip }),
                 // Checks wait for the first attempt, but for no later one.
                 Err(failure) if failed > 0 && waits < failure.waits() => {
                     sleep(backoff(failed.saturating_add(waits), failure.cause)).await;

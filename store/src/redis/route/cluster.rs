@@ -68,7 +68,7 @@ impl Cluster {
                 used,
                 map: watch::Sender::new(SlotMap::new()),
                 refresh: Arc::default(),
-                next_source: AtomicUsize::new(0),
+                next_source: AtomicUsize::new(rand::random_range(0..1 << 16)),
                 members: Members::default(),
                 logged: Mutex::default(),
             }

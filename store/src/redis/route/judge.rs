@@ -12,6 +12,8 @@ pub(super) struct Reading {
     pub(super) from: String,
     /// Its id, if it is a master of the last map that still knows other ones.
     pub(super) member: Option<String>,
+    /// Whether it is a master of the last map that knows no other server of it: it has left, or its address is a stranger's.
+    pub(super) has_left: bool,
     pub(super) view: ClusterView,
 }
 
@@ -40,7 +42,7 @@ pub(super) enum Verdict {
 impl LastMap {
     /// Judges a view. `used` are the hash slots that matter.
     pub(super) fn judge(&self, view: &ClusterView, used: &[u16]) -> Verdict {
-        if self.owners.is_empty() {
+        if self.ids.is_empty() {
             return Verdict::Sound;
         }
         if self.ids.is_disjoint(view.ids()) {
@@ -52,7 +54,7 @@ impl LastMap {
             self.answering.contains(owner) && now.get(slot).is_some_and(|master| master.id != **owner)
         };
         let taken = self.owners.iter().filter(is_taken).count();
-        if loses || taken * 2 > used.len() { Verdict::Doubtful } else { Verdict::Sound }
+        if loses || taken * 2 >= used.len() { Verdict::Doubtful } else { Verdict::Sound }
     }
 
     /// Returns the first of these readings that may be adopted: it is sound, or a second master says the same, or there is no
@@ -61,7 +63,7 @@ impl LastMap {
         let is_alone = |member: &String| self.owners.values().all(|id| id == member);
         let says_the_same = |one: &Reading, other: &Reading| one.view.owners(used) == other.view.owners(used);
         readings.iter().find(|reading| match (self.judge(&reading.view, used), &reading.member) {
-            (Verdict::Sound, _) => true,
+            (Verdict::Sound, _) => !reading.has_left,
             (Verdict::Doubtful, Some(member)) => {
                 let is_second = |other: &Reading| {
                     other.member.as_ref().is_some_and(|other| other != member)

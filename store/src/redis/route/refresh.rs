@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cluster::Cluster;
 use super::judge::{LastMap, Reading, first};
-use super::slot_map::MapState;
+use super::slot_map::{MapState, Server};
 use crate::failure::StoreHealth;
 use crate::fault_cause::FaultCause;
 use crate::redis::cluster_view::ClusterView;
@@ -59,18 +59,26 @@ impl Cluster {
     /// the first reading since which no master of the last map has answered.
     async fn refresh_map(&self, failed: u32, silent_since: &mut Option<Instant>) -> bool {
         let last = self.last_map();
-        if last.owners.is_empty() {
+        if last.ids.is_empty() {
             return self.read_first_map(failed).await;
         }
         let (mut readings, mut cause) = (Vec::new(), FaultCause::NoRoute);
-        for target in self.sources() {
-            match self.read(&target, failed).await {
-                Ok(reading) => {
-                    readings.push(reading);
-                }
+        // The healthy masters one after another; all others at the same time, because they may not answer.
+        let (healthy, others) = self.sources();
+        let mut healthy = healthy.into_iter();
+        let mut others: FuturesUnordered<_> =
+            others.into_iter().map(|target| async move { self.read(&target, failed).await }).collect();
+        loop {
+            let read = match healthy.next() {
+                Some(target) => Some(self.read(&target, failed).await),
+                None => others.next().await,
+            };
+            match read {
+                Some(Ok(reading)) => readings.push(reading),
                 // The fault of a server that answers is the more specific one.
-                Err(other) if cause.is_silence() || !other.is_silence() => cause = other,
-                Err(_) => {}
+                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
+                Some(Err(_)) => {}
+                None => break,
             }
             if let Some(chosen) = last.choose(&readings, &self.used) {
                 *silent_since = None;
@@ -151,25 +159,29 @@ impl Cluster {
         last
     }
 
-    /// Returns the servers to read the map from: the masters of the last map, the healthy ones first and in rotation, and
-    /// then the seeds.
-    fn sources(&self) -> Vec<Arc<Target>> {
+    /// Returns the servers to read the map from: the healthy masters of the last map in rotation, and then its other masters
+    /// and the seeds.
+    fn sources(&self) -> (Vec<Arc<Target>>, Vec<Arc<Target>>) {
         let map = self.map.borrow();
         let owns = |node| map.owners.values().any(|owner| Arc::ptr_eq(owner, node));
         let mut owners: Vec<_> = map.servers.values().filter(|server| owns(&server.node)).collect();
         owners.sort_unstable_by(|a, b| a.target.address.cmp(&b.target.address));
-        if !owners.is_empty() {
-            let first = self.next_source.fetch_add(1, Relaxed) % owners.len();
-            owners.rotate_left(first);
+        let (healthy, failing): (Vec<_>, Vec<_>) =
+            owners.into_iter().partition(|server| server.node.health() == StoreHealth::Healthy);
+        let targets = |servers: Vec<&Server>| -> Vec<_> {
+            servers.into_iter().map(|server| server.target.clone()).collect()
+        };
+        let (mut healthy, mut others) = (targets(healthy), targets(failing));
+        if !healthy.is_empty() {
+            let first = self.next_source.fetch_add(1, Relaxed) % healthy.len();
+            healthy.rotate_left(first);
         }
-        owners.sort_by_key(|server| server.node.health() != StoreHealth::Healthy);
-        let mut all: Vec<_> = owners.into_iter().map(|server| server.target.clone()).collect();
         for seed in &self.seeds {
-            if all.iter().all(|known| known.address != seed.address) {
-                all.push(seed.clone());
+            if healthy.iter().chain(&others).all(|known| known.address != seed.address) {
+                others.push(seed.clone());
             }
         }
-        all
+        (healthy, others)
     }
 
     /// Reads the map from one server.
@@ -178,8 +190,9 @@ impl Cluster {
         let view =
             read_view(&mut connection, target, REPLY_TIMEOUT).await.map_err(|failure| failure.cause)?;
         let is_member = self.members.knows(&target.address, view.ids());
-        let member = self.members.id(&target.address).filter(|_| is_member);
-        Ok(Reading { from: target.address.clone(), member, view })
+        let id = self.members.id(&target.address);
+        let has_left = id.is_some() && !is_member;
+        Ok(Reading { from: target.address.clone(), member: id.filter(|_| is_member), has_left, view })
     }
 
     /// Replaces the map by a view.

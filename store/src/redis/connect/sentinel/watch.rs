@@ -9,7 +9,7 @@ use tokio::time::{Duration, sleep};
 use super::Sentinels;
 use crate::redis::connect::verification::{Connected, Verification};
 
-/// Interval at which one of the sentinels is asked.
+/// Mean interval at which one of the sentinels is asked.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// A background task that finds a master which replaces the one in use. Dropping it ends the task.
@@ -29,7 +29,8 @@ impl MasterWatch {
         let (send, found) = oneshot::channel();
         let task = tokio::spawn(async move {
             loop {
-                sleep(INTERVAL).await;
+                // At different times, and not at that of the outage after which all began.
+                sleep(rand::random_range(INTERVAL / 2..=INTERVAL * 3 / 2)).await;
                 if sentinels.next_agrees(&current).await {
                     continue;
                 }

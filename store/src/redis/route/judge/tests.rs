@@ -20,7 +20,7 @@ fn view(masters: &[(&str, u16)]) -> ClusterView {
 }
 
 fn reading(member: Option<&str>, masters: &[(&str, u16)]) -> Reading {
-    Reading { from: "h:1".into(), member: member.map(str::to_owned), view: view(masters) }
+    Reading { from: "h:1".into(), member: member.map(str::to_owned), has_left: false, view: view(masters) }
 }
 
 fn last(masters: &[(&str, u16)], answering: &[&str]) -> LastMap {
@@ -77,6 +77,9 @@ fn a_doubtful_view_needs_a_second_master() {
         let readings: Vec<_> = readings.into_iter().cloned().collect();
         assert_eq!(map.choose(&readings, &USED), chosen);
     }
+    // It has left, and knows only itself: few slots are taken from others, and it is not believed.
+    let left = Reading { has_left: true, ..reading(None, &[("A", 3), ("B", 3), ("C", 3)]) };
+    assert_eq!(map.choose(&[left], &USED), None);
     let single = last(&[("A", 9)], &["A"]);
     let gone = reading(Some("A"), &[("A", 3)]);
     assert_eq!(single.choose(std::slice::from_ref(&gone), &USED), Some(&gone));
