@@ -72,19 +72,29 @@ impl AuthorityMaps {
         namespaces: &BTreeSet<String>,
         authority: &str,
     ) -> (BTreeSet<String>, Option<Duration>) {
+        let mut changed = BTreeSet::new();
         let due: Vec<String> = {
             let mut state = self.lock();
             if !state.listed {
                 return (BTreeSet::new(), None);
             }
             state.failed.retain(|namespace, _| namespaces.contains(namespace));
+            // One that somebody else has put right has no problem any more.
+            let is_right = |namespace: &String| {
+                state.present.get(namespace).is_some_and(|present| present.as_deref() == Some(authority))
+            };
+            let mended: Vec<_> =
+                state.failed.keys().filter(|namespace| is_right(namespace)).cloned().collect();
+            for namespace in mended {
+                state.failed.remove(&namespace);
+                changed.insert(namespace);
+            }
             let lacks = |namespace: &&String| {
                 state.present.get(*namespace).is_none_or(|present| present.as_deref() != Some(authority))
                     && state.failed.get(*namespace).is_none_or(|(_, at)| at.elapsed() >= RETRY)
             };
             namespaces.iter().filter(lacks).cloned().collect()
         };
-        let mut changed = BTreeSet::new();
         for namespace in due {
             let written = write(client, &namespace, authority).await;
             let exists = written == Ok(true);

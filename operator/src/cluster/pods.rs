@@ -77,6 +77,13 @@ impl Pods {
     pub(crate) fn insert(&self, pod: Arc<Pod>) {
         let mut table = self.write();
         table.addresses.remove(&pod.uid);
+        // What a pod without a sidecar would get depends on its labels too.
+        let before = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid));
+        if before.is_some_and(|before| before.labels != pod.labels)
+            && table.facts.get(&pod.uid).is_some_and(|known| known.bare.is_some())
+        {
+            table.facts.remove(&pod.uid);
+        }
         table.by_namespace.entry(pod.namespace.clone()).or_default().insert(pod.uid.clone(), pod);
     }
 

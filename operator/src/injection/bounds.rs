@@ -33,7 +33,7 @@ impl Bound {
     /// Reports whether nothing is bounded.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.min == Amount::ZERO && self.max.is_none() && self.ratio.is_none()
+        self.min == Amount::ZERO && self.max.is_none() && self.ratio.is_none() && self.default.is_none()
     }
 }
 

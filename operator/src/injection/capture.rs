@@ -8,6 +8,7 @@
 //! annotation may also choose the number on which the sidecar listens. The ports of an injected pod are read back from
 //! its sidecar's arguments.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
@@ -148,7 +149,7 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
             return Err(CaptureError::DuplicateName { name: port.name.into(), first, second });
         }
     }
-    let mut used: Vec<u16> = spec
+    let mut used: HashSet<u16> = spec
         .containers
         .iter()
         .chain(spec.init_containers.iter().flatten())
@@ -163,10 +164,10 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
         if used.contains(&listen) {
             return Err(CaptureError::PortInUse(listen));
         }
-        used.push(listen);
+        used.insert(listen);
     }
     let is_free = |port: &u16| !used.contains(port);
-    let mut more = (MORE_PROXY_PORTS..).filter(is_free);
+    let mut more = (MORE_PROXY_PORTS..=u16::MAX).filter(is_free);
     let admin = Some(ADMIN_PORT).filter(is_free).or_else(|| more.next()).ok_or(CaptureError::TooMany)?;
     let mut free = Some(PROXY_PORT).filter(is_free).into_iter().chain(more);
     let captured = wanted.into_iter().map(|Wanted { name, listen }| {

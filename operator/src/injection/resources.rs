@@ -228,7 +228,8 @@ impl Place {
             let allowed = self.totals.request.with(request).times(ratio);
             limit = self.lowered(limit, allowed.minus(self.totals.limit.running)).max(request);
             let needed = self.totals.limit.with(limit).divided(ratio, self.resource.step);
-            request = request.max(needed.minus(self.totals.request.running));
+            let total = self.totals.request;
+            request = request.max(missing(needed, total.with(request), total.running));
         }
         (limit >= least && request <= limit).then_some(Share { request: Some(request), limit: Some(limit) })
     }
@@ -269,6 +270,8 @@ impl Place {
     /// Reports whether the API server accepts a share.
     fn allows(&self, share: Share) -> bool {
         let Share { request, limit } = share;
+        // The API server gives a container without a limit this one.
+        let limit = limit.or(self.container.default);
         let effective = request.or(limit);
         let container = is_within(&self.container, effective, limit);
         let total = |with: Option<Amount>, total: super::totals::Total| {

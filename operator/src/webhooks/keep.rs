@@ -231,6 +231,11 @@ impl Webhooks {
             // The sender lives as long as this.
             let _ = complete.wait_for(|complete| *complete).await;
             let problem = offer_invalid(&self.client, &self.service.namespace).await.err();
+            if let Some(unknown) = problem.as_ref().filter(|problem| !problem.is_certain()) {
+                tracing::debug!(%unknown, "it is not known whether the API server calls the webhook");
+                tokio::time::sleep(PROBE_EVERY).await;
+                continue;
+            }
             failures = if problem.is_some() { failures + 1 } else { 0 };
             if failures == 0 || failures >= FAILED_PROOFS {
                 self.path.set_probed(problem.map(|problem| problem.to_string()));

@@ -21,6 +21,23 @@ pub enum NotCalled {
     Failed(kube::Error),
 }
 
+/// The API server's words when this webhook denies an object. Another policy engine may deny the object too.
+const DENIED: &str = "\"validate.sluice.dev\" denied the request";
+/// The API server's words when it cannot call a webhook.
+const CANNOT_CALL: &str = "failed calling webhook";
+
+impl NotCalled {
+    /// Reports whether it is certain. Somebody else may deny the policy first, or the API server may not be reached.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        match self {
+            Self::Accepted => true,
+            Self::Failed(kube::Error::Api(status)) => status.message.contains(CANNOT_CALL),
+            Self::Failed(_) => false,
+        }
+    }
+}
+
 /// Offers a policy that only the webhook finds invalid. The API server does not store it.
 pub async fn offer_invalid(client: &kube::Client, namespace: &str) -> Result<(), NotCalled> {
     let policy = json!({
@@ -36,7 +53,7 @@ pub async fn offer_invalid(client: &kube::Client, namespace: &str) -> Result<(),
     let params = PostParams { dry_run: true, ..PostParams::default() };
     match api.create(&params, &policy).await {
         Ok(_) => Err(NotCalled::Accepted),
-        Err(kube::Error::Api(status)) if status.message.contains("denied the request") => Ok(()),
+        Err(kube::Error::Api(status)) if status.message.contains(DENIED) => Ok(()),
         Err(error) => Err(NotCalled::Failed(error)),
     }
 }

@@ -185,3 +185,28 @@ fn what_runs_while_a_pod_starts_counts_as_kubernetes_counts_it() {
     let bounds = of_pod(&json!({"max": {"cpu": "3"}}));
     assert_eq!(amounts(&fitted(&spec, &bounds).unwrap()), "10m 1, 32Mi 128Mi");
 }
+
+#[test]
+fn a_default_of_the_namespace_is_no_limit_below_the_request() {
+    let spec = pod(&json!({}), &json!(null));
+    let without_limit: ResourceRequirements = serde_json::from_value(
+        json!({"requests": {"cpu": "250m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}),
+    )
+    .unwrap();
+    let bounds = of_container(&json!({"default": {"cpu": "200m"}}));
+    let fitted = fit(&spec, &bounds, &without_limit, &without_limit, &guaranteed()).unwrap();
+    assert_eq!(amounts(&fitted), "250m 250m, 32Mi 128Mi");
+}
+
+#[test]
+fn a_large_init_container_leaves_the_request_as_it_is() {
+    let app = json!({"requests": {"memory": "128Mi"}, "limits": {"memory": "256Mi"}});
+    let mut spec = pod(&app, &json!(null));
+    spec.init_containers = serde_json::from_value(json!([
+        {"name": "setup", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}},
+    ]))
+    .unwrap();
+    let bounds = of_pod(&json!({"maxLimitRequestRatio": {"memory": "2"}}));
+    let fitted = fit(&spec, &bounds, &configured(), &configured(), &guaranteed()).unwrap();
+    assert_eq!(amounts(&fitted), "10m 1, 32Mi 128Mi");
+}
