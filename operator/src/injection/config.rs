@@ -40,7 +40,7 @@ pub struct InjectConfig {
     /// URL of the operator's control port.
     pub control_url: String,
     /// Whether the sidecar is a native one (an init container that keeps running). Services see the named
-    /// ports of native sidecars from Kubernetes 1.32; before, the sidecar is an ordinary container.
+    /// ports of native sidecars from Kubernetes 1.33; before, the sidecar is an ordinary container.
     pub native: bool,
 }
 

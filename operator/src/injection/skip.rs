@@ -67,7 +67,7 @@ impl Display for Skip {
             ),
             Self::Windows => f.write_str("it runs on Windows, which sidecars do not support"),
             Self::Job => f.write_str(
-                "it belongs to a Job, which a sidecar would keep from completing: this needs Kubernetes 1.32",
+                "it belongs to a Job, which a sidecar would keep from completing: this needs Kubernetes 1.33",
             ),
             Self::NameTaken => {
                 write!(f, "a container that is not Sluice's is named {SIDECAR_CONTAINER}: rename it")

@@ -34,8 +34,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 const CHECK_TRUST_EVERY: Duration = Duration::from_secs(1);
 /// Longest time that requests in flight may take after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// First version of Kubernetes whose Services see the named ports of native sidecars.
-const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 32);
+/// First version of Kubernetes whose EndpointSlices have the named ports of native sidecars. In 1.32 they have no port at all.
+const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 33);
 
 /// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {

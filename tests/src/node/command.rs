@@ -39,7 +39,7 @@ pub fn kubectl(arguments: &str) -> String {
     text
 }
 
-/// Reports whether sidecars are native ones here: Services see their ports from Kubernetes 1.32 on. Before, the sidecar is an
+/// Reports whether sidecars are native ones here: Services see their ports from Kubernetes 1.33 on. Before, the sidecar is an
 /// ordinary container, and pods of Jobs have none.
 ///
 /// # Panics
@@ -49,7 +49,7 @@ pub fn has_native_sidecars() -> bool {
     let version: serde_json::Value =
         serde_json::from_str(&kubectl("get --raw /version")).expect("a version as JSON");
     let minor = version["minor"].as_str().unwrap_or_default().trim_end_matches('+');
-    minor.parse::<u32>().expect("a number") >= 32
+    minor.parse::<u32>().expect("a number") >= 33
 }
 
 /// Applies manifests. Returns whether the API server accepted them, and kubectl's output.

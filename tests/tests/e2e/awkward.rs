@@ -112,7 +112,7 @@ async fn e2e_pods_with_resources_of_their_own_and_under_a_limit_range_run_and_ar
 #[tokio::test(flavor = "multi_thread")]
 async fn e2e_a_pod_with_limits_of_its_own_starts_with_its_sidecar() {
     install();
-    // The field is as old as Kubernetes 1.32, and dropped by a server that knows it and does not use it.
+    // Where sidecars are not native, the server may not know the field yet.
     if !has_native_sidecars() {
         return;
     }
