@@ -84,9 +84,7 @@ async fn a_renamed_command_is_named_and_nothing_secret_is() {
             assert!(!line.contains("too old"), "{line}");
             if !matches!(command, "AUTH") && line.contains("it said") {
                 assert!(
-                    line.contains(command)
-                        || line.contains("Unknown Redis command")
-                        || line.contains("NOAUTH"),
+                    line.contains(command) || line.contains("Unknown") || line.contains("NOAUTH"),
                     "{command}: {line}"
                 );
             }

@@ -44,7 +44,9 @@ pub(crate) fn classify(error: &RedisError) -> FaultCause {
         _ if contains(&["max number of clients"]) => FaultCause::TooManyClients,
         _ if contains(&["BUSY "]) => FaultCause::Busy,
         _ if contains(&["Function not found"]) => FaultCause::FunctionMissing,
-        _ if contains(&["unknown command", "Unknown Redis command"]) => FaultCause::UnsupportedVersion,
+        _ if contains(&["unknown command", "Unknown Redis command", "Unknown command called"]) => {
+            FaultCause::UnsupportedVersion
+        }
         ErrorKind::Server(ServerErrorKind::CrossSlot | ServerErrorKind::Moved) => FaultCause::SeveralShards,
         _ if contains(&["CROSSSLOT", "MOVED", "do not hash to the same slot"]) => FaultCause::SeveralShards,
         _ if contains(&["cluster support disabled"]) => FaultCause::NotACluster,
@@ -190,6 +192,11 @@ fn said(error: &RedisError) -> Option<String> {
     let code = error.code().unwrap_or_default();
     let text = format!("{code} {}", error.detail().unwrap_or_default());
     let (text, _) = text.split_once("with args").unwrap_or((&text, ""));
+    // Older servers name the script and its line first.
+    let text = match text.rsplit_once(": ") {
+        Some((script, what)) if script.contains("@user_script") => what,
+        _ => text,
+    };
     let of_login = |word: &str| {
         let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         word.eq_ignore_ascii_case("auth") || word.eq_ignore_ascii_case("hello")
@@ -340,6 +347,13 @@ mod tests {
                 None,
             ),
             (select_error("DB index is out of range"), Some("ERR DB index is out of range")),
+            (
+                server(
+                    "ERR",
+                    "Error running script (call to f_1): @user_script:7: @user_script: 7: Unknown Redis command called",
+                ),
+                Some("Unknown Redis command called"),
+            ),
             (io::Error::from(io::ErrorKind::ConnectionRefused).into(), None),
         ] {
             assert_eq!(said(&error).as_deref(), words, "{error}");
