@@ -139,8 +139,13 @@ impl FaultCause {
         }
     }
 
+    /// Returns the more specific of two causes: the fault of a server that answers, and else the later one.
+    pub(crate) fn or_more_specific(self, other: Self) -> Self {
+        if self.is_silence() || !other.is_silence() { other } else { self }
+    }
+
     /// Reports whether the server did not answer at all.
-    pub(crate) fn is_silence(self) -> bool {
+    fn is_silence(self) -> bool {
         matches!(self, Self::NameNotResolved | Self::ConnectionRefused | Self::NoRoute | Self::ConnectionLost)
     }
 }

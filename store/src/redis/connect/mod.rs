@@ -4,6 +4,7 @@
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
 //! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
+//! - [`gather`](mod@gather): the answers of several servers that are asked at the same time.
 //! - [`login`]: a password in a file, which may change.
 //! - [`members`]: the servers of a cluster, so that no connection ends at a stranger.
 //! - [`sentinel`]: the current master, from the sentinels.
@@ -19,6 +20,7 @@
 mod backoff;
 mod connector;
 mod fault;
+mod gather;
 mod login;
 mod members;
 mod open;
@@ -32,6 +34,7 @@ mod verification;
 pub(crate) use backoff::backoff;
 pub(crate) use connector::Connector;
 pub(crate) use fault::{FailureAt, Redirect, ServerFailure, loggable};
+pub(crate) use gather::gather;
 pub(crate) use login::{LoginWatch, PasswordFile};
 pub(crate) use members::Members;
 pub(crate) use open::open;

@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use self::opinion::{Candidate, Opinion, candidates};
 use super::fault::{FailureAt, ServerFailure, classify, loggable};
+use super::gather::gather;
 use super::open::{open, try_open};
 use super::probe::verify_master;
 use super::target::{Target, TargetTemplate, split};
@@ -233,31 +232,11 @@ impl Sentinels {
     /// Returns the opinions of the sentinels that answer: of all, or of the first one and those that answer in this time after
     /// it.
     async fn opinions(&self, failed: u32, others: Option<Duration>) -> Result<Vec<Opinion>, FailureAt> {
-        let mut asked: FuturesUnordered<_> =
-            (0..self.sentinels.len()).map(|sentinel| self.ask(sentinel, failed)).collect();
-        let (mut opinions, mut cause) = (Vec::new(), FaultCause::NoRoute);
-        let mut until = None;
-        loop {
-            let answer = match until {
-                None => asked.next().await,
-                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
-            };
-            match answer {
-                Some(Ok(opinion)) => {
-                    opinions.push(opinion);
-                    until = until.or(others.map(|others| Instant::now() + others));
-                }
-                // The fault of a sentinel that answers is the more specific one.
-                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
-                Some(Err(_)) => {}
-                None if opinions.is_empty() => return Err(self.none(cause)),
-                None => {
-                    // The order of the sentinels, and not that of their answers.
-                    opinions.sort_by_key(|opinion| opinion.sentinel);
-                    return Ok(opinions);
-                }
-            }
-        }
+        let asked = (0..self.sentinels.len()).map(|sentinel| self.ask(sentinel, failed)).collect();
+        let mut opinions = gather(asked, others).await.map_err(|cause| self.none(cause))?;
+        // The order of the sentinels, and not that of their answers.
+        opinions.sort_by_key(|opinion| opinion.sentinel);
+        Ok(opinions)
     }
 
     /// Asks the next sentinel. Reports whether it names this server, or nothing.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster::Cluster;
 use super::judge::{LastMap, Reading, first};
@@ -16,7 +16,7 @@ use super::slot_map::{MapState, Server};
 use crate::failure::StoreHealth;
 use crate::fault_cause::FaultCause;
 use crate::redis::cluster_view::ClusterView;
-use crate::redis::connect::{Target, backoff, open, read_view};
+use crate::redis::connect::{Target, backoff, gather, open, read_view};
 
 /// Interval between two readings while the cluster is healthy.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -75,9 +75,7 @@ impl Cluster {
             };
             match read {
                 Some(Ok(reading)) => readings.push(reading),
-                // The fault of a server that answers is the more specific one.
-                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
-                Some(Err(_)) => {}
+                Some(Err(other)) => cause = cause.or_more_specific(other),
                 None => break,
             }
             if let Some(chosen) = last.choose(&readings, &self.used) {
@@ -115,30 +113,17 @@ impl Cluster {
 
     /// Reads the map from all seeds: there is none that their answers could be compared with.
     async fn read_first_map(&self, failed: u32) -> bool {
-        let mut asked: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.read(seed, failed)).collect();
-        let (mut readings, mut cause, mut until) = (Vec::new(), FaultCause::NoRoute, None);
-        loop {
-            let reading = match until {
-                None => asked.next().await,
-                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
-            };
-            match reading {
-                Some(Ok(reading)) => {
-                    readings.push(reading);
-                    until = until.or(Some(Instant::now() + OTHERS));
-                }
-                Some(Err(other)) if cause.is_silence() || !other.is_silence() => cause = other,
-                Some(Err(_)) => {}
-                None => break,
+        let asked = self.seeds.iter().map(|seed| self.read(seed, failed)).collect();
+        let mut readings = match gather(asked, Some(OTHERS)).await {
+            Ok(readings) => readings,
+            Err(cause) => {
+                self.log_unread(cause);
+                return false;
             }
-        }
-        drop(asked);
+        };
         // The order of the seeds, and not that of their answers.
         readings.sort_by_key(|reading| self.seeds.iter().position(|seed| seed.address == reading.from));
-        let Some(chosen) = first(&readings, &self.used) else {
-            self.log_unread(cause);
-            return false;
-        };
+        let Some(chosen) = first(&readings, &self.used) else { return false };
         self.log_disagreement(&LastMap::default(), &readings, Some(chosen));
         self.adopt(&chosen.view);
         self.is_complete()
