@@ -59,7 +59,7 @@ fn used_memory(redis: &Redis) -> u64 {
 }
 
 fn size(redis: &Redis) -> u64 {
-    support::keys(&mut redis.connection())
+    support::keys_of_limits(&mut redis.connection())
 }
 
 /// Sends one check for each of these clients, from many callers of both stores. Returns how many were decided by an
