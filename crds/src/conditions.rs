@@ -52,6 +52,10 @@ pub mod reasons {
     pub const PARTLY_PROVISIONED: &str = "PartlyProvisioned";
     /// Reachable: all sidecars can use the store, but its memory is nearly full.
     pub const MEMORY_NEARLY_FULL: &str = "MemoryNearlyFull";
+    /// Reachable: all sidecars can use the store, but it has lost counters in the last ten minutes. StoreHealthy: the same.
+    pub const COUNTERS_LOST: &str = "CountersLost";
+    /// Reachable: all sidecars can use the store, but it evicts counters when its memory is full.
+    pub const MAY_EVICT: &str = "MayEvictCounters";
     /// Reachable: all sidecars can use the store.
     pub const REACHABLE: &str = "Reachable";
     /// Reachable: only some sidecars can use the store.

@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use sluice_limiter::{Decision, KeyRegistry, MAX_COUNT, Rate, Record};
 use smallvec::SmallVec;
 
-use crate::key_usage::KeyUsages;
+use crate::key_usage::{CounterSet, KeyUsages};
 use crate::memory::PreparedLimit;
 
 /// Maximum number of counters in one check.
@@ -141,15 +141,23 @@ pub struct CheckResponse {
     pub decisions: Decisions,
     /// New keys among the counters, of limits with a maximum number of keys.
     pub key_usages: KeyUsages,
+    /// The counters that Redis had no key for and now has. The memory store does not say.
+    pub created: CounterSet,
 }
 
 impl CheckResponse {
+    /// A response that says nothing about new keys.
+    #[must_use]
+    pub fn new(admitted: bool, at: u64, decisions: Decisions) -> Self {
+        Self { admitted, at, decisions, key_usages: KeyUsages::default(), created: CounterSet::default() }
+    }
+
     /// The response to a check of one counter with one rate.
     #[inline]
     pub(crate) fn single(decision: Decision, at: u64) -> Self {
         // Cheaper than a push.
         let decisions = SmallVec::from_slice(&[decision]);
-        Self { admitted: decision.admitted, at, decisions, key_usages: KeyUsages::default() }
+        Self::new(decision.admitted, at, decisions)
     }
 }
 
@@ -250,7 +258,7 @@ pub(crate) fn decide_as(
             }
         }
     }
-    CheckResponse { admitted, at: now, decisions, key_usages: KeyUsages::default() }
+    CheckResponse::new(admitted, now, decisions)
 }
 
 /// Reports whether a record was rebased because its clock had been ahead. A rebased record is stored even

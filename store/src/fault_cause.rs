@@ -154,7 +154,7 @@ impl fmt::Display for FaultCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NameNotResolved => "its host name has no address",
-            Self::ConnectionRefused => "nothing listens on its port",
+            Self::ConnectionRefused => "nothing listens there",
             Self::NoRoute => "nothing answers at its address",
             Self::ConnectionLost => "the connection ended",
             Self::Loading => "it is reading its data from disk",
@@ -179,7 +179,8 @@ impl fmt::Display for FaultCause {
             Self::NoSuchDatabase => "it has no database of this number",
             Self::NotASentinel => "it is not a Sentinel: use a URL that begins with redis:// or rediss://",
             Self::TagsSpread => {
-                "it is a proxy that spreads keys with the same hash tag: set enable_hashtagging in Envoy, or hash_tag in twemproxy"
+                "it is a proxy that spreads keys with the same hash tag: set enable_hashtagging in Envoy, with lb_policy RING_HASH or \
+                 MAGLEV, or hash_tag in twemproxy"
             }
             Self::NotACluster => "it is no part of a cluster: use a URL that begins with redis:// or rediss://",
             Self::SeveralShards => {

@@ -1,4 +1,6 @@
-//! New keys of limits with a maximum number of keys, as a response reports them.
+//! New keys, as a response reports them: those of limits with a maximum number of keys, and all that were created.
+
+use std::ops::BitOrAssign;
 
 use smallvec::SmallVec;
 
@@ -38,5 +40,39 @@ impl KeyUsages {
             let counter = *indexes.get(usize::from(usage.counter))? as u8;
             Some(KeyUsage { counter, ..*usage })
         }));
+    }
+}
+
+/// A set of the counters of a check, by their indexes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CounterSet(u32);
+
+impl CounterSet {
+    /// Adds the counter with this index, which is below [`crate::MAX_COUNTERS`].
+    #[inline]
+    pub fn insert(&mut self, counter: usize) {
+        self.0 |= 1u32.checked_shl(counter as u32).unwrap_or(0);
+    }
+
+    /// Reports whether the set has the counter with this index.
+    #[must_use]
+    #[inline]
+    pub fn contains(self, counter: usize) -> bool {
+        self.0 & 1u32.checked_shl(counter as u32).unwrap_or(0) != 0
+    }
+
+    /// Adds the counters of a part of a check, given the index in the whole check of each of its counters.
+    pub fn extend(&mut self, part: Self, indexes: &[usize]) {
+        for (n, &index) in indexes.iter().enumerate() {
+            if part.contains(n) {
+                self.insert(index);
+            }
+        }
+    }
+}
+
+impl BitOrAssign for CounterSet {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
     }
 }

@@ -9,7 +9,7 @@
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
 //! - `key_usage`: what a response says about new keys.
 //! - [`usage`]: estimates of a counter's usage from the store's responses.
-//! - [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]: errors, health, and what caused a fault.
+//! - [`eviction`]: whether a server evicts counters. [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]: errors, health, and what caused a fault.
 //! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
 //!   for.
 //!
@@ -19,6 +19,7 @@
 mod bounded_table;
 pub mod check;
 pub mod clock;
+mod eviction;
 pub mod failure;
 mod fault_cause;
 mod key_usage;
@@ -31,9 +32,10 @@ pub mod redis;
 
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 pub use clock::Clock;
+pub use eviction::Eviction;
 pub use failure::{StoreError, StoreFault, StoreHealth};
 pub use fault_cause::FaultCause;
-pub use key_usage::{KeyUsage, KeyUsages};
+pub use key_usage::{CounterSet, KeyUsage, KeyUsages};
 pub use lease::LeaseMetrics;
 pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};

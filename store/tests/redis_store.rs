@@ -11,13 +11,16 @@ mod support;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checks::{admitted, check, counter, decide, failures, limit, limit_per, patient, patient_store, stored};
+use checks::{
+    admitted, check, counter, decide, failing, failures, healthy, limit, limit_per, patient, patient_store,
+    stored,
+};
 use redis::Commands;
 use sluice_limiter::MAX_PERIOD_MS;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::OptionsError;
-use sluice_store::{Counter, RedisStore, Settlement, StoreError, StoreHealth};
-use support::Redis;
+use sluice_store::{Counter, FaultCause, RedisStore, Settlement, StoreError, StoreHealth};
+use support::{Redis, eventually};
 
 const HOUR: u64 = 3_600_000;
 
@@ -202,4 +205,26 @@ async fn concurrent_checks_of_many_keys_and_limits_are_counted_exactly() {
         let records = stored(&redis, &store, &counter(&own, 1 + client));
         assert_eq!(records[0].current, admitted as u64);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_reached_by_its_socket_and_again_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redis.sock");
+    let mut redis = Redis::start(&["--unixsocket", path.to_str().unwrap()]);
+    let store = patient_store(&format!("unix://{}", path.display()));
+    healthy(&store).await;
+    let counter = [counter(&limit("socket", 5), 1)];
+    assert_eq!(admitted(&store, &counter, 7).await, 5);
+    redis.kill();
+    eventually("the socket is closed", || async {
+        store.fault_cause() == Some(FaultCause::ConnectionRefused)
+    })
+    .await;
+    redis.restart();
+    healthy(&store).await;
+    assert_eq!(admitted(&store, &counter, 7).await, 5, "it has lost its data");
+    let nowhere = patient_store(&format!("unix://{}", folder.path().join("none").display()));
+    failing(&nowhere, StoreFault::Unreachable).await;
+    assert_eq!(nowhere.fault_cause(), Some(FaultCause::ConnectionRefused));
 }

@@ -20,7 +20,8 @@ mod tests;
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// Store for the counters: memory, redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or
-    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER; rediss in place of redis means TLS. Set a URL with a
+    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER; rediss in place of redis means TLS; or unix:///PATH, the socket of a Redis
+    /// on this machine. Set a URL with a
     /// password (USER:PASSWORD@) by the environment variable, because other users of the machine can read
     /// arguments
     #[arg(long, env = "SLUICE_STORE", value_name = "URL", default_value = "memory", hide_env_values = true)]
@@ -128,7 +129,7 @@ impl StoreArgs {
         let redis = match RedisOptions::from_url(&url) {
             Err(OptionsError::Scheme) => bail!(
                 "--store: must be memory, in lower case, or a URL that begins with redis://, \
-                 redis+cluster:// or redis+sentinel://, or with rediss in place of redis for TLS"
+                 redis+cluster:// or redis+sentinel://, with rediss in place of redis for TLS, or with unix:///"
             ),
             other => other.context("--store")?,
         };

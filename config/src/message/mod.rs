@@ -32,5 +32,7 @@ pub use protocol::{
     SESSION_HEADER, STREAM_PATH, VERSION,
 };
 pub use replicas::{LiveReplicas, Replica};
-pub use report::{MAX_SHADOW_DENIED, PolicyReport, Report, ShadowDenied, StoreReport, UntrustedProxy};
+pub use report::{
+    MAX_SHADOW_DENIED, PolicyReport, Report, ShadowDenied, StoreFindings, StoreReport, UntrustedProxy,
+};
 pub use resets::{ResetOrder, ResetReport, ResetStep, ResetUid, Resets};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluice_store::FaultCause;
+use sluice_store::{Eviction, FaultCause};
 
 use crate::client_address::AddressHeader;
 use crate::message::resets::{ResetReport, ResetUid};
@@ -86,7 +86,7 @@ pub enum StoreReport {
     /// The sidecar has not called the store yet.
     Unknown,
     /// The store responds.
-    Healthy,
+    Healthy(StoreFindings),
     /// The store does not respond or cannot be used.
     Failing {
         /// Kind of failure: `unreachable`, `slow`, `refused`, `read-only`, `nonsense`, `wrong-type` or `unconfigured`.
@@ -95,4 +95,22 @@ pub enum StoreReport {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<FaultCause>,
     },
+}
+
+/// Findings of a sidecar about a store that responds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreFindings {
+    /// Whether the store has lost counters in the last ten minutes, before they expired.
+    #[serde(default)]
+    pub lost_counters: bool,
+    /// Whether the store evicts counters.
+    #[serde(default)]
+    pub eviction: Eviction,
+}
+
+impl StoreReport {
+    /// A store that responds, and of which nothing else is known.
+    pub const HEALTHY: Self =
+        Self::Healthy(StoreFindings { lost_counters: false, eviction: Eviction::NotSeen });
 }

@@ -5,6 +5,7 @@ use super::definition::Rate;
 use crate::algorithm::{Definition as _, Shape, Unit, dispatch};
 use crate::decision::Decision;
 use crate::duration::Millis;
+use crate::record::Kind;
 
 /// The largest number passed to a script. Larger ones would mean the same, and a double could not hold them
 /// exactly.
@@ -133,6 +134,23 @@ impl Rate {
     #[must_use]
     pub fn least_still_used(&self, used: u64, at: u64, now: u64) -> u64 {
         dispatch!(self.algorithm, definition => definition.least_still_used(self.quota(), used, at, now))
+    }
+
+    /// Returns until when a counter must stay in a store that loses nothing, given a decision at `at`, in microseconds; 0 if
+    /// that is not certain. `charged` tells whether this decision charged the counter.
+    ///
+    /// A refund leaves the record of a window where it is, and removes from a log only what was charged before. But it takes debt
+    /// from a bucket, so that nobody knows when the record of a bucket expires. Slots of concurrency and blocks end at any time.
+    #[must_use]
+    pub fn stays_until(&self, decision: &Decision, at: u64, charged: bool) -> u64 {
+        let micros = match self.tag().kind() {
+            Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::FirstRequest) => decision.reset,
+            Some(Kind::Log) if charged => self.period.micros(),
+            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block | Kind::Overrun)
+            | None => 0,
+        };
+        // Without usage there may be no counter.
+        if micros > 0 { at.saturating_add(micros) } else { 0 }
     }
 
     /// Returns how long a record lives at most, in milliseconds.

@@ -142,6 +142,6 @@ pub(super) fn sanitized_store(report: StoreReport) -> StoreReport {
                 .truncate(fault.bytes().take_while(|&b| b.is_ascii_lowercase() || b == b'-').count().min(32));
             StoreReport::Failing { fault, cause }
         }
-        StoreReport::Unknown | StoreReport::Healthy => report,
+        StoreReport::Unknown | StoreReport::Healthy(_) => report,
     }
 }

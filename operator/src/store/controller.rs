@@ -425,6 +425,7 @@ impl StoreController {
                 operator_namespace: &self.rules.default.namespace,
                 reports: &self.hub.store_reports((!is_default).then_some(key)),
                 own: state.own.health().filter(|_| is_default),
+                own_eviction: state.own.eviction().filter(|_| is_default),
                 provisioned: provisioned.as_ref(),
                 passwords,
                 previous: previous.as_ref(),

@@ -11,6 +11,7 @@ use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::store::Access;
 use sluice_crds::{RateLimitStore, RateLimitStoreSpec};
 use sluice_store::RedisOptions;
+use sluice_store::redis::Endpoint;
 
 use crate::args::{Args, StoreAccess};
 use crate::cluster::untyped::api;
@@ -42,6 +43,10 @@ pub fn spec(args: &Args) -> anyhow::Result<Option<RateLimitStoreSpec>> {
         redis.username.is_none() && redis.password.is_none(),
         "--store-url contains a user or a password, which everyone who reads the operator's pod would see: put them \
          into the Secret that --store-secret names"
+    );
+    anyhow::ensure!(
+        !redis.endpoints.iter().any(Endpoint::is_socket),
+        "--store-url begins with unix://, which only `sluice run` can use: name an address that all pods reach"
     );
     let access = match args.store_access {
         StoreAccess::Shared => Access::Shared,

@@ -108,7 +108,9 @@ impl ManagedStores {
         }
         let misses = |report: &StoreReport| match report {
             StoreReport::Failing { cause: Some(cause), .. } => can_repair(*cause),
-            StoreReport::Failing { cause: None, .. } | StoreReport::Healthy | StoreReport::Unknown => false,
+            StoreReport::Failing { cause: None, .. } | StoreReport::Healthy(_) | StoreReport::Unknown => {
+                false
+            }
         };
         if hub.store_reports(store).iter().any(|sidecar| misses(&sidecar.report)) {
             provisioner.repair();

@@ -2,7 +2,7 @@
 //! uses it. The operator connects to no store of a tenant: it would be a port scanner for them.
 
 use sluice_config::store_access::StoreAccess;
-use sluice_store::{FaultCause, RedisStore, StoreHealth};
+use sluice_store::{Eviction, FaultCause, RedisStore, StoreHealth};
 
 /// The operator's own connection.
 #[derive(Default)]
@@ -24,5 +24,12 @@ impl OwnConnection {
     pub fn health(&self) -> Option<(StoreHealth, Option<FaultCause>)> {
         let (_, store) = self.0.as_ref()?;
         Some((store.health(), store.fault_cause()))
+    }
+
+    /// Returns whether the store evicts counters, if it can be used.
+    #[must_use]
+    pub fn eviction(&self) -> Option<Eviction> {
+        let (_, store) = self.0.as_ref()?;
+        (store.health() == StoreHealth::Healthy).then(|| store.eviction())
     }
 }

@@ -1,87 +1,34 @@
 //! Computes the status of a store from what is known about it. Pure.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_config::message::StoreReport;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::ContentKind;
-use sluice_crds::store::{PasswordEpoch, SidecarCounts};
+use sluice_crds::store::SidecarCounts;
 use sluice_crds::{RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::Problem;
 use sluice_store::{FaultCause, StoreHealth};
 
 use crate::cluster::references::grant;
 use crate::distribution::stores::SidecarReport;
-use crate::object_key::{ObjectKey, StoreKey};
-use crate::reconcile::status::LEADER_GRACE;
+use crate::object_key::ObjectKey;
 use crate::store::provisioner::Provisioned;
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 
+mod findings;
+mod observed;
 #[cfg(test)]
 mod tests;
 
+use findings::with_findings;
+use observed::Finding;
+pub use observed::Observed;
+
 /// Maximum number of violations or pods that a message names.
 const MAX_NAMED: usize = 3;
-
-/// Everything that the status of a store is computed from.
-pub struct Observed<'a> {
-    /// Key of the store.
-    pub key: &'a StoreKey,
-    /// Generation of the store.
-    pub generation: i64,
-    /// The store, as far as it can be used.
-    pub resolved: &'a Resolved,
-    /// Namespace and service account of the operator, to which rights are granted.
-    pub operator_namespace: &'a str,
-    /// The reports of the sidecars that use the store.
-    pub reports: &'a [SidecarReport],
-    /// Health that the operator sees itself, and the cause of a fault. Only for stores that it connects to.
-    pub own: Option<(StoreHealth, Option<FaultCause>)>,
-    /// Work of the operator at the servers. Only for managed stores.
-    pub provisioned: Option<&'a Provisioned>,
-    /// Passwords of the users. Only for managed stores.
-    pub passwords: Option<PasswordEpoch>,
-    /// Status that the store has.
-    pub previous: Option<&'a RateLimitStoreStatus>,
-    /// Time for which this operator has been the leader.
-    pub leader_for: Duration,
-}
-
-impl Observed<'_> {
-    /// Returns the counts before this operator became the leader, while sidecars are still connecting to it.
-    fn awaited(&self) -> Option<&SidecarCounts> {
-        let before = self.previous?.sidecars.as_ref()?;
-        let is_fewer = usize::try_from(before.reporting).is_ok_and(|before| self.reports.len() < before);
-        (self.leader_for < LEADER_GRACE && is_fewer).then_some(before)
-    }
-
-    /// Reports whether all sidecars could reach this generation of the store before.
-    fn was_reachable(&self) -> bool {
-        let before = self.previous.into_iter().flat_map(|previous| &previous.conditions);
-        before.into_iter().any(|condition| {
-            condition.type_ == types::REACHABLE
-                && condition.status == "True"
-                && condition.observed_generation == Some(self.generation)
-        })
-    }
-}
-
-/// The result of one condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
-    status: &'static str,
-    reason: &'static str,
-    message: String,
-}
-
-impl Finding {
-    fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status, reason, message: message.into() }
-    }
-}
 
 /// Returns the status.
 #[must_use]
@@ -95,7 +42,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
     conditions.extend(provisioned.map(|finding| (types::PROVISIONED, finding)));
     conditions.push((types::REACHABLE, reachable));
     conditions.push((types::READY, ready(&conditions)));
-    let healthy = observed.reports.iter().filter(|report| report.report == StoreReport::Healthy).count();
+    let healthy =
+        observed.reports.iter().filter(|report| matches!(report.report, StoreReport::Healthy(_))).count();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let mut sidecars = SidecarCounts {
         reporting: count(observed.reports.len()),
@@ -205,9 +153,6 @@ fn secret_problem(problem: &SecretProblem, operator_namespace: &str) -> Finding 
     Finding::new(status, problem.reason(), message)
 }
 
-/// Part of its memory from which a server counts as nearly full.
-const NEARLY_FULL: f64 = 0.9;
-
 fn provisioned(provisioned: &Provisioned) -> Finding {
     let problems = provisioned.problems();
     let text = |(address, problem): &(Option<&str>, &Problem)| {
@@ -258,27 +203,8 @@ fn counted(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Warns if the memory of a store that works is nearly full.
-fn with_memory(finding: Finding, observed: &Observed<'_>) -> Finding {
-    let used = observed.provisioned.and_then(Provisioned::memory_used).filter(|used| *used >= NEARLY_FULL);
-    match used {
-        // No number, because a status must not change all the time.
-        Some(_) if finding.status == "True" => Finding {
-            reason: reasons::MEMORY_NEARLY_FULL,
-            message: format!(
-                "{} A server uses more than {:.0} % of its maxmemory: raise it, or look for what fills it. A full server \
-                 rejects writes, and onStoreFailure decides.",
-                finding.message,
-                NEARLY_FULL * 100.0
-            ),
-            ..finding
-        },
-        Some(_) | None => finding,
-    }
-}
-
 fn reachable(observed: &Observed<'_>) -> Finding {
-    with_memory(reports(observed), observed)
+    with_findings(reports(observed), observed)
 }
 
 /// All sidecars that use the store can reach it.
@@ -294,7 +220,7 @@ fn reports(observed: &Observed<'_>) -> Finding {
         .iter()
         .filter_map(|SidecarReport { pod, report }| match report {
             StoreReport::Failing { cause, .. } => Some((cause.unwrap_or(FaultCause::Unknown), pod)),
-            StoreReport::Healthy | StoreReport::Unknown => None,
+            StoreReport::Healthy(_) | StoreReport::Unknown => None,
         })
         .collect();
     let all = observed.reports.len();
@@ -330,7 +256,17 @@ fn reports(observed: &Observed<'_>) -> Finding {
             }
         };
     }
-    let Some(&(first, _)) = failing.iter().min() else { return all_reach(all) };
+    let Some(&(first, _)) = failing.iter().min() else {
+        return match observed.own {
+            Some((StoreHealth::Failing(_), cause)) => {
+                let (cause, reached) = (cause.unwrap_or(FaultCause::Unknown), all_reach(all));
+                let message =
+                    format!("{} But the operator cannot use it: {}", reached.message, advice(cause));
+                Finding::new("Unknown", reason(cause), message)
+            }
+            Some((StoreHealth::Healthy | StoreHealth::Starting, _)) | None => all_reach(all),
+        };
+    };
     // The cause of most sidecars; of causes that are equally frequent, the first.
     let count = |cause: FaultCause| failing.iter().filter(|(other, _)| *other == cause).count();
     let cause = failing
@@ -369,7 +305,7 @@ fn ready(all: &[(&str, Finding)]) -> Finding {
         (Some((kind, finding)), _) => {
             Finding::new(finding.status, finding.reason, format!("{kind}: {}", finding.message))
         }
-        (None, Some((_, reachable))) if reachable.reason == reasons::MEMORY_NEARLY_FULL => reachable.clone(),
+        (None, Some((_, reachable))) if reachable.reason != reasons::REACHABLE => reachable.clone(),
         (None, reachable) => {
             let message = reachable.map(|(_, reachable)| reachable.message.clone()).unwrap_or_default();
             Finding::new("True", reasons::READY, message)

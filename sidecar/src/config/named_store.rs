@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use rand::RngCore as _;
 use sluice_config::KeySecret;
+use sluice_config::message::StoreFindings;
 use sluice_config::store_access::StoreChoice;
 use sluice_store::redis::OptionsError;
-use sluice_store::{Clock, Limiter, LimiterOptions, MemoryStore, RedisStore, StoreFault, StoreHealth};
+use sluice_store::{
+    Clock, Eviction, Limiter, LimiterOptions, MemoryStore, RedisStore, StoreFault, StoreHealth,
+};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
@@ -156,11 +159,19 @@ impl NamedStore {
     }
 
     pub(super) fn state(&self) -> StoreState {
-        match self.limiter().map(|limiter| (limiter.health(), limiter.fault_cause())) {
-            None => StoreState::Unchosen,
-            Some((StoreHealth::Failing(StoreFault::Unconfigured), _)) => StoreState::Unconfigured,
-            Some((health, cause)) => StoreState::Is(health, cause),
+        let Some(limiter) = self.limiter() else { return StoreState::Unchosen };
+        match limiter.health() {
+            StoreHealth::Failing(StoreFault::Unconfigured) => StoreState::Unconfigured,
+            health => StoreState::Is(health, limiter.fault_cause(), findings(limiter)),
         }
+    }
+}
+
+/// Returns what a limiter has found out about its store. Memory evicts nothing.
+fn findings(limiter: &Limiter) -> StoreFindings {
+    StoreFindings {
+        lost_counters: limiter.has_lost_counters(),
+        eviction: limiter.redis().map_or(Eviction::Never, |store| store.eviction()),
     }
 }
 

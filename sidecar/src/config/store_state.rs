@@ -1,6 +1,6 @@
 //! The state of a store.
 
-use sluice_config::message::StoreReport;
+use sluice_config::message::{StoreFindings, StoreReport};
 use sluice_store::{FaultCause, StoreFault, StoreHealth};
 
 /// The state of a store.
@@ -10,8 +10,8 @@ pub enum StoreState {
     Unchosen,
     /// No usable store is configured.
     Unconfigured,
-    /// The health that the store reports, and the cause of its fault.
-    Is(StoreHealth, Option<FaultCause>),
+    /// The health that the store reports, the cause of its fault, and what was found out about it.
+    Is(StoreHealth, Option<FaultCause>, StoreFindings),
 }
 
 impl StoreState {
@@ -19,10 +19,10 @@ impl StoreState {
     #[must_use]
     pub fn report(self) -> StoreReport {
         match self {
-            Self::Unchosen | Self::Is(StoreHealth::Starting, _) => StoreReport::Unknown,
+            Self::Unchosen | Self::Is(StoreHealth::Starting, ..) => StoreReport::Unknown,
             Self::Unconfigured => failing(StoreFault::Unconfigured, None),
-            Self::Is(StoreHealth::Healthy, _) => StoreReport::Healthy,
-            Self::Is(StoreHealth::Failing(fault), cause) => failing(fault, cause),
+            Self::Is(StoreHealth::Healthy, _, findings) => StoreReport::Healthy(findings),
+            Self::Is(StoreHealth::Failing(fault), cause, _) => failing(fault, cause),
         }
     }
 }

@@ -173,8 +173,8 @@ impl Merged {
         if !admitted {
             reservations.fill(Reservation::Nothing);
         }
-        let response =
-            CheckResponse { admitted, at, decisions: decisions.into_iter().flatten().collect(), key_usages };
+        let decisions = decisions.into_iter().flatten().collect();
+        let response = CheckResponse { key_usages, ..CheckResponse::new(admitted, at, decisions) };
         Checked { outcome: CheckOutcome { response, reservations, source, failure }, uncounted }
     }
 }

@@ -129,6 +129,11 @@ fn local(encoder: &mut DescriptorEncoder<'_>, stores: &Named<LimiterMetrics>) ->
                 "Requests denied by a remembered denial, without a call to the store",
                 |store| store.remembered_denials,
             ),
+            (
+                "store_counters_lost",
+                "Counters that the store had lost before they could expire: by eviction, FLUSHALL or a restart without data",
+                |store| store.lost_counters,
+            ),
             ("lease_requests", "Requests that matched a leased limit, once for each limit", |store| {
                 store.leases.requests
             }),

@@ -205,6 +205,17 @@ impl Limiter {
         self.redis()?.fault_cause()
     }
 
+    /// Reports whether the store has lost counters in the last ten minutes: it had to create them although they could not have
+    /// expired.
+    #[must_use]
+    pub fn has_lost_counters(&self) -> bool {
+        match &self.0 {
+            Kind::Memory(_) => false,
+            Kind::Redis(limiter) => limiter.has_lost_counters(),
+            Kind::Unconfigured(limiter) => limiter.has_lost_counters(),
+        }
+    }
+
     /// Returns the metrics of leases, remembered denials and local quota. A limiter in memory has none.
     #[must_use]
     pub fn metrics(&self) -> Option<LimiterMetrics> {

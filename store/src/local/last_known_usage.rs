@@ -1,7 +1,10 @@
 //! The usage of counters in the last response of the store. Local counting starts from it when the store
 //! fails. A counter that has been evicted from this table starts with nothing used, and its local share is
 //! the full share of the limit.
+//!
+//! A response also tells until when the counter must stay in the store. If the store has to create it again before, it has lost it.
 
+use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_limiter::{Decision, Rate};
@@ -21,7 +24,37 @@ pub(crate) struct KnownUsage {
     pub(crate) used: [u64; MAX_KNOWN_RATES],
 }
 
-type Set = [Option<(u128, KnownUsage)>; WAYS];
+/// Knowledge about one counter.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    id: u128,
+    usage: KnownUsage,
+    /// Time until which the counter must stay in the store, in microseconds of its clock; 0 if that is not certain.
+    stays_until: u64,
+    /// Time of the response from which that is known.
+    known_at: u64,
+    /// The epoch of the response. What is known from another epoch does not prove a loss.
+    epoch: NonZeroU32,
+}
+
+/// A response of the store about one counter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeenUsage<'a> {
+    pub(crate) decisions: &'a [Decision],
+    /// Time of the response, in microseconds of the store's clock.
+    pub(crate) at: u64,
+    /// Whether the response charged the counter.
+    pub(crate) charged: bool,
+    /// Whether the store had no such counter before.
+    pub(crate) created: bool,
+    /// Begins with each server, and each time its clock goes back.
+    pub(crate) epoch: NonZeroU32,
+}
+
+/// A counter is lost if it should have stayed for at least so long, in microseconds: clocks are corrected a little.
+const LEAST_STAY: u64 = 1_000_000;
+
+type Set = [Option<Entry>; WAYS];
 
 /// A set-associative table of fixed size. A new counter replaces the oldest of its set.
 pub(crate) struct LastKnownUsage {
@@ -37,38 +70,72 @@ impl LastKnownUsage {
         Self { shards: std::array::from_fn(|_| Mutex::default()), sets_per_shard }
     }
 
-    /// Stores the usage in a response that the store sent at `at` of its clock.
-    pub(crate) fn record(&self, id: u128, rates: &[Rate], decisions: &[Decision], at: u64) {
+    /// Stores the usage in a response. If the counter was created although it should have been in the store, returns the time at
+    /// which it was.
+    pub(crate) fn record(&self, id: u128, rates: &[Rate], seen: SeenUsage<'_>) -> Option<u64> {
+        let SeenUsage { decisions, at, charged, created, epoch } = seen;
         let mut usage = KnownUsage { at, used: [0; MAX_KNOWN_RATES] };
         for ((to, rate), decision) in usage.used.iter_mut().zip(rates).zip(decisions) {
             *to = rate.used_after(decision);
         }
-        let mut shard = self.lock(id);
-        if shard.is_empty() {
-            *shard = vec![[None; WAYS]; self.sets_per_shard].into_boxed_slice();
-        }
-        let sets = shard.len().max(1);
-        let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
-        let same = set.iter().position(|entry| entry.is_some_and(|(stored, _)| stored == id));
-        let way = same.or_else(|| (0..WAYS).min_by_key(|&n| set[n].map_or(0, |(_, usage)| usage.at)));
-        if let Some(way) = way {
-            set[way] = Some((id, usage));
-        }
+        let stays =
+            rates.iter().zip(decisions).map(|(rate, decision)| rate.stays_until(decision, at, charged));
+        let mut entry = Entry { id, usage, stays_until: stays.max().unwrap_or(0), known_at: at, epoch };
+        let mut lost_since = None;
+        self.replace(id, |before| {
+            if let Some(before) = before.filter(|before| before.epoch == epoch) {
+                if before.usage.at > at {
+                    // A later response has been recorded already.
+                    return before;
+                }
+                if created && before.usage.at < at && before.stays_until > at.saturating_add(LEAST_STAY) {
+                    lost_since = Some(before.known_at);
+                }
+                if entry.stays_until < before.stays_until {
+                    (entry.stays_until, entry.known_at) = (before.stays_until, before.known_at);
+                }
+            }
+            entry
+        });
+        lost_since
     }
 
     pub(crate) fn forget(&self, id: u128) {
         let mut shard = self.lock(id);
         let sets = shard.len().max(1);
         let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
-        for entry in set.iter_mut().filter(|entry| entry.is_some_and(|(stored, _)| stored == id)) {
+        for entry in set.iter_mut().filter(|entry| entry.is_some_and(|entry| entry.id == id)) {
             *entry = None;
+        }
+    }
+
+    /// Notes that this process has refunded something, which may remove the counter.
+    pub(crate) fn refunded(&self, id: u128) {
+        let mut shard = self.lock(id);
+        let sets = shard.len().max(1);
+        let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
+        set.iter_mut().flatten().filter(|entry| entry.id == id).for_each(|entry| entry.stays_until = 0);
+    }
+
+    /// Replaces the entry of a counter.
+    fn replace(&self, id: u128, by: impl FnOnce(Option<Entry>) -> Entry) {
+        let mut shard = self.lock(id);
+        if shard.is_empty() {
+            *shard = vec![[None; WAYS]; self.sets_per_shard].into_boxed_slice();
+        }
+        let sets = shard.len().max(1);
+        let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
+        let same = set.iter().position(|entry| entry.is_some_and(|entry| entry.id == id));
+        let way = same.or_else(|| (0..WAYS).min_by_key(|&n| set[n].map_or(0, |entry| entry.usage.at)));
+        if let Some(way) = way {
+            set[way] = Some(by(same.and(set[way])));
         }
     }
 
     pub(crate) fn get(&self, id: u128) -> Option<KnownUsage> {
         let shard = self.lock(id);
         let set = shard.get(id as u64 as usize % shard.len().max(1))?;
-        set.iter().flatten().find(|(stored, _)| *stored == id).map(|&(_, usage)| usage)
+        set.iter().flatten().find(|entry| entry.id == id).map(|entry| entry.usage)
     }
 
     fn lock(&self, id: u128) -> MutexGuard<'_, Box<[Set]>> {
@@ -102,13 +169,26 @@ mod tests {
             delay: 0,
         };
         let table = LastKnownUsage::new(64);
-        table.record(1, &[rate], &[decision(7)], 5);
-        table.record(1, &[rate], &[decision(4)], 6);
+        let record = |id, remaining, at| {
+            let decisions = &[decision(remaining)];
+            let seen = SeenUsage { decisions, at, charged: true, created: false, epoch: NonZeroU32::MIN };
+            assert_eq!(table.record(id, &[rate], seen), None);
+        };
+        record(1, 7, 5);
+        record(1, 4, 6);
         assert_eq!(table.get(1), Some(KnownUsage { at: 6, used: [6, 0, 0, 0] }));
         for id in 2..6 {
-            table.record(id, &[rate], &[decision(0)], 7);
+            record(id, 0, 7);
         }
         assert_eq!(table.get(1), None);
         assert_eq!(table.get(5).map(|usage| usage.used[0]), Some(10));
+        // A response that was overtaken by another one says nothing new.
+        record(5, 3, 6);
+        assert_eq!(table.get(5).map(|usage| usage.used[0]), Some(10));
+    }
+
+    #[test]
+    fn an_entry_takes_as_much_memory_as_the_documentation_says() {
+        assert_eq!(size_of::<Option<Entry>>(), 80);
     }
 }

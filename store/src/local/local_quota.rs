@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
-use super::last_known_usage::LastKnownUsage;
+use super::last_known_usage::{LastKnownUsage, SeenUsage};
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
 use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide_with_overflow};
@@ -77,9 +77,15 @@ impl LocalQuota {
         }
     }
 
-    /// Keeps the usage in a response that the store sent at `at` of its clock.
-    pub(crate) fn record_usage(&self, counter: &PlannedCounter, decisions: &[Decision], at: u64) {
-        self.last_known.record(counter.records_id(), &counter.limit.spec.rates, decisions, at);
+    /// Keeps the usage in a response of the store. If the counter was created although it should have been in the store, returns
+    /// the time at which it was.
+    pub(crate) fn record_usage(&self, counter: &PlannedCounter, seen: SeenUsage<'_>) -> Option<u64> {
+        self.last_known.record(counter.records_id(), &counter.limit.spec.rates, seen)
+    }
+
+    /// Notes that this process has refunded a charge of a counter.
+    pub(crate) fn refunded(&self, counter: &PlannedCounter) {
+        self.last_known.refunded(counter.records_id());
     }
 
     /// Returns admitting decisions with the last known usage, for a counter that was not checked.

@@ -41,6 +41,7 @@ mod replicas;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use last_known_usage::SeenUsage;
 pub(crate) use local_counter::UnflushedUsage;
 pub use local_quota::LocalQuotaMetrics;
 pub(crate) use local_quota::{LocalQuota, UsageFlush};

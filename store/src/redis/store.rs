@@ -7,11 +7,12 @@ use tokio::time::{Duration, Instant};
 
 use super::batch::{BatchGroup, Operation, Responder};
 use super::connect::Connector;
-use super::options::{ConnectPlan, OptionsError, RedisOptions};
+use super::options::{Calls, ConnectPlan, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};
 use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
+use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
 
@@ -44,9 +45,14 @@ impl RedisStore {
         let plan = options.validate()?;
         let names = KeyNames::new(options.prefix, options.partitions);
         let (metrics, budget) = (Arc::<MetricsRecorder>::default(), options.latency_budget);
+        let may_be_a_proxy = match (&plan, options.calls) {
+            (ConnectPlan::Standalone(_) | ConnectPlan::Sentinel(_), Calls::Scripts) => true,
+            (ConnectPlan::Cluster { .. }, _) | (_, Calls::Functions) => false,
+        };
         let settings = PipelineSettings {
             scripts: Arc::new(Scripts::new(options.calls)),
             names: names.clone(),
+            probe_key: may_be_a_proxy.then(|| names.probe()).flatten().map(Arc::from),
             budget,
             metrics: metrics.clone(),
             redirects: None,
@@ -163,6 +169,15 @@ impl RedisStore {
         match &self.servers {
             Servers::Single(node) => node.cause(),
             Servers::Cluster(cluster, _) => cluster.cause(),
+        }
+    }
+
+    /// Returns whether the store evicts counters, as far as it can be read. In a cluster, one master that does is enough.
+    #[must_use]
+    pub fn eviction(&self) -> Eviction {
+        match &self.servers {
+            Servers::Single(node) => node.eviction(),
+            Servers::Cluster(cluster, _) => cluster.eviction(),
         }
     }
 

@@ -7,7 +7,7 @@ use sluice_limiter::Record;
 use sluice_store::redis::Script;
 
 use crate::encoding::{RunCheck, encode_general, encode_nothing, encode_plain, encode_runs, runs};
-use crate::world::{BatchEntry, Stored, World, encode, expires, name, overflow_name, registry_name};
+use crate::world::{BatchEntry, CREATED, Stored, World, encode, expires, name, overflow_name, registry_name};
 
 /// Shadows `redis` with a table whose TIME reads two keys, and whose GET fails if another key says so. A mutant
 /// may neither loop nor repeat a string without end.
@@ -252,7 +252,7 @@ impl<C: ConnectionLike> Call<'_, C> {
         let (mut rest, mut undecided) = (&reply[..], vec![]);
         for run in runs(checks).filter(|_| !self.late) {
             let shared = run[0].shared();
-            let before = counts(&mut rest, shared.len())?;
+            let mut before = counts(&mut rest, shared.len())?;
             let readable = shared.iter().all(|counter| {
                 let name = name(&counter.limit, counter.key);
                 let is_missing = world.is_missing(&name);
@@ -262,10 +262,14 @@ impl<C: ConnectionLike> Call<'_, C> {
             });
             let expiries: Vec<_> =
                 shared.iter().map(|counter| world.expiry(&name(&counter.limit, counter.key))).collect();
-            let expected: Vec<_> = shared.iter().flat_map(|counter| world.states_of(counter)).collect();
-            if readable && before != expected.iter().map(|state| [state[1], state[2]]).collect::<Vec<_>>() {
+            let expected = shared.iter().flat_map(|counter| {
+                let created = created(world, &name(&counter.limit, counter.key));
+                world.states_of(counter).into_iter().map(move |state| [state[1] + created, state[2]])
+            });
+            if readable && before != expected.collect::<Vec<_>>() {
                 return Err(format!("differs at {}: the shared counters are {before:?}", world.now));
             }
+            before.iter_mut().for_each(|[current, _]| *current %= (CREATED << 16) as i64);
             let readable = readable && !(script == Script::Single && world.get_fails);
             let mut taken = 0;
             for check in run {
@@ -397,10 +401,12 @@ fn compare_check<'a>(
     let named = name(&own.limit, own.key);
     let is_list = matches!(world.stored.get(&named), Some(Stored::List));
     let list = if is_list { world.stored.remove_entry(&named) } else { None };
-    let expiry = world.expiry(&named);
+    let (expiry, created) = (world.expiry(&named), created(world, &named));
     let expected = world.decide(entry);
-    let keys = if expected.first() == Some(&Value::Int(0)) { 0 } else { world.count_key(own, expiry) };
-    let admitted = &(*admitted - (keys << 16) as i64);
+    let is_admitted = expected.first() != Some(&Value::Int(0));
+    let keys = if is_admitted { world.count_key(own, expiry) } else { 0 };
+    let created = if is_admitted { created } else { 0 };
+    let admitted = &(*admitted - (keys << 16) as i64 - created);
     let mut all: Vec<_> =
         shared.iter().map(|[current, previous]| [current + taken + admitted, *previous]).collect();
     all.splice(check.own..check.own, states.iter().copied());
@@ -415,6 +421,11 @@ fn compare_check<'a>(
     }
     world.stored.extend(list);
     Ok(*admitted)
+}
+
+/// Returns what is added to a number in a reply if the key is missing and created.
+fn created(world: &World, name: &str) -> i64 {
+    if world.is_missing(name) { (CREATED << 16) as i64 } else { 0 }
 }
 
 fn compare_values(world: &mut World, names: &[String], values: StoredValues) -> Result<(), String> {

@@ -9,7 +9,7 @@ use crate::log;
 use crate::support::{Redis, eventually};
 use redis::{FromRedisValue as _, Value};
 use sluice_store::failure::StoreFault;
-use sluice_store::{FaultCause, RedisOptions, RedisStore};
+use sluice_store::{Eviction, FaultCause, RedisOptions, RedisStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -18,6 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 enum Hashed {
     Key,
     Tag,
+    /// The tag; and like twemproxy, the proxy ends a connection upon a command that it does not know, or that has no key.
+    TagStrictly,
 }
 
 /// Starts a proxy that sends each command to one of two servers, by its first key. Returns its port.
@@ -50,11 +52,19 @@ async fn serve(mut client: TcpStream, servers: &[Redis; 2], hashed: Hashed) -> O
                 b"EVAL" | b"EVALSHA" => words.get(3),
                 _ => words.get(1),
             };
+            if matches!(hashed, Hashed::TagStrictly) {
+                let is_known = |name: &[u8]| [&b"EVAL"[..], b"EVALSHA", b"GET", b"SETRANGE"].contains(&name);
+                let has_keys =
+                    !words[0].starts_with(b"EVAL") || words.get(2).is_some_and(|count| count != b"0");
+                if !is_known(&words[0]) || !has_keys {
+                    return None;
+                }
+            }
             let first = String::from_utf8_lossy(first.map_or(&[][..], Vec::as_slice)).into_owned();
             let tag = first.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
             let part = match hashed {
                 Hashed::Key => first.as_str(),
-                Hashed::Tag => tag.unwrap_or(&first),
+                Hashed::Tag | Hashed::TagStrictly => tag.unwrap_or(&first),
             };
             let at = part.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31) ^ u32::from(byte)) % 2;
             let mut command = redis::Cmd::new();
@@ -128,6 +138,25 @@ async fn a_proxy_before_several_shards_is_named_before_it_admits_too_much() {
     }
     assert!(!log::lines(&["WARN", "enable_hashtagging", &format!("127.0.0.1:{by_key}")]).is_empty());
     assert!(!log::lines(&["WARN", "redis+cluster://", &format!("127.0.0.1:{by_tag}")]).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_that_knows_few_commands_is_used_without_a_fault() {
+    log::keep();
+    let servers = Arc::new([Redis::start(&[]), Redis::start(&[])]);
+    let port = proxy(servers.clone(), Hashed::TagStrictly).await;
+    let url = format!("redis://127.0.0.1:{port}");
+    let processes: Vec<_> =
+        (0..2).map(|_| RedisStore::start(RedisOptions { partitions: 1, ..patient(&url) }).unwrap()).collect();
+    for store in &processes {
+        healthy(store).await;
+        assert_eq!(store.eviction(), Eviction::NotSeen);
+    }
+    let limit = limit("strict", 7);
+    for (store, expected) in processes.iter().zip([5, 2]) {
+        assert_eq!(admitted(store, &[counter(&limit, 1)], 5).await, expected);
+    }
+    assert!(log::lines(&["WARN", &format!("127.0.0.1:{port}")]).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -174,7 +174,7 @@ impl Session {
         policies: impl IntoIterator<Item = (String, PolicyReport)>,
         ports: &[u16],
     ) {
-        self.send(policies.into_iter().collect(), StoreReport::Healthy, BTreeMap::new(), ports.to_vec())
+        self.send(policies.into_iter().collect(), StoreReport::HEALTHY, BTreeMap::new(), ports.to_vec())
             .await;
     }
 
@@ -183,7 +183,7 @@ impl Session {
     /// # Panics
     /// When the operator does not accept it.
     pub async fn report_resets(&self, resets: impl IntoIterator<Item = (String, ResetReport)>) {
-        self.send(BTreeMap::new(), StoreReport::Healthy, resets.into_iter().collect(), Vec::new()).await;
+        self.send(BTreeMap::new(), StoreReport::HEALTHY, resets.into_iter().collect(), Vec::new()).await;
     }
 
     async fn send(

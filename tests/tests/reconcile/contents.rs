@@ -52,7 +52,7 @@ async fn confirm_table(session: &mut Session) -> (String, OverrideTable) {
     assert_eq!((status, BlobHash::of(&bytes).to_string()), (StatusCode::OK, hash.clone()));
     let report =
         PolicyReport::Applied { hash: published.hash, untrusted_proxy: None, nearly_full: Vec::new() };
-    session.report([(uid, report)], sluice_config::message::StoreReport::Healthy).await;
+    session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     (hash, OverrideTable::new(bytes.to_vec().into()).unwrap())
 }
 
@@ -210,7 +210,7 @@ async fn confirm_keys(session: &mut Session) -> String {
     let policy: Value = serde_json::from_str(published.policy.get()).unwrap();
     let report =
         PolicyReport::Applied { hash: published.hash, untrusted_proxy: None, nearly_full: Vec::new() };
-    session.report([(uid, report)], sluice_config::message::StoreReport::Healthy).await;
+    session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     policy["jwt"][0]["verification"]["keys"]["jwks"].as_str().unwrap().to_owned()
 }
 

@@ -156,6 +156,6 @@ pub async fn confirm(session: &mut Session) -> PolicyHash {
     };
     let hash = policies.policies.values().next().expect("a policy").hash.clone();
     let reports = policies.policies.iter().map(|(uid, published)| (uid.clone(), applied(&published.hash)));
-    session.report(reports, StoreReport::Healthy).await;
+    session.report(reports, StoreReport::HEALTHY).await;
     hash
 }

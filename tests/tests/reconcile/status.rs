@@ -52,7 +52,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
         untrusted_proxy: None,
         nearly_full: Vec::new(),
     };
-    session.report([(uid.clone(), other)], StoreReport::Healthy).await;
+    session.report([(uid.clone(), other)], StoreReport::HEALTHY).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
 
     let nack =
@@ -74,7 +74,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
                     nearly_full: Vec::new(),
                 },
             )],
-            StoreReport::Healthy,
+            StoreReport::HEALTHY,
         )
         .await;
     namespace.wait_for("p", "Ready", "True Ready").await;

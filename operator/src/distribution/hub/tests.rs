@@ -29,7 +29,7 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
             PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None, nearly_full: Vec::new() },
         )]
         .into(),
-        stores: [(DEFAULT_STORE.into(), StoreReport::Healthy)].into(),
+        stores: [(DEFAULT_STORE.into(), StoreReport::HEALTHY)].into(),
         shadow_denied: [].into(),
         resets: [].into(),
     }

@@ -30,7 +30,7 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
         .iter()
         .filter_map(|report| match report {
             StoreReport::Failing { fault, cause } => Some((fault.as_str(), *cause)),
-            StoreReport::Unknown | StoreReport::Healthy => None,
+            StoreReport::Unknown | StoreReport::Healthy(_) => None,
         })
         .collect();
     if reports.is_empty() {
@@ -40,6 +40,15 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
     if faults.is_empty() {
         let verb = if reports.len() == 1 { "uses" } else { "use" };
         let message = format!("{} {verb} the store without faults.", plural(reports.len(), "sidecar"));
+        let has_lost =
+            |report: &&&StoreReport| matches!(report, StoreReport::Healthy(found) if found.lost_counters);
+        if reports.iter().any(|report| has_lost(&report)) {
+            let message = format!(
+                "{message} But it has lost counters in the last ten minutes, whose clients began again with nothing used. {}",
+                details(observed)
+            );
+            return Finding::new("True", reasons::COUNTERS_LOST, message);
+        }
         return Finding::new("True", reasons::HEALTHY, message);
     }
     let all_fail = faults.len() == reports.len();

@@ -1,10 +1,16 @@
+use std::time::Duration;
+
 use serde_json::json;
 use sluice_config::KeySecret;
+use sluice_config::message::StoreFindings;
 use sluice_config::store_access::StoreAccess;
-use sluice_store::{RedisOptions, StoreFault};
+use sluice_store::redis::admin::{Role, ServerReport};
+use sluice_store::{Eviction, RedisOptions, StoreFault};
 
 use super::*;
 use crate::cluster::references::Reference;
+use crate::object_key::StoreKey;
+use crate::reconcile::status::LEADER_GRACE;
 use crate::store::resolve::{StoreRules, Usable, resolve};
 use sluice_crds::store::Access;
 
@@ -58,6 +64,7 @@ fn status_after(
         operator_namespace: "sluice-system",
         reports,
         own,
+        own_eviction: None,
         provisioned: None,
         passwords: None,
         previous,
@@ -72,7 +79,7 @@ fn short(all: &[(String, String, String)]) -> Vec<String> {
 
 #[test]
 fn a_store_is_ready_when_all_sidecars_can_use_it() {
-    let healthy = reports(&[StoreReport::Healthy, StoreReport::Healthy]);
+    let healthy = reports(&[found(false, Eviction::Never), found(false, Eviction::Never)]);
     let all = conditions(&usable(), &healthy, None);
     assert_eq!(short(&all), ["True Accepted", "True ResolvedRefs", "True Reachable", "True Ready"]);
     assert_eq!(all[3].2, "All 2 sidecars that use the store can reach it.");
@@ -85,7 +92,7 @@ fn a_store_is_ready_when_all_sidecars_can_use_it() {
 #[test]
 fn a_new_leader_waits_for_the_sidecars_that_the_one_before_knew() {
     let (usable, own) = (usable(), Some((StoreHealth::Healthy, None)));
-    let both = reports(&[StoreReport::Healthy, StoreReport::Healthy]);
+    let both = reports(&[found(false, Eviction::Never), found(false, Eviction::Never)]);
     let before = status_after(None, LEADER_GRACE, (&usable, &both, own), 3);
     let after = |leader_for, reports: &[SidecarReport], generation| {
         let status = status_after(Some(&before), leader_for, (&usable, reports, own), generation);
@@ -131,7 +138,7 @@ fn the_reason_is_what_most_sidecars_see() {
                     password is wrong or missing. Correct `username` and `password` in the Secret. Seen by \
                     shop/web-1, shop/web-2.";
     assert_eq!(all[2].2, expected);
-    let part = reports(&[StoreReport::Healthy, failing(FaultCause::MemoryFull)]);
+    let part = reports(&[found(false, Eviction::Never), failing(FaultCause::MemoryFull)]);
     let all = conditions(&usable(), &part, None);
     assert_eq!(short(&all)[2], "False PartlyReachable");
     assert!(all[2].2.starts_with("1 of 2 sidecars cannot use the store"), "{}", all[2].2);
@@ -165,7 +172,7 @@ fn resolved(reference: Reference, tenant_stores: bool) -> Resolved {
     }
 }
 
-fn found(secret: serde_json::Value) -> Reference {
+fn secret(secret: serde_json::Value) -> Reference {
     let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(secret).unwrap();
     Reference::Found(std::sync::Arc::new(secret.into()))
 }
@@ -174,9 +181,9 @@ fn found(secret: serde_json::Value) -> Reference {
 fn each_problem_of_a_secret_says_what_to_do() {
     let password = "aHVudGVyMg==";
     let wrong_type =
-        found(json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"password": password}}));
+        secret(json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"password": password}}));
     let no_password =
-        found(json!({"metadata": {"name": "s"}, "type": SECRET_TYPE, "data": {"pasword": password}}));
+        secret(json!({"metadata": {"name": "s"}, "type": SECRET_TYPE, "data": {"pasword": password}}));
     for (reference, reason, text) in [
         (
             Reference::NotFound,
@@ -212,4 +219,78 @@ fn a_namespace_needs_leave_to_have_a_store() {
     assert!(all[0].2.contains("tenantStores.enabled"));
     let reserved = rules(true).compile(&StoreKey::new("shop", "default"), &json!({}));
     assert!(matches!(reserved, Err(Resolved::Invalid(violations)) if violations[0].path == "metadata.name"));
+}
+
+/// A report about a store that responds.
+fn found(lost_counters: bool, eviction: Eviction) -> StoreReport {
+    StoreReport::Healthy(StoreFindings { lost_counters, eviction })
+}
+
+#[test]
+fn a_store_that_lost_counters_or_evicts_them_is_ready_with_a_reason() {
+    let never = found(false, Eviction::Never);
+    let all = conditions(&usable(), &reports(&[never.clone(), found(true, Eviction::Never)]), None);
+    assert_eq!(short(&all)[2..], ["True CountersLost", "True CountersLost"]);
+    assert!(
+        all[3].2.contains("has lost counters in the last ten minutes") && all[3].2.contains("evicted_keys")
+    );
+    let all = conditions(&usable(), &reports(&[never.clone(), found(false, Eviction::Possible)]), None);
+    assert_eq!(short(&all)[2..], ["True MayEvictCounters", "True MayEvictCounters"]);
+    assert!(all[2].2.contains("maxmemory-policy noeviction"), "{}", all[2].2);
+    let all = conditions(&usable(), &reports(&[never.clone(), found(false, Eviction::NotSeen)]), None);
+    assert_eq!(short(&all)[2..], ["True Reachable", "True Ready"]);
+    assert!(all[3].2.contains("is not seen") && all[3].2.contains("+info"), "{}", all[3].2);
+    let all = conditions(&usable(), &reports(&[never]), None);
+    assert_eq!(all[3].2, "The sidecar that uses the store can reach it.");
+}
+
+#[test]
+fn a_store_that_the_operator_cannot_use_is_not_ready() {
+    let own = Some((StoreHealth::Failing(StoreFault::Unreachable), Some(FaultCause::NoRoute)));
+    let all = conditions(&usable(), &reports(&[found(false, Eviction::Never)]), own);
+    assert_eq!(short(&all)[2..], ["Unknown NoRoute", "Unknown NoRoute"]);
+    assert!(all[2].2.contains("But the operator cannot use it"), "{}", all[2].2);
+}
+
+#[test]
+fn a_managed_store_is_looked_at_by_its_administrator() {
+    let (Resolved::Usable(mut usable), report) = (usable(), reports(&[found(false, Eviction::NotSeen)]))
+    else {
+        unreachable!("it can be used");
+    };
+    usable.kind = Access::Managed;
+    let resolved = Resolved::Usable(usable);
+    let server = |eviction, has_evicted| ServerReport {
+        address: "redis:6379".into(),
+        role: Role::Master,
+        problem: None,
+        memory: None,
+        eviction,
+        has_evicted,
+    };
+    let reachable = |server: ServerReport| {
+        let provisioned = Provisioned { users: Some(BTreeMap::new()), result: Some(Ok(vec![server])) };
+        let observed = Observed {
+            key: &key(),
+            generation: 1,
+            resolved: &resolved,
+            operator_namespace: "sluice-system",
+            reports: &report,
+            own: None,
+            own_eviction: None,
+            provisioned: Some(&provisioned),
+            passwords: None,
+            previous: None,
+            leader_for: LEADER_GRACE,
+        };
+        let reachable = reachable(&observed);
+        (reachable.reason, reachable.message)
+    };
+    let (reason, message) = reachable(server(Eviction::Never, false));
+    assert_eq!((reason, message.as_str()), ("Reachable", "The sidecar that uses the store can reach it."));
+    let (reason, message) = reachable(server(Eviction::Possible, false));
+    assert!(reason == "MayEvictCounters" && !message.contains("redis:6379"), "{message}");
+    let (reason, message) = reachable(server(Eviction::Possible, true));
+    assert_eq!(reason, "MayEvictCounters");
+    assert!(message.ends_with("redis:6379 has evicted keys in the last ten minutes."), "{message}");
 }

@@ -30,11 +30,11 @@ impl<S: Backend> RunningAcquisition<S> {
         let grant = core.store.acquire(acquisition.counter.clone(), acquisition.units).await;
         if let Ok(grant) = &grant {
             let now = core.time.now();
-            core.time.record(grant.response.at, now);
+            core.record_time(grant.response.at, now);
             if grant.response.key_usages.any_overflowed() {
                 let _ = core.store.settle(core.leases.overflowed(acquisition, grant)).await;
             } else if let Some(counter) = core.leases.acquired(acquisition, grant, sent, now) {
-                core.local_quota.record_usage(&counter, &grant.response.decisions, grant.response.at);
+                core.record_usage(&counter, (0, &grant.response.decisions), &grant.response, now);
             }
         }
         acquisition.call.complete(grant.map(|_| ()));

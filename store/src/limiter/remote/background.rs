@@ -23,6 +23,7 @@ impl<S: Backend> RemoteCore<S> {
     pub(super) async fn run_background(self: Arc<Self>) {
         loop {
             let next_review = self.return_unused_quota();
+            self.losses.review(self.time.now());
             let has_usage = self.has_usage_to_flush();
             if has_usage && self.store.health() == StoreHealth::Healthy {
                 self.flush_some().await;

@@ -13,7 +13,6 @@ use super::remote_core::RemoteCore;
 use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
-use crate::key_usage::KeyUsages;
 use crate::lease::{LeaseOutcome, LeaseTerms};
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::limiter::plan::{OnStoreFailure, PlannedCounter, check_id};
@@ -121,7 +120,7 @@ impl<S: Backend> RemoteCore<S> {
         let sent = self.time.now();
         let response = within(deadline, self.store.check(check)).await?;
         let now = self.time.now();
-        self.time.record(response.at, now);
+        self.record_time(response.at, now);
         // A denial by an overflow counter ends when the key gets a counter of its own, so it is not remembered.
         if let Some(id) = denial_id.filter(|_| !response.key_usages.any_overflowed()) {
             self.denials.put(id, &response, sent, now);
@@ -133,7 +132,7 @@ impl<S: Backend> RemoteCore<S> {
                 // Local quota and leases would take the usage of many keys for that of this one.
                 continue;
             }
-            self.local_quota.record_usage(counter, own, response.at);
+            self.record_usage(counter, (n, own), &response, now);
             if let Some(terms) = &counter.limit.lease_terms {
                 self.leases.called(counter, terms, &response, own, now);
             }
@@ -184,13 +183,7 @@ impl<S: Backend> RemoteCore<S> {
                 decisions.extend(self.local_quota.unchecked_decisions(counter));
             }
         }
-        let response = CheckResponse {
-            admitted: false,
-            at: self.time.store_now(),
-            decisions,
-            key_usages: KeyUsages::default(),
-        };
-        denied(response, counters.len(), source)
+        denied(CheckResponse::new(false, self.time.store_now(), decisions), counters.len(), source)
     }
 }
 
@@ -201,7 +194,7 @@ fn denied(response: CheckResponse, counters: usize, source: Source) -> CheckOutc
 
 /// Returns an admitting response without decisions.
 fn admitted_at(at: u64) -> CheckResponse {
-    CheckResponse { admitted: true, at, decisions: Decisions::new(), key_usages: KeyUsages::default() }
+    CheckResponse::new(true, at, Decisions::new())
 }
 
 /// Waits for a call to the store, but no longer than until the deadline. An async function would take the memory of the call

@@ -16,7 +16,6 @@ use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
 use crate::check::CheckResponse;
-use crate::key_usage::KeyUsages;
 
 /// Longest time that a denial is remembered, in microseconds.
 const LONGEST: u64 = 1_000_000;
@@ -72,7 +71,7 @@ impl DenialCache {
         let decisions: SmallVec<[Decision; 2]> =
             denial.decisions.iter().take(usize::from(denial.len)).map(updated).collect();
         self.hits.fetch_add(1, Relaxed);
-        Some(CheckResponse { admitted: false, at, decisions, key_usages: KeyUsages::default() })
+        Some(CheckResponse::new(false, at, decisions))
     }
 
     /// Remembers a response to a check that was sent at `sent` and received at `now`, if it is a denial.
@@ -171,7 +170,7 @@ mod tests {
 
     fn denial(decisions: impl IntoIterator<Item = Decision>) -> CheckResponse {
         let decisions = decisions.into_iter().collect();
-        CheckResponse { admitted: false, at: 1, decisions, key_usages: KeyUsages::default() }
+        CheckResponse::new(false, 1, decisions)
     }
 
     proptest! {

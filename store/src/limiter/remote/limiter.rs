@@ -9,6 +9,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::backend::Backend;
 use super::denial_cache::DenialCache;
+use super::losses::Losses;
 use super::remote_core::RemoteCore;
 use super::store_time::StoreTime;
 use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement};
@@ -55,6 +56,7 @@ impl<S: Backend> RemoteLimiter<S> {
             latency_budget: options.latency_budget,
             leases: Leases::new(options.leased_keys),
             denials: DenialCache::new(options.remembered_denials),
+            losses: Losses::new(options.suspicion),
             local_quota,
             has_successor: AtomicBool::new(false),
             closing: Mutex::default(),
@@ -102,6 +104,9 @@ impl<S: Backend> RemoteLimiter<S> {
                 at
             }
         };
+        if delta < 0 {
+            self.core.local_quota.refunded(counter);
+        }
         let limit = counter.limit.spec.clone();
         let overflowed = matches!(reservation, Reservation::Overflow(_));
         self.core.store.settle(Settlement { limit, key: counter.key, charged, delta, overflowed }).await
@@ -126,6 +131,7 @@ impl<S: Backend> RemoteLimiter<S> {
             let counter = PlannedCounter { limit: limit.clone(), key, cost: 0 };
             core.leases.forget(&counter, removed_at, core.time.now());
             core.local_quota.forget(&counter);
+            core.losses.acquit(counter.counter_id(), removed_at);
         }
         core.denials.clear();
     }
@@ -147,7 +153,13 @@ impl<S: Backend> RemoteLimiter<S> {
             leases: self.core.leases.metrics(),
             local_quota: self.core.local_quota.metrics(),
             remembered_denials: self.core.denials.hits(),
+            lost_counters: self.core.losses.lost(),
         }
+    }
+
+    /// Reports whether the store has lost counters in the last ten minutes.
+    pub(in crate::limiter) fn has_lost_counters(&self) -> bool {
+        self.core.losses.has_lost_recently(self.core.time.now())
     }
 
     pub(in crate::limiter) fn store(&self) -> &Arc<S> {

@@ -7,7 +7,7 @@
 //! - [`acquire`]: acquires a block of leased quota; [`flush`]: adds local usage to the store.
 //! - [`background`]: returns unused quota, and flushes when the store is back.
 //! - [`backend`]: the operations that a remote store provides; [`unconfigured`]: the store that always fails.
-//! - [`store_time`]: an estimate of the store's clock.
+//! - [`store_time`]: an estimate of the store's clock. [`losses`]: counters that the store has lost.
 
 mod acquire;
 mod backend;
@@ -16,6 +16,7 @@ mod check;
 mod denial_cache;
 mod flush;
 mod limiter;
+mod losses;
 mod remote_core;
 mod reservations;
 mod store_time;

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use sluice_limiter::Decision;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use super::denial_cache::DenialCache;
+use super::losses::Losses;
 use super::store_time::StoreTime;
+use crate::check::CheckResponse;
 use crate::lease::Leases;
-use crate::local::LocalQuota;
+use crate::limiter::plan::PlannedCounter;
+use crate::local::{LocalQuota, SeenUsage};
 
 /// The state of a limiter in front of a remote store.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub(super) struct RemoteCore<S> {
     pub(super) latency_budget: Duration,
     pub(super) leases: Leases,
     pub(super) denials: DenialCache,
+    pub(super) losses: Losses,
     /// Shared with the successor, once there is one.
     pub(super) local_quota: Arc<LocalQuota>,
     /// Whether a successor flushes the local usage.
@@ -32,6 +37,33 @@ pub(super) struct RemoteCore<S> {
 }
 
 impl<S> RemoteCore<S> {
+    /// Records that a response with the store's time `at` arrived at `now`.
+    pub(super) fn record_time(&self, at: u64, now: u64) {
+        if self.time.record(at, now) {
+            self.losses.begin_epoch();
+        }
+    }
+
+    /// Records what a response says about a counter: its number in the response, and its decisions.
+    pub(super) fn record_usage(
+        &self,
+        counter: &PlannedCounter,
+        (n, decisions): (usize, &[Decision]),
+        response: &CheckResponse,
+        now: u64,
+    ) {
+        let seen = SeenUsage {
+            decisions,
+            at: response.at,
+            charged: response.admitted && counter.cost > 0,
+            created: response.created.contains(n),
+            epoch: self.losses.epoch(),
+        };
+        if let Some(known_at) = self.local_quota.record_usage(counter, seen) {
+            self.losses.suspect(counter.counter_id(), known_at, now);
+        }
+    }
+
     /// Reports whether this limiter has local usage to flush.
     pub(super) fn has_usage_to_flush(&self) -> bool {
         self.local_quota.pending() > 0 && !self.has_successor.load(Relaxed)

@@ -94,7 +94,7 @@ impl<'a, S> PendingReservations<'a, S> {
         self.is_kept = admitted;
         let mut key_usages = KeyUsages::default();
         key_usages.extend(&response.key_usages, &open);
-        let response = CheckResponse { admitted, at, decisions, key_usages };
+        let response = CheckResponse { key_usages, ..CheckResponse::new(admitted, at, decisions) };
         CheckOutcome { response, reservations, source, failure }
     }
 }

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 
+/// The store's clock has gone back if it is this much behind, in microseconds. A response may be late, too.
+const STEP: u64 = 500_000;
+
 /// The clock of this process, and its offset to the store's.
 #[derive(Debug)]
 pub(super) struct StoreTime {
@@ -43,8 +46,9 @@ impl StoreTime {
         self.offset.load(Relaxed) + now
     }
 
-    /// Records that a response with the store's time `at` arrived at `now`.
-    pub(super) fn record(&self, at: u64, now: u64) {
-        self.offset.store(at.saturating_sub(now), Relaxed);
+    /// Records that a response with the store's time `at` arrived at `now`. Returns whether the store's clock has gone back.
+    pub(super) fn record(&self, at: u64, now: u64) -> bool {
+        let offset = at.saturating_sub(now);
+        offset.saturating_add(STEP) < self.offset.swap(offset, Relaxed)
     }
 }

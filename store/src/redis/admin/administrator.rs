@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::nodes::{Node, connect, find_nodes, run};
-use super::provision::{KnownUsers, provision};
+use super::provision::{KnownUsers, Memory, provision};
 use super::report::{Problem, Role, ServerReport};
 use super::users::ManagedUser;
 use crate::fault_cause::FaultCause;
@@ -16,13 +16,26 @@ use crate::redis::options::{ConnectPlan, OptionsError, RedisOptions};
 
 /// Longest time for all servers.
 const LONGEST_PASS: Duration = Duration::from_secs(60);
+/// Time for which an eviction is reported.
+const RECENT: Duration = Duration::from_secs(600);
 
 /// Administers a store with the credentials of an administrator.
 pub struct Administrator {
     options: RedisOptions,
     plan: ConnectPlan,
-    /// The users of each server as they were set last, by the server's address.
-    known: Mutex<BTreeMap<String, KnownUsers>>,
+    /// Knowledge about each server, by its address.
+    known: Mutex<BTreeMap<String, Known>>,
+}
+
+/// Knowledge about a server from the pass before.
+#[derive(Default)]
+struct Known {
+    /// The users as they were set last.
+    users: KnownUsers,
+    /// Number of keys that the server had evicted.
+    evicted: Option<u64>,
+    /// Time at which that number was seen to have grown.
+    last_eviction: Option<Instant>,
 }
 
 impl Administrator {
@@ -48,8 +61,8 @@ impl Administrator {
             self.provision_one(node, before, users)
         });
         let mut reports = Vec::new();
-        for (report, users) in join_all(servers).await {
-            known.insert(report.address.clone(), users);
+        for (report, server) in join_all(servers).await {
+            known.insert(report.address.clone(), server);
             reports.push(report);
         }
         Ok(reports)
@@ -82,15 +95,26 @@ impl Administrator {
     async fn provision_one(
         &self,
         node: Node,
-        mut known: KnownUsers,
+        mut known: Known,
         users: &[ManagedUser],
-    ) -> (ServerReport, KnownUsers) {
-        let result = provision(&node, &mut known, &self.options, users).await;
+    ) -> (ServerReport, Known) {
+        let result = provision(&node, &mut known.users, &self.options, users).await;
         let (problem, memory) = match result {
-            Ok(memory) => (None, memory),
-            Err(problem) => (Some(problem), None),
+            Ok(memory) => (None, memory.unwrap_or_default()),
+            Err(problem) => (Some(problem), Memory::default()),
         };
-        let address = node.target.address.clone();
-        (ServerReport { address, role: node.role, problem, memory }, known)
+        if memory.evicted.zip(known.evicted).is_some_and(|(now, before)| now > before) {
+            known.last_eviction = Some(Instant::now());
+        }
+        known.evicted = memory.evicted.or(known.evicted);
+        let report = ServerReport {
+            address: node.target.address.clone(),
+            role: node.role,
+            problem,
+            memory: memory.used,
+            eviction: memory.eviction,
+            has_evicted: known.last_eviction.is_some_and(|last| last.elapsed() < RECENT),
+        };
+        (report, known)
     }
 }

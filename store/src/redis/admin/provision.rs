@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use super::nodes::{Node, connect, run, strings, text};
 use super::report::{Problem, Role};
 use super::users::ManagedUser;
+use crate::eviction::Eviction;
 use crate::fault_cause::FaultCause;
 use crate::redis::library::{self, Library};
 use crate::redis::options::RedisOptions;
@@ -14,13 +15,23 @@ use crate::redis::options::RedisOptions;
 /// The users of a server as they were set last: their rules, and the line of `ACL LIST` that these became.
 pub(super) type KnownUsers = BTreeMap<String, (Vec<String>, String)>;
 
-/// Brings a server up to date. Returns its memory in use and its maximum, in bytes.
+/// Memory of a server, as it reports it.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Memory in use and its maximum, in bytes, if a maximum is set.
+    pub(super) used: Option<(u64, u64)>,
+    pub(super) eviction: Eviction,
+    /// Number of keys that the server has evicted since it started.
+    pub(super) evicted: Option<u64>,
+}
+
+/// Brings a server up to date. Returns what it says about its memory; nothing if it is a Sentinel.
 pub(super) async fn provision(
     node: &Node,
     known: &mut KnownUsers,
     options: &RedisOptions,
     users: &[ManagedUser],
-) -> Result<Option<(u64, u64)>, Problem> {
+) -> Result<Option<Memory>, Problem> {
     if node.role == Role::Sentinel && !options.has_sentinel_password() {
         return Ok(None);
     }
@@ -34,7 +45,7 @@ pub(super) async fn provision(
     set_users(&mut connection, known, options, users, node.role, &functions).await?;
     match node.role {
         Role::Sentinel => Ok(None),
-        Role::Master | Role::Replica => memory(&mut connection).await,
+        Role::Master | Role::Replica => memory(&mut connection).await.map(Some),
     }
 }
 
@@ -123,16 +134,28 @@ async fn list(
     Ok(of_ours.collect())
 }
 
-/// Returns the memory in use and its maximum.
-async fn memory(connection: &mut MultiplexedConnection) -> Result<Option<(u64, u64)>, Problem> {
-    let mut command = redis::cmd("INFO");
-    command.arg("memory");
-    let text = text(run(connection, "INFO", &command).await?);
-    let number = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim().parse::<u64>().ok()
-    };
-    match (number("used_memory"), number("maxmemory")) {
-        (Some(used), Some(max)) => Ok((max > 0).then_some((used, max))),
+/// Reads what a server says about its memory.
+async fn memory(connection: &mut MultiplexedConnection) -> Result<Memory, Problem> {
+    let memory = info(connection, "memory").await?;
+    let stats = info(connection, "stats").await?;
+    match (number(&memory, "used_memory"), number(&memory, "maxmemory")) {
+        (Some(used), Some(max)) => Ok(Memory {
+            used: (max > 0).then_some((used, max)),
+            eviction: Eviction::read(&memory),
+            evicted: number(&stats, "evicted_keys"),
+        }),
         _ => Err(Problem { cause: FaultCause::InvalidReply, command: "INFO" }),
     }
+}
+
+/// Reads a section of INFO.
+async fn info(connection: &mut MultiplexedConnection, section: &str) -> Result<String, Problem> {
+    let mut command = redis::cmd("INFO");
+    command.arg(section);
+    Ok(text(run(connection, "INFO", &command).await?))
+}
+
+/// Returns a number in a section of INFO.
+fn number(info: &str, name: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim().parse().ok()
 }

@@ -1,5 +1,6 @@
 //! The result of administering one server.
 
+use crate::eviction::Eviction;
 use crate::fault_cause::FaultCause;
 
 /// Role of a server.
@@ -24,6 +25,10 @@ pub struct ServerReport {
     pub problem: Option<Problem>,
     /// Memory in use and its maximum, in bytes, if a maximum is set.
     pub memory: Option<(u64, u64)>,
+    /// Whether the server evicts counters.
+    pub eviction: Eviction,
+    /// Whether the server has evicted keys in the last ten minutes.
+    pub has_evicted: bool,
 }
 
 /// The reason why a server is not up to date.

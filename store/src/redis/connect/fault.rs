@@ -47,6 +47,19 @@ pub(crate) fn classify(error: &RedisError) -> FaultCause {
         _ if contains(&["unknown command", "Unknown Redis command", "Unknown command called"]) => {
             FaultCause::UnsupportedVersion
         }
+        // A proxy tells so that its server is away: Envoy, and twemproxy.
+        _ if contains(&["upstream failure", "no upstream host", "upstream protocol error"]) => {
+            FaultCause::NoRoute
+        }
+        _ if contains(&[
+            "Connection refused",
+            "Connection timed out",
+            "Connection reset by peer",
+            "Host is down",
+        ]) =>
+        {
+            FaultCause::NoRoute
+        }
         ErrorKind::Server(ServerErrorKind::CrossSlot | ServerErrorKind::Moved) => FaultCause::SeveralShards,
         _ if contains(&["CROSSSLOT", "MOVED", "do not hash to the same slot"]) => FaultCause::SeveralShards,
         _ if contains(&["cluster support disabled"]) => FaultCause::NotACluster,
@@ -111,6 +124,11 @@ impl ServerFailure {
         let cause = classify(error);
         let forbidden = error.detail().filter(|_| cause == FaultCause::NotPermitted).and_then(command);
         Self { cause, forbidden, said: said(error) }
+    }
+
+    /// The failure to connect to a socket. The system's words tell a wrong path from missing rights.
+    pub(super) fn of_socket(error: &io::Error) -> Self {
+        Self { cause: FaultCause::ConnectionRefused, forbidden: None, said: Some(error.kind().to_string()) }
     }
 
     /// Returns the kind of fault.
@@ -392,6 +410,11 @@ mod tests {
                 FaultCause::UnsupportedVersion,
             ),
             (server("CROSSSLOT", "Keys in request don't hash to the same slot"), FaultCause::SeveralShards),
+            // A proxy whose server is away: Envoy, and twemproxy.
+            (server("upstream", "failure"), FaultCause::NoRoute),
+            (server("no", "upstream host"), FaultCause::NoRoute),
+            (server("ERR", "Connection refused"), FaultCause::NoRoute),
+            (server("ERR", "Connection timed out"), FaultCause::NoRoute),
             (server("ERR", "This instance has cluster support disabled"), FaultCause::NotACluster),
             (server("ERR", "Function not found"), FaultCause::FunctionMissing),
             (io::Error::from(io::ErrorKind::ConnectionRefused).into(), FaultCause::ConnectionRefused),

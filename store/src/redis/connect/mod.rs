@@ -38,7 +38,7 @@ pub(crate) use gather::gather;
 pub(crate) use login::{LoginWatch, PasswordFile};
 pub(crate) use members::Members;
 pub(crate) use open::open;
-pub(crate) use probe::{ServerClock, probe, read_view, warn_of_eviction};
+pub(crate) use probe::{Ended, ServerClock, probe, read_eviction, read_view};
 pub(crate) use sentinel::Sentinels;
 pub(crate) use sentinel::watch::MasterWatch;
 pub(crate) use target::{Target, TargetTemplate, split};

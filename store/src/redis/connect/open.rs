@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -42,11 +42,14 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
         (_, false) => LATER_ATTEMPT,
         (_, true) => LATER_ATTEMPT_TLS,
     };
-    if failed > 0
+    if (failed > 0 || target.socket().is_some())
         && let Err(error) = is_back(target, attempt).await
     {
         tracing::debug!(address = target.address, %error, "Redis is away");
-        return Err(cause_of_io(&error).into());
+        return Err(match target.socket() {
+            Some(_) => ServerFailure::of_socket(&error),
+            None => cause_of_io(&error).into(),
+        });
     }
     // Timeouts of calls are handled here; those of the client library would race with them.
     let config = AsyncConnectionConfig::new()
@@ -77,6 +80,9 @@ pub(super) async fn try_open(target: &Target, failed: u32) -> Result<Multiplexed
 /// Checks that a server that was away accepts a TCP connection: at one of its addresses, and without a handshake.
 /// `lookup` is the longest time that the lookup of its host name is waited for.
 async fn is_back(target: &Target, lookup: Duration) -> io::Result<()> {
+    if let Some(path) = target.socket() {
+        return timeout(ACCEPT, UnixStream::connect(path)).await?.map(drop);
+    }
     let addresses = timeout(lookup, target.addresses()).await??;
     let mut connecting = JoinSet::new();
     for address in addresses.into_iter().take(MAX_ADDRESSES) {

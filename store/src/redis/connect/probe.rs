@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::fault::{ServerFailure, loggable};
 use super::open::ATTEMPT;
 use super::target::{Target, split};
+use crate::eviction::Eviction;
 use crate::fault_cause::FaultCause;
 use crate::redis::cluster_view::ClusterView;
 use crate::redis::script::{ScriptArguments, Scripts, read_time, send};
@@ -76,18 +77,18 @@ pub(crate) async fn read_view(
 }
 
 /// Checks that the server runs the scripts within the budget: a slower one would close the circuit now, and
-/// the next calls would open it again. `key` is a counter's key that the last connection failed on. If there
+/// the next calls would open it again. The calls name the key `named`, if there is one. `key` is a counter's key that the last connection failed on. If there
 /// is one, the function also checks that it can be written, so that a replica or a full server does not look
 /// healthy until the next check. Also returns the duration of a call.
 pub(super) async fn verify(
     connection: &mut MultiplexedConnection,
     scripts: &Scripts,
-    key: Option<&str>,
+    (named, key): (Option<&str>, Option<&str>),
     budget: Duration,
 ) -> Result<(ServerClock, Duration), ServerFailure> {
     // The first call takes longer if it has to send the script, which the server then compiles.
     for script in Script::ALL {
-        probe(connection, scripts, script, budget.max(ATTEMPT)).await?;
+        probe(connection, scripts, script, named, budget.max(ATTEMPT)).await?;
     }
     if let Some(key) = key {
         // Writes nothing, but fails wherever a write would.
@@ -103,7 +104,7 @@ pub(super) async fn verify(
         }
     }
     let begun = Instant::now();
-    let clock = probe(connection, scripts, Script::Single, budget).await?;
+    let clock = probe(connection, scripts, Script::Single, named, budget).await?;
     Ok((clock, begun.elapsed()))
 }
 
@@ -112,9 +113,10 @@ pub(crate) async fn probe(
     connection: &mut MultiplexedConnection,
     scripts: &Scripts,
     script: Script,
+    key: Option<&str>,
     within: Duration,
 ) -> Result<ServerClock, ServerFailure> {
-    match timeout(within, scripts.call(connection, &ScriptArguments::empty(script))).await {
+    match timeout(within, scripts.call(connection, &ScriptArguments::empty(script, key))).await {
         Ok(Ok(value)) => match read_time(value) {
             Some(millis) => Ok(ServerClock::new(millis)),
             None => Err(FaultCause::InvalidReply.into()),
@@ -127,20 +129,17 @@ pub(crate) async fn probe(
     }
 }
 
-/// Logs a warning if the server may evict counters, after which their clients would start from zero. Logs
-/// nothing if the user has no right to INFO.
-pub(crate) async fn warn_of_eviction(connection: &mut MultiplexedConnection, address: &str) {
+/// A proxy ends the connection upon a command that it does not know.
+#[derive(Debug)]
+pub(crate) struct Ended;
+
+/// Reads whether the server evicts counters. The right to INFO is optional.
+pub(crate) async fn read_eviction(connection: &mut MultiplexedConnection) -> Result<Eviction, Ended> {
     let mut info = redis::cmd("INFO");
     info.arg("memory");
-    if let Ok(Ok(Value::BulkString(text))) = timeout(ATTEMPT, send(connection, &info)).await {
-        let text = String::from_utf8_lossy(&text);
-        let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim);
-        if let Some(policy) = policy.filter(|&policy| policy != "noeviction") {
-            tracing::warn!(
-                address,
-                policy,
-                "Redis may evict counters, which resets their clients' usage: set maxmemory-policy noeviction"
-            );
-        }
+    match timeout(ATTEMPT, send(connection, &info)).await {
+        Ok(Ok(Value::BulkString(text))) => Ok(Eviction::read(&String::from_utf8_lossy(&text))),
+        Ok(Err(error)) if error.is_io_error() => Err(Ended),
+        _ => Ok(Eviction::NotSeen),
     }
 }

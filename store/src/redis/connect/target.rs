@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
@@ -15,7 +16,7 @@ use super::resolve::Resolver;
 pub(crate) struct Target {
     pub(crate) client: Client,
     pub(crate) tls: bool,
-    /// `HOST:PORT`, for logs and for comparison with other servers.
+    /// `HOST:PORT`, or the path of a socket, for logs and for comparison with other servers.
     pub(crate) address: String,
     pub(super) resolver: Resolver,
     /// Where the password is, if it is not in `client`.
@@ -32,6 +33,14 @@ impl Target {
     /// Returns how to reach other servers with the same credentials and certificates.
     pub(crate) fn template(&self) -> TargetTemplate {
         TargetTemplate { info: self.client.get_connection_info().clone(), login: self.login.clone() }
+    }
+
+    /// Returns the path of the server's socket, if it has one instead of an address.
+    pub(super) fn socket(&self) -> Option<&Path> {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Unix(path) => Some(path),
+            _ => None,
+        }
     }
 
     /// Returns the addresses of the server.
@@ -69,6 +78,8 @@ impl TargetTemplate {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
             }
+            // There is no other server to be discovered.
+            ConnectionAddr::Unix(path) => ConnectionAddr::Unix(path.clone()),
             _ => ConnectionAddr::Tcp(host, port),
         };
         let target = Target::new(self.info.clone().set_addr(address)).ok()?;

@@ -27,6 +27,8 @@ pub(crate) struct Connected {
 #[derive(Clone)]
 pub(crate) struct Verification {
     pub(crate) scripts: Arc<Scripts>,
+    /// A key that calls without an operation name, if proxies need one.
+    pub(crate) probe_key: Option<Arc<str>>,
     /// A key from the last call that failed with an error.
     pub(crate) key: Option<String>,
     pub(crate) budget: Duration,
@@ -44,8 +46,9 @@ impl Verification {
     ) -> Result<Connected, ServerFailure> {
         let mut waits = 0;
         loop {
+            let keys = (self.probe_key.as_deref(), self.key.as_deref());
             let verified = async {
-                let found = verify(&mut connection, &self.scripts, self.key.as_deref(), self.budget).await?;
+                let found = verify(&mut connection, &self.scripts, keys, self.budget).await?;
                 if let Some(names) = &self.shards {
                     verify_one_server(&connection, names, self.budget.max(ATTEMPT)).await?;
                 }

@@ -12,7 +12,7 @@ pub enum OptionsError {
     NoRuntime,
     /// The URL has another scheme than Redis's.
     #[error(
-        "the store's URL must begin with redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS"
+        "the store's URL must begin with redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS, or with unix:///"
     )]
     Scheme,
     /// The URL cannot be parsed.

@@ -19,6 +19,7 @@ impl RedisOptions {
     /// - `redis+cluster://HOST:PORT,HOST:PORT,...`: a cluster, by some of its servers.
     /// - `redis+sentinel://HOST:PORT,HOST:PORT,.../MASTER`: a master by its name, and the sentinels that
     ///   monitor it.
+    /// - `unix:///PATH?db=DATABASE`: a single server on this machine, by the path of its socket.
     ///
     /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. `valkey` and `valkeys` mean the same. The default port is 6379, or
     /// 26379 for sentinels; an IPv6 address is written in brackets. `USER:PASSWORD@` before the first host,
@@ -27,6 +28,9 @@ impl RedisOptions {
     pub fn from_url(url: &str) -> Result<Self, OptionsError> {
         // A file or a Secret often ends with a newline.
         let (scheme, rest) = url.trim_ascii().split_once("://").ok_or(OptionsError::Scheme)?;
+        if scheme == "unix" {
+            return Self::from_socket(rest);
+        }
         let (server, topology) = scheme.split_at(scheme.find('+').unwrap_or(scheme.len()));
         let (with_tls, suffix) = match server {
             "redis" | "valkey" => (false, topology),
@@ -55,11 +59,41 @@ impl RedisOptions {
             _ if master.is_empty() => return Err(OptionsError::Master(String::new())),
             _ => Topology::Sentinel { master: master.to_owned(), username: None, password: None },
         };
+        Self::of_url(user, topology, endpoints, with_tls.then(Tls::default))
+    }
+
+    /// Parses what follows `unix://`: `USER:PASSWORD@`, the path, and `?db=DATABASE`.
+    fn from_socket(rest: &str) -> Result<Self, OptionsError> {
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (user, path) = location.split_at(location.find('/').unwrap_or(location.len()));
+        let user = match user.strip_suffix('@') {
+            Some(user) => user,
+            None if user.is_empty() => user,
+            None => return Err(invalid("what stands before its path does not end with an @")),
+        };
+        let path = decode(path)?.filter(|path| path.len() <= LONGEST_SOCKET && !path.contains('\0'));
+        let path = path.ok_or_else(|| invalid("it has no path of a socket: write unix:///run/redis.sock"))?;
+        let database = match query.strip_prefix("db=") {
+            None if query.is_empty() => Some(0),
+            digits => digits.and_then(number),
+        };
+        let database = database.ok_or_else(|| invalid("what follows its ? is not db= with a number"))?;
+        let endpoint = Endpoint { host: path, port: 0 };
+        Self::of_url(user, Topology::Standalone { database }, vec![endpoint], None)
+    }
+
+    /// Returns options with the parts of a URL, of which `USER:PASSWORD` is not decoded yet.
+    fn of_url(
+        user: &str,
+        topology: Topology,
+        endpoints: Vec<Endpoint>,
+        tls: Option<Tls>,
+    ) -> Result<Self, OptionsError> {
         let (username, password) = user.split_once(':').unwrap_or((user, ""));
         Ok(Self {
             topology,
             endpoints,
-            tls: with_tls.then(Tls::default),
+            tls,
             username: decode(username)?,
             password: decode(password)?.map(Secret::new),
             password_file: None,
@@ -70,6 +104,9 @@ impl RedisOptions {
         })
     }
 }
+
+/// Longest path of a socket, in bytes, that Linux accepts.
+const LONGEST_SOCKET: usize = 107;
 
 /// The parts of a URL after the scheme.
 struct UrlParts<'a> {
@@ -112,6 +149,12 @@ impl<'a> UrlParts<'a> {
 }
 
 impl Endpoint {
+    /// Reports whether this is a socket on this machine: its host is the path.
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        self.host.starts_with('/')
+    }
+
     /// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`. The error continues "the server ...".
     pub fn parse(text: &str, default_port: u16) -> Result<Self, &'static str> {
         endpoint(text, default_port)

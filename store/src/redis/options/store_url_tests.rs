@@ -52,6 +52,38 @@ fn a_url_names_the_topology_and_its_servers() {
 }
 
 #[test]
+fn a_socket_has_a_path_credentials_and_a_database() {
+    let plain = of("unix:///run/redis.sock");
+    assert_eq!(plain.endpoints, endpoints(&[("/run/redis.sock", 0)]));
+    assert!(plain.endpoints[0].is_socket() && plain.check().is_ok());
+    let all = of("unix://sluice:p%40%2F@/run/a%20b.sock?db=3\n");
+    assert_eq!(all.topology, Topology::Standalone { database: 3 });
+    assert_eq!(
+        (all.endpoints, all.username.as_deref()),
+        (endpoints(&[("/run/a b.sock", 0)]), Some("sluice"))
+    );
+    assert_eq!(all.password, Some(Secret::new("p@/")));
+    let long = format!("unix:///{}", "a".repeat(107));
+    for url in [
+        "unix://",
+        "unix://run/redis.sock",
+        "unix://hunter2@run",
+        "unix://u:hunter2/run/redis.sock",
+        "unix:///a?db=x",
+        "unix:///a?database=1",
+        "unix:///a?db=-1",
+        "unix:///a%00",
+        &long,
+    ] {
+        let error = RedisOptions::from_url(url).unwrap_err();
+        assert!(
+            matches!(error, OptionsError::Url(_)) && !error.to_string().contains("hunter2"),
+            "{url}: {error}"
+        );
+    }
+}
+
+#[test]
 fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
     let error = |url: &str| {
         let error = RedisOptions::from_url(url).unwrap_err();
@@ -62,7 +94,8 @@ fn an_invalid_url_is_rejected_with_the_reason_and_without_the_password() {
     for url in ["", "hunter2", "redis:/hunter2", "http://:hunter2@a", "redis+://a", "redis+hunter2://a"] {
         assert_eq!(error(url), OptionsError::Scheme, "{url}");
     }
-    for url in ["REDIS://a", "cluster+redis://a", "redis-sentinel://a/main", "keydb://a", "unix:///a"] {
+    for url in ["REDIS://a", "cluster+redis://a", "redis-sentinel://a/main", "keydb://a", "unix+cluster:///a"]
+    {
         assert_eq!(error(url), OptionsError::Scheme, "{url}");
     }
     assert_eq!(error("redis://:hunter2@a:1,b:2"), OptionsError::Several);

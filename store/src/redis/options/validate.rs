@@ -110,6 +110,7 @@ impl RedisOptions {
         }
         let Endpoint { host, port } = self.endpoints.first().ok_or(OptionsError::NoEndpoint)?.clone();
         let address = match self.tls {
+            None if host.starts_with('/') => ConnectionAddr::Unix(host.into()),
             None => ConnectionAddr::Tcp(host, port),
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };

@@ -2,14 +2,23 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::eviction::Eviction;
 use crate::failure::{StoreFault, StoreHealth};
 use crate::fault_cause::FaultCause;
 
 /// The health of one server. While it is failing, the circuit is open: operations fail immediately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Circuit {
     /// 0: starting, 1: healthy, 2 and above: failing for a cause from [`FaultCause::ALL`].
     health: AtomicU8,
+    /// Whether the server evicts counters, from [`Eviction`].
+    eviction: AtomicU8,
+}
+
+impl Default for Circuit {
+    fn default() -> Self {
+        Self { health: AtomicU8::new(0), eviction: AtomicU8::new(Eviction::NotSeen as u8) }
+    }
 }
 
 impl Circuit {
@@ -19,6 +28,15 @@ impl Circuit {
             (_, None) => StoreHealth::Healthy,
             (_, Some(cause)) => StoreHealth::Failing(cause.fault()),
         }
+    }
+
+    /// Returns whether the server evicts counters.
+    pub(crate) fn eviction(&self) -> Eviction {
+        Eviction::from_number(self.eviction.load(Relaxed))
+    }
+
+    pub(super) fn set_eviction(&self, eviction: Eviction) {
+        self.eviction.store(eviction as u8, Relaxed);
     }
 
     /// Closes the circuit: the server works.

@@ -11,6 +11,7 @@ use super::intake::Intake;
 use super::queue::{QueueItem, SecondCallSignal};
 use super::settings::PipelineSettings;
 use super::worker::Worker;
+use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::redis::batch::{BatchGroup, MAX_WAITING, Operation, PendingOperation, Responder};
@@ -68,6 +69,11 @@ impl Node {
 
     pub(crate) fn health(&self) -> StoreHealth {
         self.circuit.health()
+    }
+
+    /// Returns whether the server evicts counters.
+    pub(crate) fn eviction(&self) -> Eviction {
+        self.circuit.eviction()
     }
 
     /// Returns the cause of the fault, while the circuit is open.

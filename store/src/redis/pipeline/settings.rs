@@ -13,6 +13,8 @@ use crate::redis::script::{KeyNames, Scripts};
 pub(crate) struct PipelineSettings {
     pub(crate) scripts: Arc<Scripts>,
     pub(crate) names: KeyNames,
+    /// A key that calls without an operation name. A cluster's servers do not have it, and managed users may not use it.
+    pub(crate) probe_key: Option<Arc<str>>,
     pub(crate) budget: Duration,
     pub(crate) metrics: Arc<MetricsRecorder>,
     /// Handles redirections; `None` outside of a cluster.

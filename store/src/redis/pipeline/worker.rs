@@ -17,11 +17,12 @@ use super::metrics::add;
 use super::queue::RepeatedBatch;
 use super::settings::PipelineSettings;
 use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
+use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreFault};
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::{
-    Connected, Connector, FailureAt, LoginWatch, MasterWatch, Redirect, ServerClock, ServerFailure,
-    Verification, backoff, loggable, probe, warn_of_eviction,
+    Connected, Connector, Ended, FailureAt, LoginWatch, MasterWatch, Redirect, ServerClock, ServerFailure,
+    Verification, backoff, loggable, probe, read_eviction,
 };
 use crate::redis::script::{KeyNames, Reply, Scripts, respond};
 use crate::redis::scripts::Script;
@@ -61,6 +62,8 @@ pub(super) struct Worker {
     log: FailureLog,
     /// Whether the address is known to lead to one server.
     is_one_server: bool,
+    /// Whether INFO ended a connection.
+    info_ends_connection: bool,
     /// Whether the last connection was slow.
     is_far: bool,
     /// Whether a failure was logged since the last line about a recovery.
@@ -91,6 +94,17 @@ async fn replacing_master(watch: &mut Option<&mut MasterWatch>) -> Box<Connected
     }
 }
 
+/// Notes whether a server evicts counters, and logs it when it is new.
+fn note_eviction(circuit: &Circuit, eviction: Eviction, address: &str) {
+    if eviction == Eviction::Possible && circuit.eviction() != Eviction::Possible {
+        tracing::warn!(
+            address,
+            "Redis may evict counters, whose clients then begin again with nothing used: set maxmemory-policy noeviction"
+        );
+    }
+    circuit.set_eviction(eviction);
+}
+
 impl Worker {
     pub(super) fn new(intake: Intake, settings: PipelineSettings, circuit: Arc<Circuit>) -> Self {
         Self {
@@ -104,6 +118,7 @@ impl Worker {
             cluster_down_since: None,
             log: FailureLog::default(),
             is_one_server: false,
+            info_ends_connection: false,
             is_far: false,
             has_failed: false,
         }
@@ -117,6 +132,7 @@ impl Worker {
         loop {
             let verification = Verification {
                 scripts: self.settings.scripts.clone(),
+                probe_key: self.settings.probe_key.clone(),
                 key: self.failed_key.clone(),
                 budget: self.settings.budget,
                 shards: self.shards(&connector),
@@ -138,11 +154,28 @@ impl Worker {
                     let Connected { target, mut connection, clock, round_trip } = *connected;
                     self.is_one_server = true;
                     self.warn_of_distance(&target.address, round_trip);
-                    if !connected_before || self.address != target.address {
-                        warn_of_eviction(&mut connection, &target.address).await;
+                    let is_another = !connected_before || self.address != target.address;
+                    if is_another && !self.info_ends_connection {
+                        match read_eviction(&mut connection).await {
+                            Ok(eviction) => note_eviction(&self.circuit, eviction, &target.address),
+                            Err(Ended) => {
+                                self.info_ends_connection = true;
+                                continue;
+                            }
+                        }
                     }
                     self.address.clone_from(&target.address);
                     self.circuit.close();
+                    if !is_another && !self.info_ends_connection {
+                        // Checks do not wait for it.
+                        let (circuit, address) = (self.circuit.clone(), target.address.clone());
+                        let mut connection = connection.clone();
+                        tokio::spawn(async move {
+                            if let Ok(eviction) = read_eviction(&mut connection).await {
+                                note_eviction(&circuit, eviction, &address);
+                            }
+                        });
+                    }
                     self.unsettled = Some(Instant::now());
                     self.cluster_down_since = None;
                     add(&self.settings.metrics.reconnects, usize::from(connected_before));
@@ -262,7 +295,8 @@ impl Worker {
                     Ok(None) => return Disconnect::Closed,
                     Err(Idle) => {
                         let (scripts, budget) = (&self.settings.scripts, self.settings.budget);
-                        match probe(&mut connection, scripts, Script::Single, budget).await {
+                        let key = self.settings.probe_key.as_deref();
+                        match probe(&mut connection, scripts, Script::Single, key, budget).await {
                             Ok(now) => {
                                 (clock, timeouts) = (now, 0);
                                 self.works();

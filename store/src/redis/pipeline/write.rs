@@ -30,7 +30,13 @@ pub(crate) struct ScriptCall {
 
 impl ScriptCall {
     pub(super) fn new(group: BatchGroup, batch: Batch) -> Self {
-        Self { group, batch, asking: false, redirects: 0, arguments: ScriptArguments::empty(Script::General) }
+        Self {
+            group,
+            batch,
+            asking: false,
+            redirects: 0,
+            arguments: ScriptArguments::empty(Script::General, None),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::slot_map::{MapState, SlotMap};
 use crate::check::{CheckRequest, KeyHash, LimitSpec, Settlement};
+use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::redis::batch::{BatchGroup, Operation, PendingOperation, Responder};
@@ -78,6 +79,11 @@ impl Cluster {
     /// Returns the health of the cluster: it fails if any master with counters fails.
     pub(crate) fn health(&self) -> StoreHealth {
         self.map.borrow().health(&self.used)
+    }
+
+    /// Returns whether any master with counters evicts them.
+    pub(crate) fn eviction(&self) -> Eviction {
+        self.map.borrow().eviction(&self.used)
     }
 
     /// Returns the cause of the fault, if a master with counters fails.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use crate::check::{CheckRequest, CheckResponse, Counter, Records, Settlement, decide};
 use crate::failure::StoreError;
-use crate::key_usage::KeyUsages;
+use crate::key_usage::{CounterSet, KeyUsages};
 use crate::redis::batch::{BatchGroup, Operation};
 
 /// The counters of a check that belong to one batch group.
@@ -132,9 +132,10 @@ fn without_charge(check: &CheckRequest, mut response: CheckResponse) -> CheckRes
 /// Merges the groups' responses into one, in the order of the check.
 fn merge(check: &CheckRequest, parts: Vec<(GroupCheck, CheckResponse)>, admitted: bool) -> CheckResponse {
     let mut by_counter: Vec<SmallVec<[_; 2]>> = vec![SmallVec::new(); check.len()];
-    let (mut first, mut key_usages) = (None, KeyUsages::default());
+    let (mut first, mut key_usages, mut created) = (None, KeyUsages::default(), CounterSet::default());
     for (part, mut response) in parts {
         key_usages.extend(&response.key_usages, &part.indexes);
+        created.extend(response.created, &part.indexes);
         let mut decisions = std::mem::take(&mut response.decisions).into_iter();
         for (index, counter) in part.indexes.into_iter().zip(&part.check) {
             if let Some(of_counter) = by_counter.get_mut(index) {
@@ -145,7 +146,7 @@ fn merge(check: &CheckRequest, parts: Vec<(GroupCheck, CheckResponse)>, admitted
     }
     let decisions = by_counter.into_iter().flatten().collect();
     match first {
-        Some(response) => CheckResponse { admitted, decisions, key_usages, ..response },
+        Some(response) => CheckResponse { admitted, decisions, key_usages, created, ..response },
         // The check has no counters.
         None => decide(&[], &mut [], 0),
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::eviction::Eviction;
 use crate::failure::StoreHealth;
 use crate::fault_cause::FaultCause;
 use crate::redis::connect::Target;
@@ -78,6 +79,12 @@ impl SlotMap {
                 Some(node) => node.cause(),
             }),
         }
+    }
+
+    /// Returns whether any master of these hash slots evicts counters.
+    pub(super) fn eviction(&self, slots: &[u16]) -> Eviction {
+        let owners = slots.iter().filter_map(|slot| self.owners.get(slot));
+        owners.map(|node| node.eviction()).max().unwrap_or_default()
     }
 
     pub(super) fn mark_moving(&mut self, slot: u16) {

@@ -29,13 +29,14 @@ pub(crate) struct ScriptArguments {
 }
 
 impl ScriptArguments {
-    /// Arguments without an operation. The deadline of the general script lies thousands of years ahead.
-    pub(crate) fn empty(script: Script) -> Self {
+    /// Arguments without an operation. The deadline of the general script lies thousands of years ahead. A proxy needs a key to
+    /// know the server.
+    pub(crate) fn empty(script: Script, key: Option<&str>) -> Self {
         let payload = match script {
             Script::Single | Script::Plain | Script::Runs => Vec::new(),
             Script::General => pack(&[u64::from(u32::MAX) << 20]),
         };
-        Self { script, keys: Vec::new(), payload }
+        Self { script, keys: key.map(str::to_owned).into_iter().collect(), payload }
     }
 }
 

@@ -6,8 +6,9 @@ use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
 use smallvec::SmallVec;
 
 use super::key_names::KeyNames;
+use crate::check::LimitSpec;
 use crate::failure::StoreFault;
-use crate::key_usage::{KeyUsage, KeyUsages};
+use crate::key_usage::{CounterSet, KeyUsage, KeyUsages};
 use crate::redis::batch::{Batch, BatchEntry, Operation, others};
 use crate::redis::scripts::Script;
 
@@ -26,11 +27,21 @@ pub(super) enum State {
 /// The states of all rates of all counters of a check.
 pub(super) type States = SmallVec<[State; 2]>;
 
+/// The counters that a check has created, and what is known about keys whose number is limited.
+#[derive(Debug, Default)]
+pub(super) struct NewKeys {
+    pub(super) created: CounterSet,
+    pub(super) usages: KeyUsages,
+}
+
+/// Added to a number of keys in a reply if the key was created.
+const CREATED: u64 = 1 << 32;
+
 /// The result of one entry.
 #[derive(Debug)]
 pub(super) enum EntryResult {
     /// Number of times that the check was admitted, the states afterwards, and what is known about new keys.
-    Decided(u64, States, KeyUsages),
+    Decided(u64, States, NewKeys),
     Settled,
     /// The script did not decide the check.
     Undecided,
@@ -116,12 +127,27 @@ impl Reply {
         results: &mut Vec<EntryResult>,
     ) -> Result<(), InvalidReply> {
         let Some(first) = checks.first() else { return Ok(()) };
-        let shared = others(first.counters(), own).flat_map(|counter| &counter.limit.rates);
-        let mut shared = shared.map(|rate| self.counts(rate)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
+        let mut created = CounterSet::default();
+        let mut shared = SmallVec::<[_; 2]>::new();
+        for (n, counter) in others(first.counters(), own).enumerate() {
+            for rate in &counter.limit.rates {
+                let (record, is_new) = self.shared_counts(rate)?;
+                shared.push(record);
+                if is_new {
+                    created.insert(n + usize::from(n >= own));
+                }
+            }
+        }
         for check in checks {
             let (result, admitted) = self.check_of_run(check, own, &shared, names)?;
             shared.iter_mut().for_each(|record: &mut Record| record.current += admitted);
-            results.push(result);
+            results.push(match result {
+                EntryResult::Decided(admitted, states, mut new) => {
+                    new.created |= created;
+                    EntryResult::Decided(admitted, states, new)
+                }
+                result => result,
+            });
         }
         Ok(())
     }
@@ -147,14 +173,26 @@ impl Reply {
         if admitted > check.times() {
             return Err(InvalidReply);
         }
-        let mut usages = KeyUsages::default();
-        if keys > 0 {
-            usages.0.push(KeyUsage { counter: own as u8, used: Some(names.used(limit, keys)) });
-        }
+        let mut new = NewKeys::default();
+        new.note(own, limit, keys, names);
         let after = |record: &Record| Record { current: record.current + admitted, ..record.clone() };
         let mut states: States = shared.iter().map(after).map(State::Record).collect();
         states.insert_many(own, own_records.into_iter().map(State::Record));
-        Ok((EntryResult::Decided(admitted, states, usages), admitted))
+        Ok((EntryResult::Decided(admitted, states, new), admitted))
+    }
+
+    /// Reads the counts of a shared counter's rate, and whether it has no key yet.
+    fn shared_counts(&mut self, rate: &Rate) -> Result<(Record, bool), InvalidReply> {
+        const NO_KEY: i64 = (CREATED << 16) as i64;
+        let first = self.rest.as_mut_slice().first_mut();
+        let is_new = match first {
+            Some(Value::Int(current)) if *current >= NO_KEY => {
+                *current -= NO_KEY;
+                true
+            }
+            _ => false,
+        };
+        Ok((self.counts(rate)?, is_new))
     }
 
     /// Reads the counts of a plain rate in the current window.
@@ -180,7 +218,7 @@ impl Reply {
         let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
         let rates = entry.counters().iter().flat_map(|counter| &counter.limit.rates);
         let states = rates.map(|rate| self.state(rate)).collect::<Result<_, _>>()?;
-        Ok(EntryResult::Decided(admitted, states, KeyUsages::default()))
+        Ok(EntryResult::Decided(admitted, states, NewKeys::default()))
     }
 
     /// Reads what the general script returns about new keys, after the results of all entries.
@@ -198,9 +236,11 @@ impl Reply {
                 entry => entry.map_or(&[][..], BatchEntry::counters),
             };
             let limit = &counters.get(counter as usize).ok_or(InvalidReply)?.limit;
-            let used = (keys > 0).then(|| names.used(limit, keys));
-            if let Some(EntryResult::Decided(_, _, usages)) = results.get_mut(entry) {
-                usages.0.push(KeyUsage { counter: counter as u8, used });
+            if let Some(EntryResult::Decided(_, _, new)) = results.get_mut(entry) {
+                if keys == 0 {
+                    new.usages.0.push(KeyUsage { counter: counter as u8, used: None });
+                }
+                new.note(counter as usize, limit, keys, names);
             }
         }
         Ok(())
@@ -233,6 +273,19 @@ impl Reply {
             record.overrun = Overrun { since: count(&mut self.rest)?, last: count(&mut self.rest)? };
         }
         Ok(State::Record(record))
+    }
+}
+
+impl NewKeys {
+    /// Notes the number of keys in the partition of a counter's key, if it was counted, and [`CREATED`] if it was created.
+    fn note(&mut self, counter: usize, limit: &LimitSpec, keys: u64, names: &KeyNames) {
+        if keys >= CREATED {
+            self.created.insert(counter);
+        }
+        let keys = keys % CREATED;
+        if keys > 0 {
+            self.usages.0.push(KeyUsage { counter: counter as u8, used: Some(names.used(limit, keys)) });
+        }
     }
 }
 

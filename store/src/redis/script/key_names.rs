@@ -47,6 +47,11 @@ impl KeyNames {
         (all / limit.max_keys.max(1)).min(1000) as u16
     }
 
+    /// Returns the name of a key that holds nothing, for calls that only find out whether the server answers.
+    pub(crate) fn probe(&self) -> Option<String> {
+        self.partitions.tags().next().map(|tag| format!("{}probe:{{{tag}}}", self.prefix))
+    }
+
     /// Returns the name of a counter's key.
     pub(crate) fn of_counter(&self, counter: &Counter) -> String {
         self.of(&counter.limit, counter.key)

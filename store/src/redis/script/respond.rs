@@ -9,7 +9,6 @@ use super::decode::{EntryResult, InvalidReply, Reply, State, States};
 use super::key_names::KeyNames;
 use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
-use crate::key_usage::KeyUsages;
 use crate::redis::batch::{Batch, BatchEntry, Operation};
 use crate::redis::scripts::Script;
 
@@ -39,8 +38,8 @@ pub(crate) fn respond(
 /// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
 /// own charge.
 fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
-    let (admitted, after, usages) = match result {
-        EntryResult::Decided(admitted, after, usages) => (admitted, after, usages),
+    let (admitted, after, new) = match result {
+        EntryResult::Decided(admitted, after, new) => (admitted, after, new),
         EntryResult::Settled => {
             match entry {
                 BatchEntry::Single(Operation::Settle(_, caller) | Operation::Charge(_, caller)) => {
@@ -55,19 +54,20 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
         EntryResult::Broken(fault) => return entry.fail(&StoreError::Unavailable(fault)),
         EntryResult::Undecided => return entry.fail(&StoreError::Unavailable(StoreFault::Nonsense)),
     };
-    let with_usages = |response| CheckResponse { key_usages: usages.clone(), ..response };
+    let with_new_keys =
+        |response| CheckResponse { created: new.created, key_usages: new.usages.clone(), ..response };
     match entry {
         BatchEntry::Merged(check, callers) => {
             for (index, caller) in (0u64..).zip(callers) {
-                let _ = caller.send(Ok(with_usages(response(&check, &after, admitted, index, now))));
+                let _ = caller.send(Ok(with_new_keys(response(&check, &after, admitted, index, now))));
             }
         }
         BatchEntry::Single(Operation::Check(check, caller)) => {
-            let _ = caller.send(Ok(with_usages(response(&check, &after, admitted, 0, now))));
+            let _ = caller.send(Ok(with_new_keys(response(&check, &after, admitted, 0, now))));
         }
         BatchEntry::Single(Operation::Acquire(counter, wanted, caller)) => {
             let granted = admitted.min(wanted);
-            let response = with_usages(response(&[counter], &after, granted, granted, now));
+            let response = with_new_keys(response(&[counter], &after, granted, granted, now));
             let _ = caller.send(Ok(Grant { granted, response }));
         }
         BatchEntry::Single(correction) => correction.fail(StoreError::Unavailable(StoreFault::Nonsense)),
@@ -98,5 +98,5 @@ fn response(check: &[Counter], after: &States, admitted: u64, index: u64, now: u
             }
         });
     }
-    CheckResponse { admitted: passes, at: now, decisions, key_usages: KeyUsages::default() }
+    CheckResponse::new(passes, now, decisions)
 }

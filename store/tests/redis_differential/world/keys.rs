@@ -18,6 +18,9 @@ struct OpenRegistry {
     changed: bool,
 }
 
+/// Added to the number of keys in a reply if the key was created.
+pub(crate) const CREATED: u64 = 1 << 32;
+
 /// Everything that a call knows about keys.
 #[derive(Default)]
 pub(crate) struct CallState {
@@ -99,13 +102,16 @@ impl World {
 
     /// Notes that the general script charges a counter.
     pub(super) fn note_charge(&mut self, index: usize, scope: &str, name: &str) {
-        let Some(&grid) = self.call.counted.get(name) else { return };
-        if self.records(name).is_empty() {
+        if !self.records(name).is_empty() || name == overflow_name(scope) {
+            return;
+        }
+        let mut keys = CREATED;
+        if let Some(&grid) = self.call.counted.get(name) {
             let open = self.open(scope, grid);
             open.new += 1;
-            let keys = open.registry.keys() + open.new;
-            self.call.notes.push((index, keys));
+            keys += open.registry.keys() + open.new;
         }
+        self.call.notes.push((index, keys));
     }
 
     pub(super) fn note_counted(&mut self, limit: &LimitSpec, name: &str) {

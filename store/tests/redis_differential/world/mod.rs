@@ -21,5 +21,5 @@ mod reference;
 mod state;
 mod values;
 
-pub(crate) use keys::{overflow_name, registry_name};
+pub(crate) use keys::{CREATED, overflow_name, registry_name};
 pub(crate) use state::{ALL, BatchEntry, Focus, Stored, World, encode, expires, name};

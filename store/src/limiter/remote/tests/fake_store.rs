@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use sluice_limiter::Rate;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::check::{
     CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, decide, settle,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
+use crate::key_usage::CounterSet;
 use crate::limiter::plan::LimitPlan;
 use crate::limiter::remote::backend::Backend;
 
@@ -23,6 +26,8 @@ pub(super) struct FakeStore {
     /// Whether acquisitions time out although the store reports that it is healthy.
     pub(super) acquire_fails: AtomicBool,
     now: AtomicU64,
+    /// Time since which the store's clock goes on with the one of tokio.
+    began: Mutex<Option<Instant>>,
     pub(super) acquisitions: AtomicU64,
     pub(super) settlements: AtomicU64,
 }
@@ -35,6 +40,7 @@ impl FakeStore {
             unreachable: AtomicBool::new(false),
             acquire_fails: AtomicBool::new(false),
             now: AtomicU64::new(1_700_000_000_000_000),
+            began: Mutex::default(),
             acquisitions: AtomicU64::new(0),
             settlements: AtomicU64::new(0),
         })
@@ -43,6 +49,28 @@ impl FakeStore {
     /// Makes further calls wait until permits are added.
     pub(super) fn block_calls(&self) {
         self.permits.forget_permits(Semaphore::MAX_PERMITS);
+    }
+
+    /// Makes the clock go on from now on.
+    pub(super) fn start_clock(&self) {
+        *self.began.lock().unwrap() = Some(Instant::now());
+    }
+
+    /// Moves the clock, in microseconds.
+    pub(super) fn step(&self, by: i64) {
+        self.now.fetch_add(by as u64, SeqCst);
+    }
+
+    fn now(&self) -> u64 {
+        let since = self.began.lock().unwrap().map_or(Duration::ZERO, |began| began.elapsed());
+        self.now.load(SeqCst) + since.as_micros() as u64
+    }
+
+    /// Returns the counters without those that have expired, as Redis would have them.
+    fn counters(&self) -> MutexGuard<'_, HashMap<(String, u128), Records>> {
+        let (mut counters, now) = (self.counters.lock().unwrap(), self.now() / 1000);
+        counters.retain(|_, records| records.iter().any(|record| record.expires_at() > now));
+        counters
     }
 
     /// Returns the usage of each rate.
@@ -65,7 +93,7 @@ impl FakeStore {
     }
 
     fn decide(&self, check: &[Counter]) -> CheckResponse {
-        let mut counters = self.counters.lock().unwrap();
+        let mut counters = self.counters();
         let key = |counter: &Counter| (counter.limit.scope.clone(), counter.key.0);
         let mut stored: Vec<Records> =
             check.iter().map(|counter| counters.get(&key(counter)).cloned().unwrap_or_default()).collect();
@@ -78,8 +106,15 @@ impl FakeStore {
                 records.iter().filter(|record| !is_own(record.tag)).cloned().collect()
             })
             .collect();
-        let response = decide(check, &mut stored, self.now.load(SeqCst));
-        for ((counter, mut records), others) in check.iter().zip(stored).zip(others) {
+        let mut response = decide(check, &mut stored, self.now());
+        for (n, ((counter, mut records), others)) in check.iter().zip(stored).zip(others).enumerate() {
+            let is_new = !counters.contains_key(&key(counter));
+            if is_new && !(response.admitted && counter.cost > 0) {
+                continue;
+            }
+            if is_new {
+                response.created.insert(n);
+            }
             records.extend(others);
             counters.insert(key(counter), records);
         }
@@ -100,17 +135,25 @@ impl Backend for FakeStore {
         }
         self.call().await?;
         let counter = [counter];
-        let granted = (0..times).take_while(|_| self.decide(&counter).admitted).count() as u64;
+        let (mut granted, mut created) = (0, CounterSet::default());
+        while granted < times {
+            let response = self.decide(&counter);
+            if !response.admitted {
+                break;
+            }
+            granted += 1;
+            created |= response.created;
+        }
         let peek = [Counter { cost: 0, ..counter[0].clone() }];
-        Ok(Grant { granted, response: self.decide(&peek) })
+        Ok(Grant { granted, response: CheckResponse { created, ..self.decide(&peek) } })
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
         self.settlements.fetch_add(1, SeqCst);
         self.call().await?;
-        let mut counters = self.counters.lock().unwrap();
+        let mut counters = self.counters();
         if let Some(records) = counters.get_mut(&(settlement.limit.scope.clone(), settlement.key.0)) {
-            settle(&settlement, records, self.now.load(SeqCst));
+            settle(&settlement, records, self.now());
         }
         Ok(())
     }
@@ -118,7 +161,7 @@ impl Backend for FakeStore {
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
         self.call().await?;
         self.counters.lock().unwrap().remove(&(limit.scope.clone(), key.0));
-        Ok(self.now.load(SeqCst))
+        Ok(self.now())
     }
 
     fn health(&self) -> StoreHealth {

@@ -3,6 +3,7 @@
 mod fake_store;
 mod leases;
 mod local_quota;
+mod losses;
 mod succession;
 
 use std::sync::Arc;

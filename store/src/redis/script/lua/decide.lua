@@ -127,11 +127,14 @@ local function decide(p, operation, is_charge)
       p = p + 5
     end
     if write then
-      if grid_of_key[key] and last_record[key] < first_record[key] then
-        local registry = registry_of(key)
-        registry.keys, registry.new = registry.keys + 1, registry.new + 1
+      if last_record[key] < first_record[key] and not (shared and shared[c]) then
         notes[#notes + 1] = 32 * operation + c - 1
-        notes[#notes + 1] = registry.keys
+        notes[#notes + 1] = 4294967296
+        if grid_of_key[key] then
+          local registry = registry_of(key)
+          registry.keys, registry.new = registry.keys + 1, registry.new + 1
+          notes[#notes] = 4294967296 + registry.keys
+        end
       end
       replace(key, limit, first)
     end

@@ -19,9 +19,10 @@
 --          latest end of a lease, the number of slots in use, and 0. A block has its end or that of the newest denial, the number
 --          of denials, and 1 if the client was blocked before the check. After a soft rate follow the begin and the end of its
 --          time above the number. Instead of all that, -1 if a key does not hold a string, and -2 if the string does not
---          consist of records. After all operations follow two numbers for each key that was new: 32 times the index of the
---          operation (from 0) and the index of the counter (from 0), and the number of keys in its partition if the key was
---          counted there; or 0 if the partition was full, so that the overflow counter decided. After the deadline only the
+--          consist of records. After all operations follow two numbers for each key that was created: 32 times the
+--          index of the operation (from 0) and the index of the counter (from 0), and 2^32, to which the number of keys in its
+--          partition is added if the key was counted there. If the partition was full, so that the overflow counter decided, the
+--          second number is 0. After the deadline only the
 --          time is returned, and nothing is written.
 --
 -- A partition is a limit's keys with one hash tag. When it is full, all its new keys share one counter: its overflow counter,

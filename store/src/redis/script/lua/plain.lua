@@ -10,7 +10,7 @@
 --          the value holds other records, or one ahead of the clock, or is no string, or a product is too large for a double.
 --          After the deadline only the time is returned, and nothing is written. A new key in a full partition is not decided
 --          either. If the key is new or in a new slot, and the number of keys is limited, 65536 times the number of keys in
---          the partition is added to the number of callers.
+--          the partition is added to the number of callers; and 2^48 if the key was created.
 local call, pack, unpack, spread, arguments = redis.call, struct.pack, struct.unpack, unpack, ARGV[1]
 local time, keys, done, at = call('TIME'), KEYS, 0, 1
 local micros = time[1] * 1000000 + time[2]
@@ -74,7 +74,9 @@ while at <= #arguments do
           expiry = expiry or string.format('%.0f', (slot + windows) * period)
           if value then
             call('SET', key, record, 'PXAT', expiry)
-          elseif not call('SET', key, record, 'PXAT', expiry, 'NX') then
+          elseif call('SET', key, record, 'PXAT', expiry, 'NX') then
+            admitted = admitted + 281474976710656
+          else
             -- MGET also returns nothing for a value that is no string.
             admitted, count_keys = -1, false
           end

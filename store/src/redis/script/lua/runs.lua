@@ -12,7 +12,8 @@
 --          each own rate the current and previous count afterwards. Instead of the number of callers, -1 if the check was not
 --          decided and nothing written for it, for the reasons of the plain script, or because a shared counter has one of
 --          them. A new key in a full partition is not decided either. If the own key is new or its value has a new expiry, and
---          the number of keys is limited, 65536 times the number of keys in the partition is added to the number of callers.
+--          the number of keys is limited, 65536 times the number of keys in the partition is added to the number of callers; and
+--          2^48 if the key was created. To the current count of a shared counter that has no key yet, 2^48 is added.
 --          After the deadline only the time is returned, and nothing is written.
 local call, pack, unpack, spread, arguments, keys = redis.call, struct.pack, struct.unpack, unpack, ARGV[1], KEYS
 local time, at, first_key, reply, r = call('TIME'), 1, 0, nil, 1
@@ -88,7 +89,7 @@ local function open(key, value, from, to, callers, most)
 end
 
 -- Charges a counter and writes it. Returns nothing if the key holds something other than a string, and otherwise the number
--- of keys in its partition if it was counted now, or 0.
+-- of keys in its partition if it was counted now, or 0; and 2^32 more if it was created.
 local function charge(key, value, numbers, admitted, same, from, to, before, most)
   local at, format_now, ends = 1, '<', 0
   for n = from, to do
@@ -117,10 +118,11 @@ local function charge(key, value, numbers, admitted, same, from, to, before, mos
   elseif not call('SET', key, new, 'PXAT', ends, 'NX') then
     return nil
   end
-  if most == 0 or ends == before then return 0 end
+  local created = value and 0 or 4294967296
+  if most == 0 or ends == before then return created end
   local registry = registry_of(key, from, to)
   registries.replace(registry, before, ends)
-  return registry.keys
+  return created + registry.keys
 end
 
 while at <= #arguments do
@@ -151,7 +153,7 @@ while at <= #arguments do
     if left then
       numbers_of[n], left, same_of[n], ends_of[n] = open(keys[first_key + n], values[n], rates + n, rates + n, left, most[n])
     end
-    reply[r + 1] = left and numbers_of[n][3] or 0
+    reply[r + 1] = left and numbers_of[n][3] + (values[n] and 0 or 281474976710656) or 0
     reply[r + 2] = left and windows[rates + n] == 2 and numbers_of[n][4] or 0
     r = r + 2
   end

@@ -1,15 +1,16 @@
 -- Decides one plain check, which is what most sidecars send. It decides and writes as plain.lua does, but costs less.
 --
--- KEYS[1]  the key of the counter; without any, the script only returns the time
--- ARGV[1]  one group, as plain.lua describes it
+-- KEYS[1]  the key of the counter
+-- ARGV[1]  one group, as plain.lua describes it; without any, the script only returns the time
 -- reply    signed integers of 7 bytes each, in one string: this server's time in microseconds, the number of admitted callers,
 --          and the current and the previous count. Instead of the number of callers, -1 if the check was not decided and
 --          nothing written. After the deadline only the time is returned, and nothing is written. If the key is new or in a new
---          slot, and the number of keys is limited, 65536 times the number of keys is added to the number of callers.
+--          slot, and the number of keys is limited, 65536 times the number of keys is added to the number of callers; and 2^48 if
+--          the key was created.
 local call, pack, unpack, key = redis.call, struct.pack, struct.unpack, KEYS[1]
 local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
-if not key then return pack('<i7', micros) end
+if ARGV[1] == '' then return pack('<i7', micros) end
 local deadline, requests, tag, callers, _, most = unpack('<I6I6I6I2I2I4', ARGV[1])
 local now = (micros - micros % 1000) / 1000
 if now > deadline then return pack('<i7', micros) end
@@ -61,12 +62,13 @@ if own == tag and (not value or stored <= slot) and share < 9007199254740992 the
       local format = '<I6I6I' .. width .. (windows == 2 and 'I' .. width or '')
       local record = pack(format, tag + width, slot, current, previous)
       call('SET', key, record, 'PXAT', string.format('%.0f', (slot + windows) * period))
+      if not value then keys = 4294967296 end
       if most > 0 and stored ~= slot then
         registries = registries or make_registries(now)
         registry = registry or registries.open(key, period)
         registries.replace(registry, value and (stored + windows) * period or 0, (slot + windows) * period)
         registries.write()
-        keys = registry.keys
+        keys = keys + registry.keys
       end
     end
   end
