@@ -88,6 +88,24 @@ impl ClusterView {
     }
 }
 
+/// Returns the most credible of some servers' views, for whoever has no map yet: the one that most servers share, of these the one
+/// with masters for most hash slots, of these the first. A server that has left its cluster goes on answering: an empty view
+/// counts only if there is no other. `used` are the hash slots that matter.
+pub(crate) fn most_credible<'a, T>(
+    of_servers: &'a [T],
+    view: impl Fn(&T) -> &ClusterView,
+    used: &[u16],
+) -> Option<&'a T> {
+    let views: Vec<_> = of_servers.iter().map(|server| view(server).owners(used)).collect();
+    let rank = |at: usize| {
+        let view = views.get(at);
+        let slots = view.map_or(0, BTreeMap::len);
+        let shared_by = views.iter().filter(|other| Some(*other) == view).count();
+        (slots > 0, shared_by, slots, std::cmp::Reverse(at))
+    };
+    (0..of_servers.len()).max_by_key(|&at| rank(at)).and_then(|at| of_servers.get(at))
+}
+
 /// Reads the address and the id of a server.
 fn server(cells: &Value, from: &str) -> Option<Master> {
     let Value::Array(cells) = cells else { return None };

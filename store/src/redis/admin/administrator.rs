@@ -13,6 +13,7 @@ use super::report::{Problem, Role, ServerReport};
 use super::users::ManagedUser;
 use crate::fault_cause::FaultCause;
 use crate::redis::options::{ConnectPlan, OptionsError, RedisOptions};
+use crate::redis::partitions::Partitions;
 
 /// Longest time for all servers.
 const LONGEST_PASS: Duration = Duration::from_secs(60);
@@ -23,6 +24,8 @@ const RECENT: Duration = Duration::from_secs(600);
 pub struct Administrator {
     options: RedisOptions,
     plan: ConnectPlan,
+    /// The hash slots that have counters, in order.
+    used: Vec<u16>,
     /// Knowledge about each server, by its address.
     known: Mutex<BTreeMap<String, Known>>,
 }
@@ -42,7 +45,9 @@ impl Administrator {
     /// Prepares to administer a store. `options` have the credentials of its administrator.
     pub fn new(options: RedisOptions) -> Result<Self, OptionsError> {
         let plan = options.validate()?;
-        Ok(Self { options, plan, known: Mutex::default() })
+        let mut used: Vec<u16> = Partitions::new(options.partitions).slots().collect();
+        used.sort_unstable();
+        Ok(Self { options, plan, used, known: Mutex::default() })
     }
 
     /// Brings all servers up to date: sets these users and removes others of the same installation, and loads the
@@ -53,7 +58,7 @@ impl Administrator {
     }
 
     async fn pass(&self, users: &[ManagedUser]) -> Result<Vec<ServerReport>, Problem> {
-        let nodes = find_nodes(&self.plan).await?;
+        let nodes = find_nodes(&self.plan, &self.used).await?;
         let mut known = self.known.lock().await;
         known.retain(|address, _| nodes.iter().any(|node| node.target.address == *address));
         let servers = nodes.into_iter().map(|node| {
@@ -75,8 +80,11 @@ impl Administrator {
         for (name, value) in settings {
             command.arg(name).arg(value);
         }
-        for node in
-            find_nodes(&self.plan).await.into_iter().flatten().filter(|node| node.role != Role::Sentinel)
+        for node in find_nodes(&self.plan, &self.used)
+            .await
+            .into_iter()
+            .flatten()
+            .filter(|node| node.role != Role::Sentinel)
         {
             let set = async {
                 let mut connection = connect(&node.target).await?;

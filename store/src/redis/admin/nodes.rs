@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
-use crate::redis::cluster_view::ClusterView;
+use crate::redis::cluster_view::{ClusterView, most_credible};
 use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, loggable, open, read_view};
 use crate::redis::options::ConnectPlan;
 use crate::redis::script::send;
@@ -45,12 +45,12 @@ pub(super) async fn run(
     }
 }
 
-/// Finds all servers.
-pub(super) async fn find_nodes(plan: &ConnectPlan) -> Result<Vec<Node>, Problem> {
+/// Finds all servers. `used` are the hash slots that have counters.
+pub(super) async fn find_nodes(plan: &ConnectPlan, used: &[u16]) -> Result<Vec<Node>, Problem> {
     match plan {
         ConnectPlan::Standalone(target) => standalone(target, &target.template()).await,
         ConnectPlan::Sentinel(sentinels) => behind_sentinels(sentinels).await,
-        ConnectPlan::Cluster { seeds, template } => of_cluster(seeds, template).await,
+        ConnectPlan::Cluster { seeds, template } => of_cluster(seeds, template, used).await,
     }
 }
 
@@ -119,8 +119,8 @@ async fn known_replicas(sentinel: &Target, sentinels: &Sentinels) -> Result<Vec<
     Ok(nodes)
 }
 
-/// All servers of a cluster, as the seed that knows most masters says: one that has left its cluster may know only itself.
-async fn of_cluster(seeds: &[Target], template: &TargetTemplate) -> Result<Vec<Node>, Problem> {
+/// All servers of a cluster, by the view with which processes would begin. `used` are the hash slots that have counters.
+async fn of_cluster(seeds: &[Target], template: &TargetTemplate, used: &[u16]) -> Result<Vec<Node>, Problem> {
     let mut problem = Problem { cause: FaultCause::NoRoute, command: "" };
     let mut views = Vec::new();
     for read in join_all(seeds.iter().map(view_of)).await {
@@ -129,9 +129,7 @@ async fn of_cluster(seeds: &[Target], template: &TargetTemplate) -> Result<Vec<N
             Err(failed) => problem = failed,
         }
     }
-    // Of several, the first one.
-    views.reverse();
-    let view = views.into_iter().max_by_key(|view| view.masters().count()).ok_or(problem)?;
+    let view = most_credible(&views, |view| view, used).ok_or(problem)?;
     let nodes = |role, address: &str| {
         let (host, port) = crate::redis::connect::split(address)?;
         node(template, host, port, role)

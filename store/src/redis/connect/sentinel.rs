@@ -8,6 +8,8 @@
 //! - [`opinion`]: the order in which sentinels are believed.
 //! - [`watch`]: the watch for a change while a master is in use.
 
+#[cfg(test)]
+mod model;
 mod opinion;
 pub(super) mod watch;
 
@@ -21,7 +23,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
-use self::opinion::{Candidate, Opinion, candidates};
+use self::opinion::{Candidate, Opinion, candidates, replacements};
 use super::fault::{FailureAt, ServerFailure, classify, loggable};
 use super::gather::gather;
 use super::open::{open, try_open};
@@ -140,11 +142,7 @@ impl Sentinels {
         let named = candidates(&self.opinions(failed, None).await.ok()?, Some(current));
         let in_use = self.used.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let epoch_in_use = in_use.filter(|(address, _)| address == current).map(|(_, epoch)| epoch);
-        let is_older = |candidate: &&Candidate| {
-            candidate.epoch.zip(epoch_in_use).is_some_and(|(epoch, in_use)| epoch < in_use)
-        };
-        let preferred = named.iter().take_while(|candidate| candidate.address != current);
-        let preferred: Vec<_> = preferred.filter(|candidate| !is_older(candidate)).cloned().collect();
+        let preferred = replacements(&named, current, epoch_in_use);
         match self.first_of(&preferred, &named, verification.budget, failed, verification).await {
             Ok(connected) => {
                 let (master, address) = (&self.name, &connected.target.address);

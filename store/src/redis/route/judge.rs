@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::redis::cluster_view::ClusterView;
+use crate::redis::cluster_view::{ClusterView, most_credible};
 
 /// A view, and the server that has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,17 +76,9 @@ impl LastMap {
     }
 }
 
-/// Returns the reading that a process begins with, when it has no map yet: the one that most servers share, of these the one
-/// with masters for most hash slots, of these the first. An empty view counts only if there is no other.
+/// Returns the reading that a process begins with, when it has no map yet.
 pub(super) fn first<'a>(readings: &'a [Reading], used: &[u16]) -> Option<&'a Reading> {
-    let views: Vec<_> = readings.iter().map(|reading| reading.view.owners(used)).collect();
-    let rank = |at: usize| {
-        let view = views.get(at);
-        let slots = view.map_or(0, BTreeMap::len);
-        let shared_by = views.iter().filter(|other| Some(*other) == view).count();
-        (slots > 0, shared_by, slots, std::cmp::Reverse(at))
-    };
-    (0..readings.len()).max_by_key(|&at| rank(at)).and_then(|at| readings.get(at))
+    most_credible(readings, |reading| &reading.view, used)
 }
 
 #[cfg(test)]

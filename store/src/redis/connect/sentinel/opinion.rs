@@ -50,6 +50,16 @@ pub(super) fn candidates(opinions: &[Opinion], current: Option<&str>) -> Vec<Can
     found
 }
 
+/// Returns those of the named servers that may replace the one in use, which works: they stand before it, and are no older
+/// masters than it was when it was chosen.
+pub(super) fn replacements(named: &[Candidate], current: &str, epoch_in_use: Option<u64>) -> Vec<Candidate> {
+    let is_older = |candidate: &&Candidate| {
+        candidate.epoch.zip(epoch_in_use).is_some_and(|(epoch, in_use)| epoch < in_use)
+    };
+    let preferred = named.iter().take_while(|candidate| candidate.address != current);
+    preferred.filter(|candidate| !is_older(candidate)).cloned().collect()
+}
+
 impl Candidate {
     /// Reports whether another candidate is an older master.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {

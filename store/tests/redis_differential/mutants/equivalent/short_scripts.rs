@@ -229,8 +229,8 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "runs.lua",
-        before: "left and numbers_of[n][3] or 0",
-        after: &["left and numbers_of[n][3] or 1"],
+        before: "281474976710656) or 0",
+        after: &["281474976710656) or 1"],
         reason: "Nobody reads the counts of a check that is not decided.",
     },
     Equivalent {
