@@ -1,6 +1,7 @@
 //! `helm upgrade` from the previous commit to this one.
 
 use sluice_tests::node::{Load, SYSTEM, Shop, install_previous, kubectl, run, upgrade};
+use sluice_tests::wait::until;
 
 /// Returns the images of the sidecars, and the pod of the embedded Redis.
 fn sidecar_images() -> String {
@@ -10,6 +11,12 @@ fn sidecar_images() -> String {
 
 fn redis_pod() -> String {
     let query = "-l app.kubernetes.io/component=redis -o jsonpath={.items[*].metadata.name}";
+    kubectl(&format!("-n {SYSTEM} get pods {query}"))
+}
+
+/// Returns the images of the operators, those that are ending too.
+fn operator_images() -> String {
+    let query = "-l app.kubernetes.io/component=operator -o jsonpath={.items[*].spec.containers[*].image}";
     kubectl(&format!("-n {SYSTEM} get pods {query}"))
 }
 
@@ -38,6 +45,11 @@ async fn e2e_an_upgrade_under_load_loses_no_request_and_admits_n() {
     shop.limit_in_all("p", "web", N + 1);
     shop.wait_for("p", "Ready", "True Ready").await;
     assert_eq!(sidecar_images(), old_images);
+    // Until it has ended, the API server may still send a pod to an operator of the previous release.
+    until("the previous operators have ended", async || {
+        (!operator_images().contains("previous")).then_some(())
+    })
+    .await;
     shop.restart("web").await;
     shop.wait_for("p", "Ready", "True Ready").await;
     assert_ne!(sidecar_images(), old_images);
