@@ -32,6 +32,9 @@ fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Ve
     let loaded = load(&text, installation)
         .map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
     let mut lines = Vec::new();
+    for Problem { line, path, message } in &loaded.skipped {
+        lines.push(format!("{name}:{line}: warning: {path}: {message}"));
+    }
     for store in &loaded.stores {
         lines.push(format!(
             "{name}: {}/{} is valid: {}",

@@ -119,6 +119,44 @@ impl Matcher {
             && (self.client_cidrs.is_empty() || self.has_client(address()))
     }
 
+    /// Returns the first condition that a request does not fulfil, as a field of the entry, for operators: `path`, `headers[1]`.
+    #[must_use]
+    pub(crate) fn first_failing(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: &mut impl FnMut() -> IpAddr,
+    ) -> Option<String> {
+        let (purpose, effort) = (self.purpose, &request.effort);
+        if !self.has_path(path, effort) {
+            return Some("path".to_owned());
+        }
+        if !self.methods.is_empty() && !self.has_method(request.method) {
+            return Some("methods".to_owned());
+        }
+        if !self.hosts.is_empty() && !self.has_host(request) {
+            return Some("hosts".to_owned());
+        }
+        let listed = |list: &str, failing: Option<usize>| failing.map(|at| format!("{list}[{at}]"));
+        let headers = self
+            .headers
+            .iter()
+            .position(|(name, value)| !value.matches(&request.header(name), purpose, effort));
+        let query = self
+            .query
+            .iter()
+            .position(|(name, value)| !value.matches(&request.parameter(name), purpose, effort));
+        let cookies = self
+            .cookies
+            .iter()
+            .position(|(name, value)| !value.matches(&request.cookie(name), purpose, effort));
+        let values = listed("headers", headers).or_else(|| listed("query", query));
+        values.or_else(|| listed("cookies", cookies)).or_else(|| {
+            let has_client = self.client_cidrs.is_empty() || self.has_client(address());
+            (!has_client).then(|| "clientCIDRs".to_owned())
+        })
+    }
+
     fn has_path(&self, path: &Readings<'_>, effort: &Effort) -> bool {
         let Some(condition) = &self.path else { return true };
         let mut is_first = true;

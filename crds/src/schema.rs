@@ -1,6 +1,8 @@
 //! Checks an object against the schema of the CRD, so that `sluice check` rejects everything that the API
 //! server rejects. It also rejects unknown fields, which the API server only drops.
 
+mod hints;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -10,6 +12,9 @@ use serde_json::Value;
 use crate::crd::{crds, members_of};
 use crate::duration;
 use crate::violation::Violation;
+
+/// Begins the message about a field that a schema does not have.
+pub(crate) const UNKNOWN_FIELD: &str = "unknown field";
 
 /// Returns the schemas of the kinds: of their whole objects.
 fn schemas() -> &'static BTreeMap<&'static str, Value> {
@@ -42,7 +47,8 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
         return wrong(format!("must be a duration with a unit, such as {value}s"));
     }
     if !has_type(value, expected) {
-        return wrong(format!("must be {}, not {}", article(expected), article(type_of(value))));
+        let form = hints::form(value, schema).map_or(String::new(), |form| format!(": write {form}"));
+        return wrong(format!("must be {}, not {}{form}", article(expected), article(type_of(value))));
     }
     match value {
         Value::String(text) => {
@@ -58,13 +64,16 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 wrong(format!("is too long: {length} characters, at most {max} are allowed"));
             } else if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
                 let allowed: Vec<_> = values.iter().filter_map(Value::as_str).collect();
-                wrong(format!("{text:?} is not allowed: use one of {}", allowed.join(", ")));
+                let hint = hints::of_value(text, &allowed);
+                wrong(format!("{text:?} is not allowed: use one of {}{hint}", allowed.join(", ")));
             } else if let Some(pattern) = schema["pattern"].as_str()
                 && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
             {
                 // An invalid duration has a message of its own, which is easier to read than a pattern.
                 let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();
-                wrong(duration.unwrap_or_else(|| format!("{text:?} must match the pattern {pattern}")));
+                let other_case = || hints::other_case(text, pattern);
+                let message = duration.or_else(other_case);
+                wrong(message.unwrap_or_else(|| format!("{text:?} must match the pattern {pattern}")));
             }
         }
         Value::Number(number) => {
@@ -83,7 +92,8 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                     min => format!("must have at least {min} entries"),
                 });
             } else if schema["maxItems"].as_u64().is_some_and(|max| length > max) {
-                wrong(format!("has {length} entries: at most {} are allowed", schema["maxItems"]));
+                let hint = hints::of_list(path);
+                wrong(format!("has {length} entries: at most {} are allowed{hint}", schema["maxItems"]));
             }
             for (n, item) in items.iter().enumerate() {
                 walk(&format!("{path}[{n}]"), item, &schema["items"], found);
@@ -105,6 +115,10 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
             let additional = &schema["additionalProperties"];
             for (name, value) in fields {
                 let path = format!("{path}.{name}");
+                if let Some(message) = hints::fraction(name, value, fields) {
+                    found.push(Violation::new(path, message));
+                    continue;
+                }
                 match schema["properties"].get(name) {
                     Some(schema) => walk(&path, value, schema, found),
                     None if additional.is_object() => walk(&path, value, additional, found),
@@ -115,8 +129,8 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                             .flat_map(|p| p.keys().map(String::as_str))
                             .collect();
                         let message = match &known[..] {
-                            [] => "unknown field: this object has no fields".into(),
-                            known => format!("unknown field: known fields are {}", known.join(", ")),
+                            [] => format!("{UNKNOWN_FIELD}: this object has no fields"),
+                            known => format!("{UNKNOWN_FIELD}: known fields are {}", known.join(", ")),
                         };
                         found.push(Violation::new(path, message));
                     }

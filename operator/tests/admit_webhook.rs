@@ -9,7 +9,6 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use sluice_operator::admission::serve::router;
 use sluice_operator::args::{LogFormat, StartupPolicy};
-use sluice_operator::events::Events;
 use sluice_operator::injection::config::{InjectConfig, guaranteed_resources, resources};
 use tower::ServiceExt as _;
 
@@ -31,8 +30,7 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
     };
     let request =
         Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
-    let events = Events::channel().0;
-    let router = router(Arc::new(config), Default::default(), Default::default(), Arc::default(), events);
+    let router = router(Arc::new(config), Default::default(), Default::default(), Arc::default());
     let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
@@ -129,7 +127,8 @@ async fn admit_warns_about_annotations_that_have_no_effect_and_injects_neverthel
 
 #[tokio::test]
 async fn admit_rejects_an_invalid_policy_with_every_path_and_warns_about_a_doubtful_one() {
-    let policy = |limits: Value| json!({"metadata": {"name": "p"}, "spec": {"limits": limits}});
+    let policy =
+        |limits: Value| json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": limits}});
     let bad =
         policy(json!([{"name": "a", "rates": [{"requests": 1, "per": "9999h"}], "key": {"parts": [{}]}}]));
     let (_, response) = call("/validate", review(&bad)).await;
@@ -148,6 +147,20 @@ async fn admit_rejects_an_invalid_policy_with_every_path_and_warns_about_a_doubt
             && response["response"]["warnings"][0].as_str().unwrap().contains("has no effect"),
         "{response}"
     );
+}
+
+#[tokio::test]
+async fn admit_tells_nothing_about_another_namespace_than_that_of_the_request() {
+    for metadata in [json!({"name": "p", "namespace": "other"}), json!({"name": "p"})] {
+        let policy = json!({
+            "metadata": metadata,
+            "spec": {"limits": [{"name": "a", "rates": [{"requests": 9, "per": "1m"}]}]},
+        });
+        let (_, response) = call("/validate", review(&policy)).await;
+        assert_eq!(response["response"]["allowed"], false);
+        let message = response["response"]["status"]["message"].as_str().unwrap();
+        assert_eq!(message, "the namespace of the object is not the one of the request");
+    }
 }
 
 #[tokio::test]

@@ -173,7 +173,59 @@ async fn a_policy_chooses_the_headers_that_report_its_limits() {
         assert_eq!((has("x-ratelimit-limit"), has("x-ratelimit-reset")), (x_rate_limit, x_rate_limit));
         assert_eq!(denied.header("retry-after"), "60", "in any case");
         assert_eq!(has("x-ratelimit-retry-after"), x_rate_limit);
+        // Where headers keep the numbers from clients, bodies do too.
+        let rule =
+            if rate_limit || x_rate_limit { "admits 1 request per minute" } else { "denies this request" };
+        assert_eq!(denied.json()["detail"], format!("Limit l {rule}. Try again in 1 minute."));
     }
+}
+
+/// Returns status, X-RateLimit-Limit, -Remaining, -Reset, RateLimit and Retry-After of a response.
+fn numbers(response: &HttpResponse) -> (u16, [String; 5]) {
+    let names =
+        ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit", "retry-after"];
+    (response.status, names.map(|name| response.header(name).to_owned()))
+}
+
+fn expect(response: &HttpResponse, status: u16, expected: [&str; 5]) {
+    assert_eq!(numbers(response), (status, expected.map(str::to_owned)));
+}
+
+#[tokio::test]
+async fn a_denial_describes_the_limit_that_denied_for_the_longest_time() {
+    let application = Application::start().await;
+    let with = |limits: &[String]| sidecar_with(application.address, &[policy(limits)]);
+    let rate = |name: &str, requests: u64, millis: u64, rest: &str| {
+        limit(name, requests, rest).replace("60000", &millis.to_string())
+    };
+    // The first has least left, and the second one denies.
+    let sidecar = with(&[rate("few", 3, 60_000, ""), rate("one", 1, 3_600_000, "")]);
+    let denied = denied(&sidecar).await;
+    let left = (3600 - NOW % 3600).to_string();
+    let both = format!(r#""few";r=2;t=60, "one";r=0;t={left}"#);
+    expect(&denied, 429, ["1", "0", &left, &both, &left]);
+    // Two deny: Retry-After is that of the longer one, and so is what the headers describe.
+    let sidecar = with(&[rate("short", 1, 60_000, ""), rate("long", 1, 3_600_000, "")]);
+    assert_eq!(self::denied(&sidecar).await.header("x-ratelimit-reset"), left);
+}
+
+#[tokio::test]
+async fn nothing_remains_to_a_request_that_comes_too_early() {
+    let application = Application::start().await;
+    let spaced = limit("l", 99, "")
+        .replace(r#"{"fixedWindow":"Clock"}"#, r#"{"slidingWindowLog":{"minIntervalMillis":5000}}"#);
+    assert!(spaced.contains("minInterval"), "{spaced}");
+    let sidecar = sidecar_with(application.address, &[policy(&[spaced])]);
+    let denied = denied(&sidecar).await;
+    expect(&denied, 429, ["99", "0", "5", r#""l";r=0;t=5"#, "5"]);
+}
+
+#[tokio::test]
+async fn a_limit_that_admits_nothing_names_no_time_to_come_again() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 0, "")])]);
+    let denied = get(sidecar.addresses()[0], "x-api-key: alice\r\n").await;
+    expect(&denied, 429, ["0", "0", "", r#""l";r=0"#, ""]);
 }
 
 async fn options(address: SocketAddr, headers: &str) -> u16 {

@@ -68,6 +68,21 @@ impl KeyPart {
             Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
         }
     }
+
+    /// Reports whether this part has as many values as a client likes, whatever the application serves.
+    #[must_use]
+    pub fn has_any_value(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Host => true,
+            Self::Method
+            | Self::Path
+            | Self::GrpcMethod
+            | Self::PathTemplate { .. }
+            | Self::Expression(_)
+            | Self::ClientIp { .. }
+            | Self::JwtClaim { .. } => false,
+        }
+    }
 }
 
 // Kinds of parts, as they are hashed. They must never be renumbered: every key would change.

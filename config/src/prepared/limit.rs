@@ -234,6 +234,24 @@ impl PreparedLimit {
         (!holds).then_some(NotApplied::When)
     }
 
+    /// Returns the first condition that fails of each of the first entries of `matches`, for operators.
+    pub(super) fn failing_conditions(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+    ) -> String {
+        const MOST: usize = 4;
+        let mut text = String::new();
+        for (entry, matcher) in self.matches.iter().enumerate().take(MOST) {
+            if let Some(condition) = matcher.first_failing(request, path, &mut address) {
+                let separator = if text.is_empty() { "" } else { ", " };
+                text += &format!("{separator}matches[{entry}].{condition}");
+            }
+        }
+        if self.matches.len() > MOST { text + ", ..." } else { text }
+    }
+
     /// Reports whether the limit applies to preflight requests of browsers: if it names their method, and if it does not
     /// only limit how many requests there are in a time.
     pub(super) fn applies_to_preflights(&self) -> bool {

@@ -203,6 +203,13 @@ impl PreparedPolicy {
             Err(NotApplied::KeyMissing) => {
                 Explained::DoesNotApply(format!("{}, and onMissing is Skip", missing()))
             }
+            Err(NotApplied::NotMatched) => {
+                let failing = limit.failing_conditions(request, path, || address);
+                Explained::DoesNotApply(format!(
+                    "{}: the request does not fulfil {failing}",
+                    NotApplied::NotMatched
+                ))
+            }
             Err(NotApplied::Unlimited) => Explained::DoesNotApply(format!("{} admits everything", chosen())),
             Err(reason) => Explained::DoesNotApply(reason.to_string()),
         }

@@ -33,6 +33,16 @@ const RESERVED: [&str; 18] = [
 /// Beginnings of the names of headers that Sluice sets.
 const RESERVED_PREFIXES: [&str; 2] = ["ratelimit", "x-ratelimit"];
 
+/// Headers with such a name that Sluice does set.
+const SET: [&str; 6] = [
+    "ratelimit",
+    "ratelimit-policy",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-retry-after",
+];
+
 /// Headers of requests that others than Sluice set, among those that begin as a mark does.
 const OTHER_MEANING: [&str; 7] =
     ["x-b3-", "x-envoy-", "x-forwarded-", "x-http-method", "x-method-override", "x-real-ip", "x-request-"];
@@ -142,7 +152,14 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Nack> {
     let header = HeaderName::from_bytes(name.as_bytes());
     let header = header.map_err(|_| Nack(format!("headers: {name:?} is not the name of a header")))?;
     if is_reserved(&header) {
-        return Err(Nack(format!("headers: {name} is set by Sluice")));
+        return Err(Nack(
+            match RESERVED_PREFIXES.iter().find(|prefix| header.as_str().starts_with(**prefix)) {
+                Some(prefix) if !SET.contains(&header.as_str()) => format!(
+                    "headers: {name} begins with {prefix}, as the headers do with which Sluice reports limits: choose another name"
+                ),
+                _ => format!("headers: {name} is set by Sluice"),
+            },
+        ));
     }
     let value = HeaderValue::from_str(value);
     let value = value.map_err(|_| Nack(format!("headers: the value of {name} is not valid")))?;
@@ -188,6 +205,10 @@ mod tests {
             (Reject { status: Some(600), ..Reject::default() }, "statusCode: 600"),
             (header("content-length", "5"), "headers: content-length is set by Sluice"),
             (header("X-RateLimit-Reset", "5"), "headers: X-RateLimit-Reset is set by Sluice"),
+            (
+                header("X-RateLimit-Limit-Minute", "5"),
+                "headers: X-RateLimit-Limit-Minute begins with x-ratelimit, as",
+            ),
             (header("a b", "5"), "\"a b\" is not the name of a header"),
             (header("a", "x\r\nb: c"), "the value of a is not valid"),
             (template("text/plain\r\n", ""), "contentType"),

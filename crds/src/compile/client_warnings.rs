@@ -31,7 +31,7 @@ fn warn_of_wide_exemptions<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize
     }
 }
 
-/// Warns of keys and tiers that a client can choose, unless another limit counts the same requests in any case.
+/// Warns of keys, tiers and exemptions that a client can choose, unless another limit counts the same requests in any case.
 fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
     let counts_too = |other: &CompiledLimit, limit: &CompiledLimit| {
         !has_chosen_key(other)
@@ -59,6 +59,10 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             let at = limit_at(n).at("key");
             at.warning(format_args!("a client can get a new counter by sending another value: {instead}"));
         }
+        if let Some(entry) = limit.except.iter().position(is_chosen) {
+            let at = limit_at(n).at("except").entry(entry);
+            at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
+        }
         if let Some(tier) = chosen_tier(limit) {
             let at = limit_at(n).at("tiers").entry(tier);
             at.warning(format_args!("a client can choose this tier by what it sends: {instead}"));
@@ -66,8 +70,10 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
     }
 }
 
+/// Reports whether a client can get another counter. An address beside a header does not prevent it.
 fn has_chosen_key(limit: &CompiledLimit) -> bool {
-    !limit.key.is_empty() && limit.key.iter().all(KeyPart::is_chosen_by_client)
+    let is_chosen = limit.key.iter().all(KeyPart::is_chosen_by_client);
+    !limit.key.is_empty() && (is_chosen || limit.key.iter().any(KeyPart::has_any_value))
 }
 
 /// Returns the tiers of a limit.
@@ -78,12 +84,14 @@ fn tiers(limit: &CompiledLimit) -> &[Tier] {
     }
 }
 
+/// Reports whether a client can choose that a request matches, by what the application need not understand.
+fn is_chosen(entry: &Match) -> bool {
+    let chosen = [&entry.headers, &entry.query, &entry.cookies].into_iter().any(|list| !list.is_empty());
+    entry.client_cidrs.is_empty() && (chosen || !entry.hosts.is_empty())
+}
+
 /// Returns the first tier that admits something and that a client can choose.
 fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
-    let is_chosen = |entry: &Match| {
-        let chosen = [&entry.headers, &entry.query, &entry.cookies].into_iter().any(|list| !list.is_empty());
-        entry.client_cidrs.is_empty() && (chosen || !entry.hosts.is_empty())
-    };
     let has_chosen_value = |expression: &Expression| {
         expression.root.any(&mut |node| matches!(node, Node::Field(_) | Node::HasField(_)))
     };

@@ -7,6 +7,7 @@ use sluice_config::expression::{Expression, PreparedExpression};
 use sluice_config::matches::full_match_regex;
 
 use crate::duration;
+use crate::schema::UNKNOWN_FIELD;
 use crate::violation::Violation;
 
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
@@ -42,9 +43,20 @@ impl Report {
         }
     }
 
-    /// Returns the paths of all violations.
-    pub(crate) fn paths(&self) -> Vec<String> {
-        self.violations.borrow().iter().map(|violation| violation.path.clone()).collect()
+    /// Returns the paths of all violations. `is_unknown` tells of each whether the field alone can be left out, because the
+    /// schema does not have it.
+    pub(crate) fn paths(&self) -> Vec<(String, bool)> {
+        let violations = self.violations.borrow();
+        let is_unknown = |violation: &Violation| violation.message.starts_with(UNKNOWN_FIELD);
+        violations.iter().map(|violation| (violation.path.clone(), is_unknown(violation))).collect()
+    }
+
+    /// Reports whether a field, or anything inside it, has a violation.
+    fn has_violation_in(&self, path: &str) -> bool {
+        let is_inside = |other: &str| {
+            other.strip_prefix(path).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        };
+        self.violations.borrow().iter().any(|violation| is_inside(&violation.path))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -55,8 +67,24 @@ impl Report {
         self.violations.into_inner()
     }
 
+    /// Returns the warnings. The same one at several places is one, at the first of them.
     pub(crate) fn into_warnings(self) -> Vec<Violation> {
-        self.warnings.into_inner()
+        let mut merged: Vec<(Violation, usize)> = Vec::new();
+        for warning in self.warnings.into_inner() {
+            match merged.iter_mut().find(|(first, _)| first.message == warning.message) {
+                Some((_, more)) => *more += 1,
+                None => merged.push((warning, 0)),
+            }
+        }
+        let counted = |(mut warning, more): (Violation, usize)| {
+            match more {
+                0 => {}
+                1 => warning.message.push_str(" (and at 1 other place)"),
+                _ => warning.message.push_str(&format!(" (and at {more} other places)")),
+            }
+            warning
+        };
+        merged.into_iter().map(counted).collect()
     }
 }
 
@@ -87,6 +115,11 @@ impl<'a> Field<'a> {
     /// Reports a setting that is valid but probably not intended.
     pub(crate) fn warning(&self, message: impl Display) {
         self.report.warnings.borrow_mut().push(Violation::new(&self.path, message.to_string()));
+    }
+
+    /// Reports whether this field, or anything inside it, has a violation.
+    pub(crate) fn has_violation(&self) -> bool {
+        self.report.has_violation_in(&self.path)
     }
 
     /// Returns the value, or reports the error.
@@ -121,6 +154,9 @@ impl<'a> Field<'a> {
 
     /// Checks a regular expression, and the number of regular expressions in the policy.
     pub(crate) fn regex(&self, pattern: &str) {
+        if pattern.starts_with('~') {
+            self.warning("begins with ~, which marks a regular expression in nginx and Kong, and stands for itself here: remove it");
+        }
         let number = self.report.regexes.get() + 1;
         self.report.regexes.set(number);
         if number > MAX_REGEXES {

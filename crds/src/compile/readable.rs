@@ -9,8 +9,12 @@ use super::field::Report;
 /// fields of a limit.
 pub(super) fn readable_spec(object: &Value, report: &Report) -> Value {
     let mut spec = object["spec"].as_object().cloned().unwrap_or_default();
-    for path in report.paths() {
+    for (path, is_unknown) in report.paths() {
         let mut steps = path.split(['.', '[']).skip(1).map(|step| step.trim_end_matches(']'));
+        if is_unknown {
+            remove_alone(&mut spec, steps);
+            continue;
+        }
         let Some(field) = steps.next() else { continue };
         match steps.next().and_then(|index| index.parse::<usize>().ok()) {
             Some(index) if matches!(field, "limits" | "concurrency") => {
@@ -22,6 +26,24 @@ pub(super) fn readable_spec(object: &Value, report: &Report) -> Value {
         }
     }
     Value::Object(spec)
+}
+
+/// Removes the field at the end of a path.
+fn remove_alone<'a>(spec: &mut Map<String, Value>, mut steps: impl Iterator<Item = &'a str>) {
+    let Some(mut field) = steps.next() else { return };
+    let mut parent = spec;
+    for next in steps {
+        // The step after a list is the number of an entry.
+        let inside = parent.get_mut(field).and_then(|value| match value {
+            Value::Object(_) => Some((value, next)),
+            _ => None,
+        });
+        match inside.and_then(|(value, next)| Some((value.as_object_mut()?, next))) {
+            Some((object, next)) => (parent, field) = (object, next),
+            None => return,
+        }
+    }
+    parent.remove(field);
 }
 
 /// Removes a field of a limit, or all its fields. What every limit has gets a value that is not reported again.

@@ -2,11 +2,13 @@
 //!
 //! - [`yaml`]: YAML values that keep their lines.
 //! - [`content`]: Secrets and ConfigMaps, whose content policies refer to.
+//! - [`foreign`]: objects of other limiters.
 //! - [`loaded`]: policies and stores from a file.
 //! - [`metadata`]: checks of an object's metadata.
 //! - [`problem`]: problems in a file.
 
 mod content;
+mod foreign;
 pub mod loaded;
 mod metadata;
 pub mod problem;
@@ -16,6 +18,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use self::content::Content;
+use self::foreign::Foreign;
 use self::loaded::PendingPolicy;
 pub use self::loaded::{LoadedPolicy, LoadedStore};
 use self::metadata::check_metadata;
@@ -37,6 +40,8 @@ pub struct Loaded {
     pub policies: Vec<LoadedPolicy>,
     /// The stores.
     pub stores: Vec<LoadedStore>,
+    /// Objects with limits of other projects, which are skipped, with the reason.
+    pub skipped: Vec<Problem>,
 }
 
 /// An object of a file.
@@ -44,6 +49,8 @@ enum LoadedObject {
     Policy(Box<PendingPolicy>),
     Store(Box<LoadedStore>),
     Content(Content),
+    /// An object with limits of another project, and why it is skipped.
+    Foreign(Problem),
     /// An object of a kind that is none of ours.
     Other,
 }
@@ -122,6 +129,7 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
                     loaded.stores.push(*store);
                 }
             }
+            Ok(LoadedObject::Foreign(skipped)) => loaded.skipped.push(skipped),
             Ok(LoadedObject::Other) => {}
             Err(found) => problems.extend(found),
         }
@@ -131,6 +139,9 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
             Ok(policy) => loaded.policies.push(policy),
             Err(found) => problems.extend(found),
         }
+    }
+    if loaded.policies.is_empty() && loaded.stores.is_empty() && problems.is_empty() {
+        problems.append(&mut loaded.skipped);
     }
     if loaded.policies.is_empty() && loaded.stores.is_empty() && problems.is_empty() {
         let mut kinds: Vec<_> =
@@ -176,7 +187,14 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
         (Some("v1"), Some("ConfigMap")) => {
             return Content::read(ContentKind::ConfigMap, node).map(LoadedObject::Content);
         }
-        (Some(_), Some(_)) => return Ok(LoadedObject::Other),
+        (Some(api), Some(kind)) => {
+            let problem = |message| Problem::new(line_of(node, "apiVersion"), "apiVersion", message);
+            return match foreign::of(api, kind) {
+                Foreign::Other => Ok(LoadedObject::Other),
+                Foreign::Limits(message) => Ok(LoadedObject::Foreign(problem(message))),
+                Foreign::Mistaken(message) => Err(vec![problem(message)]),
+            };
+        }
         (None, _) => {
             return Err(vec![Problem::new(
                 top,
@@ -190,18 +208,15 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     };
     let mut object = node.value.to_json();
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if name.is_empty() {
-        return Err(vec![Problem::new(line_of(node, "metadata"), "metadata.name", "is required")]);
-    }
-    check_metadata(node, &object)?;
+    let mut problems = check_metadata(node, &object);
     let known = ["apiVersion", "kind", "metadata", "spec", "status"];
-    if let Some(field) = object.as_object().and_then(|o| o.keys().find(|key| !known.contains(&key.as_str())))
-    {
-        return Err(vec![Problem::new(
-            line_of(node, field),
-            field,
-            format!("unknown field: known fields are {}", known.join(", ")),
-        )]);
+    let fields = object.as_object().into_iter().flat_map(|object| object.keys());
+    for field in fields.filter(|key| !known.contains(&key.as_str())) {
+        // The message about the missing name says where it belongs.
+        if field != "name" || !name.is_empty() {
+            let message = format!("unknown field: known fields are {}", known.join(", "));
+            problems.push(Problem::new(line_of(node, field), field, message));
+        }
     }
     if object.pointer("/metadata/namespace").is_none() {
         object["metadata"]["namespace"] = "default".into();
@@ -210,10 +225,19 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
         Problem::new(line_of(node, &violation.path), violation.path, violation.message)
     };
     let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
+    // A problem of the metadata hides none of the spec.
+    let with_metadata = |mut problems: Vec<Problem>, found: Vec<Problem>| {
+        problems.extend(found);
+        problems
+    };
     match kind {
         Kind::Policy => {
-            let Compiled { policy, pods: _, overrides, jwks, warnings } =
-                compile(&object, installation).map_err(located)?;
+            let compiled = compile(&object, installation).map_err(located);
+            let Compiled { policy, pods: _, overrides, jwks, warnings } = match compiled {
+                Ok(compiled) if problems.is_empty() => compiled,
+                Ok(_) => return Err(problems),
+                Err(found) => return Err(with_metadata(problems, found)),
+            };
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
             let (tables, missing) = (Vec::new(), Vec::new());
             let loaded = LoadedPolicy { namespace, name, compiled: policy, warnings, tables, missing };
@@ -228,7 +252,11 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
             Ok(LoadedObject::Policy(Box::new(PendingPolicy { loaded, overrides, lines, jwks })))
         }
         Kind::Store => {
-            let compiled = compile_store(&object).map_err(located)?;
+            let compiled = match compile_store(&object).map_err(located) {
+                Ok(compiled) if problems.is_empty() => compiled,
+                Ok(_) => return Err(problems),
+                Err(found) => return Err(with_metadata(problems, found)),
+            };
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
             Ok(LoadedObject::Store(Box::new(LoadedStore { namespace, name, compiled })))
         }

@@ -222,6 +222,12 @@ impl KeySource {
                 key::KeyPart::Expression(at.at("cel.expression").expression(expression, compile_text)?)
             }
             Self::JwtClaim(JwtClaimKey { jwt, claim }) => {
+                if claim.contains('.') && !claim.contains('/') {
+                    at.at("jwtClaim.claim").warning(format_args!(
+                        "is the claim whose whole name is {claim:?}, and not a claim inside another one, which cannot be a \
+                         key: let the issuer write it as a claim of its own"
+                    ));
+                }
                 key::KeyPart::JwtClaim { jwt: jwt.clone(), claim: claim.clone() }
             }
             Self::ClientIp(ip) => key::KeyPart::ClientIp {

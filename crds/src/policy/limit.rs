@@ -311,7 +311,10 @@ impl Limit {
             let checked =
                 hard.validated().and_then(|hard| soft.map_or(Ok(hard), |soft| hard.with_soft(soft)));
             match checked {
-                Ok(rate) => compiled.push(rate),
+                Ok(rate) => {
+                    warn_of_rate(&at_rate, &rate);
+                    compiled.push(rate);
+                }
                 Err(error) => {
                     algorithm.culprit(error, at, &at_rate).violation(describe(error, n));
                     continue;
@@ -327,6 +330,37 @@ impl Limit {
         let relation = if soft.is_some() { Relation::Other } else { algorithm.relation() };
         redundant_rates::warn(at_rates, &compiled, relation);
         compiled
+    }
+}
+
+/// A week, in milliseconds.
+const WEEK: u64 = 7 * 24 * 3_600_000;
+
+/// Warns of a rate that is valid and does not do what its numbers suggest.
+fn warn_of_rate(at: &Field<'_>, rate: &limiter::Rate) {
+    let period = rate.period.millis();
+    match rate.algorithm {
+        limiter::Algorithm::SlidingWindowCounter { bound: limiter::Bound::Estimate, .. }
+            if (1..=2).contains(&rate.requests.get()) =>
+        {
+            at.at("requests").warning(
+                "is so small that the estimate of slidingWindowCounter denies about half of the requests of a client that keeps \
+                 exactly to it: use slidingWindowLog, fixedWindow or gcra",
+            );
+        }
+        limiter::Algorithm::FixedWindow(limiter::Alignment::Clock) if period.is_multiple_of(WEEK) => {
+            at.at("per").warning(
+                "is counted from Thursday, 1970-01-01, so windows of weeks begin on Thursdays at 00:00 UTC: with \
+                 `alignment: FirstRequest` they begin with a client's first request",
+            );
+        }
+        limiter::Algorithm::FixedWindow(limiter::Alignment::Clock) if period >= 4 * WEEK => {
+            at.at("per").warning(
+                "is counted from 1970-01-01, and not by the months of the calendar, so its windows begin on any day: with \
+                 `alignment: FirstRequest` they begin with a client's first request",
+            );
+        }
+        _ => {}
     }
 }
 

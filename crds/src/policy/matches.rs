@@ -240,8 +240,14 @@ impl PathMatch {
             normal.into_owned()
         };
         let pattern = match &self.pattern {
-            PathPattern::Exact(text) => matches::PathPattern::Exact(literal("exact", text)),
-            PathPattern::Prefix(text) => matches::PathPattern::Prefix(literal("prefix", text)),
+            PathPattern::Exact(text) => {
+                warn_of_star(&at.at("exact"), text, INSTEAD_IN_PATH);
+                matches::PathPattern::Exact(literal("exact", text))
+            }
+            PathPattern::Prefix(text) => {
+                warn_of_star(&at.at("prefix"), text, INSTEAD_IN_PATH);
+                matches::PathPattern::Prefix(literal("prefix", text))
+            }
             PathPattern::Template(template) => {
                 for segment in template.split('/').filter(|segment| segment.contains(['{', '}'])) {
                     if !is_parameter(segment) {
@@ -256,6 +262,7 @@ impl PathMatch {
                         "has no segment in braces: write a segment that varies as {id}, or use `exact` for a fixed path",
                     );
                 }
+                warn_of_star(&at.at("template"), template, INSTEAD_IN_PATH);
                 let normal = literal("template", template);
                 at.at("template").regex(&template_regex(&normal));
                 matches::PathPattern::Template(normal)
@@ -269,11 +276,34 @@ impl PathMatch {
     }
 }
 
+/// Ways to write what a star means elsewhere.
+const INSTEAD_IN_PATH: &str =
+    "write `prefix: /api` for all paths below /api, `template: /api/{id}` for any segment, or a `regex`";
+const INSTEAD_IN_VALUE: &str =
+    "write `prefix: abc` for all values that begin so, `present: true` for any value, or a `regex`";
+
+/// Warns of a star, which stands for itself. A media type, such as */*, has one.
+fn warn_of_star(at: &Field<'_>, text: &str, instead: &str) {
+    if text
+        .replace("*/*", "")
+        .split_once('*')
+        .is_some_and(|(before, _)| instead == INSTEAD_IN_PATH || !before.ends_with('/'))
+    {
+        at.warning(format_args!("the * in {text:?} stands for itself, not for any text: {instead}"));
+    }
+}
+
 impl ValueMatch {
     fn compile(&self, at: &Field<'_>) -> matches::ValueMatch {
         match self {
-            Self::Exact(text) => matches::ValueMatch::Exact(text.clone()),
-            Self::Prefix(text) => matches::ValueMatch::Prefix(text.clone()),
+            Self::Exact(text) => {
+                warn_of_star(&at.at("exact"), text, INSTEAD_IN_VALUE);
+                matches::ValueMatch::Exact(text.clone())
+            }
+            Self::Prefix(text) => {
+                warn_of_star(&at.at("prefix"), text, INSTEAD_IN_VALUE);
+                matches::ValueMatch::Prefix(text.clone())
+            }
             Self::Regex(pattern) => {
                 at.at("regex").regex(pattern);
                 matches::ValueMatch::Regex(pattern.clone())

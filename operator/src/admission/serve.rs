@@ -1,6 +1,7 @@
 //! The two endpoints of the webhook. They are meant for the API server and do not authenticate callers: a
-//! response tells only what the request contains, and how many policies and limits its namespace has. An error never blocks a pod; a pod that
-//! cannot be read is admitted unchanged.
+//! response tells only what the request contains, and how many policies and limits the namespace of the policy has. Nothing that a
+//! request contains is written anywhere but into the response and the log. An error never blocks a pod; a pod that cannot be read is
+//! admitted unchanged.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::admission::review::Reviewer;
 use crate::cluster::limit_ranges::LimitRanges;
-use crate::events::{Events, pods};
 use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;
 use crate::injection::inject::inject;
@@ -26,13 +27,15 @@ use crate::webhooks::probe::PROBE_NAME;
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 
+/// Number of reviews at the same time, so that whoever reaches the webhook can neither fill the memory nor take all CPU.
+const MAX_REVIEWS: usize = 32;
+
 #[derive(Clone)]
 struct Admission {
     config: Arc<InjectConfig>,
     limit_ranges: LimitRanges,
     reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
-    events: Events,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
@@ -41,13 +44,14 @@ pub fn router(
     limit_ranges: LimitRanges,
     reviewer: Reviewer,
     metrics: Arc<Metrics>,
-    events: Events,
 ) -> Router {
     Router::new()
         .route("/inject", post(inject_pod))
         .route("/validate", post(validate_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Admission { config, limit_ranges, reviewer: Arc::new(reviewer), metrics, events })
+        // Before a body is read. Further requests wait, for as long as the API server does.
+        .layer(GlobalConcurrencyLimitLayer::new(MAX_REVIEWS))
+        .with_state(Admission { config, limit_ranges, reviewer: Arc::new(reviewer), metrics })
 }
 
 /// The body of requests and responses.
@@ -79,21 +83,11 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
         Ok(received) => received,
         Err(invalid) => return *invalid,
     };
-    let report = |reason: &str, problem: &str| {
-        if !request.dry_run
-            && let Ok(metadata) = serde_json::from_value(object["metadata"].clone())
-            && let Some(event) =
-                pods::event(&metadata, request.namespace.as_deref().unwrap_or_default(), reason, problem)
-        {
-            admission.events.report(event);
-        }
-    };
     let bounds = admission.limit_ranges.bounds(request.namespace.as_deref().unwrap_or_default());
     let outcome = match patch(&object, &admission.config, &bounds) {
         Ok((patch, warnings)) => {
             for warning in &warnings {
                 log_pod(&object, warning);
-                report(pods::SIDECAR_WARNING, warning);
             }
             if !warnings.is_empty() {
                 response.warnings =
@@ -110,7 +104,6 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
             if !skip.is_wanted() {
                 let warning = format!("the pod gets no sidecar: {skip}");
                 log_pod(&object, &warning);
-                report(pods::NOT_INJECTED, &warning);
                 response.warnings = Some(vec![format!("sluice: {warning}")]);
             }
             skip.as_str()
@@ -156,6 +149,12 @@ async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -
         Ok(received) => received,
         Err(invalid) => return *invalid,
     };
+    // The API server has set both, and nothing is told about another namespace.
+    let namespace = object["metadata"]["namespace"].as_str();
+    if namespace != request.namespace.as_deref() {
+        let reason = "the namespace of the object is not the one of the request";
+        return Json(response.deny(reason).into_review());
+    }
     let review = admission.reviewer.review(&object, json(request.old_object.as_ref()).as_ref()).await;
     let is_probe =
         request.dry_run && object["metadata"]["generateName"].as_str().is_some_and(|name| name == PROBE_NAME);

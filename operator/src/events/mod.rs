@@ -2,11 +2,12 @@
 //!
 //! - [`conditions`]: the events of conditions that have changed.
 //! - [`pods`]: the events of pods that get no sidecar.
-//! - [`publish`]: sends events to the API server.
+//! - [`told`]: which of them have been told. [`publish`]: sends events to the API server.
 
 pub mod conditions;
 pub mod pods;
 pub mod publish;
+pub mod told;
 
 use std::fmt::{self, Debug, Formatter};
 

@@ -1,10 +1,11 @@
-//! The events of pods that get no sidecar. A pod that is being created has no identity yet, so its workload has them.
+//! The events of pods that get no sidecar, or whose settings do not do what they seem to. Their workloads have them, because all
+//! pods of a workload are alike. The pods are those that the operator reads itself: whoever reaches the webhook can write anything.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::events::{Event, EventType};
 
-use crate::cluster::pods::pod::Pod;
+use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
 
 use super::{Regarding, Reported, note};
 
@@ -15,41 +16,67 @@ pub const APPLICATION_UNREACHABLE: &str = "ApplicationUnreachable";
 /// Reason of the event that something about a pod does not do what it seems to: an annotation, or its DNS.
 pub const SIDECAR_WARNING: &str = "SidecarWarning";
 
-/// Returns the event about a new pod, unless it has no controller: whoever creates a pod reads the warnings of the admission.
-#[must_use]
-pub fn event(pod: &ObjectMeta, namespace: &str, reason: &str, problem: &str) -> Option<Reported> {
-    let owner = pod.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    // Nothing has validated the pod yet.
-    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if owner.name.is_empty() || owner.name.starts_with('.') || !owner.name.chars().all(is_name) {
-        return None;
-    }
-    let object = reference(owner, namespace);
-    let regarding = match (owner.kind.as_str(), owner.api_version.as_str()) {
-        ("ReplicaSet", "apps/v1") => Regarding::ControllerOf(object),
-        _ => Regarding::Object(object),
+/// Returns the events about a pod of a policy: why it has no sidecar, or what about it has no effect.
+pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {
+    let skipped = match &facts.captured {
+        Err(skip) if !facts.injected && !skip.is_wanted() => {
+            Some((NOT_INJECTED, format!("the pod gets no sidecar: {skip}")))
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let warnings = facts.warnings.iter().map(|warning| (SIDECAR_WARNING, warning.clone()));
+    skipped.into_iter().chain(warnings).filter_map(|(reason, problem)| event(pod, reason, problem))
+}
+
+/// Returns an event about the workload of a pod, or about the pod if it has none.
+fn event(pod: &Pod, reason: &str, problem: String) -> Option<Reported> {
+    let regarding = match &pod.controller {
+        None => Regarding::Object(pod_reference(pod)),
+        Some(controller) => {
+            // The API server does not check the owner of a pod.
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+            let Controller { api_version, kind, name, uid } = controller;
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(is_name) {
+                return None;
+            }
+            let object = ObjectReference {
+                api_version: Some(api_version.clone()),
+                kind: Some(kind.clone()),
+                name: Some(name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                uid: Some(uid.clone()),
+                ..ObjectReference::default()
+            };
+            match (kind.as_str(), api_version.as_str()) {
+                ("ReplicaSet", "apps/v1") => Regarding::ControllerOf(object),
+                _ => Regarding::Object(object),
+            }
+        }
     };
     let event = Event {
         type_: EventType::Warning,
         reason: reason.to_owned(),
-        note: Some(note(problem.to_owned())),
+        note: Some(note(problem)),
         action: "Inject".to_owned(),
         secondary: None,
     };
     Some(Reported { regarding, event })
 }
 
-/// Returns the event that the application of a pod does not answer its sidecar.
-#[must_use]
-pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
-    let object = ObjectReference {
+fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
         name: Some(pod.name.clone()),
         namespace: Some(pod.namespace.clone()),
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
-    };
+    }
+}
+
+/// Returns the event that the application of a pod does not answer its sidecar.
+#[must_use]
+pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
     let event = Event {
         type_: EventType::Warning,
         reason: APPLICATION_UNREACHABLE.to_owned(),
@@ -57,7 +84,7 @@ pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
         action: "Forward".to_owned(),
         secondary: None,
     };
-    Reported { regarding: Regarding::Object(object), event }
+    Reported { regarding: Regarding::Object(pod_reference(pod)), event }
 }
 
 /// Returns a text that begins with a capital.
@@ -82,40 +109,48 @@ pub(super) fn reference(owner: &OwnerReference, namespace: &str) -> ObjectRefere
 mod tests {
     use super::*;
 
-    fn pod(kind: &str, api_version: &str, controller: Option<bool>) -> ObjectMeta {
-        let owner = OwnerReference {
-            api_version: api_version.into(),
-            kind: kind.into(),
-            name: "web-5d".into(),
-            uid: "7".into(),
-            controller,
-            block_owner_deletion: None,
-        };
-        ObjectMeta { owner_references: Some(vec![owner]), ..ObjectMeta::default() }
+    fn pod(kind: &str, api_version: &str, name: &str) -> Pod {
+        Pod {
+            uid: "1".into(),
+            namespace: "shop".into(),
+            name: "web-5d-x".into(),
+            labels: std::collections::BTreeMap::new(),
+            deleting: false,
+            created: None,
+            owner: None,
+            controller: Some(Controller {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                name: name.into(),
+                uid: "7".into(),
+            }),
+        }
+    }
+
+    fn regarding(pod: &Pod) -> Option<Regarding> {
+        event(pod, NOT_INJECTED, "why".into()).map(|event| event.regarding)
     }
 
     #[test]
     fn the_workload_of_a_pod_has_the_event() {
-        let regarding =
-            |pod: &ObjectMeta| event(pod, "shop", NOT_INJECTED, "why").map(|event| event.regarding);
-        let replica_set = regarding(&pod("ReplicaSet", "apps/v1", Some(true))).unwrap();
+        let replica_set = regarding(&pod("ReplicaSet", "apps/v1", "web-5d")).unwrap();
         assert!(
             matches!(&replica_set, Regarding::ControllerOf(object) if object.name.as_deref() == Some("web-5d"))
         );
         for (kind, api_version) in
             [("StatefulSet", "apps/v1"), ("Job", "batch/v1"), ("ReplicaSet", "other.example/v1")]
         {
-            let found = regarding(&pod(kind, api_version, Some(true))).unwrap();
+            let found = regarding(&pod(kind, api_version, "web-5d")).unwrap();
             assert!(
                 matches!(found, Regarding::Object(object) if object.namespace.as_deref() == Some("shop"))
             );
         }
-        assert_eq!(regarding(&ObjectMeta::default()), None);
         for name in ["", "..", "../../secrets/a", "a?watch=true", "a%2fb"] {
-            let mut hostile = pod("ReplicaSet", "apps/v1", Some(true));
-            hostile.owner_references.as_mut().unwrap()[0].name = name.into();
-            assert_eq!(regarding(&hostile), None, "{name}");
+            assert_eq!(regarding(&pod("ReplicaSet", "apps/v1", name)), None, "{name}");
         }
-        assert_eq!(regarding(&pod("StatefulSet", "apps/v1", None)), None);
+        let alone = Pod { controller: None, ..pod("", "", "") };
+        assert!(
+            matches!(regarding(&alone), Some(Regarding::Object(object)) if object.name.as_deref() == Some("web-5d-x"))
+        );
     }
 }

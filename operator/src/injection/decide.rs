@@ -33,6 +33,16 @@ pub fn is_opted_out(labels: &BTreeMap<String, String>) -> bool {
     labels.get(INJECT_LABEL).is_some_and(|value| value == "false")
 }
 
+/// Returns the warnings that hold for a pod, whether or not it has its sidecar already.
+#[must_use]
+pub fn warnings(pod: &Pod, config: &InjectConfig) -> Vec<String> {
+    let none = BTreeMap::new();
+    let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
+    let (_, mut warnings) = PodSettings::new(config, annotations);
+    warnings.extend(pod.spec.as_ref().and_then(|spec| dns_problem(spec, &config.cluster_dns)));
+    warnings
+}
+
 /// Decides whether a pod gets a sidecar, and which.
 pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan, Skip> {
     let spec = pod.spec.clone().unwrap_or_default();
@@ -63,7 +73,8 @@ pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan,
     let ports = capture::plan(pod).map_err(Skip::Capture)?;
     let none = BTreeMap::new();
     let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
-    let (mut settings, mut warnings) = PodSettings::new(config, annotations);
+    let (mut settings, _) = PodSettings::new(config, annotations);
+    let mut warnings = warnings(pod, config);
     let fitted = fit(&spec, bounds, &config.resources, &settings.resources, &config.guaranteed_resources);
     let fitted = fitted.map_err(|NoRoom| Skip::NoRoom)?;
     settings.resources = fitted.sidecar;
@@ -73,6 +84,5 @@ pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan,
              of the namespace, or the resources of the pod, do not allow what they ask for"
         )
     }));
-    warnings.extend(dns_problem(&spec, &config.cluster_dns));
     Ok(Plan { ports, settings, pod_resources: fitted.pod, warnings })
 }

@@ -45,6 +45,8 @@ pub struct Leader {
     pub metrics: Arc<Metrics>,
     /// Events about policies.
     pub events: Events,
+    /// Events about pods.
+    pub pod_events: Events,
     /// Policies to reconcile.
     pub queue: Arc<Queue>,
     /// Published policies and sessions.
@@ -76,7 +78,7 @@ impl Leader {
             self.hub.clone(),
             self.queue.clone(),
             self.metrics.clone(),
-            self.events.clone(),
+            (self.events.clone(), self.pod_events.clone()),
             Home { installation: self.args.installation(), namespace: self.args.namespace.clone() },
             self.injection.clone(),
         ));

@@ -88,14 +88,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let webhook = axum_server::from_tcp_rustls(bind(args.webhook_listen)?, certificates.tls.clone())?
         .handle(handle.clone())
         .serve(
-            admission::router(
-                inject_config,
-                injection.limit_ranges.clone(),
-                reviewer,
-                metrics.clone(),
-                pod_events,
-            )
-            .into_make_service(),
+            admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone())
+                .into_make_service(),
         );
     let admin = axum_server::from_tcp(bind(args.admin_listen)?)?
         .handle(handle.clone())
@@ -110,6 +104,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         certificates: certificates.clone(),
         metrics,
         events,
+        pod_events,
         queue,
         hub,
         injection: injection.clone(),

@@ -19,6 +19,7 @@ use crate::cluster::services::Services;
 use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
 use crate::events::Events;
+use crate::events::told::Told;
 use crate::injection::config::InjectConfig;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
@@ -83,6 +84,10 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Events about policies.
     pub events: Events,
+    /// Events about pods, which cannot displace those of policies.
+    pub pod_events: Events,
+    /// The events about pods that have been told.
+    pub told: Told,
     /// Time at which this replica became the leader.
     pub leader_since: Instant,
     /// Permits for reconciles to send requests to the API server.
@@ -132,14 +137,14 @@ pub struct Home {
 }
 
 impl Context {
-    /// Returns a context with empty tables.
+    /// Returns a context with empty tables, which reports events about policies and about pods.
     #[must_use]
     pub fn new(
         client: kube::Client,
         hub: Arc<Hub>,
         queue: Arc<Queue>,
         metrics: Arc<Metrics>,
-        events: Events,
+        (events, pod_events): (Events, Events),
         home: Home,
         injection: Injection,
     ) -> Self {
@@ -178,6 +183,8 @@ impl Context {
             queue,
             metrics,
             events,
+            pod_events,
+            told: Told::default(),
         }
     }
 

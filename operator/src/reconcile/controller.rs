@@ -123,6 +123,11 @@ async fn update_status(
             context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));
         }
     }
+    for pod in &facts.pods {
+        for reported in pods::of_pod(&pod.pod, &pod.facts).filter(|reported| context.told.is_new(reported)) {
+            context.pod_events.report(reported);
+        }
+    }
     let previous = report::previous(object);
     let observed = Observed {
         key,

@@ -27,19 +27,33 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
         reveal.store_failure(fault, headers);
     }
     let mut text = BytesMut::with_capacity(192);
-    // The X-RateLimit headers have room for one rate: the one that will deny first.
-    let mut tightest: Option<(Decision, LimitIndex)> = None;
+    let is_denial = !status.response.admitted;
+    // The X-RateLimit headers have room for one rate: the one that will deny first, or in a denial the one that denies for the
+    // longest time, from which Retry-After comes.
+    let mut described: Option<(Decision, LimitIndex)> = None;
+    let mut longest = None;
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
         let [rate_limit, x_rate_limit] = status.snapshot.limit(limit).status_headers;
+        let blocked_for = names.blocked_for(decisions);
         for (name, decision) in names.with(decisions) {
             if rate_limit {
                 separate(&mut text);
                 text.extend_from_slice(name.policy_item.as_bytes());
             }
-            let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
-            if x_rate_limit && tightest.is_none_or(|(other, _)| tightness(&decision) < tightness(&other)) {
-                tightest = Some((decision, limit));
+            let is_next = if is_denial {
+                let wait = blocked_for.or_else(|| denial_wait(&decision));
+                let is_longer = wait.is_some() && longest < wait;
+                longest = longest.max(wait);
+                // Another limit than the one that denies is not described.
+                described = described.filter(|_| !is_longer);
+                is_longer
+            } else {
+                let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
+                described.is_none_or(|(other, _)| tightness(&decision) < tightness(&other))
+            };
+            if x_rate_limit && is_next {
+                described = Some((decision, limit));
             }
         }
     }
@@ -54,26 +68,36 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
             text.extend_from_slice(name.item.as_bytes());
             text.extend_from_slice(b";r=");
             write_number(&mut text, decision.remaining.min(MAX_INTEGER));
-            if names.has_reset {
+            if names.has_reset && !is_hopeless(&decision) {
                 text.extend_from_slice(b";t=");
                 write_number(&mut text, decision.reset.div_ceil(1_000_000));
             }
         }
     }
     insert(headers, RATE_LIMIT, &mut text);
-    if let Some((tightest, limit)) = tightest {
+    if let Some((decision, limit)) = described {
         let snapshot = &status.snapshot;
         let format = snapshot.limit(limit).rejection.reset_format;
-        let reset = snapshot.rates(limit).names.has_reset;
-        let reset = reset.then(|| time(format, status.response.at, tightest.reset));
+        let has_reset = snapshot.rates(limit).names.has_reset && !is_hopeless(&decision);
+        let reset = has_reset.then(|| time(format, status.response.at, decision.reset));
         for (name, value) in
-            [(X_LIMIT, Some(tightest.limit)), (X_REMAINING, Some(tightest.remaining)), (X_RESET, reset)]
+            [(X_LIMIT, Some(decision.limit)), (X_REMAINING, Some(decision.remaining)), (X_RESET, reset)]
         {
             let Some(value) = value else { continue };
             write_number(&mut text, value);
             insert(headers, name, &mut text);
         }
     }
+}
+
+/// Returns the microseconds for which a rate denies the request; the most if no wait helps, and `None` if it does not deny.
+fn denial_wait(decision: &Decision) -> Option<u64> {
+    (!decision.admitted).then(|| decision.retry_after.unwrap_or(u64::MAX))
+}
+
+/// Reports whether a rate denies the request and no wait helps. It has no time at which the client should come again.
+fn is_hopeless(decision: &Decision) -> bool {
+    !decision.admitted && decision.retry_after.is_none()
 }
 
 fn separate(text: &mut BytesMut) {

@@ -1,7 +1,7 @@
 //! The names of a limit's rates in headers and messages.
 
 use sluice_config::prepared::charge::CostUnit;
-use sluice_limiter::{Decision, Rate, Unit};
+use sluice_limiter::{Algorithm, Decision, Rate, Unit};
 
 /// The names of a limit's rates, made once for each snapshot.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub(crate) struct RateNames {
     /// A sentence about the block of the limit, whose decision is the last one: `Limit login blocks a client for 15 minutes after
     /// 10 denied requests within 1 minute. `
     block: Option<String>,
+    /// A sentence about the limit without its numbers: `Limit per-client denies this request. `
+    pub(super) without_numbers: String,
     /// The name of the limit: `per-client`.
     pub(super) limit: String,
     /// Whether the time of the next reset is known. It is not for slots, which depend on how long requests
@@ -29,6 +31,8 @@ pub(super) struct RateName {
     pub(super) unquoted: String,
     /// A sentence about the rate: `Limit per-client admits 5 requests per minute. `
     pub(super) rule: String,
+    /// Whether requests also need a distance from each other.
+    is_spaced: bool,
 }
 
 impl RateNames {
@@ -47,23 +51,34 @@ impl RateNames {
         let has_reset = rates.iter().all(|rate| rate.unit() == Unit::Requests);
         let block = rates.last().filter(|rate| rate.counts_only_own_denials());
         let block = block.map(|block| format!("Limit {limit} {}. ", block.description()));
-        Self { rates: rates.iter().zip(decides).map(name).collect(), block, limit, has_reset }
+        let without_numbers = format!("Limit {limit} denies this request. ");
+        Self {
+            rates: rates.iter().zip(decides).map(name).collect(),
+            block,
+            without_numbers,
+            limit,
+            has_reset,
+        }
     }
 
-    /// Iterates over the rates that decide, with their decisions. Nothing remains to a client that is blocked.
+    /// Iterates over the rates that decide, with their decisions. Nothing remains to a client that is blocked, or too early.
     pub(super) fn with<'a>(
         &'a self,
         decisions: &'a [Decision],
     ) -> impl Iterator<Item = (&'a RateName, Decision)> {
         let blocked_for = self.block(decisions).map(|(_, wait)| wait);
-        let with_block = move |decision: Decision| match blocked_for {
-            Some(wait) => Decision { remaining: 0, reset: decision.reset.max(wait), ..decision },
-            None => decision,
+        let as_it_is = move |name: &RateName, decision: Decision| match (blocked_for, decision.retry_after) {
+            (Some(wait), _) => Decision { remaining: 0, reset: decision.reset.max(wait), ..decision },
+            // The request came too early, although the rate has room.
+            (None, Some(wait)) if name.is_spaced && !decision.admitted && decision.remaining > 0 => {
+                Decision { remaining: 0, reset: wait, ..decision }
+            }
+            (None, _) => decision,
         };
-        self.rates
-            .iter()
-            .zip(decisions)
-            .filter_map(move |(name, &decision)| Some((name.as_ref()?, with_block(decision))))
+        self.rates.iter().zip(decisions).filter_map(move |(name, &decision)| {
+            let name = name.as_ref()?;
+            Some((name, as_it_is(name, decision)))
+        })
     }
 
     /// Iterates over the sentences about the rates that decide, with their decisions.
@@ -118,14 +133,16 @@ impl RateName {
             CostUnit::Units => rate.description().replacen(" request", " unit", 1),
         };
         let rule = format!("Limit {limit}{exception} {description}. ");
-        Self { item, policy_item, unquoted: format!("{limit}{suffix}"), rule }
+        let is_spaced =
+            matches!(rate.algorithm, Algorithm::SlidingWindowLog { min_interval } if min_interval > 0);
+        Self { item, policy_item, unquoted: format!("{limit}{suffix}"), rule, is_spaced }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_limiter::{Algorithm, Period, Requests};
+    use sluice_limiter::{Period, Requests};
 
     fn rate(requests: u64, millis: u64) -> Rate {
         Rate {

@@ -39,9 +39,20 @@ impl ResponseFormat {
         for (limit, decisions) in status.counted() {
             let names = &snapshot.rates(limit).names;
             let others = violated.len();
+            // Where headers keep the numbers from clients, bodies do too.
+            let has_numbers = snapshot.limit(limit).status_headers.contains(&true);
+            let public = |rule| if has_numbers { rule } else { names.without_numbers.as_str() };
             for (name, decision) in names.with(decisions).filter(|(_, decision)| !decision.admitted) {
-                violated.push(Violated { limit: &name.unquoted, rule: &name.rule });
-                message += &name.rule;
+                let (limit_name, rule) = if has_numbers {
+                    (&name.unquoted, &name.rule)
+                } else {
+                    (&names.limit, &names.without_numbers)
+                };
+                // Several rates of a limit say the same.
+                if has_numbers || violated.len() == others {
+                    violated.push(Violated { limit: limit_name, rule });
+                    message += rule;
+                }
                 let wait = decision.retry_after.unwrap_or(u64::MAX);
                 if longest.is_none_or(|(other, ..)| wait > other) {
                     longest = Some((wait, limit, decision));
@@ -50,10 +61,13 @@ impl ResponseFormat {
             if let Some((rule, wait)) = names.block(decisions)
                 && let Some((_, decision)) = names.with(decisions).next()
             {
-                if violated.len() == others {
-                    violated.push(Violated { limit: &names.limit, rule });
+                let is_new = violated.len() == others;
+                if is_new {
+                    violated.push(Violated { limit: &names.limit, rule: public(rule) });
                 }
-                message += rule;
+                if is_new || has_numbers {
+                    message += public(rule);
+                }
                 if longest.is_none_or(|(other, ..)| wait > other) {
                     longest = Some((wait, limit, decision));
                 }

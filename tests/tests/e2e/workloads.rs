@@ -20,12 +20,21 @@ fn batch_pods(container: &Value) -> Value {
 /// Expects that a Job completes without a sidecar, which an ordinary container would keep it from, and is told why.
 async fn assert_jobs_get_no_sidecar(namespace: &str) {
     let _shop = Shop::open(namespace);
+    // Events are about the pods of policies.
+    let policy = json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {
+            "targetRefs": [{"kind": "Job", "name": "export"}],
+            "limits": [{"name": "all", "rates": [{"requests": 5, "per": "1m"}]}],
+        },
+    });
+    apply(&policy.to_string());
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "export", "namespace": namespace},
-        "spec": {"backoffLimit": 0, "template": batch_pods(&json!({"args": ["sleep", "2s"]}))},
+        "spec": {"backoffLimit": 0, "template": batch_pods(&json!({"args": ["sleep", "15s"]}))},
     });
     apply(&job.to_string());
-    kubectl(&format!("-n {namespace} wait --for=condition=Complete job/export --timeout=180s"));
     until("an event says why", async || {
         let query = format!(
             "-n {namespace} get events --field-selector reason=NotInjected -o jsonpath={{.items[*].message}}"
@@ -33,6 +42,7 @@ async fn assert_jobs_get_no_sidecar(namespace: &str) {
         kubectl(&query).contains("it belongs to a Job").then_some(())
     })
     .await;
+    kubectl(&format!("-n {namespace} wait --for=condition=Complete job/export --timeout=180s"));
 }
 
 /// Expects that the only pod of a Job had a sidecar, and that all its containers ended with exit code 0.

@@ -14,7 +14,7 @@ use crate::injection::bounds::Bounds;
 use crate::injection::capture::{self, CapturedPort, Ports};
 use crate::injection::config::InjectConfig;
 use crate::injection::containers::running;
-use crate::injection::decide::decide;
+use crate::injection::decide::{decide, warnings};
 use crate::injection::skip::Skip;
 
 /// The metadata of a running pod.
@@ -34,6 +34,21 @@ pub struct Pod {
     pub created: Option<Timestamp>,
     /// The workload that created the pod, as kubectl names it: `deployment/checkout`.
     pub owner: Option<String>,
+    /// The object that created the pod.
+    pub controller: Option<Controller>,
+}
+
+/// The object that created a pod. The API server checks nothing of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    /// Its version, such as apps/v1.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 impl Pod {
@@ -62,6 +77,12 @@ impl Pod {
             created: object.meta().creation_timestamp.as_ref().map(|time| time.0),
             deleting: object.meta().deletion_timestamp.is_some(),
             owner,
+            controller: controller.map(|owner| Controller {
+                api_version: owner.api_version.clone(),
+                kind: owner.kind.clone(),
+                name: owner.name.clone(),
+                uid: owner.uid.clone(),
+            }),
         }
     }
 }
@@ -75,6 +96,8 @@ pub struct PodFacts {
     pub host_network: bool,
     /// The ports that the sidecar captures, or would capture if the pod had one; or why the pod cannot get one.
     pub captured: Result<Vec<CapturedPort>, Skip>,
+    /// Settings of the pod that do not do what they seem to, if it has a sidecar.
+    pub warnings: Vec<String>,
     /// Port of the sidecar's health checks and metrics.
     pub admin: u16,
     /// Whether the annotation lists the ports that serve requests. Other ports are then bypassed on purpose.
@@ -104,6 +127,7 @@ impl PodFacts {
         Self {
             injected,
             host_network: spec.host_network.unwrap_or(false),
+            warnings: if injected { warnings(pod, config) } else { Vec::new() },
             admin: ports.as_ref().map_or(ADMIN_PORT, |ports| ports.admin),
             captured: ports.map(|Ports { captured, .. }| captured),
             has_ports_annotation: pod.annotations().contains_key(PORTS_ANNOTATION),

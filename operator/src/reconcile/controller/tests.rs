@@ -63,7 +63,7 @@ impl Controller {
             hub,
             queue,
             Arc::new(Metrics::default()),
-            Events::channel().0,
+            (Events::channel().0, Events::channel().0),
             Home { installation: Installation::default(), namespace: "sluice-system".into() },
             Injection { config: Arc::new(config(true)), limit_ranges: LimitRanges::default() },
         ));

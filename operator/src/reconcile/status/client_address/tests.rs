@@ -27,11 +27,13 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
             deleting: false,
             created: None,
             owner: None,
+            controller: None,
         }),
         facts: Arc::new(PodFacts {
             injected: true,
             host_network: false,
             captured: Ok(Vec::new()),
+            warnings: Vec::new(),
             admin: ADMIN_PORT,
             has_ports_annotation: false,
             host_ports: Vec::new(),

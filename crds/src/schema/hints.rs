@@ -1,0 +1,139 @@
+//! What to write instead of a value that a schema refuses.
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use crate::crd::members_of;
+use crate::duration;
+
+/// Kinds of routes, which have no pods of their own.
+const ROUTES: [&str; 6] = ["HTTPRoute", "GRPCRoute", "Gateway", "Ingress", "VirtualService", "IngressRoute"];
+
+/// Returns an example of a schema's form, for a value of another type.
+pub(super) fn form(value: &Value, schema: &Value) -> Option<String> {
+    if schema["type"] != "object" {
+        return None;
+    }
+    let text = value.as_str();
+    if let Some(rate) = text.and_then(|text| rate(text, schema)) {
+        return Some(rate);
+    }
+    if let Some(members) = members_of(schema) {
+        let is_meant = |name: &&str| text.is_some_and(|text| text.eq_ignore_ascii_case(name));
+        let example = |name: &str| {
+            let form = example(&schema["properties"][name], 0);
+            match required(schema).find(|other| *other != name && !members.contains(other)) {
+                Some(other) => format!("{{{other}: ..., {name}: {form}}}"),
+                None => format!("{{{name}: {form}}}"),
+            }
+        };
+        return match members.iter().find(|name| is_meant(name)) {
+            Some(name) => Some(example(name)),
+            None => {
+                let others = members.iter().skip(1).map(|name| format!("`{name}`"));
+                let others: Vec<_> = others.collect();
+                let more = if others.is_empty() {
+                    String::new()
+                } else {
+                    format!(", or with one of {}", others.join(", "))
+                };
+                Some(format!("{}{more}", example(members.first()?)))
+            }
+        };
+    }
+    Some(example(schema, 0))
+}
+
+/// Reads a rate as others write it, such as 10/s or 10r/m.
+fn rate(text: &str, schema: &Value) -> Option<String> {
+    let is_rate = schema["properties"].get("requests").is_some() && schema["properties"].get("per").is_some();
+    let (number, unit) = text.split_once('/').filter(|_| is_rate)?;
+    let number: u64 = number.trim().trim_end_matches('r').parse().ok()?;
+    let per = match unit.trim() {
+        "s" | "sec" | "second" => "1s",
+        "m" | "min" | "minute" => "1m",
+        "h" | "hour" => "1h",
+        "d" | "day" => "24h",
+        _ => return None,
+    };
+    Some(format!("{{requests: {number}, per: {per}}}"))
+}
+
+fn required(schema: &Value) -> impl Iterator<Item = &str> {
+    schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Returns an example of a value: an object with the fields that it needs.
+fn example(schema: &Value, depth: usize) -> String {
+    match schema["type"].as_str() {
+        Some("integer" | "number") => "10".into(),
+        Some("boolean") => "true".into(),
+        Some("string") if schema["pattern"].as_str() == Some(duration::PATTERN) => "1m".into(),
+        Some("array") if depth < 2 => format!("[{}]", example(&schema["items"], depth + 1)),
+        Some("object") if depth < 2 => {
+            let member = members_of(schema).and_then(|members| members.first().copied());
+            let field = |name: &str| format!("{name}: {}", example(&schema["properties"][name], depth + 1));
+            let mut names: Vec<&str> = required(schema).collect();
+            names.extend(member.filter(|name| !names.contains(name)));
+            // People write the number before its period.
+            names.sort_by_key(|name| *name == "per");
+            format!("{{{}}}", names.into_iter().map(field).collect::<Vec<_>>().join(", "))
+        }
+        _ => "...".into(),
+    }
+}
+
+/// Returns what to add to the message about a value that is none of those allowed.
+pub(super) fn of_value(text: &str, allowed: &[&str]) -> String {
+    if let Some(meant) = allowed.iter().find(|allowed| allowed.eq_ignore_ascii_case(text)) {
+        return format!(". Write {meant}");
+    }
+    if allowed.contains(&"Deployment") && ROUTES.contains(&text) {
+        return ". A policy applies to pods: name the Deployment or the Service to which the route leads, and its paths in \
+                `matches`"
+            .into();
+    }
+    if allowed.contains(&"Deployment") && matches!(text, "Pod" | "Namespace") {
+        return ". Use `selector` for the labels of pods; without either, a policy applies to all pods of its namespace".into();
+    }
+    String::new()
+}
+
+/// Says so if a text would be right in upper or in lower case.
+pub(super) fn other_case(text: &str, pattern: &str) -> Option<String> {
+    let regex = Regex::new(pattern).ok()?;
+    [text.to_ascii_uppercase(), text.to_ascii_lowercase()]
+        .into_iter()
+        .find(|other| regex.is_match(other))
+        .map(|other| format!("{text:?} is not allowed: write {other}"))
+}
+
+/// Returns what to add to the message about a list that is too long.
+pub(super) fn of_list(path: &str) -> &'static str {
+    match path {
+        "spec.limits" => {
+            ". Put the others into a second policy for the same pods. Of all policies together, a request may meet 32 limits: \
+             give limits that exclude each other different `matches`, or make them `tiers` of one limit"
+        }
+        _ => "",
+    }
+}
+
+/// Writes a fraction of a request as whole requests in a longer period.
+pub(super) fn fraction(name: &str, value: &Value, fields: &Map<String, Value>) -> Option<String> {
+    let fraction =
+        value.as_f64().filter(|number| name == "requests" && *number > 0.0 && number.fract() > 0.0)?;
+    let period = duration::period(fields.get("per")?.as_str()?).ok()?;
+    let whole = (2..=1000u64).find_map(|times| {
+        let requests = fraction * times as f64;
+        let is_whole = (requests - requests.round()).abs() < 1e-9 && requests < 1e12;
+        Some((requests.round() as u64, period.millis().checked_mul(times)?)).filter(|_| is_whole)
+    });
+    Some(match whole {
+        Some((requests, millis)) => format!(
+            "must be an integer: write requests: {requests}, per: {}, which is the same rate",
+            duration::format(millis)
+        ),
+        None => "must be an integer: use a longer period".into(),
+    })
+}

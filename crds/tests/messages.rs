@@ -1,0 +1,199 @@
+//! Messages about values that others write so, and warnings about settings that are legal and not what was meant.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use sluice_crds::Installation;
+use sluice_crds::manifest::load;
+
+/// Returns what is wrong with a policy that has these lines in its spec, without the line numbers.
+fn problems(spec: &str) -> Vec<String> {
+    let text = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  {}",
+        spec.trim().replace('\n', "\n  ")
+    );
+    match load(&text, &Installation::default()) {
+        Ok(_) => Vec::new(),
+        Err(found) => found.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect(),
+    }
+}
+
+/// Returns the warnings about a policy with these lines in its spec.
+fn warnings(spec: &str) -> Vec<String> {
+    let text = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  {}",
+        spec.trim().replace('\n', "\n  ")
+    );
+    let loaded = load(&text, &Installation::default()).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let warnings = &loaded.policies[0].warnings;
+    warnings.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+}
+
+/// A limit by address, with these lines beside it, of a policy that knows its proxies.
+fn limit(lines: &str) -> String {
+    format!(
+        "clientAddress: {{trustedProxies: []}}\nlimits:\n- name: a\n  rates: [{{requests: 9, per: 1m}}]\n  {}",
+        lines.trim().replace('\n', "\n  ")
+    )
+}
+
+fn has(found: &[String], expected: &str) {
+    assert!(found.iter().any(|text| text.contains(expected)), "{expected:?} is not in {found:#?}");
+}
+
+#[test]
+fn a_value_of_another_form_gets_an_example_of_the_right_one() {
+    has(&problems("limits: [{name: a, rates: ['10/s']}]"), "write {requests: 10, per: 1s}");
+    has(&problems("limits: [{name: a, rates: [10 per second]}]"), "write {requests: 10, per: 1m}");
+    let algorithm = |value: &str| problems(&limit(&format!("algorithm: {value}")));
+    has(&algorithm("fixedWindow"), "must be an object, not a string: write {fixedWindow: {}}");
+    has(&algorithm("LeakyBucket"), "write {leakyBucket: {maxWait: 1m}}");
+    has(&algorithm("best"), "write {slidingWindowCounter: {}}, or with one of `fixedWindow`");
+    has(&problems(&limit("key: {parts: [clientIP]}")), "write {clientIP: {}}");
+    has(&problems(&limit("key: {parts: [header]}")), "write {header: {name: ...}}");
+    has(&problems(&limit("matches: [{path: /v1}]")), "write {exact: ...}, or with one of `prefix`");
+    has(&problems(&limit("matches: [{methods: [get]}]")), "\"get\" is not allowed: write GET");
+    has(
+        &problems(&limit("").replace("requests: 9, per: 1m", "requests: 0.5, per: 1s")),
+        "write requests: 1, per: 2s",
+    );
+    has(
+        &problems(&limit("").replace("requests: 9, per: 1m", "requests: 2.5, per: 1m")),
+        "write requests: 5, per: 2m",
+    );
+    let targets = |kind: &str| problems(&format!("targetRefs: [{{kind: {kind}, name: a}}]\n{}", limit("")));
+    has(&targets("HTTPRoute"), "name the Deployment or the Service to which the route leads");
+    has(&targets("deployment"), "Write Deployment");
+    let many: String =
+        (0..33).map(|n| format!("- {{name: a{n}, rates: [{{requests: 9, per: 1m}}]}}\n")).collect();
+    has(&problems(&format!("limits:\n{many}")), "Put the others into a second policy for the same pods");
+}
+
+#[test]
+fn an_unknown_field_makes_no_other_message_false() {
+    let found = problems(
+        "jwt: [{name: main, issuer: https://a.example, jwksURI: https://a.example/jwks}]\n\
+         limits: [{name: a, rates: [{requests: 9, per: 1m}], key: {parts: [{jwtClaim: {jwt: main, claim: sub}}]}}]",
+    );
+    assert!(found.iter().any(|text| text.contains("jwksURI: unknown field")), "{found:#?}");
+    assert!(!found.iter().any(|text| text.contains("is not in spec.jwt")), "{found:#?}");
+}
+
+#[test]
+fn a_problem_of_the_metadata_hides_no_other() {
+    let text = "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nname: p\nmetadata: {namespace: Shop, label: {}}\n\
+                spec: {limits: [{name: a, rates: [{requests: -1, per: 1m}]}]}\n";
+    let found = load(text, &Installation::default()).unwrap_err();
+    let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+    has(&found, "3: metadata.name: is required: `name` stands beside `metadata`");
+    has(&found, "metadata.label: unknown field");
+    has(&found, "metadata.namespace: ");
+    has(&found, "spec.limits[0].rates[0].requests: -1 is out of range");
+    assert!(!found.iter().any(|text| text.starts_with("3: name: unknown")), "{found:#?}");
+}
+
+#[test]
+fn signs_of_other_languages_are_warned_of() {
+    for (lines, expected) in [
+        ("matches: [{path: {prefix: '/api/*'}}]", "the * in \"/api/*\" stands for itself"),
+        ("matches: [{path: {exact: '/api/*'}}]", "the * in \"/api/*\" stands for itself"),
+        ("matches: [{path: {template: '/a/{id}/*'}}]", "stands for itself"),
+        ("matches: [{headers: [{name: x-plan, exact: 'gold*'}]}]", "`present: true` for any value"),
+        ("matches: [{path: {regex: '~ ^/api'}}]", "begins with ~"),
+        ("matches: [{query: [{name: a, regex: '~x'}]}]", "begins with ~"),
+        (
+            "except: [{headers: [{name: x-internal, present: true}]}]",
+            "a client can exempt itself by what it sends",
+        ),
+    ] {
+        has(&warnings(&limit(lines)), expected);
+    }
+    for quiet in [
+        "matches: [{path: {prefix: /api}}]",
+        "matches: [{headers: [{name: accept, exact: '*/*'}]}]",
+        "matches: [{headers: [{name: accept, exact: 'text/*'}]}]",
+        "except: [{clientCIDRs: [10.0.0.0/8], headers: [{name: x-internal, present: true}]}]",
+        "except: [{path: {exact: /healthz}}]",
+        "key: {parts: [{clientIP: {}}]}",
+        "key: {parts: [{clientIP: {}}, {path: {}}]}",
+    ] {
+        assert_eq!(warnings(&limit(quiet)), [""; 0], "{quiet}");
+    }
+}
+
+#[test]
+fn a_header_beside_the_address_still_gives_new_counters() {
+    for parts in ["{clientIP: {}}, {header: {name: x-api-key}}", "{host: {}}, {clientIP: {}}"] {
+        has(
+            &warnings(&limit(&format!("key: {{parts: [{parts}]}}"))),
+            "a client can get a new counter by sending another value",
+        );
+    }
+    // Another limit counts the same requests by address.
+    let both = limit("key: {parts: [{clientIP: {}}, {header: {name: x-api-key}}]}")
+        + "\n- {name: b, rates: [{requests: 99, per: 1m}], key: {parts: [{clientIP: {}}]}}";
+    assert_eq!(warnings(&both), [""; 0]);
+}
+
+#[test]
+fn claims_small_numbers_and_long_windows_are_warned_of() {
+    let claim = |name: &str| {
+        warnings(&format!(
+            "jwt: [{{name: main, issuer: https://a.example, jwksFrom: {{configMap: {{name: k, key: k}}}}}}]\n\
+             limits: [{{name: a, rates: [{{requests: 9, per: 1m}}], key: {{parts: [{{jwtClaim: {{jwt: main, claim: '{name}'}}}}]}}}}]"
+        ))
+    };
+    has(&claim("realm_access.roles"), "a claim of its own");
+    assert_eq!(claim("https://a.example/tenant"), [""; 0]);
+    let rate =
+        |numbers: &str, algorithm: &str| warnings(&limit(algorithm).replace("requests: 9, per: 1m", numbers));
+    let key = "key: {parts: [{clientIP: {}}]}";
+    for requests in [1, 2] {
+        has(
+            &rate(&format!("requests: {requests}, per: 1m"), key),
+            "use slidingWindowLog, fixedWindow or gcra",
+        );
+    }
+    assert_eq!(rate("requests: 3, per: 1m", key), [""; 0]);
+    assert_eq!(rate("requests: 1, per: 1m", &format!("{key}\nalgorithm: {{gcra: {{}}}}")), [""; 0]);
+    let fixed = format!("{key}\nalgorithm: {{fixedWindow: {{}}}}");
+    has(&rate("requests: 9, per: 168h", &fixed), "windows of weeks begin on Thursdays");
+    has(&rate("requests: 9, per: 720h", &fixed), "not by the months of the calendar");
+    assert_eq!(rate("requests: 9, per: 24h", &fixed), [""; 0]);
+    let first = format!("{key}\nalgorithm: {{fixedWindow: {{alignment: FirstRequest}}}}");
+    assert_eq!(rate("requests: 9, per: 720h", &first), [""; 0]);
+}
+
+#[test]
+fn the_same_warning_at_several_places_is_one() {
+    let limits: String = (0..3)
+        .map(|n| {
+            format!("- {{name: a{n}, rates: [{{requests: 9, per: 1m}}], key: {{parts: [{{header: {{name: x}}}}]}}}}\n")
+        })
+        .collect();
+    let found = warnings(&format!("clientAddress: {{trustedProxies: []}}\nlimits:\n{limits}"));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0].starts_with("spec.limits[0].key: ") && found[0].ends_with("(and at 2 other places)"),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn objects_of_other_limiters_are_named() {
+    let kuadrant = "apiVersion: kuadrant.io/v1\nkind: RateLimitPolicy\nmetadata: {name: a}\n";
+    let found = load(kuadrant, &Installation::default()).unwrap_err();
+    has(
+        &[found[0].to_string()],
+        "1: apiVersion: RateLimitPolicy is a kind of Kuadrant, which is skipped: docs/migration.md",
+    );
+    let ours = "---\napiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: b}\n\
+                spec: {limits: [{name: a, rates: [{requests: 9, per: 1m}]}]}\n";
+    let both = load(&format!("{kuadrant}{ours}"), &Installation::default()).unwrap();
+    assert_eq!((both.policies.len(), both.skipped.len()), (1, 1));
+    let mistaken = ours.replace("sluice.dev", "sluice.io");
+    let found = load(&mistaken, &Installation::default()).unwrap_err();
+    has(
+        &[found[0].to_string()],
+        "\"sluice.io/v1alpha1\" has no RateLimitPolicy of Sluice: use sluice.dev/v1alpha1",
+    );
+}
