@@ -86,7 +86,7 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             manifest("  limits: [{name: A, rates: [{requests: 1, per: 1m}]}]\n"),
             "spec.limits[0].name",
-            "must match",
+            "is not allowed: write a",
         ),
         (
             manifest("  limits: [{name: '', rates: [{requests: 1, per: 1m}]}]\n"),
@@ -198,7 +198,11 @@ fn an_invalid_field_is_reported_with_its_path() {
             "spec.limits[0].matches[0].cookies[0].name",
             "is not the name of a cookie",
         ),
-        (limit("    matches: [{methods: [get]}]\n"), "spec.limits[0].matches[0].methods[0]", "must match"),
+        (
+            limit("    matches: [{methods: [get]}]\n"),
+            "spec.limits[0].matches[0].methods[0]",
+            "is not allowed: write GET",
+        ),
         (
             limit("    matches: [{headers: [{name: a, exact: b, present: true}]}]\n"),
             "spec.limits[0].matches[0].headers[0]",

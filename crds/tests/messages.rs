@@ -138,7 +138,7 @@ fn a_header_beside_the_address_still_gives_new_counters() {
 fn claims_small_numbers_and_long_windows_are_warned_of() {
     let claim = |name: &str| {
         warnings(&format!(
-            "jwt: [{{name: main, issuer: https://a.example, jwksFrom: {{configMap: {{name: k, key: k}}}}}}]\n\
+            "jwt: [{{name: main, issuer: https://a.example, audiences: [a], jwksFrom: {{configMapRef: {{name: k, key: k}}}}}}]\n\
              limits: [{{name: a, rates: [{{requests: 9, per: 1m}}], key: {{parts: [{{jwtClaim: {{jwt: main, claim: '{name}'}}}}]}}}}]"
         ))
     };

@@ -52,16 +52,19 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
         "unless a proxy in front of the pods verifies it, add a limit by clientIP for the same requests{peers}"
     );
     for (n, limit) in policy.limits.iter().enumerate() {
+        let counts_exempt = |other: &CompiledLimit| counts_too(other, limit) && other.except.is_empty();
+        if let Some(entry) = limit.except.iter().position(is_chosen)
+            && !policy.limits.iter().any(counts_exempt)
+        {
+            let at = limit_at(n).at("except").entry(entry);
+            at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
+        }
         if policy.limits.iter().any(|other| counts_too(other, limit)) {
             continue;
         }
         if has_chosen_key(limit) {
             let at = limit_at(n).at("key");
             at.warning(format_args!("a client can get a new counter by sending another value: {instead}"));
-        }
-        if let Some(entry) = limit.except.iter().position(is_chosen) {
-            let at = limit_at(n).at("except").entry(entry);
-            at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
         }
         if let Some(tier) = chosen_tier(limit) {
             let at = limit_at(n).at("tiers").entry(tier);

@@ -309,6 +309,7 @@ async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
         deleting: false,
         created: None,
         owner: None,
+        controller: None,
     }));
     controller.apply("a", "1", 1, spec(1)).await;
     assert_eq!(controller.reason("Accepted"), None, "the status of a valid policy needs its pods");

@@ -107,6 +107,7 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
         deleting: false,
         created: None,
         owner: owner.map(Into::into),
+        controller: None,
     })
 }
 
