@@ -11,10 +11,7 @@ use serde_json::Value;
 
 use crate::crd::{crds, members_of};
 use crate::duration;
-use crate::violation::Violation;
-
-/// Begins the message about a field that a schema does not have.
-pub(crate) const UNKNOWN_FIELD: &str = "unknown field";
+use crate::violation::{UNKNOWN_FIELD, Violation};
 
 /// Returns the schemas of the kinds: of their whole objects.
 fn schemas() -> &'static BTreeMap<&'static str, Value> {

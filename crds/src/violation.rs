@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Begins the message about a field that a schema does not have.
+pub(crate) const UNKNOWN_FIELD: &str = "unknown field";
+
 /// A problem of a policy: the field and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {

@@ -7,8 +7,7 @@ use sluice_config::expression::{Expression, PreparedExpression};
 use sluice_config::matches::full_match_regex;
 
 use crate::duration;
-use crate::schema::UNKNOWN_FIELD;
-use crate::violation::Violation;
+use crate::violation::{UNKNOWN_FIELD, Violation};
 
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
 const MAX_REGEXES: usize = 64;

@@ -1,4 +1,4 @@
-//! What to write instead of a value that a schema refuses.
+//! Hints: the right form of a value that a schema refuses.
 
 use regex::Regex;
 use serde_json::{Map, Value};

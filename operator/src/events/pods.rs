@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
+use crate::injection::skip::Skip;
+use crate::reconcile::facts::{Unlimited, UnlimitedPod};
 
 use super::{Regarding, Reported, note};
 
@@ -26,6 +28,18 @@ pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {
     };
     let warnings = facts.warnings.iter().map(|warning| (SIDECAR_WARNING, warning.clone()));
     skipped.into_iter().chain(warnings).filter_map(|(reason, problem)| event(pod, reason, problem))
+}
+
+/// Returns the event about a pod without limits behind the Service of a policy's pods, if it was not meant to have none.
+#[must_use]
+pub fn of_unlimited(UnlimitedPod { pod, reason, .. }: &UnlimitedPod) -> Option<Reported> {
+    let skip = match reason {
+        Unlimited::HostNetwork => &Skip::HostNetwork,
+        Unlimited::Uncapturable(skip) if !skip.is_wanted() => skip,
+        // Nobody knows why it has none.
+        Unlimited::Uncapturable(_) | Unlimited::OptedOut | Unlimited::NoSidecar => return None,
+    };
+    event(pod, NOT_INJECTED, format!("the pod gets no sidecar: {skip}"))
 }
 
 /// Returns an event about the workload of a pod, or about the pod if it has none.

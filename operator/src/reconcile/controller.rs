@@ -123,10 +123,10 @@ async fn update_status(
             context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));
         }
     }
-    for pod in &facts.pods {
-        for reported in pods::of_pod(&pod.pod, &pod.facts).filter(|reported| context.told.is_new(reported)) {
-            context.pod_events.report(reported);
-        }
+    let of_pods = facts.pods.iter().flat_map(|pod| pods::of_pod(&pod.pod, &pod.facts));
+    let of_unlimited = facts.unlimited.iter().filter_map(pods::of_unlimited);
+    for reported in of_pods.chain(of_unlimited).filter(|reported| context.told.is_new(reported)) {
+        context.pod_events.report(reported);
     }
     let previous = report::previous(object);
     let observed = Observed {
