@@ -13,6 +13,9 @@ use crate::crd::{crds, members_of};
 use crate::duration;
 use crate::violation::{UNKNOWN_FIELD, Violation};
 
+/// Number of violations after which no further ones are looked for.
+const MAX_VIOLATIONS: usize = 200;
+
 /// Returns the schemas of the kinds: of their whole objects.
 fn schemas() -> &'static BTreeMap<&'static str, Value> {
     static SCHEMAS: OnceLock<BTreeMap<&'static str, Value>> = OnceLock::new();
@@ -38,6 +41,9 @@ pub fn violations(kind: &str, object: &Value) -> Vec<Violation> {
 
 /// Collects the violations of `schema` in `value` and in everything inside it.
 fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
+    if found.len() >= MAX_VIOLATIONS {
+        return;
+    }
     let mut wrong = |message: String| found.push(Violation::new(path, message));
     let expected = schema["type"].as_str().unwrap_or("object");
     if value.is_number() && schema["pattern"].as_str() == Some(duration::PATTERN) {
@@ -90,7 +96,11 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 });
             } else if schema["maxItems"].as_u64().is_some_and(|max| length > max) {
                 let hint = hints::of_list(path);
-                wrong(format!("has {length} entries: at most {} are allowed{hint}", schema["maxItems"]));
+                // The entries are not looked at: anybody can send millions to the webhook.
+                return wrong(format!(
+                    "has {length} entries: at most {} are allowed{hint}",
+                    schema["maxItems"]
+                ));
             }
             for (n, item) in items.iter().enumerate() {
                 walk(&format!("{path}[{n}]"), item, &schema["items"], found);
@@ -110,7 +120,9 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
         }
         Value::Object(fields) => {
             let additional = &schema["additionalProperties"];
-            for (name, value) in fields {
+            for (name, value) in
+                fields.iter().take_while(|_| found.len() < MAX_VIOLATIONS).collect::<Vec<_>>()
+            {
                 let path = format!("{path}.{name}");
                 if let Some(message) = hints::fraction(name, value, fields) {
                     found.push(Violation::new(path, message));

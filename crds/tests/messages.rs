@@ -197,3 +197,25 @@ fn objects_of_other_limiters_are_named() {
         "\"sluice.io/v1alpha1\" has no RateLimitPolicy of Sluice: use sluice.dev/v1alpha1",
     );
 }
+
+#[test]
+fn metadata_of_another_form_is_a_problem_and_no_panic() {
+    for metadata in ["shop", "[]", "1", "true"] {
+        let text = format!(
+            "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {metadata}\nspec: {{}}\n"
+        );
+        let found = load(&text, &Installation::default()).unwrap_err();
+        has(&[found[0].to_string()], "3: metadata: must be an object: write metadata: {name: NAME}");
+    }
+}
+
+#[test]
+fn an_unknown_field_inside_a_limit_hides_no_problem_of_another_one() {
+    let found = problems(
+        "limits:\n\
+         - {name: a, rates: [{requests: 9, per: 1m}], algorithm: {fixedWindow: {}, foo: 1}}\n\
+         - {name: b, rates: [{requests: 9, per: 1m}, {requests: 5, per: 1m}]}",
+    );
+    has(&found, "spec.limits[0].algorithm.foo: unknown field");
+    has(&found, "spec.limits[1].rates[1].per: is the same period as that of rates[0]");
+}

@@ -210,6 +210,18 @@ async fn a_denial_describes_the_limit_that_denied_for_the_longest_time() {
 }
 
 #[tokio::test]
+async fn during_a_block_the_longer_wait_of_another_limit_is_described() {
+    let application = Application::start().await;
+    let block = r#""block":{"after":1,"withinMillis":60000,"lastsMillis":120000},"base""#;
+    let blocking = limit("blocking", 1, "").replace(r#""base""#, block);
+    let hour = limit("hour", 1, "").replace("60000", "3600000");
+    let sidecar = sidecar_with(application.address, &[policy(&[blocking, hour])]);
+    let denied = denied(&sidecar).await;
+    let left = (3600 - NOW % 3600).to_string();
+    assert_eq!((denied.header("retry-after"), denied.header("x-ratelimit-reset")), (&*left, &*left));
+}
+
+#[tokio::test]
 async fn nothing_remains_to_a_request_that_comes_too_early() {
     let application = Application::start().await;
     let spaced = limit("l", 99, "")

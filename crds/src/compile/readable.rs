@@ -29,21 +29,21 @@ pub(super) fn readable_spec(object: &Value, report: &Report) -> Value {
 }
 
 /// Removes the field at the end of a path.
-fn remove_alone<'a>(spec: &mut Map<String, Value>, mut steps: impl Iterator<Item = &'a str>) {
-    let Some(mut field) = steps.next() else { return };
-    let mut parent = spec;
-    for next in steps {
-        // The step after a list is the number of an entry.
-        let inside = parent.get_mut(field).and_then(|value| match value {
-            Value::Object(_) => Some((value, next)),
-            _ => None,
-        });
-        match inside.and_then(|(value, next)| Some((value.as_object_mut()?, next))) {
-            Some((object, next)) => (parent, field) = (object, next),
-            None => return,
-        }
+fn remove_alone<'a>(spec: &mut Map<String, Value>, steps: impl Iterator<Item = &'a str>) {
+    let steps: Vec<&str> = steps.collect();
+    let Some((field, inside)) = steps.split_last() else { return };
+    let Some((first, inside)) = inside.split_first() else {
+        spec.remove(*field);
+        return;
+    };
+    let parent = inside.iter().try_fold(spec.get_mut(*first), |value, step| match value {
+        Some(Value::Object(fields)) => Some(fields.get_mut(*step)),
+        Some(Value::Array(entries)) => Some(entries.get_mut(step.parse::<usize>().ok()?)),
+        _ => None,
+    });
+    if let Some(Some(Value::Object(fields))) = parent {
+        fields.remove(*field);
     }
-    parent.remove(field);
 }
 
 /// Removes a field of a limit, or all its fields. What every limit has gets a value that is not reported again.

@@ -189,7 +189,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
         }
         (Some(api), Some(kind)) => {
             let problem = |message| Problem::new(line_of(node, "apiVersion"), "apiVersion", message);
-            return match foreign::of(api, kind) {
+            return match foreign::of(api, kind, &node.value.to_json()) {
                 Foreign::Other => Ok(LoadedObject::Other),
                 Foreign::Limits(message) => Ok(LoadedObject::Foreign(problem(message))),
                 Foreign::Mistaken(message) => Err(vec![problem(message)]),
@@ -208,6 +208,10 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     };
     let mut object = node.value.to_json();
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if object.get("metadata").is_some_and(|metadata| !metadata.is_object() && !metadata.is_null()) {
+        let message = "must be an object: write metadata: {name: NAME}";
+        return Err(vec![Problem::new(line_of(node, "metadata"), "metadata", message)]);
+    }
     let mut problems = check_metadata(node, &object);
     let known = ["apiVersion", "kind", "metadata", "spec", "status"];
     let fields = object.as_object().into_iter().flat_map(|object| object.keys());

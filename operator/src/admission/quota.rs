@@ -82,11 +82,11 @@ impl Quotas {
         if !growth.is_any() {
             return None;
         }
-        let reading = async {
-            // Anyone who reaches the webhook can ask for this.
-            let _permit = READS.acquire().await;
-            Namespace::read(client, installation, &new.policy.namespace, &new_usage, self).await
+        // Anyone who reaches the webhook can ask for this. Who must wait is not admitted unchecked.
+        let Ok(Ok(_permit)) = tokio::time::timeout(TIMEOUT, READS.acquire()).await else {
+            return Some("the quotas of too many policies are being checked: try again".to_owned());
         };
+        let reading = Namespace::read(client, installation, &new.policy.namespace, &new_usage, self);
         let namespace = match tokio::time::timeout(TIMEOUT, reading).await {
             Ok(Ok(namespace)) => namespace,
             Ok(Err(error)) => return unchecked(&error.to_string()),

@@ -4,16 +4,19 @@
 //! admitted unchanged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::post;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::Value;
-use tower::limit::GlobalConcurrencyLimitLayer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::admission::review::Reviewer;
 use crate::cluster::limit_ranges::LimitRanges;
@@ -27,8 +30,10 @@ use crate::webhooks::probe::PROBE_NAME;
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 
-/// Number of reviews at the same time, so that whoever reaches the webhook can neither fill the memory nor take all CPU.
-const MAX_REVIEWS: usize = 32;
+/// Longest time in which the body of a request arrives. The API server waits for 5 s.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of reviews that are computed at the same time. Those whose bodies have not arrived do not count.
+const MAX_REVIEWS: usize = 8;
 
 #[derive(Clone)]
 struct Admission {
@@ -36,6 +41,7 @@ struct Admission {
     limit_ranges: LimitRanges,
     reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
+    permits: Arc<Semaphore>,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
@@ -45,17 +51,33 @@ pub fn router(
     reviewer: Reviewer,
     metrics: Arc<Metrics>,
 ) -> Router {
-    Router::new()
-        .route("/inject", post(inject_pod))
-        .route("/validate", post(validate_policy))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        // Before a body is read. Further requests wait, for as long as the API server does.
-        .layer(GlobalConcurrencyLimitLayer::new(MAX_REVIEWS))
-        .with_state(Admission { config, limit_ranges, reviewer: Arc::new(reviewer), metrics })
+    Router::new().route("/inject", post(inject_pod)).route("/validate", post(validate_policy)).with_state(
+        Admission {
+            config,
+            limit_ranges,
+            reviewer: Arc::new(reviewer),
+            metrics,
+            permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
+        },
+    )
 }
 
 /// The body of requests and responses.
 type ReviewBody = Json<AdmissionReview<DynamicObject>>;
+
+/// Reads the body of a request, and waits until it may be reviewed. Whoever sends slowly keeps no other request from its turn.
+async fn read(admission: &Admission, body: Body) -> Result<(ReviewBody, OwnedSemaphorePermit), StatusCode> {
+    let reading = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY));
+    let bytes = match reading.await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => return Err(StatusCode::PAYLOAD_TOO_LARGE),
+        Err(_) => return Err(StatusCode::REQUEST_TIMEOUT),
+    };
+    let permit = admission.permits.clone().acquire_owned().await;
+    let permit = permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+    let review = serde_json::from_slice(&bytes).map_err(|_| StatusCode::BAD_REQUEST)?;
+    Ok((Json(review), permit))
+}
 
 /// A request with its objects in JSON, and a response that allows it.
 struct Received {
@@ -78,7 +100,12 @@ fn json(object: Option<&DynamicObject>) -> Option<Value> {
     serde_json::to_value(object?).ok()
 }
 
-async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> ReviewBody {
+async fn inject_pod(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
+    let (review, _permit) = read(&admission, body).await?;
+    Ok(inject_reviewed(&admission, review))
+}
+
+fn inject_reviewed(admission: &Admission, review: ReviewBody) -> ReviewBody {
     let Received { request, object, mut response } = match receive(review) {
         Ok(received) => received,
         Err(invalid) => return *invalid,
@@ -113,6 +140,12 @@ async fn inject_pod(State(admission): State<Admission>, review: ReviewBody) -> R
     Json(response.into_review())
 }
 
+/// Reports whether a text is a label of DNS, as the names of namespaces are.
+fn is_label(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.len() <= 63 && text.bytes().all(plain)
+}
+
 /// Logs what is wrong with a new pod, which may not have a name yet.
 fn log_pod(pod: &Value, problem: &str) {
     let named = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
@@ -144,14 +177,19 @@ fn patch(
     Ok((patch, after.warnings))
 }
 
-async fn validate_policy(State(admission): State<Admission>, body: ReviewBody) -> ReviewBody {
-    let Received { request, object, mut response } = match receive(body) {
+async fn validate_policy(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
+    let (review, _permit) = read(&admission, body).await?;
+    Ok(validate_reviewed(&admission, review).await)
+}
+
+async fn validate_reviewed(admission: &Admission, review: ReviewBody) -> ReviewBody {
+    let Received { request, object, mut response } = match receive(review) {
         Ok(received) => received,
         Err(invalid) => return *invalid,
     };
     // The API server has set both, and nothing is told about another namespace.
-    let namespace = object["metadata"]["namespace"].as_str();
-    if namespace != request.namespace.as_deref() {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    if request.namespace.as_deref() != Some(namespace) || !is_label(namespace) {
         let reason = "the namespace of the object is not the one of the request";
         return Json(response.deny(reason).into_review());
     }

@@ -63,9 +63,12 @@ impl Events {
 
     /// Takes an event. It is lost if too many wait.
     pub fn report(&self, reported: Reported) {
-        if let Err(error) = self.0.try_send(reported) {
-            tracing::debug!("an event is lost: {error}");
-        }
+        self.try_report(reported);
+    }
+
+    /// Takes an event. Returns false if it is lost, because too many wait.
+    pub fn try_report(&self, reported: Reported) -> bool {
+        self.0.try_send(reported).inspect_err(|error| tracing::debug!("an event is lost: {error}")).is_ok()
     }
 }
 

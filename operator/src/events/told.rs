@@ -22,26 +22,26 @@ struct Remembered {
 type Key = (String, String, String);
 
 impl Told {
-    /// Reports whether an event is to be told, and remembers that it is.
-    pub fn is_new(&self, Reported { regarding, event }: &Reported) -> bool {
-        let (Regarding::Object(object) | Regarding::ControllerOf(object)) = regarding;
+    /// Tells an event by `tell` unless it has been told, and remembers it if that succeeds.
+    pub fn tell_once(&self, reported: Reported, tell: impl FnOnce(Reported) -> bool) {
+        let (Regarding::Object(object) | Regarding::ControllerOf(object)) = &reported.regarding;
         let key = (
             object.uid.clone().unwrap_or_default(),
-            event.reason.clone(),
-            event.note.clone().unwrap_or_default(),
+            reported.event.reason.clone(),
+            reported.event.note.clone().unwrap_or_default(),
         );
         // No statement that changes the value can panic halfway.
         let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !remembered.known.insert(key.clone()) {
-            return false;
+        if remembered.known.contains(&key) || !tell(reported) {
+            return;
         }
         if remembered.in_order.len() >= MAX_REMEMBERED
             && let Some(oldest) = remembered.in_order.pop_front()
         {
             remembered.known.remove(&oldest);
         }
+        remembered.known.insert(key.clone());
         remembered.in_order.push_back(key);
-        true
     }
 }
 
@@ -68,9 +68,20 @@ mod tests {
             },
         };
         let told = Told::default();
-        assert!(told.is_new(&reported(0)) && !told.is_new(&reported(0)));
-        assert!((1..=MAX_REMEMBERED).all(|uid| told.is_new(&reported(uid))));
-        assert!(told.is_new(&reported(0)), "it was forgotten");
+        let is_told = |uid: usize, succeeds: bool| {
+            let mut is_told = false;
+            told.tell_once(reported(uid), |_| {
+                is_told = true;
+                succeeds
+            });
+            is_told
+        };
+        assert!(
+            is_told(0, false) && is_told(0, true) && !is_told(0, true),
+            "one that was lost is told again"
+        );
+        assert!((1..=MAX_REMEMBERED).all(|uid| is_told(uid, true)));
+        assert!(is_told(0, true), "it was forgotten");
         assert_eq!(told.0.lock().unwrap().known.len(), MAX_REMEMBERED);
     }
 }

@@ -125,8 +125,8 @@ async fn update_status(
     }
     let of_pods = facts.pods.iter().flat_map(|pod| pods::of_pod(&pod.pod, &pod.facts));
     let of_unlimited = facts.unlimited.iter().filter_map(pods::of_unlimited);
-    for reported in of_pods.chain(of_unlimited).filter(|reported| context.told.is_new(reported)) {
-        context.pod_events.report(reported);
+    for reported in of_pods.chain(of_unlimited) {
+        context.told.tell_once(reported, |reported| context.pod_events.try_report(reported));
     }
     let previous = report::previous(object);
     let observed = Observed {

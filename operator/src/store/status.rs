@@ -9,7 +9,7 @@ use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::ContentKind;
 use sluice_crds::store::SidecarCounts;
 use sluice_crds::{RateLimitStoreStatus, Violation};
-use sluice_store::redis::admin::Problem;
+use sluice_store::redis::admin::{Problem, Role};
 use sluice_store::{FaultCause, StoreHealth};
 
 use crate::cluster::references::grant;
@@ -288,14 +288,19 @@ fn reports(observed: &Observed<'_>) -> Finding {
     Finding::new("False", reason, message)
 }
 
-/// Returns what the passes of an administrator tell about the health of a store.
+/// Returns what the passes of an administrator tell about the health of a store. A replica with a problem serves nobody.
 fn own_health(provisioned: &Provisioned) -> Option<(StoreHealth, Option<FaultCause>)> {
-    let cause = provisioned.problems().first().map(|(_, problem)| problem.cause);
-    match (&provisioned.result, cause) {
-        (None, _) => None,
-        (Some(_), None) => Some((StoreHealth::Healthy, None)),
-        (Some(_), Some(cause)) => Some((StoreHealth::Failing(cause.fault()), Some(cause))),
-    }
+    let problem = match provisioned.result.as_ref()? {
+        Err(problem) => Some(problem),
+        Ok(reports) => {
+            let mut masters = reports.iter().filter(|report| report.role == Role::Master);
+            masters.find_map(|report| report.problem.as_ref())
+        }
+    };
+    Some(match problem {
+        None => (StoreHealth::Healthy, None),
+        Some(problem) => (StoreHealth::Failing(problem.cause.fault()), Some(problem.cause)),
+    })
 }
 
 /// Sums up the other conditions, of which the last is Reachable.

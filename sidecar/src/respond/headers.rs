@@ -42,7 +42,7 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
                 text.extend_from_slice(name.policy_item.as_bytes());
             }
             let is_next = if is_denial {
-                let wait = blocked_for.or_else(|| denial_wait(&decision));
+                let wait = denial_wait(&decision).max(blocked_for);
                 let is_longer = wait.is_some() && longest < wait;
                 longest = longest.max(wait);
                 // Another limit than the one that denies is not described.

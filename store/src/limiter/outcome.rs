@@ -36,7 +36,7 @@ impl Default for LimiterOptions {
             remembered_denials: 2_048,
             local_quota_keys: 65_536,
             last_known_keys: 16_384,
-            suspicion: Duration::from_secs(30),
+            suspicion: Duration::from_secs(120),
         }
     }
 }

@@ -90,8 +90,7 @@ impl LastKnownUsage {
                 }
                 if created && before.usage.at < at && before.stays_until > at.saturating_add(LEAST_STAY) {
                     lost_since = Some(before.known_at);
-                }
-                if entry.stays_until < before.stays_until {
+                } else if entry.stays_until < before.stays_until {
                     (entry.stays_until, entry.known_at) = (before.stays_until, before.known_at);
                 }
             }

@@ -1,7 +1,7 @@
 //! Warnings in the status of a store that can be reached.
 
 use sluice_config::message::{StoreFindings, StoreReport};
-use sluice_crds::conditions::reasons;
+use sluice_crds::conditions::{reasons, types};
 use sluice_crds::store::Access;
 use sluice_store::Eviction;
 
@@ -16,6 +16,13 @@ const NEARLY_FULL: f64 = 0.9;
 pub(super) fn with_findings(finding: Finding, observed: &Observed<'_>) -> Finding {
     if finding.status != "True" {
         return finding;
+    }
+    // A new leader does not know yet what the one before knew.
+    let is_unread = observed.provisioned.is_some_and(|provisioned| provisioned.result.is_none());
+    if (observed.awaited().is_some() || is_unread)
+        && let Some(kept) = previous(observed)
+    {
+        return kept;
     }
     // No numbers, because a status must not change all the time.
     let mut warnings: Vec<(&str, String)> = Vec::new();
@@ -50,10 +57,20 @@ pub(super) fn with_findings(finding: Finding, observed: &Observed<'_>) -> Findin
     }
     if eviction == Eviction::NotSeen {
         message.push_str(
-            " Whether it evicts counters is not seen, because its user lacks the right to INFO, which is optional: `+info`.",
+            " Whether it evicts counters is not seen: INFO does not say it, for which the user needs the optional right `+info`.",
         );
     }
     Finding { reason, message, ..finding }
+}
+
+/// Returns the warning that the status has, if it is about this generation of the store.
+fn previous(observed: &Observed<'_>) -> Option<Finding> {
+    let before = observed.previous?.conditions.iter().find(|condition| {
+        condition.type_ == types::REACHABLE && condition.observed_generation == Some(observed.generation)
+    })?;
+    let warnings = [reasons::COUNTERS_LOST, reasons::MEMORY_NEARLY_FULL, reasons::MAY_EVICT];
+    let reason = warnings.into_iter().find(|reason| before.reason == *reason)?;
+    Some(Finding::new("True", reason, before.message.clone()))
 }
 
 /// Returns what sidecars that can use the store have found out.

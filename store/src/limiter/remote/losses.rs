@@ -155,7 +155,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    const SUSPICION: u64 = 30_000_000;
+    const SUSPICION: u64 = 120_000_000;
 
     fn losses() -> Losses {
         Losses::new(Duration::from_micros(SUSPICION))

@@ -13,11 +13,28 @@ pub(crate) struct Circuit {
     health: AtomicU8,
     /// Whether the server evicts counters, from [`Eviction`].
     eviction: AtomicU8,
+    /// From [`Info`].
+    info: AtomicU8,
+}
+
+/// Whether the server at the address answers INFO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Info {
+    /// It has not been asked.
+    Unasked,
+    /// It has answered.
+    Answered,
+    /// It has not answered, or has ended the connection, as some proxies do. It is not asked again.
+    EndsConnections,
 }
 
 impl Default for Circuit {
     fn default() -> Self {
-        Self { health: AtomicU8::new(0), eviction: AtomicU8::new(Eviction::NotSeen as u8) }
+        Self {
+            health: AtomicU8::new(0),
+            eviction: AtomicU8::new(Eviction::NotSeen as u8),
+            info: AtomicU8::new(Info::Unasked as u8),
+        }
     }
 }
 
@@ -37,6 +54,23 @@ impl Circuit {
 
     pub(super) fn set_eviction(&self, eviction: Eviction) {
         self.eviction.store(eviction as u8, Relaxed);
+    }
+
+    /// Returns whether the server answers INFO.
+    pub(super) fn info(&self) -> Info {
+        match self.info.load(Relaxed) {
+            0 => Info::Unasked,
+            1 => Info::Answered,
+            _ => Info::EndsConnections,
+        }
+    }
+
+    /// Sets whether the server answers INFO. Where it does not, nothing is known about evictions.
+    pub(super) fn set_info(&self, info: Info) {
+        self.info.store(info as u8, Relaxed);
+        if info != Info::Answered {
+            self.set_eviction(Eviction::NotSeen);
+        }
     }
 
     /// Closes the circuit: the server works.

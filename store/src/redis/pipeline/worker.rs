@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, sleep};
 
-use super::circuit::Circuit;
+use super::circuit::{Circuit, Info};
 use super::failure_log::FailureLog;
 use super::intake::{Idle, Intake};
 use super::metrics::add;
@@ -62,8 +62,6 @@ pub(super) struct Worker {
     log: FailureLog,
     /// Whether the address is known to lead to one server.
     is_one_server: bool,
-    /// Whether INFO ended a connection.
-    info_ends_connection: bool,
     /// Whether the last connection was slow.
     is_far: bool,
     /// Whether a failure was logged since the last line about a recovery.
@@ -103,6 +101,8 @@ fn note_eviction(circuit: &Circuit, eviction: Eviction, address: &str) {
         );
     }
     circuit.set_eviction(eviction);
+    // What gave no answer once is not asked again: it may end the connection.
+    circuit.set_info(if eviction == Eviction::NotSeen { Info::EndsConnections } else { Info::Answered });
 }
 
 impl Worker {
@@ -118,7 +118,6 @@ impl Worker {
             cluster_down_since: None,
             log: FailureLog::default(),
             is_one_server: false,
-            info_ends_connection: false,
             is_far: false,
             has_failed: false,
         }
@@ -155,24 +154,30 @@ impl Worker {
                     self.is_one_server = true;
                     self.warn_of_distance(&target.address, round_trip);
                     let is_another = !connected_before || self.address != target.address;
-                    if is_another && !self.info_ends_connection {
+                    if self.address != target.address {
+                        self.circuit.set_info(Info::Unasked);
+                    }
+                    if self.circuit.info() == Info::Unasked {
                         match read_eviction(&mut connection).await {
                             Ok(eviction) => note_eviction(&self.circuit, eviction, &target.address),
                             Err(Ended) => {
-                                self.info_ends_connection = true;
+                                self.circuit.set_info(Info::EndsConnections);
+                                self.address.clone_from(&target.address);
                                 continue;
                             }
                         }
                     }
                     self.address.clone_from(&target.address);
                     self.circuit.close();
-                    if !is_another && !self.info_ends_connection {
+                    if !is_another && self.circuit.info() == Info::Answered {
                         // Checks do not wait for it.
                         let (circuit, address) = (self.circuit.clone(), target.address.clone());
                         let mut connection = connection.clone();
                         tokio::spawn(async move {
-                            if let Ok(eviction) = read_eviction(&mut connection).await {
-                                note_eviction(&circuit, eviction, &address);
+                            match read_eviction(&mut connection).await {
+                                Ok(eviction) => note_eviction(&circuit, eviction, &address),
+                                // Another server may be at this address now. It is not asked again.
+                                Err(Ended) => circuit.set_info(Info::EndsConnections),
                             }
                         });
                     }
