@@ -104,6 +104,14 @@ fn signs_of_other_languages_are_warned_of() {
             "except: [{headers: [{name: x-internal, present: true}]}]",
             "a client can exempt itself by what it sends",
         ),
+        (
+            "matches: [{headers: [{name: x-internal, present: false}]}]",
+            "a client can exempt itself by what it sends",
+        ),
+        (
+            "matches: [{cookies: [{name: a, exact: b, not: true}]}]",
+            "a client can exempt itself by what it sends",
+        ),
     ] {
         has(&warnings(&limit(lines)), expected);
     }
@@ -115,6 +123,7 @@ fn signs_of_other_languages_are_warned_of() {
         "except: [{path: {exact: /healthz}}]",
         "key: {parts: [{clientIP: {}}]}",
         "key: {parts: [{clientIP: {}}, {path: {}}]}",
+        "matches: [{headers: [{name: x-internal, present: false}]}, {path: {prefix: /api}}]",
     ] {
         assert_eq!(warnings(&limit(quiet)), [""; 0], "{quiet}");
     }

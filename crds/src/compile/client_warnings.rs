@@ -3,7 +3,7 @@
 use sluice_config::CompiledPolicy;
 use sluice_config::expression::{Expression, Node};
 use sluice_config::key::{KeyPart, OnMissing};
-use sluice_config::matches::Match;
+use sluice_config::matches::{Match, NamedMatch, ValueMatch};
 use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
 
 use super::field::Field;
@@ -59,10 +59,17 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             let at = limit_at(n).at("except").entry(entry);
             at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
         }
+        if !limit.matches.is_empty()
+            && limit.matches.iter().all(has_absence)
+            && !policy.limits.iter().any(|other| counts_exempt(other) && other.matches.is_empty())
+        {
+            let at = limit_at(n).at("matches").entry(0);
+            at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
+        }
         if policy.limits.iter().any(|other| counts_too(other, limit)) {
             continue;
         }
-        if has_chosen_key(limit) {
+        if has_chosen_key(limit) && !admits_nothing(limit) {
             let at = limit_at(n).at("key");
             at.warning(format_args!("a client can get a new counter by sending another value: {instead}"));
         }
@@ -70,6 +77,20 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             let at = limit_at(n).at("tiers").entry(tier);
             at.warning(format_args!("a client can choose this tier by what it sends: {instead}"));
         }
+    }
+}
+
+/// Reports whether a client leaves the matching requests by sending more than it must.
+fn has_absence(entry: &Match) -> bool {
+    let is_absence = |condition: &NamedMatch| condition.not || condition.value == ValueMatch::Present(false);
+    [&entry.headers, &entry.query, &entry.cookies].into_iter().flatten().any(is_absence)
+}
+
+/// Reports whether clients without a tier or a plan have nothing to gain by another counter.
+fn admits_nothing(limit: &CompiledLimit) -> bool {
+    match &limit.kind {
+        LimitKind::Rates(rates) => rates.base.iter().any(|rate| rate.requests.get() == 0),
+        LimitKind::Slots(_) | LimitKind::Adaptive(_) => false,
     }
 }
 
