@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use sluice_operator::args::{LogFormat, StartupPolicy};
 use sluice_operator::injection::config::{InjectConfig, guaranteed_resources, resources};
 use tower::ServiceExt as _;
 
-async fn call(path: &str, body: String) -> (StatusCode, Value) {
+fn webhook() -> Router {
     let config = InjectConfig {
         image: "sidecar:1".into(),
         pull_policy: "IfNotPresent".into(),
@@ -28,10 +29,16 @@ async fn call(path: &str, body: String) -> (StatusCode, Value) {
         control_url: "https://control:8443".into(),
         native: true,
     };
-    let request =
-        Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap();
-    let router = router(Arc::new(config), Default::default(), Default::default(), Arc::default());
-    let response = router.oneshot(request).await.unwrap();
+    router(Arc::new(config), Default::default(), Default::default(), Arc::default())
+}
+
+async fn call(path: &str, body: String) -> (StatusCode, Value) {
+    send(webhook(), path, Body::from(body)).await
+}
+
+async fn send(webhook: Router, path: &str, body: Body) -> (StatusCode, Value) {
+    let request = Request::post(path).header("content-type", "application/json").body(body).unwrap();
+    let response = webhook.oneshot(request).await.unwrap();
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
@@ -161,6 +168,37 @@ async fn admit_tells_nothing_about_another_namespace_than_that_of_the_request() 
         let message = response["response"]["status"]["message"].as_str().unwrap();
         assert_eq!(message, "the namespace of the object is not the one of the request");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn admit_answers_while_others_send_bodies_that_do_not_end() {
+    let webhook = webhook();
+    let slow: Vec<_> = (0..100)
+        .map(|_| {
+            let first = futures::stream::iter([Ok::<_, std::io::Error>("{")]);
+            let endless = Body::from_stream(futures::StreamExt::chain(first, futures::stream::pending()));
+            let webhook = webhook.clone();
+            tokio::spawn(async move { send(webhook, "/validate", endless).await.0 })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let begun = tokio::time::Instant::now();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}]}});
+    let (status, _) = send(webhook, "/inject", Body::from(review(&pod))).await;
+    // The clock goes on only when nothing else can.
+    assert_eq!((status, begun.elapsed().as_secs()), (StatusCode::OK, 0));
+    for ended in slow {
+        assert_eq!(ended.await.unwrap(), StatusCode::REQUEST_TIMEOUT);
+    }
+}
+
+#[tokio::test]
+async fn admit_reviews_a_very_long_list_without_looking_at_each() {
+    let limits: Vec<_> = (0..300_000).map(|_| json!({"name": "a"})).collect();
+    let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": limits}});
+    let (_, response) = call("/validate", review(&policy)).await;
+    let message = response["response"]["status"]["message"].as_str().unwrap();
+    assert!(message.contains("spec.limits: has 300000 entries: at most 32 are allowed"), "{message}");
 }
 
 #[tokio::test]

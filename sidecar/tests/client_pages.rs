@@ -192,7 +192,11 @@ async fn an_explanation_names_the_limits_of_a_request_and_why_the_others_do_not_
         "client": "header x-api-key=acme", "cost": 1, "state": state});
     assert_eq!(of("counts"), counts);
     for (name, result, reason) in [
-        ("elsewhere", "DoesNotApply", "no entry of matches applies"),
+        (
+            "elsewhere",
+            "DoesNotApply",
+            "no entry of matches applies: the request does not fulfil matches[0].path",
+        ),
         ("exempt", "DoesNotApply", "except[1] applies"),
         ("skips", "DoesNotApply", "header x-tenant, a part of the key, is missing, and onMissing is Skip"),
         ("refuses", "Denies", "header x-tenant, a part of the key, is missing, and onMissing is Deny"),

@@ -125,7 +125,8 @@ async fn windows(stage: &Stage) {
 }
 
 async fn logs(stage: &Stage) {
-    for (path, expected) in [("apart", [2, 2, 2, 2]), ("quiet", [2, 1, 0, 0])] {
+    // Nothing remains to a request that comes too early, although the rate has room.
+    for (path, expected) in [("apart", [2, 0, 0, 0]), ("quiet", [2, 1, 0, 0])] {
         let mut remaining = Vec::new();
         for n in 0..4 {
             let response = stage.get(path, "flood").await;
