@@ -301,10 +301,10 @@ FLEET = {
         ),
         graph(
             "Failed calls",
-            "Calls without a reply within the latency budget, those that were too late and counted nothing, checks dropped before they were sent, errors, and new connections.",
+            "Calls without a reply within the latency budget, those that were too late and counted nothing, checks dropped before they were sent, errors, new connections, and counters that the store had lost.",
             *(
                 (f"sum by (store) ({fleet_rate(f'sluice_store_{what}_total')})", f"{{{{store}}}}: {what}")
-                for what in ("timeouts", "late", "expired", "errors", "reconnects")
+                for what in ("timeouts", "late", "expired", "errors", "reconnects", "counters_lost")
             ),
             unit="ops",
         ),
