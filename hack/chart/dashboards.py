@@ -209,6 +209,10 @@ FLEET = {
             "Connections ended by the sidecar",
             "evicted_idle, evicted_stalled and memory: there was no room. The others: a timeout.",
             (f"sum by (namespace, reason) ({fleet_rate('sluice_ended_connections_total')})", "{{namespace}} {{reason}}"),
+            (
+                f"sum by (namespace, reason) ({fleet_rate('sluice_ended_streams_total')})",
+                "{{namespace}} {{reason}}: streams of HTTP/2",
+            ),
             unit="cps",
         ),
         graph(

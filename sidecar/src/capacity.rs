@@ -9,10 +9,6 @@ use crate::cgroup;
 /// Maximum size of an HTTP/1 head, and of each buffer of an HTTP/1 connection, in bytes. Larger buffers are
 /// no faster on a loopback.
 pub(crate) const MAX_BUFFER: usize = 32 * 1024;
-/// HTTP/2 window of a stream, in bytes. The proxy holds this much when one side reads slowly.
-pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
-/// HTTP/2 window of a connection, in bytes.
-pub(crate) const CONNECTION_WINDOW: u32 = 512 * 1024;
 
 /// Memory that the process may use before it stops to read: a part of the cgroup's limit. The rest is for the bytes
 /// that arrive before the excess is noticed, and for the kernel's buffers.

@@ -43,6 +43,8 @@ pub(crate) struct Budget {
     /// Bytes that may be read before the next measurement.
     left: AtomicI64,
     is_exceeded: AtomicBool,
+    /// Whether the last measurement came near to the budget.
+    is_scarce: AtomicBool,
     exceeded: Notify,
     resumed: Arc<Notify>,
     /// The process's memory in pages, as the kernel counts it.
@@ -57,6 +59,7 @@ impl Budget {
             current: AtomicU64::new(limit),
             left: AtomicI64::new(STEP),
             is_exceeded: AtomicBool::new(false),
+            is_scarce: AtomicBool::new(false),
             exceeded: Notify::new(),
             resumed: Arc::default(),
             statm: File::open("/proc/self/statm").ok(),
@@ -78,10 +81,16 @@ impl Budget {
     /// Measures the memory. Returns the number of bytes above the budget.
     pub(crate) fn excess(&self) -> u64 {
         let resident = self.resident();
+        self.is_scarce.store(resident > self.limit / 4 * 3, Ordering::Relaxed);
         // What could not be freed may have been freed since.
         let limit = self.current.load(Ordering::Relaxed).min(resident + SLACK).max(self.limit);
         self.current.store(limit, Ordering::Relaxed);
         resident.saturating_sub(limit)
+    }
+
+    /// Reports whether the budget is nearly used up.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.is_scarce.load(Ordering::Relaxed)
     }
 
     /// Waits until the budget is exceeded. Reading stops until [`Self::resume`].

@@ -1,19 +1,24 @@
 //! The path of one request, from top to bottom: validate, match, decide (perhaps after a wait), delay, forward or reject. Its slots
 //! and permits are settled when the response ends.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT, IF_RANGE, RANGE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use sluice_config::path;
 use sluice_store::KeyHash;
+use tokio::sync::mpsc;
 
 use crate::clients::DenialLog;
 use crate::config::publisher::Publisher;
 use crate::config::snapshot::Snapshot;
+use crate::http2::interim::{self, Passing};
+use crate::inbound::client_body::ClientBody;
 use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
@@ -34,7 +39,7 @@ use crate::respond::format::ResponseFormat;
 use crate::respond::headers::write_status;
 use crate::respond::reveal::Reveal;
 use crate::trace::{Decision, RequestSpan, TRACEPARENT, Tracer, trace_id};
-use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep};
+use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep, Unprocessed};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
@@ -96,7 +101,7 @@ impl Proxy {
     pub(crate) async fn respond(
         &self,
         client: &Connection,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
     ) -> Response<ResponseBody> {
         let tracer = self.tracer.as_ref();
         let mut span = tracer.and_then(|tracer| tracer.span(&mut request));
@@ -116,7 +121,7 @@ impl Proxy {
     async fn handle(
         &self,
         client: &Connection,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
         mut span: Option<&mut RequestSpan>,
     ) -> Response<ResponseBody> {
         let arrived = Instant::now();
@@ -217,7 +222,7 @@ impl Proxy {
         &self,
         client: &Connection,
         format: ResponseFormat,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
         mut held: Held,
     ) -> Response<ResponseBody> {
         let (in_flight, trace) = (self.in_flight.clone(), request.headers().get(TRACEPARENT).cloned());
@@ -259,18 +264,19 @@ impl Proxy {
     async fn forward_held(
         &self,
         client: &Connection,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         mut held: Held,
         in_flight: InFlightGuard,
     ) -> Forwarded {
         let broken = BrokenMark::stalling();
         let (pool, metrics, mark) = (self.pool.clone(), self.metrics.clone(), Some(broken.clone()));
         let (peer, activity) = (client.forwarded_for.clone(), client.permit.activity().clone());
+        let pinned = client.pinned.clone();
         let (mut slots, abandoned_for) = (std::mem::take(&mut held.slots), held.abandoned_for);
         let (protocol, permit, dedicated) =
             (client.protocol, Arc::downgrade(&client.permit), client.dedicated.clone());
         let exchange = async move {
-            let source = Client { forwarded_for: &peer, activity: &activity };
+            let source = Client { forwarded_for: &peer, activity: &activity, pinned: &pinned };
             let forwarded = match protocol {
                 Protocol::Http1 => {
                     // An upgraded connection keeps its slots, but no permit of an adaptive limit.
@@ -288,9 +294,21 @@ impl Proxy {
             };
             (forwarded, slots)
         };
-        tokio::select! {
-            forwarded = held_exchange::run(exchange, held, in_flight, broken.guard()) => forwarded,
-            () = broken.wait() => Err(ForwardError::BrokenRequest),
+        // The exchange is a task of its own, so its informational responses take a way of their own.
+        let (interim, mut received) = mpsc::unbounded_channel();
+        let exchange = async move {
+            let (mut exchange, mut passing) = (pin!(exchange), Passing::new());
+            let pass = |response| drop(interim.send(response));
+            poll_fn(|cx| passing.poll(exchange.as_mut(), cx, pass)).await
+        };
+        let mut forwarded = pin!(held_exchange::run(exchange, held, in_flight, broken.guard()));
+        loop {
+            tokio::select! {
+                biased;
+                Some(response) = received.recv() => interim::offer(response),
+                forwarded = &mut forwarded => return forwarded,
+                () = broken.wait() => return Err(ForwardError::BrokenRequest),
+            }
         }
     }
 
@@ -315,6 +333,14 @@ impl Proxy {
                 let mut response = format.bad_gateway(&detail);
                 // The application may have ended. A new connection may reach another pod.
                 close_connection(&mut response);
+                response
+            }
+            ForwardError::Unprocessed => {
+                if let Some(left_out) = self.logs.failures.take() {
+                    tracing::info!(%upstream, trace, left_out, "the application refuses requests");
+                }
+                let mut response = format.unprocessed();
+                response.extensions_mut().insert(Unprocessed);
                 response
             }
             ForwardError::Stopped => format.bad_gateway("The server stops."),
@@ -350,7 +376,7 @@ async fn delay(delay: Option<Delay>, held: &mut Held) {
 /// the connection can be read. The connection ends if the rest is too long or takes too long.
 fn reject(
     client: &Connection,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
     mut response: Response<ResponseBody>,
 ) -> Response<ResponseBody> {
     if client.protocol == Protocol::Http1 && !request.body().is_end_stream() {
@@ -365,7 +391,7 @@ fn reject(
     response
 }
 
-async fn discard(mut body: Incoming) {
+async fn discard(mut body: ClientBody) {
     let mut left = MAX_DISCARDED;
     while let Some(Ok(frame)) = body.frame().await {
         let size = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;

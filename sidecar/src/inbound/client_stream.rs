@@ -12,6 +12,7 @@ use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::http2::header_blocks::LongBlocks;
 use crate::inbound::control_frames::ControlFrames;
 use crate::inbound::framing::{AmbiguityMark, FramingWatcher};
 use crate::inbound::head_timeout::HeadInProgress;
@@ -86,6 +87,11 @@ impl ClientStream {
     /// Returns the mark of ambiguous requests, which changes while the stream is read.
     pub(crate) fn ambiguity(&self) -> Arc<AmbiguityMark> {
         self.watch.ambiguity.clone()
+    }
+
+    /// Returns the streams of HTTP/2 whose header block is too long, which changes while the stream is read.
+    pub(crate) fn long_blocks(&self) -> LongBlocks {
+        self.watch.control_frames.as_ref().map(ControlFrames::long_blocks).unwrap_or_default()
     }
 
     fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {

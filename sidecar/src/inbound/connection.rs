@@ -13,8 +13,10 @@ use crate::inbound::framing::AmbiguityMark;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::table::Place;
 use crate::inbound::table::activity::Activity;
-use crate::upstream::dedicated::DedicatedConnection;
 use crate::upstream::forward::Client;
+use crate::upstream::http2::dedicated::DedicatedConnection;
+use crate::upstream::pinned::Pinned;
+use crate::upstream::request_body::RequestBody;
 
 /// The right to be one of a sidecar's connections. An upgraded connection keeps it until it ends.
 #[derive(Debug)]
@@ -57,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) ambiguity: Arc<AmbiguityMark>,
     /// Connection to the application for HTTP/2 requests.
     pub(crate) dedicated: Arc<DedicatedConnection>,
+    /// Connection to the application for HTTP/1 requests, if it must not be shared.
+    pub(crate) pinned: Arc<Pinned<RequestBody>>,
     pub(crate) permit: Arc<ConnectionPermit>,
     /// Number of requests so far.
     requests: AtomicU32,
@@ -81,6 +85,7 @@ impl Connection {
             protocol,
             ambiguity,
             dedicated: Arc::new(DedicatedConnection::new()),
+            pinned: Arc::default(),
             permit: Arc::new(permit),
             requests: AtomicU32::new(0),
             first_request: Notify::new(),
@@ -89,7 +94,7 @@ impl Connection {
 
     /// Returns the client as the application's side sees it.
     pub(crate) fn source(&self) -> Client<'_> {
-        Client { forwarded_for: &self.forwarded_for, activity: self.permit.activity() }
+        Client { forwarded_for: &self.forwarded_for, activity: self.permit.activity(), pinned: &self.pinned }
     }
 
     /// Counts a request and returns its number, from 0.

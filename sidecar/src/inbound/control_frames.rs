@@ -3,11 +3,9 @@
 //! request. The other floods are limited by the h2 crate: CONTINUATION frames, small DATA frames, and streams that
 //! are reset before they were accepted.
 
-/// Length of a frame's header (RFC 9113, 4.1), in bytes.
-const HEADER: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+use crate::http2::frames::{CONTINUATION, DATA, Frames, HEADERS};
+use crate::http2::header_blocks::{HeaderBlocks, LongBlocks};
+
 /// Control frames that are accepted in a second. A client that cancels all its streams sends a few hundred.
 const MAX_PER_SECOND: u64 = 1_000;
 /// More are accepted for each request: clients of gRPC measure the round trip with a PING and a WINDOW_UPDATE for each
@@ -19,12 +17,8 @@ const SENT_PER_FRAME: u64 = 512;
 /// Follows the frames of a client.
 #[derive(Debug)]
 pub(crate) struct ControlFrames {
-    /// The beginning of a frame's header.
-    header: [u8; HEADER],
-    /// Length of that beginning.
-    length: usize,
-    /// Bytes of the payload that are still to come, of the preface at first.
-    payload: u64,
+    frames: Frames,
+    blocks: HeaderBlocks,
     second: u32,
     /// Control frames in this second.
     count: u64,
@@ -38,14 +32,18 @@ impl ControlFrames {
     /// Creates a watcher of a connection that begins with `preface` bytes before the first frame.
     pub(crate) fn new(preface: usize) -> Self {
         Self {
-            header: [0; HEADER],
-            length: 0,
-            payload: preface as u64,
+            frames: Frames::new(preface),
+            blocks: HeaderBlocks::default(),
             second: 0,
             count: 0,
             requests: [0; 2],
             sent: [0; 2],
         }
+    }
+
+    /// Returns the streams whose header block is too long for h2, which changes while frames are read.
+    pub(crate) fn long_blocks(&self) -> LongBlocks {
+        self.blocks.long()
     }
 
     /// Counts bytes that were sent to the client.
@@ -55,32 +53,19 @@ impl ControlFrames {
 
     /// Reads the next bytes. `second` is a number that changes every second. Reports whether there are too many
     /// control frames.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], second: u32) -> bool {
+    pub(crate) fn read(&mut self, bytes: &[u8], second: u32) -> bool {
         if self.second != second {
             self.second = second;
             self.count = 0;
             self.requests = [0, self.requests[0]];
             self.sent = [0, self.sent[0]];
         }
-        while !bytes.is_empty() {
-            if self.payload > 0 {
-                let step = usize::try_from(self.payload).unwrap_or(usize::MAX).min(bytes.len());
-                bytes = &bytes[step..];
-                self.payload -= step as u64;
-                continue;
-            }
-            let step = (HEADER - self.length).min(bytes.len());
-            self.header[self.length..self.length + step].copy_from_slice(&bytes[..step]);
-            self.length += step;
-            bytes = &bytes[step..];
-            if self.length == HEADER {
-                self.length = 0;
-                let [a, b, c, kind, ..] = self.header;
-                self.payload = u64::from(u32::from_be_bytes([0, a, b, c]));
-                self.requests[0] += u64::from(kind == HEADERS);
-                self.count += u64::from(!matches!(kind, DATA | HEADERS | CONTINUATION));
-            }
-        }
+        let Self { frames, blocks, count, requests, .. } = self;
+        frames.read(bytes, |frame| {
+            requests[0] += u64::from(frame.kind == HEADERS);
+            *count += u64::from(!matches!(frame.kind, DATA | HEADERS | CONTINUATION));
+            blocks.frame(frame);
+        });
         let sum = |[now, before]: [u64; 2]| now + before;
         self.count > MAX_PER_SECOND + sum(self.requests) * PER_REQUEST + sum(self.sent) / SENT_PER_FRAME
     }
@@ -89,6 +74,7 @@ impl ControlFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http2::frames::HEADER;
 
     const PING: u8 = 6;
 

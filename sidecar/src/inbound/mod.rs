@@ -2,7 +2,7 @@
 //! [`crate::proxy`].
 //!
 //! - [`listener`]: binds addresses and accepts connections.
-//! - [`serve`]: serves one connection, over [`http1`] or [`http2`].
+//! - [`serve`]: serves one connection, over HTTP/1 or HTTP/2. [`client_body`]: the body of a request.
 //! - [`guard`]: keeps a panic from ending more than a request.
 //! - [`protocol`]: detects which of the two the client speaks; [`proxy_protocol`]: the address that a trusted proxy reports
 //!   before.
@@ -14,6 +14,7 @@
 //! - [`validate`]: refuses requests that a proxy must not forward.
 //! - [`drain`]: the phases of a sidecar's shutdown.
 
+pub(crate) mod client_body;
 pub(crate) mod client_stream;
 pub(crate) mod connection;
 pub(crate) mod control_frames;
@@ -21,11 +22,9 @@ pub(crate) mod drain;
 pub(crate) mod framing;
 pub(crate) mod guard;
 pub(crate) mod head_timeout;
-pub(crate) mod http1;
-mod http2;
 pub(crate) mod listener;
 pub(crate) mod protocol;
 mod proxy_protocol;
-mod serve;
+pub(crate) mod serve;
 pub(crate) mod table;
 pub(crate) mod validate;

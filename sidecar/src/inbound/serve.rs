@@ -1,37 +1,44 @@
 //! Serves one client connection: detects its protocol and passes each request to the proxy.
+//!
+//! - [`http1`], `http2`: a connection of each protocol. `handler`: what both have in common.
+
+mod handler;
+pub(crate) mod http1;
+mod http2;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::TcpStream;
 
+use crate::inbound::client_body::ClientBody;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
-use crate::inbound::guard::{Panicked, guard};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Detected, Protocol};
+use crate::inbound::serve::handler::Handler;
 use crate::inbound::table::activity::Stage;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
-use crate::inbound::{http1, http2};
-use crate::memory::BUDGET;
 use crate::proxy::Proxy;
 use crate::socket;
-use crate::upstream::response_body::ResponseBody;
+
+/// A client connection failed.
+#[derive(Debug, thiserror::Error)]
+enum ConnectionError {
+    #[error("{0}")]
+    Http1(hyper::Error),
+    #[error("{0}")]
+    Http2(h2::Error),
+}
 
 /// Time after the sidecar stops in which a connection without any bytes may still send its first.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
-
-/// A connection with the proxy that handles its requests.
-struct Handler {
-    proxy: Arc<Proxy>,
-    connection: Connection,
-}
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(
@@ -63,38 +70,26 @@ pub(super) async fn serve(
         return;
     };
     let metrics = proxy.metrics.clone();
-    let handler = Arc::new(Handler { proxy, connection });
-    let first_request = handler.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let handler = handler.clone();
-        // Here and not in the future, which hyper may poll later: the connection is busy from now on.
-        let exchange = Exchange::begin(handler.connection.permit.activity().clone());
-        // In memory of its own: an idle connection keeps none for its next request, and a request over HTTP/2 becomes a task,
-        // before which a future is moved several times.
-        Box::pin(async move {
-            // The requests of an HTTP/2 connection may have arrived before reading stopped.
-            if protocol == Protocol::Http2 {
-                BUDGET.ready().await;
-            }
-            let response = match guard(handler.proxy.respond(&handler.connection, request)).await {
-                Ok(response) => response,
-                Err(Panicked) => {
-                    handler.proxy.metrics.panics.inc();
-                    internal_error()
-                }
-            };
-            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
-        })
-    });
+    let handler = Handler { proxy, connection };
     let ended = match protocol {
         Protocol::Http1 => {
-            // The permit must not outlive the service.
-            drop(first_request);
-            http1::serve(stream, service, timeouts, &mut drain, &activity).await
+            let handler = Arc::new(handler);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let handler = handler.clone();
+                // Here and not in the future, which hyper may poll later: the connection is busy from now on.
+                let exchange = Exchange::begin(handler.activity().clone());
+                // In memory of its own: an idle connection keeps none for its next request.
+                Box::pin(async move {
+                    let response = handler.respond(request.map(ClientBody::Http1)).await;
+                    Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, exchange)))
+                })
+            });
+            http1::serve(stream, service, timeouts, &mut drain, &activity)
+                .await
+                .map_err(ConnectionError::Http1)
         }
         Protocol::Http2 => {
-            let first_request = async move { first_request.connection.first_request().await };
-            http2::serve(stream, service, first_request, &mut drain, &activity, metrics.panics.clone()).await
+            http2::serve(stream, Arc::new(handler), &mut drain).await.map_err(ConnectionError::Http2)
         }
     };
     match ended {
@@ -102,13 +97,6 @@ pub(super) async fn serve(
         Ok(Some(reason)) => metrics.ended_connection(reason),
         Err(error) => tracing::debug!(%peer, %error, "a client connection failed"),
     }
-}
-
-/// Responds to a request whose handling panicked.
-fn internal_error() -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::empty());
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    response
 }
 
 async fn last_chance(drain: &mut DrainWatch) {

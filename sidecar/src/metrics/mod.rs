@@ -15,3 +15,4 @@ pub(crate) mod registry;
 pub(crate) mod settlements;
 pub(crate) mod spans;
 pub(crate) mod store;
+pub(crate) mod streams;

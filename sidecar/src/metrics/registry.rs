@@ -23,6 +23,7 @@ use crate::metrics::per_limit::{ExpressionErrors, KeyUsages, RefusedTokens};
 use crate::metrics::settlements::SettlementMetrics;
 use crate::metrics::spans::SpanMetrics;
 use crate::metrics::store::StoreMetrics;
+use crate::metrics::streams::EndedStreams;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::Applications;
 use crate::upstream::in_flight::InFlight;
@@ -47,6 +48,7 @@ pub(crate) struct Metrics {
     upstream_errors: Family<ReasonLabels, Counter>,
     refused_requests: Family<ReasonLabels, Counter>,
     ended_connections: Family<ReasonLabels, Counter>,
+    pub(crate) ended_streams: EndedStreams,
     pub(crate) panics: Counter,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
@@ -158,6 +160,12 @@ impl Metrics {
             "Connections of clients that the sidecar ended by a timeout or to make room for others",
             ended_connections.clone(),
         );
+        let ended_streams = EndedStreams::default();
+        registry.register(
+            "ended_streams",
+            "Streams of HTTP/2 that the sidecar ended because their receiver did not read",
+            ended_streams.0.clone(),
+        );
         let panics = Counter::default();
         registry.register(
             "panics",
@@ -195,6 +203,7 @@ impl Metrics {
             upstream_errors,
             refused_requests,
             ended_connections,
+            ended_streams,
             panics,
             unlimited,
             connections,

@@ -20,11 +20,12 @@ use crate::config::publisher::Publisher;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::{self, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
-use crate::inbound::http1;
 use crate::inbound::protocol::Protocol;
+use crate::inbound::serve::http1;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::inbound::table::{ConnectionTable, Place, Timeouts};
 use crate::metrics::registry::Metrics;
+use crate::metrics::streams::EndedStreams;
 use crate::socket;
 
 /// Maximum number of connections: more than kubelet and several Prometheus servers use.
@@ -64,7 +65,7 @@ type Page = Response<Full<Bytes>>;
 impl Admin {
     /// Serves the pages until the end of the process, also while the sidecar drains.
     pub(crate) async fn serve(self, listener: TcpListener) {
-        let table = ConnectionTable::new(MAX_CONNECTIONS);
+        let table = ConnectionTable::new(MAX_CONNECTIONS, EndedStreams::default());
         let timeouts = Timeouts { body: Some(BODY_TIMEOUT), http2_idle: None, upgrade_idle: None };
         let _sweep = AbortOnDropHandle::new(tokio::spawn(table.clone().sweep(timeouts)));
         let (_signal, never_drains) = drain::channel();

@@ -182,7 +182,7 @@ impl Sidecar {
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
-        let table = ConnectionTable::new(max_connections);
+        let table = ConnectionTable::new(max_connections, metrics.ended_streams.clone());
         let head_timeouts = HeadTimeouts { head: header_timeout, idle: idle_timeout };
         let timeouts = Timeouts {
             body: body_timeout,

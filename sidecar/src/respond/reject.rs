@@ -330,6 +330,12 @@ impl ResponseFormat {
         response
     }
 
+    /// Reports that the application processed nothing of the request.
+    pub(crate) fn unprocessed(self) -> Response<ResponseBody> {
+        let (status, detail) = (StatusCode::SERVICE_UNAVAILABLE, "The application has refused the request.");
+        self.error(status, GrpcStatus::Unavailable, ProblemType::blank(status), detail, &[])
+    }
+
     /// Reports that the application did not respond.
     pub(crate) fn bad_gateway(self, detail: &str) -> Response<ResponseBody> {
         let status = StatusCode::BAD_GATEWAY;

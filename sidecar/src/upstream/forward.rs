@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use sluice_limiter::adaptive::SampleOutcome;
 use tokio::io::AsyncWriteExt as _;
 
+use crate::inbound::client_body::ClientBody;
 use crate::inbound::table::activity::{Activity, EndReason, Stage};
 use crate::inbound::table::exchange::Waiting;
 use crate::limit::mark::Marks;
@@ -28,11 +29,17 @@ use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::application::Application;
 use crate::upstream::application::body::{ApplicationBody, ExchangeError};
-use crate::upstream::dedicated::{DedicatedConnection, Opened};
+use crate::upstream::expectation::Expectation;
+use crate::upstream::http2::Failed;
+use crate::upstream::http2::dedicated::DedicatedConnection;
+use crate::upstream::pinned::{Pinned, asks_to_authenticate, authenticates};
 use crate::upstream::pool::{Pool, PooledConnection};
 use crate::upstream::request_body::{BrokenMark, RequestBody};
 use crate::upstream::response_body::ResponseBody;
 use crate::upstream::{hop_by_hop, http2};
+
+/// Number of times that an HTTP/2 request is sent that the application has not processed.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// The reason why the application sent no response.
 #[derive(Debug)]
@@ -41,11 +48,18 @@ pub(crate) enum ForwardError {
     Unreachable(io::Error),
     /// The connection ended before a response, or the response was not HTTP.
     NoResponse(ExchangeError),
+    /// The application has refused the request, and not processed any of it.
+    Unprocessed,
     /// The client broke off its own request.
     BrokenRequest,
     /// The process ends.
     Stopped,
 }
+
+/// Marks a response to a request of which the application has processed nothing: over HTTP/2 the client learns that it may send
+/// it again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unprocessed;
 
 /// The result of forwarding a request.
 pub(crate) type Forwarded = Result<Response<ResponseBody>, ForwardError>;
@@ -56,7 +70,9 @@ pub(crate) fn sample_outcome(forwarded: &Forwarded) -> SampleOutcome {
     match forwarded {
         Ok(response) if response.status().is_server_error() => SampleOutcome::Ignored,
         Ok(_) => SampleOutcome::Success,
-        Err(ForwardError::Unreachable(_) | ForwardError::NoResponse(_)) => SampleOutcome::Dropped,
+        Err(ForwardError::Unreachable(_) | ForwardError::NoResponse(_) | ForwardError::Unprocessed) => {
+            SampleOutcome::Dropped
+        }
         Err(ForwardError::BrokenRequest | ForwardError::Stopped) => SampleOutcome::Ignored,
     }
 }
@@ -69,6 +85,7 @@ impl ForwardError {
             Self::Unreachable(_) => "connect",
             Self::NoResponse(error) if error.is_parse() => "nonsense",
             Self::NoResponse(_) => "closed",
+            Self::Unprocessed => "unprocessed",
             Self::BrokenRequest => "broken_request",
             Self::Stopped => "stopped",
         }
@@ -78,6 +95,7 @@ impl ForwardError {
     pub(crate) fn no_response(&self) -> NoResponse {
         match self {
             Self::Unreachable(_) => NoResponse::Unreachable(StatusCode::BAD_GATEWAY),
+            Self::Unprocessed => NoResponse::Unreachable(StatusCode::SERVICE_UNAVAILABLE),
             Self::NoResponse(_) | Self::BrokenRequest | Self::Stopped => NoResponse::Unknown,
         }
     }
@@ -94,6 +112,8 @@ pub(crate) struct Client<'a> {
     pub(crate) forwarded_for: &'a HeaderValue,
     /// State of its connection.
     pub(crate) activity: &'a Arc<Activity>,
+    /// The connection to the application that is its own.
+    pub(crate) pinned: &'a Arc<Pinned<RequestBody>>,
 }
 
 impl Client<'_> {
@@ -107,7 +127,7 @@ impl Client<'_> {
 /// dropped when the connection ends.
 pub(crate) async fn over_http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
-    mut request: Request<Incoming>,
+    mut request: Request<ClientBody>,
     client: Client<'_>,
     broken: Option<BrokenMark>,
     keep: impl FnOnce() -> K,
@@ -123,8 +143,9 @@ pub(crate) async fn over_http1<K: Keep>(
     hop_by_hop::strip_request(headers);
     hop_by_hop::append_forwarded_for(headers, client.forwarded_for);
     marks.into_iter().for_each(|marks| marks.write(headers));
-    // hyper meets the expectation: it sends 100 when the body is first read.
-    headers.remove(EXPECT);
+    if authenticates(headers) {
+        client.pinned.pin();
+    }
     if !headers.contains_key(HOST)
         && let Ok(host) = HeaderValue::from_str(pool.application.upstream().authority())
     {
@@ -135,13 +156,32 @@ pub(crate) async fn over_http1<K: Keep>(
         headers.insert(UPGRADE, protocol);
     }
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(false));
-    let request = Request::from_parts(parts, body);
-    let (mut response, connection) = exchange(pool, request, broken.as_ref()).await?;
-    *response.version_mut() = Version::HTTP_11;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(switch_protocols(response, upgraded, client.activity.clone(), keep()));
+    let mut request = Request::from_parts(parts, body);
+    let expectation = Expectation::of(&mut request).filter(|_| !request.body().is_end_stream());
+    match &expectation {
+        Some(expectation) => request = request.map(|body| body.wanted(expectation.clone())),
+        // It is the client's, which has sent the body already.
+        None => drop(request.headers_mut().remove(EXPECT)),
     }
-    hop_by_hop::strip_response(response.headers_mut());
+    let (mut response, mut connection) = exchange(pool, request, client.pinned, broken.as_ref()).await?;
+    *response.version_mut() = Version::HTTP_11;
+    let status = response.status();
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        return match upgraded {
+            Some(upgraded) => Ok(switch_protocols(response, upgraded, client.activity.clone(), keep())),
+            None => Err(ForwardError::NoResponse(ExchangeError::SwitchedUnasked)),
+        };
+    }
+    if asks_to_authenticate(response.headers()) {
+        connection.pin(client.pinned);
+    }
+    hop_by_hop::strip_response(status, response.headers_mut());
+    expectation.iter().for_each(|expectation| expectation.responded(status));
+    if expectation.as_ref().is_some_and(|expectation| expectation.is_unwanted()) {
+        // The client may or may not send its body now, so the end of its request is unknown.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    connection.expect(expectation);
     Ok(response.map(|body| return_at_end(body, connection)))
 }
 
@@ -160,9 +200,12 @@ fn return_at_end(body: Incoming, connection: PooledConnection<RequestBody>) -> R
 async fn exchange(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<RequestBody>,
+    client: &Arc<Pinned<RequestBody>>,
     broken: Option<&BrokenMark>,
 ) -> Result<(Response<Incoming>, PooledConnection<RequestBody>), ForwardError> {
-    if let Some(mut connection) = pool.take_idle() {
+    if let Some(mut connection) = pool.take_idle(client)
+        && connection.is_ready().await
+    {
         let copy = is_repeatable(&request).then(|| copy(&request));
         match connection.sender.try_send_request(request).await {
             Ok(response) => return Ok((response, connection)),
@@ -172,7 +215,7 @@ async fn exchange(
             },
         }
     }
-    let mut connection = pool.connect().await.map_err(ForwardError::Unreachable)?;
+    let mut connection = pool.connect(client).await.map_err(ForwardError::Unreachable)?;
     match connection.sender.try_send_request(request).await {
         Ok(response) => Ok((response, connection)),
         Err(error) => Err(ForwardError::ended(ExchangeError::Http1(error.into_error()), broken)),
@@ -186,7 +229,11 @@ fn is_repeatable(request: &Request<RequestBody>) -> bool {
 }
 
 fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
+    copy_head(request).map(|()| RequestBody::Empty)
+}
+
+fn copy_head<B>(request: &Request<B>) -> Request<()> {
+    let mut copy = Request::new(());
     copy.method_mut().clone_from(request.method());
     copy.uri_mut().clone_from(request.uri());
     copy.headers_mut().clone_from(request.headers());
@@ -208,34 +255,32 @@ pub(crate) trait Keep: Send + 'static {
 /// Joins the connections of the client and the application, which now speak another protocol.
 fn switch_protocols<K: Keep>(
     mut response: Response<Incoming>,
-    client: Option<OnUpgrade>,
+    client: OnUpgrade,
     activity: Arc<Activity>,
     mut kept: K,
 ) -> Response<ResponseBody> {
     let application = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();
-    hop_by_hop::strip_response(response.headers_mut());
+    hop_by_hop::strip_response(response.status(), response.headers_mut());
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);
     }
-    if let Some(client) = client {
-        activity.set_stage(Stage::Upgraded);
-        tokio::spawn(async move {
-            let (client, application) = futures::future::join(client, application).await;
-            let Ok(application) = application else { return };
-            let mut application = TokioIo::new(application);
-            if let Ok(client) = client {
-                let mut client = TokioIo::new(client);
-                tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut client, &mut application) => {}
-                    reason = activity.ended() => kept.evicted(reason),
-                }
+    activity.set_stage(Stage::Upgraded);
+    tokio::spawn(async move {
+        let (client, application) = futures::future::join(client, application).await;
+        let Ok(application) = application else { return };
+        let mut application = TokioIo::new(application);
+        if let Ok(client) = client {
+            let mut client = TokioIo::new(client);
+            tokio::select! {
+                _ = tokio::io::copy_bidirectional(&mut client, &mut application) => {}
+                reason = activity.ended() => kept.evicted(reason),
             }
-            kept.client_left();
-            finish(&mut application, kept.abandoned_for()).await;
-        });
-    }
+        }
+        kept.client_left();
+        finish(&mut application, kept.abandoned_for()).await;
+    });
     response.map(|_| ResponseBody::empty())
 }
 
@@ -254,7 +299,7 @@ async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
 pub(crate) async fn over_http2(
     application: &Application,
     connection: &DedicatedConnection,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
     client: Client<'_>,
     broken: Option<BrokenMark>,
 ) -> Forwarded {
@@ -267,27 +312,34 @@ pub(crate) async fn over_http2(
     marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
     let is_grpc = format::is_grpc(&parts.method, &parts.headers);
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(is_grpc));
-    let request = Request::from_parts(parts, body);
-    let mut failed = None;
-    loop {
-        let opened = connection.open(application, failed).await.map_err(ForwardError::Unreachable)?;
-        let Opened { mut sender, number, reused } = opened;
+    let (mut body, mut failed) = (body, None);
+    let head = Request::from_parts(parts, ());
+    for attempt in 1.. {
+        let mut opened = connection.open(application, failed).await.map_err(ForwardError::Unreachable)?;
         // Many requests may have waited for the connection.
         BUDGET.ready().await;
-        let ready = poll_fn(|cx| sender.poll_ready(cx)).await;
+        let ready = poll_fn(|cx| opened.sender.poll_ready(cx)).await;
         let result = match ready {
-            // The application has closed the connection since its last request.
-            Err(_) if reused && failed.is_none() => {
-                failed = Some(number);
-                continue;
-            }
-            Err(error) => Err(error),
-            Ok(()) => http2::exchange(&mut sender, request).await,
+            // The application has closed the connection since its last request, or said that it would.
+            Err(error) => Err(Failed { error: error.into(), again: Some(body) }),
+            Ok(()) => http2::exchange(&mut opened, copy_head(&head), body, client.activity.stalled()).await,
         };
-        let response =
-            result.map_err(|error| ForwardError::ended(ExchangeError::Http2(error), broken.as_ref()))?;
-        return Ok(response.map(|body| ResponseBody::upstream(body, None)));
+        match result {
+            Ok(response) => return Ok(response.map(|body| ResponseBody::upstream(body, None))),
+            Err(Failed { again: Some(again), error }) if attempt < MAX_ATTEMPTS => {
+                tracing::debug!(%error, "a request that the application has not processed is sent again");
+                body = again;
+                if !error.is_refused() {
+                    failed = Some(opened.number);
+                }
+            }
+            Err(Failed { error, .. }) if error.is_unprocessed() => return Err(ForwardError::Unprocessed),
+            Err(Failed { error, .. }) => {
+                return Err(ForwardError::ended(ExchangeError::Http2(error), broken.as_ref()));
+            }
+        }
     }
+    Err(ForwardError::Unprocessed)
 }
 
 /// Returns the target in the form of HTTP/2: with scheme and authority.

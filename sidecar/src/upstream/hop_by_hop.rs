@@ -2,7 +2,7 @@
 //! `X-Forwarded-For`, which records the peer of that connection.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -37,8 +37,14 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
 
 /// Removes the hop-by-hop headers of a response. A transfer coding overrides a `Content-Length` beside it
 /// (RFC 9112, 6.3), so that length is removed too.
-pub(crate) fn strip_response(headers: &mut HeaderMap) {
+pub(crate) fn strip_response(status: StatusCode, headers: &mut HeaderMap) {
+    let required = headers.get(UPGRADE).filter(|_| status == StatusCode::UPGRADE_REQUIRED).cloned();
     strip(headers);
+    if let Some(protocol) = required {
+        // The response is nothing without it (RFC 9110, 15.5.22).
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
@@ -121,11 +127,22 @@ mod tests {
     #[test]
     fn a_transfer_coding_overrides_a_content_length() {
         let mut response = headers(&[("transfer-encoding", "chunked"), ("content-length", "3")]);
-        strip_response(&mut response);
+        strip_response(StatusCode::OK, &mut response);
         assert!(response.is_empty());
         let mut coded = headers(&[("transfer-encoding", "gzip, chunked")]);
-        strip_response(&mut coded);
+        strip_response(StatusCode::OK, &mut coded);
         assert_eq!(names(&coded), ["transfer-encoding"]);
+    }
+
+    #[test]
+    fn the_protocol_that_a_client_must_speak_stays() {
+        let mut response =
+            headers(&[("connection", "Upgrade, X-Mine"), ("upgrade", "TLS/1.2"), ("x-mine", "1")]);
+        let mut required = response.clone();
+        strip_response(StatusCode::OK, &mut response);
+        assert!(response.is_empty());
+        strip_response(StatusCode::UPGRADE_REQUIRED, &mut required);
+        assert_eq!(required, headers(&[("connection", "upgrade"), ("upgrade", "TLS/1.2")]));
     }
 
     #[test]

@@ -3,25 +3,32 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
+use h2::{FlowControl, Reason};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::Notify;
 
+use crate::http2::send::Relayed;
+use crate::inbound::client_body::{ClientBody, ClientBodyError};
 use crate::inbound::table::exchange::Waiting;
 use crate::limit::settle::UploadMeter;
+use crate::upstream::expectation::{Expectation, WantedBody};
 
 /// The body of a request on its way to the application.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
     Empty,
+    /// The whole of a body that was streamed before, to be sent again.
+    Whole(Option<Bytes>),
     /// Streamed from the client.
-    Streaming(Incoming, BrokenMark, Waiting, Option<Arc<UploadMeter>>),
+    Streaming(ClientBody, BrokenMark, Waiting, Option<Arc<UploadMeter>>),
+    /// Not read before the application wants it.
+    Expected(WantedBody, Box<Self>),
     /// Broken off by the client, with this error. It stalls until the exchange has finished.
-    Stalled(Option<hyper::Error>, BrokenMark),
+    Stalled(Option<ClientBodyError>, BrokenMark),
 }
 
 /// Set when the client broke off the body or sent invalid framing. Clones share the mark.
@@ -86,7 +93,7 @@ impl RequestBody {
     /// Wraps a client's body. `meter` counts it, and `waiting` creates the mark that is set while the client sends nothing.
     /// Returns the mark too, unless the body is empty and cannot break.
     pub(crate) fn new(
-        body: Incoming,
+        body: ClientBody,
         broken: Option<BrokenMark>,
         meter: Option<Arc<UploadMeter>>,
         waiting: impl FnOnce() -> Waiting,
@@ -97,18 +104,31 @@ impl RequestBody {
         let broken = broken.unwrap_or_default();
         (Self::Streaming(body, broken.clone(), waiting(), meter), Some(broken))
     }
+
+    /// Reads the body only when the application wants it.
+    pub(crate) fn wanted(self, expectation: Arc<Expectation>) -> Self {
+        Self::Expected(WantedBody::new(expectation), Box::new(self))
+    }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ClientBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         match &mut *self {
             Self::Empty => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Expected(wanted, body) => {
+                if !ready!(wanted.poll(cx)) {
+                    return Poll::Ready(Some(Err(ClientBodyError::NotWanted)));
+                }
+                *self = std::mem::replace(&mut **body, Self::Empty);
+                self.poll_frame(cx)
+            }
             Self::Stalled(error, broken) => {
                 broken.0.finished.register(cx.waker());
                 if !broken.0.is_finished.load(Ordering::Acquire) {
@@ -137,6 +157,8 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Expected(_, body) => body.is_end_stream(),
             Self::Stalled(..) => false,
             Self::Streaming(body, ..) => body.is_end_stream(),
         }
@@ -145,8 +167,27 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Expected(_, body) => body.size_hint(),
             Self::Stalled(..) => SizeHint::default(),
             Self::Streaming(body, ..) => body.size_hint(),
         }
+    }
+}
+
+impl Relayed for RequestBody {
+    fn source(&mut self) -> Option<FlowControl> {
+        match self {
+            Self::Streaming(body, ..) => body.flow_control(),
+            Self::Empty | Self::Whole(_) | Self::Expected(..) | Self::Stalled(..) => None,
+        }
+    }
+
+    fn outlives_client(&self) -> bool {
+        matches!(self, Self::Streaming(_, broken, ..) | Self::Stalled(_, broken) if broken.0.stalls)
+    }
+
+    fn reason(error: &ClientBodyError) -> Reason {
+        error.reason()
     }
 }

@@ -4,9 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use h2::{FlowControl, Reason};
 use http_body::{Body, Frame, SizeHint};
 use tokio::runtime::Handle;
 
+use crate::http2::send::Relayed;
 use crate::limit::held::Held;
 use crate::trace::RequestSpan;
 use crate::upstream::abandoned::Abandoned;
@@ -194,5 +196,22 @@ impl Body for ResponseBody {
                 upstream.body.as_ref().map(ApplicationBody::size_hint).unwrap_or_default()
             }
         }
+    }
+}
+
+impl Relayed for ResponseBody {
+    fn source(&mut self) -> Option<FlowControl> {
+        match self {
+            Self::Own(_) => None,
+            Self::Upstream(upstream) => upstream.body.as_mut().and_then(ApplicationBody::flow_control),
+        }
+    }
+
+    fn outlives_client(&self) -> bool {
+        false
+    }
+
+    fn reason(error: &ExchangeError) -> Reason {
+        error.reason()
     }
 }

@@ -9,6 +9,7 @@ mod cgroup;
 mod shapes;
 #[path = "../support/mod.rs"]
 mod support;
+mod unread;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;

@@ -23,11 +23,11 @@ use crate::support::*;
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A request as the application receives it.
-type Received = (Request<RecvStream>, SendResponse<Bytes>);
+pub(crate) type Received = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// An application whose streams a test controls.
-struct Streams {
-    address: SocketAddr,
+pub(crate) struct Streams {
+    pub(crate) address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Received>,
     /// Reports each connection that ends.
     ended: mpsc::UnboundedReceiver<()>,
@@ -35,7 +35,7 @@ struct Streams {
 }
 
 impl Streams {
-    async fn start(builder: Builder) -> Self {
+    pub(crate) async fn start(builder: Builder) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (received, requests) = mpsc::unbounded_channel();
@@ -63,36 +63,36 @@ impl Streams {
         Self { address, requests, ended, connections }
     }
 
-    async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> Received {
         within(self.requests.recv()).await.unwrap()
     }
 }
 
 /// Waits for a future, but not for ever.
-async fn within<F: Future>(future: F) -> F::Output {
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(BOUND, future).await.expect("the test hangs")
 }
 
-async fn connect(sidecar: &Sidecar) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+pub(crate) async fn connect(sidecar: &Sidecar) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(sidecar.addresses()[0]).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     (client, tokio::spawn(connection))
 }
 
 /// Starts an application, a sidecar and a client.
-async fn start() -> (Streams, Sidecar, SendRequest<Bytes>) {
+pub(crate) async fn start() -> (Streams, Sidecar, SendRequest<Bytes>) {
     let application = Streams::start(Builder::new()).await;
     let sidecar = sidecar_with(application.address, &[]);
     let (client, _) = connect(&sidecar).await;
     (application, sidecar, client)
 }
 
-fn post() -> Request<()> {
+pub(crate) fn post() -> Request<()> {
     Request::post("http://shop.example/x").body(()).unwrap()
 }
 
 /// Reads a body, and lets its sender go on.
-async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
+pub(crate) async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut all = Vec::new();
     while let Some(data) = within(body.data()).await {
         let data = data?;
@@ -103,7 +103,7 @@ async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
 }
 
 /// Sends data as far as the receiver takes it at once, or all of it.
-async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) {
+pub(crate) async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
         let capacity = within(poll_fn(|cx| stream.poll_capacity(cx))).await.unwrap().unwrap();
@@ -156,7 +156,7 @@ async fn the_reason_of_a_reset_passes_to_the_other_side() {
 
     let (response, _upload) = client.send_request(post(), false).unwrap();
     let (_request, mut respond) = application.next().await;
-    respond.send_reset(Reason::REFUSED_STREAM);
+    respond.send_reset(Reason::CANCEL);
     assert_eq!(within(response).await.unwrap().status(), 502, "there is no response to pass on");
 }
 

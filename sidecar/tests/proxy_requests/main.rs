@@ -2,7 +2,9 @@
 //! HTTP/2.
 #![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
+mod early_answers;
 mod http2;
+mod http2_permits;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -24,12 +26,9 @@ async fn the_application_receives_the_request_without_hop_by_hop_headers() {
         .send(
             "PUT /a%2Fb/../c//d?x=%20y HTTP/1.1\r\nHost: shop.example\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
              Keep-Alive: timeout=5\r\nTE: trailers, deflate\r\nX-Twice: 1\r\nX-Twice: 2\r\nX-Forwarded-For: 192.0.2.1\r\n\
-             Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+             Content-Length: 5\r\n\r\nhello",
         )
         .await;
-    assert_eq!(client.line().await, "HTTP/1.1 100 Continue");
-    assert_eq!(client.line().await, "");
-    client.send("hello").await;
     let response = client.response().await;
     assert_eq!((response.status, response.body.as_str()), (200, "hello"));
     let seen = application.last();

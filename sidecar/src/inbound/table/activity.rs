@@ -3,26 +3,19 @@
 //! and when connections or memory run out.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use crate::clock::now;
+use crate::http2::stalled::StalledStreams;
 use crate::memory::BUDGET;
-
-/// Origin of the times in [`Activity::idle_since`].
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Estimated memory of a request in flight, in bytes.
 pub(super) const REQUEST_WEIGHT: u64 = 8 << 10;
 /// More concurrent requests of a connection count in the memory budget: a few bytes of HTTP/2 make many of them.
 const FEW_REQUESTS: u32 = 8;
-
-/// Returns the time since the first use, in microseconds.
-pub(super) fn now() -> u64 {
-    u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
-}
 
 /// The reason why the sidecar ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +93,8 @@ pub(crate) struct Activity {
     write_blocked: AtomicBool,
     /// Bytes of bodies (HTTP/2), or all bytes.
     moved: AtomicU64,
+    /// Bytes that were read from the client.
+    received: AtomicU64,
     /// Bytes that were read from the client, without the bodies that were passed on. Only an estimate: heads and
     /// frames count until no request is in flight.
     unread: AtomicI64,
@@ -109,6 +104,8 @@ pub(crate) struct Activity {
     second: AtomicU32,
     end: AtomicU8,
     ended: Notify,
+    /// Streams of HTTP/2 whose receiver does not read.
+    stalled: Arc<StalledStreams>,
     /// Position in the table.
     pub(super) position: AtomicUsize,
 }
@@ -124,11 +121,13 @@ impl Activity {
             waiting_grpc: AtomicU32::new(0),
             write_blocked: AtomicBool::new(false),
             moved: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             unread: AtomicI64::new(0),
             idle_since: AtomicU64::new(now()),
             second: AtomicU32::new(0),
             end: AtomicU8::new(0),
             ended: Notify::new(),
+            stalled: Arc::default(),
             position: AtomicUsize::new(0),
         })
     }
@@ -147,10 +146,17 @@ impl Activity {
 
     /// Counts bytes that the client has sent.
     pub(crate) fn received(&self, bytes: usize) {
+        // Only the task of the connection writes it.
+        self.received.store(self.bytes_received() + bytes as u64, Ordering::Relaxed);
         self.unread.fetch_add(bytes as i64, Ordering::Relaxed);
         if self.stage.load(Ordering::Relaxed) != Stage::Http2 as u8 {
             self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Returns the number of bytes that the client has sent.
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Counts bytes that the client's socket has accepted.
@@ -206,6 +212,11 @@ impl Activity {
 
     pub(super) fn counter(&self, is_grpc: bool) -> &AtomicU32 {
         if is_grpc { &self.waiting_grpc } else { &self.waiting }
+    }
+
+    /// Returns the streams of the connection whose receiver does not read.
+    pub(crate) fn stalled(&self) -> &Arc<StalledStreams> {
+        &self.stalled
     }
 
     pub(super) fn had_request(&self) -> bool {

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use h2::{FlowControl, Reason};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::http2::send::Relayed;
 use crate::inbound::table::activity::Activity;
 
 /// A request in flight.
@@ -108,5 +110,19 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WatchedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl<B: Relayed> Relayed for WatchedBody<B> {
+    fn source(&mut self) -> Option<FlowControl> {
+        self.body.source()
+    }
+
+    fn outlives_client(&self) -> bool {
+        self.body.outlives_client()
+    }
+
+    fn reason(error: &B::Error) -> Reason {
+        B::reason(error)
     }
 }

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::capacity::CONNECTION_WINDOW;
+use crate::clock;
+use crate::http2::CONNECTION_WINDOW;
 use crate::inbound::table::activity::{Activity, EndReason, REQUEST_WEIGHT, Stage};
 use crate::inbound::table::choice::{Candidate, Harm, choose};
 use crate::memory::BUDGET;
+use crate::metrics::streams::EndedStreams;
 
 pub(crate) mod activity;
 mod choice;
@@ -82,6 +84,7 @@ pub(crate) struct ConnectionTable {
     entries: Mutex<Vec<Entry>>,
     /// Listeners that wait although no connection could be evicted.
     saturated: AtomicUsize,
+    ended_streams: EndedStreams,
 }
 
 #[derive(Debug)]
@@ -108,18 +111,20 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.activity.stalled().close();
         self.table.remove(&self.activity);
     }
 }
 
 impl ConnectionTable {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize, ended_streams: EndedStreams) -> Arc<Self> {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
             max,
             permits: Arc::new(Semaphore::new(max)),
             entries: Mutex::default(),
             saturated: AtomicUsize::new(0),
+            ended_streams,
         })
     }
 
@@ -132,7 +137,7 @@ impl ConnectionTable {
                 return Some(self.add(peer, permit));
             }
             attempts += 1;
-            if (!self.make_room(activity::now()) || attempts > PATIENT_ATTEMPTS) && saturated.is_none() {
+            if (!self.make_room(clock::now()) || attempts > PATIENT_ATTEMPTS) && saturated.is_none() {
                 saturated = Some(Saturated::new(self));
             }
             // Waiting in line lets no other worker take the place that becomes free.
@@ -156,7 +161,7 @@ impl ConnectionTable {
         let activity = Activity::new(peer);
         let mut entries = self.lock();
         activity.position.store(entries.len(), Ordering::Relaxed);
-        let now = activity::now();
+        let now = clock::now();
         entries.push(Entry {
             activity: activity.clone(),
             moved: 0,
@@ -206,12 +211,45 @@ impl ConnectionTable {
         self.lock().iter().any(|entry| entry.activity.is_ending())
     }
 
+    /// Ends the streams that hold the most memory because nobody reads them, until `bytes` should be free. Returns the number of bytes.
+    fn shed(&self, bytes: u64) -> u64 {
+        let entries = self.lock();
+        let running = entries.iter().enumerate().filter(|(_, entry)| !entry.activity.is_ending());
+        let mut largest: Vec<_> = running
+            .flat_map(|(index, entry)| {
+                entry.activity.stalled().held().into_iter().map(move |(stream, bytes)| (bytes, index, stream))
+            })
+            .collect();
+        largest.sort_unstable_by_key(|&(bytes, ..)| Reverse(bytes));
+        let (mut freed, mut ended) = (0, 0);
+        for (held, index, stream) in largest {
+            if freed >= bytes {
+                break;
+            }
+            if entries[index].activity.stalled().shed(stream) {
+                freed += held;
+                ended += 1;
+            }
+        }
+        self.ended_streams.ended(EndReason::Memory, ended);
+        freed
+    }
+
+    /// Makes room for `bytes`: ends the streams that nobody reads, and if there are none, whole connections. Returns the estimated
+    /// number of bytes that become free.
+    pub(crate) fn free(&self, bytes: u64) -> u64 {
+        match self.shed(bytes) {
+            0 => self.evict(bytes),
+            freed => freed,
+        }
+    }
+
     /// Evicts the connections that occupy the most memory, until `bytes` should be free. Returns the estimated
     /// number of bytes, or zero if there are no such connections. Spares those that occupy little and make progress: they are not
     /// the reason, and their number is bounded.
-    pub(crate) fn free(&self, bytes: u64) -> u64 {
+    fn evict(&self, bytes: u64) -> u64 {
         let entries = self.lock();
-        let now = activity::now();
+        let now = clock::now();
         let running = entries.iter().enumerate().filter(|(_, entry)| {
             !entry.activity.is_ending() && (entry.weight() >= LIGHT || entry.can_go(now))
         });
@@ -233,7 +271,7 @@ impl ConnectionTable {
     pub(crate) async fn sweep(self: Arc<Self>, timeouts: Timeouts) {
         loop {
             tokio::time::sleep(SWEEP).await;
-            self.sweep_at(activity::now(), timeouts);
+            self.sweep_at(clock::now(), timeouts);
         }
     }
 
@@ -241,6 +279,16 @@ impl ConnectionTable {
         for entry in self.lock().iter_mut() {
             entry.note_progress(now);
             entry.activity.next_second();
+            if let Some(timeout) = timeouts.body
+                && let Some(before) = now.checked_sub(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX))
+            {
+                let ended = entry.activity.stalled().shed_before(before);
+                self.ended_streams.ended(EndReason::BodyTimeout, ended);
+                if ended > 0 {
+                    // What does not depend on these streams goes on.
+                    continue;
+                }
+            }
             if let Some(reason) = entry.expired(now, timeouts) {
                 entry.activity.end(reason);
             }

@@ -23,7 +23,7 @@ fn end(place: &Place) -> Option<EndReason> {
 
 #[tokio::test]
 async fn a_place_that_becomes_free_is_taken_by_the_one_that_waits() {
-    let table = ConnectionTable::new(1);
+    let table = ConnectionTable::new(1, EndedStreams::default());
     let first = place(&table);
     let exchange = Exchange::begin(first.activity.clone());
     let waiting = tokio::spawn({
@@ -42,7 +42,7 @@ async fn a_place_that_becomes_free_is_taken_by_the_one_that_waits() {
 
 #[tokio::test]
 async fn positions_stay_right_when_connections_end_in_any_order() {
-    let table = ConnectionTable::new(5);
+    let table = ConnectionTable::new(5, EndedStreams::default());
     let mut places: Vec<_> = (0..5).map(|_| place(&table)).collect();
     places.remove(0);
     places.remove(2);
@@ -56,10 +56,10 @@ async fn positions_stay_right_when_connections_end_in_any_order() {
 
 #[tokio::test]
 async fn a_request_that_arrives_in_time_is_spared() {
-    let table = ConnectionTable::new(1);
+    let table = ConnectionTable::new(1, EndedStreams::default());
     let idle = place(&table);
-    let later = activity::now() + SECOND;
-    assert!(table.make_room(activity::now()), "soon");
+    let later = clock::now() + SECOND;
+    assert!(table.make_room(clock::now()), "soon");
     assert_eq!(end(&idle), None, "a request may be on its way");
     assert!(table.make_room(later));
     assert_eq!(end(&idle), Some(EndReason::EvictedIdle));
@@ -73,7 +73,7 @@ async fn a_request_that_arrives_in_time_is_spared() {
 
 #[tokio::test]
 async fn bodies_without_progress_time_out() {
-    let table = ConnectionTable::new(4);
+    let table = ConnectionTable::new(4, EndedStreams::default());
     let timeouts = Timeouts { body: Some(Duration::from_secs(60)), ..NONE };
     let [slow, grpc, application, dripping] = [(); 4].map(|()| place(&table));
     let exchanges = [&slow, &grpc, &application, &dripping].map(|p| Exchange::begin(p.activity.clone()));
@@ -83,7 +83,7 @@ async fn bodies_without_progress_time_out() {
     for wait in &mut waits {
         wait.read(&pending);
     }
-    let start = activity::now();
+    let start = clock::now();
     table.sweep_at(start + 59 * SECOND, timeouts);
     assert_eq!([&slow, &grpc, &application, &dripping].map(end), [None; 4]);
     slow.activity.received(MIN_PROGRESS as usize);
@@ -100,10 +100,10 @@ async fn bodies_without_progress_time_out() {
 
 #[tokio::test]
 async fn a_client_that_reads_no_response_times_out() {
-    let table = ConnectionTable::new(1);
+    let table = ConnectionTable::new(1, EndedStreams::default());
     let timeouts = Timeouts { body: Some(Duration::from_secs(60)), ..NONE };
     let place = place(&table);
-    let start = activity::now();
+    let start = clock::now();
     place.activity.write_blocked();
     assert!(place.activity.is_busy());
     table.sweep_at(start + 61 * SECOND, timeouts);
@@ -114,14 +114,14 @@ async fn a_client_that_reads_no_response_times_out() {
 
 #[tokio::test]
 async fn idle_http_2_and_upgraded_connections_time_out() {
-    let table = ConnectionTable::new(3);
+    let table = ConnectionTable::new(3, EndedStreams::default());
     let hour = Some(Duration::from_secs(3600));
     let [http1, http2, upgraded] = [Stage::Http1, Stage::Http2, Stage::Upgraded].map(|stage| {
         let place = place(&table);
         place.activity.set_stage(stage);
         place
     });
-    let later = activity::now() + 3601 * SECOND;
+    let later = clock::now() + 3601 * SECOND;
     table.sweep_at(later, NONE);
     assert_eq!([&http1, &http2, &upgraded].map(end), [None; 3]);
     upgraded.activity.received(MIN_PROGRESS as usize);
@@ -133,7 +133,7 @@ async fn idle_http_2_and_upgraded_connections_time_out() {
 
 #[tokio::test]
 async fn stalled_and_quiet_connections_make_room_only_after_a_while() {
-    let table = ConnectionTable::new(2);
+    let table = ConnectionTable::new(2, EndedStreams::default());
     let (stalled, quiet) = (place(&table), place(&table));
     let _exchange = Exchange::begin(stalled.activity.clone());
     let mut wait = Waiting::new(stalled.activity.clone(), false);
@@ -152,13 +152,13 @@ async fn stalled_and_quiet_connections_make_room_only_after_a_while() {
 
 #[tokio::test]
 async fn a_client_that_drips_makes_room_and_one_that_reads_does_not() {
-    let table = ConnectionTable::new(2);
+    let table = ConnectionTable::new(2, EndedStreams::default());
     let places = [place(&table), place(&table)];
     let _exchanges = [0, 1].map(|n| Exchange::begin(places[n].activity.clone()));
     for place in &places {
         place.activity.write_blocked();
     }
-    let start = activity::now();
+    let start = clock::now();
     for second in 1..=11 {
         for (place, bytes) in places.iter().zip([MIN_PROGRESS, MIN_RATE]) {
             place.activity.sent(bytes as usize);
@@ -172,9 +172,9 @@ async fn a_client_that_drips_makes_room_and_one_that_reads_does_not() {
 
 #[tokio::test]
 async fn a_client_is_not_slow_as_soon_as_its_application_answers() {
-    let table = ConnectionTable::new(1);
+    let table = ConnectionTable::new(1, EndedStreams::default());
     let place = place(&table);
-    let start = activity::now();
+    let start = clock::now();
     let _exchange = Exchange::begin(place.activity.clone());
     for second in 1..=20 {
         table.sweep_at(start + second * SECOND, NONE);
@@ -187,7 +187,7 @@ async fn a_client_is_not_slow_as_soon_as_its_application_answers() {
 
 #[tokio::test]
 async fn the_connections_with_the_most_unread_bytes_free_memory() {
-    let table = ConnectionTable::new(3);
+    let table = ConnectionTable::new(3, EndedStreams::default());
     let [small, large, larger] = [0, 100 << 10, 400 << 10].map(|bytes| {
         let place = place(&table);
         place.activity.received(bytes);

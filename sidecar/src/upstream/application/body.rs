@@ -1,21 +1,25 @@
 //! The body of a response as the application sends it, and the error that ends an exchange with the application.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream};
+use h2::{FlowControl, Reason};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::http2::receive::{StreamBody, StreamError};
 
 /// The error that ended an exchange with the application.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     #[error("{0}")]
     Http1(#[source] hyper::Error),
-    /// hyper finds the reason of a stream's reset in the source, and resets the client's stream for the same reason.
     #[error("{0}")]
-    Http2(#[source] h2::Error),
+    Http2(#[source] StreamError),
+    #[error("it switched to another protocol, for which the request did not ask")]
+    SwitchedUnasked,
 }
 
 impl ExchangeError {
@@ -23,7 +27,16 @@ impl ExchangeError {
     pub(crate) fn is_parse(&self) -> bool {
         match self {
             Self::Http1(error) => error.is_parse(),
+            Self::SwitchedUnasked => true,
             Self::Http2(_) => false,
+        }
+    }
+
+    /// Returns the reason for which the client's stream is reset.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Http1(_) | Self::SwitchedUnasked => Reason::INTERNAL_ERROR,
+            Self::Http2(error) => error.reason(),
         }
     }
 }
@@ -33,15 +46,19 @@ impl ExchangeError {
 pub(crate) enum ApplicationBody {
     Http1(Incoming),
     Http2 {
-        stream: RecvStream,
-        /// Whether only trailers can follow.
-        data_ended: bool,
+        body: StreamBody,
+        /// Sends the rest of the request. It goes on when the response has ended, and ends when the response is broken off.
+        upload: Option<AbortOnDropHandle<()>>,
     },
 }
 
 impl ApplicationBody {
-    pub(in crate::upstream) fn http2(stream: RecvStream) -> Self {
-        Self::Http2 { stream, data_ended: false }
+    /// Returns the handle that tells how many bytes are unread, over HTTP/2.
+    pub(in crate::upstream) fn flow_control(&mut self) -> Option<FlowControl> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2 { body, .. } => Some(body.flow_control()),
+        }
     }
 }
 
@@ -55,46 +72,28 @@ impl Body for ApplicationBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         match self.get_mut() {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ExchangeError::Http1),
-            Self::Http2 { stream, data_ended } => poll_stream(stream, data_ended, cx).map(|result| {
-                let error = match result.transpose()? {
-                    Ok(frame) => return Some(Ok(frame)),
-                    Err(error) => error,
-                };
-                // The application needs no more of the request (RFC 9113, 8.1). Its response is complete.
-                let is_early_end = error.reason() == Some(Reason::NO_ERROR);
-                (!is_early_end).then(|| Err(ExchangeError::Http2(error)))
-            }),
+            Self::Http2 { body, upload } => {
+                let frame = Pin::new(&mut *body).poll_frame(cx).map_err(ExchangeError::Http2);
+                if upload.is_some() && (matches!(frame, Poll::Ready(None)) || body.is_end_stream()) {
+                    // The application may read on afterwards.
+                    upload.take().map(AbortOnDropHandle::detach);
+                }
+                frame
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
-            Self::Http2 { stream, .. } => stream.is_end_stream(),
+            Self::Http2 { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Http1(body) => body.size_hint(),
-            // The head has the length, if the application knows it.
-            Self::Http2 { .. } => SizeHint::default(),
+            Self::Http2 { body, .. } => body.size_hint(),
         }
     }
-}
-
-/// Reads the next frame of a stream, and lets the application send as much again.
-fn poll_stream(
-    stream: &mut RecvStream,
-    data_ended: &mut bool,
-    cx: &mut Context<'_>,
-) -> Poll<Result<Option<Frame<Bytes>>, h2::Error>> {
-    if !*data_ended {
-        if let Some(data) = ready!(stream.poll_data(cx)).transpose()? {
-            stream.flow_control().release_capacity(data.len())?;
-            return Poll::Ready(Ok(Some(Frame::data(data))));
-        }
-        *data_ended = true;
-    }
-    stream.poll_trailers(cx).map_ok(|trailers| trailers.map(Frame::trailers))
 }

@@ -9,16 +9,15 @@ use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use tokio::sync::{Mutex, oneshot};
 
-use crate::capacity::{CONNECTION_WINDOW, STREAM_WINDOW};
-use crate::memory::{BUDGET, ReadBudget};
+use crate::http2::header_blocks::{H2_LIST, LongBlocks};
+use crate::http2::{CONNECTION_WINDOW, MAX_BROKEN_STREAMS, STREAM_WINDOW, stream_window};
+use crate::memory::BUDGET;
 use crate::upstream::application::Application;
 use crate::upstream::application::stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 
-/// Largest size of the head of a response, in bytes as HTTP/2 counts them.
-const MAX_HEAD: u32 = 16 << 10;
-/// Number of streams that the sidecar resets because the application violates the protocol, before it ends the connection.
-const MAX_BROKEN_STREAMS: usize = 1024;
+/// Number of streams that an application should permit at least (RFC 9113, 6.5.2).
+const FIRST_STREAMS: usize = 100;
 
 /// The HTTP/2 connection to the application that is dedicated to one client connection. Opened at the first
 /// request.
@@ -38,16 +37,22 @@ struct Current {
 #[derive(Debug)]
 struct OpenConnection {
     sender: SendRequest<Bytes>,
+    long_blocks: LongBlocks,
     /// Dropped when no more requests follow.
     _in_use: oneshot::Sender<Infallible>,
 }
 
+impl OpenConnection {
+    fn opened(&self, number: u64) -> Opened {
+        Opened { sender: self.sender.clone(), long_blocks: self.long_blocks.clone(), number }
+    }
+}
+
 /// A connection on which a request can be sent, unless it has ended meanwhile.
-pub(super) struct Opened {
-    pub(super) sender: SendRequest<Bytes>,
-    pub(super) number: u64,
-    /// Whether earlier requests used the connection.
-    pub(super) reused: bool,
+pub(in crate::upstream) struct Opened {
+    pub(in crate::upstream) sender: SendRequest<Bytes>,
+    pub(in crate::upstream) long_blocks: LongBlocks,
+    pub(in crate::upstream) number: u64,
 }
 
 impl DedicatedConnection {
@@ -57,7 +62,11 @@ impl DedicatedConnection {
     }
 
     /// Returns the connection. Opens another one if its number is `failed`.
-    pub(super) async fn open(&self, application: &Application, failed: Option<u64>) -> io::Result<Opened> {
+    pub(in crate::upstream) async fn open(
+        &self,
+        application: &Application,
+        failed: Option<u64>,
+    ) -> io::Result<Opened> {
         let mut current = match self.current.try_lock() {
             Ok(current) => current,
             // Another request opens the connection.
@@ -68,33 +77,35 @@ impl DedicatedConnection {
         };
         let Current { number, open } = &mut *current;
         if let Some(open) = open.as_ref().filter(|_| failed != Some(*number)) {
-            return Ok(Opened { sender: open.sender.clone(), number: *number, reused: true });
+            return Ok(open.opened(*number));
         }
         let fresh = connect(application).await?;
-        let sender = fresh.sender.clone();
         *number += 1;
+        let opened = fresh.opened(*number);
         *open = Some(fresh);
-        Ok(Opened { sender, number: *number, reused: false })
+        Ok(opened)
     }
 }
 
 async fn connect(application: &Application) -> io::Result<OpenConnection> {
     // Requests may have begun before the budget was exceeded.
     BUDGET.ready().await;
-    let stream = ApplicationStream::new(dial(application).await?, ReadBudget::http2());
+    let (stream, long_blocks) = ApplicationStream::http2(dial(application).await?);
     let (sender, connection) = Builder::new()
         .enable_push(false)
-        .initial_window_size(STREAM_WINDOW)
+        .initial_window_size(stream_window())
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(STREAM_WINDOW as usize)
-        .max_header_list_size(MAX_HEAD)
+        .max_header_list_size(H2_LIST)
+        // Until the application has said how many it permits.
+        .initial_max_send_streams(FIRST_STREAMS)
         .max_local_error_reset_streams(Some(MAX_BROKEN_STREAMS))
         .handshake(stream)
         .await
         .map_err(io::Error::other)?;
     let (in_use, unused) = oneshot::channel();
     tokio::spawn(run(connection, unused));
-    Ok(OpenConnection { sender, _in_use: in_use })
+    Ok(OpenConnection { sender, long_blocks, _in_use: in_use })
 }
 
 /// Moves the bytes of a connection until it ends. Once it is unused, it ends with its last stream.
