@@ -57,7 +57,7 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
             }
         }
     }
-    insert(headers, RATE_LIMIT_POLICY, &mut text);
+    insert(headers, RATE_LIMIT_POLICY, &mut text, Value::Repeats);
     for (limit, decisions) in status.counted() {
         let names = &status.snapshot.rates(limit).names;
         if !status.snapshot.limit(limit).status_headers[0] {
@@ -74,18 +74,20 @@ pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &m
             }
         }
     }
-    insert(headers, RATE_LIMIT, &mut text);
+    insert(headers, RATE_LIMIT, &mut text, Value::Changes);
     if let Some((decision, limit)) = described {
         let snapshot = &status.snapshot;
         let format = snapshot.limit(limit).rejection.reset_format;
         let has_reset = snapshot.rates(limit).names.has_reset && !is_hopeless(&decision);
         let reset = has_reset.then(|| time(format, status.response.at, decision.reset));
-        for (name, value) in
-            [(X_LIMIT, Some(decision.limit)), (X_REMAINING, Some(decision.remaining)), (X_RESET, reset)]
-        {
-            let Some(value) = value else { continue };
-            write_number(&mut text, value);
-            insert(headers, name, &mut text);
+        for (name, number, value) in [
+            (X_LIMIT, Some(decision.limit), Value::Repeats),
+            (X_REMAINING, Some(decision.remaining), Value::Changes),
+            (X_RESET, reset, Value::Changes),
+        ] {
+            let Some(number) = number else { continue };
+            write_number(&mut text, number);
+            insert(headers, name, &mut text, value);
         }
     }
 }
@@ -110,14 +112,25 @@ fn write_number(text: &mut BytesMut, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// What HTTP/2 should know of a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    /// Other responses have the same.
+    Repeats,
+    /// It is not worth a place in the table of values that both ends keep for a connection (RFC 7541, 6.2.3), which one for each
+    /// response would fill.
+    Changes,
+}
+
 /// Moves the text into a header, if there is a text. Names are visible ASCII and everything else is digits, so every text is a
 /// valid value.
-fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut) {
+fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut, value: Value) {
     if text.is_empty() {
         return;
     }
-    if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
-        headers.insert(name, value);
+    if let Ok(mut text) = HeaderValue::from_maybe_shared(text.split().freeze()) {
+        text.set_sensitive(value == Value::Changes);
+        headers.insert(name, text);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Forwards a request that holds slots or permits, in a task of its own, which goes on when the client leaves.
 
-use std::pin::pin;
+use std::pin::Pin;
 
 use http::{Response, StatusCode};
 use sluice_limiter::adaptive::SampleOutcome;
@@ -22,13 +22,14 @@ where
     F: Future<Output = (Forwarded, Vec<Slot>)> + Send + 'static,
 {
     let (answer, receiver) = oneshot::channel();
-    tokio::spawn(run_to_the_end(exchange, held, in_flight, stall, answer));
+    // In memory of its own: a task is moved several times before it runs.
+    tokio::spawn(run_to_the_end(Box::pin(exchange), held, in_flight, stall, answer));
     // The task has no result if the process is about to end.
     receiver.await.unwrap_or(Err(ForwardError::Stopped))
 }
 
 async fn run_to_the_end<F>(
-    exchange: F,
+    mut exchange: Pin<Box<F>>,
     mut held: Held,
     in_flight: InFlightGuard,
     stall: StallGuard,
@@ -36,7 +37,6 @@ async fn run_to_the_end<F>(
 ) where
     F: Future<Output = (Forwarded, Vec<Slot>)>,
 {
-    let mut exchange = pin!(exchange);
     let mut abandoned = None;
     let finished = tokio::select! {
         biased;

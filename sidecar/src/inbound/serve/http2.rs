@@ -4,7 +4,7 @@
 //! is unread nor that it was not processed.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use crate::capacity::MAX_BUFFER;
 use crate::http2::header_blocks::{H2_LIST, LongBlocks, list_size};
 use crate::http2::interim::Passing;
+use crate::http2::joined_writes::JoinedWrites;
 use crate::http2::receive::StreamBody;
 use crate::http2::send::send_body;
 use crate::http2::{CONNECTION_WINDOW, MAX_BROKEN_STREAMS, MAX_STREAMS, STREAM_WINDOW, stream_window};
@@ -42,7 +43,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection whose requests are answered.
 struct Server {
-    connection: Connection<ClientStream, Bytes>,
+    connection: Connection<JoinedWrites<ClientStream>, Bytes>,
     handler: Arc<Handler>,
     long_blocks: LongBlocks,
 }
@@ -66,7 +67,7 @@ pub(super) async fn serve(
         .max_local_error_reset_streams(Some(MAX_BROKEN_STREAMS));
     let mut connection = tokio::select! {
         biased;
-        connection = builder.handshake(stream) => connection?,
+        connection = builder.handshake(JoinedWrites::new(stream)) => connection?,
         reason = activity.ended() => return Ok(Some(reason)),
     };
     let mut keep_alive = KeepAlive::new(connection.ping_pong());
@@ -110,7 +111,8 @@ impl Server {
             // Here and not in the task, which runs later: the connection is busy from now on.
             let exchange = Exchange::begin(self.handler.activity().clone());
             let answer = answer(self.handler.clone(), request, respond, exchange, self.long_blocks.clone());
-            guard::spawn(answer, self.handler.proxy.metrics.panics.clone());
+            // In memory of its own: a task is moved several times before it runs.
+            guard::spawn(Box::pin(answer), self.handler.proxy.metrics.panics.clone());
         }
         Ok(())
     }
@@ -132,11 +134,12 @@ async fn answer(
     }
     let length = content_length(request.headers());
     let request = request.map(|stream| ClientBody::Http2(StreamBody::new(stream, length, long_blocks)));
-    let response = async {
+    // In memory of its own, which is free while the body is sent.
+    let response = Box::pin(async {
         // The requests of a connection may have arrived before reading stopped.
         BUDGET.ready().await;
         handler.respond(request).await
-    };
+    });
     let Some(response) = run(response, &mut respond).await else { return };
     if response.extensions().get::<Unprocessed>().is_some() {
         respond.send_reset(Reason::REFUSED_STREAM);
@@ -161,9 +164,11 @@ async fn answer(
 }
 
 /// Waits for a response, and sends informational responses before. Returns `None` once the client has reset its stream.
-async fn run<R>(response: impl Future<Output = R>, respond: &mut SendResponse<Bytes>) -> Option<R> {
-    // In memory of its own: a task is moved several times before it runs.
-    let (mut response, mut passing) = (Box::pin(response), Passing::new());
+async fn run<R>(
+    mut response: Pin<Box<impl Future<Output = R>>>,
+    respond: &mut SendResponse<Bytes>,
+) -> Option<R> {
+    let mut passing = Passing::new();
     poll_fn(|cx| {
         let polled = passing.poll(response.as_mut(), cx, |interim| {
             // The client may have reset its stream.

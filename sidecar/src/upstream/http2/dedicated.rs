@@ -10,6 +10,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use tokio::sync::{Mutex, oneshot};
 
 use crate::http2::header_blocks::{H2_LIST, LongBlocks};
+use crate::http2::joined_writes::JoinedWrites;
 use crate::http2::{CONNECTION_WINDOW, MAX_BROKEN_STREAMS, STREAM_WINDOW, stream_window};
 use crate::memory::BUDGET;
 use crate::upstream::application::Application;
@@ -100,7 +101,7 @@ async fn connect(application: &Application) -> io::Result<OpenConnection> {
         // Until the application has said how many it permits.
         .initial_max_send_streams(FIRST_STREAMS)
         .max_local_error_reset_streams(Some(MAX_BROKEN_STREAMS))
-        .handshake(stream)
+        .handshake(JoinedWrites::new(stream))
         .await
         .map_err(io::Error::other)?;
     let (in_use, unused) = oneshot::channel();
@@ -109,7 +110,10 @@ async fn connect(application: &Application) -> io::Result<OpenConnection> {
 }
 
 /// Moves the bytes of a connection until it ends. Once it is unused, it ends with its last stream.
-async fn run(mut connection: Connection<ApplicationStream, Bytes>, unused: oneshot::Receiver<Infallible>) {
+async fn run(
+    mut connection: Connection<JoinedWrites<ApplicationStream>, Bytes>,
+    unused: oneshot::Receiver<Infallible>,
+) {
     let result = tokio::select! {
         result = &mut connection => result,
         // A connection notices that nobody can send requests any more only when it is polled.
