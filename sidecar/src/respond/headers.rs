@@ -112,7 +112,7 @@ fn write_number(text: &mut BytesMut, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// What HTTP/2 should know of a value.
+/// The way in which HTTP/2 should send a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     /// Other responses have the same.

@@ -16,7 +16,7 @@ use tonic_health::pb::health_client::HealthClient;
 /// Longest time that a client needs for all its calls, with much to spare.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What holds without a proxy too. The server ends its connections all the time, for which a client without retries has errors,
+/// Checks that hold without a proxy too. The server ends its connections all the time, for which a client without retries has errors,
 /// unless a proxy makes the calls again that were not processed.
 const DIRECT: [&str; 8] = [
     "unary",
