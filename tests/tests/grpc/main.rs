@@ -38,7 +38,7 @@ async fn start_sidecar(upstream: &str, directory: &Path) -> (Process, String) {
             "name": "users",
             "matches": [{"grpc": {"service": "test.Calls"}}],
             "key": {"parts": [{"header": {"name": "user"}}], "onMissing": "Skip"},
-            "algorithm": "fixedWindow",
+            "algorithm": {"fixedWindow": {}},
             "rates": [{"requests": 2, "per": "24h"}],
         }]},
     });
@@ -93,6 +93,7 @@ async fn check(application: &Path, port: &str, checks: &[&str]) {
 #[tokio::test]
 async fn calls_of_tonic_are_as_without_a_proxy() {
     let (reporter, service) = tonic_health::server::health_reporter();
+    reporter.set_service_status("shop", ServingStatus::Unknown).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = listener.local_addr().unwrap().to_string();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
@@ -100,7 +101,8 @@ async fn calls_of_tonic_are_as_without_a_proxy() {
     let directory = tempfile::tempdir().unwrap();
     let (_sidecar, port) = start_sidecar(&upstream, directory.path()).await;
 
-    let mut client = HealthClient::connect(format!("http://127.0.0.1:{port}")).await.unwrap();
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
     let mut watch = async |service: &str| {
         client.watch(HealthCheckRequest { service: service.to_owned() }).await.unwrap().into_inner()
     };
