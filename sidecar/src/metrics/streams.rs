@@ -7,8 +7,19 @@ use crate::inbound::table::activity::EndReason;
 use crate::metrics::labels::ReasonLabels;
 
 /// Counts streams that were ended because their receiver did not read.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct EndedStreams(pub(super) Family<ReasonLabels, Counter>);
+
+impl Default for EndedStreams {
+    /// Both reasons begin with 0: Prometheus does not see the first increase of a counter that appears with it.
+    fn default() -> Self {
+        let streams = Self(Family::default());
+        for reason in [EndReason::Memory, EndReason::BodyTimeout] {
+            drop(streams.0.get_or_create(&ReasonLabels { reason: reason.label() }));
+        }
+        streams
+    }
+}
 
 impl EndedStreams {
     pub(crate) fn ended(&self, reason: EndReason, streams: usize) {
