@@ -103,7 +103,7 @@ lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, lic
 	python3 -B -m unittest discover --quiet --start-directory hack/lint
 	python3 -B -m unittest discover --quiet --start-directory hack/release
 	python3 -B -m unittest discover --quiet --start-directory hack/docs
-	hack/lint/import-circles.py
+	hack/lint/circles.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
 	hack/lint/bench-versions.py

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use clients::reset::{Which, reset};
-use sluice_crds::compile::installation::InstallationArgs;
+use sluice_crds::checks::installation::InstallationArgs;
 use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.

@@ -2,7 +2,7 @@
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
 //!
-//! - [`part`]: the parts as they are sent. `path_templates`: those of paths.
+//! - [`part`]: the numbers of the kinds of parts. `path_templates`: those of paths.
 //! - [`naming`]: how operators name the value of a part; `named_client`: the client with these values.
 //! - `description`: a client in words.
 
@@ -13,12 +13,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
 pub use self::naming::ClientNaming;
-pub use self::part::KeyPart;
 use self::part::{
     COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, METHOD, MISSING, PATH,
     PATH_TEMPLATE, QUERY, network_of,
@@ -30,29 +28,17 @@ use crate::key_secret::KeySecret;
 use crate::matches::header_name;
 use crate::nack::Nack;
 use crate::path::{Readings, folded};
+pub use crate::policy::{KeyPart, OnMissing};
 use crate::request::{FieldName, HeaderField, Part, RequestAttributes};
 
 mod description;
 mod invalid_client;
 mod named_client;
 pub mod naming;
-pub mod part;
+mod part;
 mod path_templates;
 #[cfg(test)]
 mod tests;
-
-/// Treatment of a request that lacks a part of the key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum OnMissing {
-    /// All such requests share one counter.
-    #[default]
-    Shared,
-    /// The limit does not apply to the request, if it has the part in no spelling. Otherwise as `Shared`.
-    Skip,
-    /// The request is rejected.
-    Deny,
-}
 
 /// The client that sent a request, as one limit identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

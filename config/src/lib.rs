@@ -14,13 +14,14 @@
 //! - [`expression`]: conditions in a subset of CEL.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`overrides`]: the plans of single clients.
-//! - [`request`], [`path`], [`matches`]: which requests a limit applies to.
+//! - [`request`], [`path`], [`matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
 //! - [`trace_options`]: where sidecars send spans.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
 pub mod client_pages;
 pub mod distinct;
+pub mod effort;
 pub mod expression;
 pub mod jwt;
 pub mod key;

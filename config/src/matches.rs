@@ -13,9 +13,9 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 use regex::bytes::Regex;
 
+use crate::effort::{Effort, note};
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
-use crate::request::effort::{Effort, note};
 use crate::request::{FieldName, HeaderField, RequestAttributes};
 
 use self::pattern::compile_regex;

@@ -16,7 +16,7 @@ use std::cell::OnceCell;
 
 use smallvec::SmallVec;
 
-use crate::request::effort::note;
+use crate::effort::note;
 
 /// The readings of one path.
 #[derive(Debug, Clone)]

@@ -3,7 +3,6 @@
 //! - [`field_name`]: names of headers, parameters and cookies, and which of them are alike.
 //! - `fields`: the query and the cookies, in an index. [`values`]: what stands under one name.
 //! - [`text`]: spellings of a value.
-//! - [`effort`]: bounds what a request can cost.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -13,16 +12,15 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use smallvec::SmallVec;
 
-use self::effort::{Effort, LOOK_UP, note};
 use self::fields::{Fields, FoldedHeaders};
 use self::text::{trimmed, without_encoded_words};
 use self::values::{Found, MAX_VALUES};
+use crate::effort::{Effort, LOOK_UP, note};
 use crate::path::{Readings, behind_path};
 
 pub use self::field_name::{FieldName, HeaderField};
 pub use self::values::{Part, Values};
 
-pub mod effort;
 pub mod field_name;
 mod fields;
 pub mod text;

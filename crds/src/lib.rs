@@ -5,6 +5,7 @@
 //! - [`manifest`]: reads policies from YAML files and reports problems with their lines.
 //! - [`schema`]: checks an object against the schema of the CRD.
 //! - [`policy`], [`store`], [`reset`]: the API types, with [`duration`] as the format of their durations.
+//! - [`checks`]: everything that they need to check themselves.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
 //! - `expression`: conditions in a subset of CEL.
 //! - [`overrides`]: the plans of single clients, from the lines of Secrets and ConfigMaps.
@@ -13,6 +14,7 @@
 //! - [`crd`]: writes the CRDs as YAML.
 //! - [`mod@reference`]: describes every field for people.
 
+pub mod checks;
 pub mod compile;
 pub mod conditions;
 pub mod crd;
@@ -31,7 +33,7 @@ pub mod store;
 pub mod summary;
 pub mod violation;
 
-pub use compile::installation::Installation;
+pub use checks::installation::Installation;
 pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
 pub use expression::EXPRESSION_THREAD;

@@ -14,22 +14,13 @@ use sluice_config::overrides::{
 };
 use sluice_config::policy::{BlobHash, CompiledPolicy, LimitKind};
 
-use crate::policy::ContentRef;
+use crate::policy::{ContentRef, OverrideSources};
 
 #[cfg(test)]
 mod tests;
 
 /// Number of problems after which the others are left out.
 const MAX_PROBLEMS: usize = 3;
-
-/// The objects with the overrides of one limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverrideSources {
-    /// Index of the limit in the compiled policy.
-    pub limit: usize,
-    /// The objects.
-    pub sources: Vec<ContentRef>,
-}
 
 /// A line that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

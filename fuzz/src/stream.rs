@@ -1,7 +1,7 @@
 //! The events of a session, as a sidecar receives them.
 
 use sluice_config::message::{Credentials, LiveReplicas, Policies};
-use sluice_sidecar::config::subscribe::sse::{Event, Parser, SseError};
+use sluice_engine::session::sse::{Event, Parser, SseError};
 
 use crate::policy;
 use crate::target::Target;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use clap::{Parser, Subcommand, ValueEnum};
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_crds::Installation;
-use sluice_crds::compile::installation::InstallationArgs;
+use sluice_crds::checks::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
 use crate::injection::log_filter::LogFilter;

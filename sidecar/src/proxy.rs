@@ -6,45 +6,34 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONNECTION, EXPECT, IF_RANGE, RANGE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use sluice_config::path;
-use sluice_store::KeyHash;
+use sluice_engine::per_second::LogSampler;
+use sluice_engine::traceparent::{TRACEPARENT, trace_id};
+use sluice_engine::{Engine, Held, Refused, ResponseFormat, Reveal, Slot, attributes};
 use tokio::sync::mpsc;
 
-use crate::clients::DenialLog;
-use crate::config::publisher::Publisher;
-use crate::config::snapshot::Snapshot;
 use crate::http2::interim::{self, Passing};
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::connection::{Connection, ConnectionPermit};
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
-use crate::inbound::table::activity::EndReason;
 use crate::inbound::validate::{InvalidRequest, validate};
-use crate::limit::active::Effect;
-use crate::limit::decide::{Admission, Decided, decide};
-use crate::limit::delay_queue::{Delay, QueueFull};
-use crate::limit::held::Held;
-use crate::limit::index::LimitIndex;
-use crate::limit::mark::{Marks, remove_marks};
-use crate::limit::matching::{MatchedLimits, attributes};
-use crate::limit::queue::admit;
-use crate::limit::slots::Slot;
+use crate::metrics::ended::EndReason;
 use crate::metrics::registry::Metrics;
-use crate::per_second::LogSampler;
-use crate::respond::format::ResponseFormat;
-use crate::respond::headers::write_status;
-use crate::respond::reveal::Reveal;
-use crate::trace::{Decision, RequestSpan, TRACEPARENT, Tracer, trace_id};
+use crate::proxy::connection::{Connection, ConnectionPermit};
+use crate::respond::failure;
+use crate::trace::{RequestSpan, Tracer};
 use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep, Unprocessed};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
 use crate::upstream::request_body::{BrokenMark, RequestBody, StallGuard};
 use crate::upstream::response_body::ResponseBody;
+
+pub(crate) mod connection;
 
 /// Maximum number of bytes of a rejected request's body that are read and discarded.
 const MAX_DISCARDED: u64 = 256 * 1024;
@@ -78,7 +67,7 @@ impl Keep for Kept {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) pool: Arc<Pool<RequestBody>>,
-    pub(crate) publisher: Publisher,
+    pub(crate) engine: Engine,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
     /// Cloned for each request that is forwarded to the application.
@@ -92,7 +81,6 @@ pub(crate) struct Proxy {
 /// Logs of requests, of which each has a few lines in a second.
 #[derive(Debug, Default)]
 pub(crate) struct RequestLogs {
-    denials: DenialLog,
     failures: LogSampler,
 }
 
@@ -125,96 +113,50 @@ impl Proxy {
         mut span: Option<&mut RequestSpan>,
     ) -> Response<ResponseBody> {
         let arrived = Instant::now();
-        let format = ResponseFormat::of(&request, client.protocol);
+        let is_http2 = client.protocol == Protocol::Http2;
+        let format = ResponseFormat::of(request.method(), request.headers(), is_http2);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
         if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
             return self.refuse(format, invalid);
         }
-        let snapshot = self.publisher.current();
-        if snapshot.denies_all {
-            self.metrics.refused_request("no_policies");
-            return reject(client, request, format.no_policies());
-        }
-        if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) {
-            return self.refuse(format, InvalidRequest::AmbiguousPath);
-        }
-        let find = |snapshot: &Snapshot| MatchedLimits::find(snapshot, &request, client.peer, client.proxied);
-        let mut matched = find(&snapshot);
-        let (decided, latency) = if matched.has_queue {
-            let admitted = admit(&self.publisher, self.drain.clone(), (snapshot, matched), find);
-            (Box::pin(admitted).await, &self.metrics.queued_latency)
-        } else {
-            (decide(snapshot, &mut matched, self.publisher.slots()).await, &self.metrics.added_latency)
+        let stopping = || self.drain.clone().stopped();
+        let decided =
+            self.engine.decide(|| attributes(&request, client.peer, client.proxied), stopping).await;
+        let mut answer = match decided {
+            Ok(answer) => answer,
+            Err(Refused::NoPolicies) => {
+                self.metrics.refused_request("no_policies");
+                return reject(client, request, format.no_policies());
+            }
+            Err(Refused::AmbiguousPath) => return self.refuse(format, InvalidRequest::AmbiguousPath),
+            Err(Refused::TooManyLimits) => return self.refuse(format, InvalidRequest::TooManyLimits),
         };
-        let decided_at = Instant::now();
-        latency.record(decided_at - arrived);
-        let Decided { snapshot, admission, mut held, passed } = decided;
+        let latency =
+            if answer.may_queue() { &self.metrics.queued_latency } else { &self.metrics.added_latency };
+        latency.record(answer.decided_at() - arrived);
         if let Some(span) = &mut span {
-            span.decided(&Decision::of(&snapshot, &admission));
+            span.decided(&answer.summary());
         }
-        let denied = |limit: LimitIndex, key: KeyHash| {
-            let policy = &snapshot.policies[usize::from(limit.policy)].prepared;
-            let attributes = || attributes(&request, client.peer, client.proxied);
-            let describe = || policy.describe_client(usize::from(limit.limit), &attributes());
-            let active = snapshot.limit(limit);
-            let is_shadow = matches!(active.effect, Effect::Observe);
-            active.denied_clients.count(key.0, decided_at.into(), is_shadow, describe);
-            self.logs.denials.denied(&snapshot, limit, key, (request.headers(), decided_at), || {
-                let pattern = policy.path_pattern(usize::from(limit.limit), &attributes());
-                (describe(), pattern.map(str::to_owned))
-            });
-        };
-        passed.iter().for_each(|&(limit, key)| key.into_iter().for_each(|key| denied(limit, key)));
-        match &admission {
-            Admission::Denied(status) => status.denials().for_each(|(limit, key)| denied(limit, key)),
-            Admission::NotQueued(denial) => denied(denial.limit, denial.key),
-            _ => {}
+        if answer.refused().is_some() {
+            return self.refuse(format, InvalidRequest::TooManyLimits);
+        }
+        if let Some(rejection) = answer.rejection(format, self.reveal) {
+            return reject(client, request, rejection);
         }
         // Only marks of the sidecar are forwarded.
-        remove_marks(request.headers_mut(), &snapshot.mark_headers);
-        let mut marks = Marks::default();
-        for (limit, _) in passed {
-            if let Effect::Mark(mark) = &snapshot.limit(limit).effect {
-                marks.add(mark);
-            }
-        }
+        answer.remove_marks(request.headers_mut());
+        let marks = answer.take_marks();
         if !marks.is_empty() {
             request.extensions_mut().insert(marks);
         }
-        match admission {
-            Admission::Unlimited => self.forward(client, format, request, held).await,
-            Admission::Admitted(status, delayed) => {
-                let part = span.filter(|_| delayed.is_some()).map(|span| span.part("sluice.delay"));
-                delay(delayed, &mut held).await;
-                drop(part);
-                let mut response = self.forward(client, format, request, held).await;
-                write_status(&status, self.reveal, response.headers_mut());
-                response
-            }
-            Admission::StoreFailed { fault, denied_by: None } => {
-                let mut response = self.forward(client, format, request, held).await;
-                self.reveal.store_failure(fault, response.headers_mut());
-                response
-            }
-            Admission::StoreFailed { fault, denied_by: Some(limit) } => {
-                reject(client, request, format.store_failed(&snapshot, limit, fault, self.reveal))
-            }
-            Admission::QueueFull(QueueFull { limit, wait, at }) => {
-                reject(client, request, format.queue_full(&snapshot, limit, wait, at))
-            }
-            Admission::NotQueued(denial) => reject(client, request, format.not_queued(&snapshot, &denial)),
-            Admission::TooManyLimits => self.refuse(format, InvalidRequest::TooManyLimits),
-            Admission::Denied(status) | Admission::Waits { status, .. } => {
-                reject(client, request, format.denied(&status, self.reveal))
-            }
-            Admission::Refused(limit, refusal) => {
-                reject(client, request, format.refused(&snapshot, limit, refusal))
-            }
-            Admission::Shed(limit) => reject(client, request, format.shed(&snapshot, limit)),
-            Admission::SlotsExpired { limit, fault } => {
-                reject(client, request, format.slots_expired(&snapshot, limit, fault, self.reveal))
-            }
+        if answer.is_delayed() {
+            let part = span.map(|span| span.part("sluice.delay"));
+            answer.delay().await;
+            drop(part);
         }
+        let mut response = self.forward(client, format, request, answer.take_held()).await;
+        answer.write_status(self.reveal, response.headers_mut());
+        response
     }
 
     /// Forwards a request. Its slots and permits are released, and its charges settled, when the response ends.
@@ -330,7 +272,7 @@ impl Proxy {
                 let detail = self.reveal.detail("The application cannot be reached.", || {
                     format!("Cannot connect to the application at {upstream}: {error}.")
                 });
-                let mut response = format.bad_gateway(&detail);
+                let mut response = failure::bad_gateway(format, &detail).map(ResponseBody::own);
                 // The application may have ended. A new connection may reach another pod.
                 close_connection(&mut response);
                 response
@@ -339,11 +281,11 @@ impl Proxy {
                 if let Some(left_out) = self.logs.failures.take() {
                     tracing::info!(%upstream, trace, left_out, "the application refuses requests");
                 }
-                let mut response = format.unprocessed();
+                let mut response = failure::unprocessed(format).map(ResponseBody::own);
                 response.extensions_mut().insert(Unprocessed);
                 response
             }
-            ForwardError::Stopped => format.bad_gateway("The server stops."),
+            ForwardError::Stopped => failure::bad_gateway(format, "The server stops.").map(ResponseBody::own),
             ForwardError::NoResponse(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
                     tracing::info!(%upstream, %error, trace, left_out, "the application sent no response");
@@ -351,7 +293,7 @@ impl Proxy {
                 let detail = self.reveal.detail("The application sent no valid response.", || {
                     format!("The application at {upstream} sent no valid response: {error}.")
                 });
-                format.bad_gateway(&detail)
+                failure::bad_gateway(format, &detail).map(ResponseBody::own)
             }
         }
     }
@@ -359,16 +301,7 @@ impl Proxy {
     /// Returns the response to a request that must not be forwarded.
     fn refuse(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
         self.metrics.refused_request(invalid.reason());
-        format.invalid(invalid)
-    }
-}
-
-/// Waits for the end of an admitted request's delay. Meanwhile the request does not count as in flight.
-async fn delay(delay: Option<Delay>, held: &mut Held) {
-    if let Some(delay) = delay {
-        let paused = held.pause();
-        delay.wait().await;
-        held.resume(&paused);
+        failure::invalid(format, invalid).map(ResponseBody::own)
     }
 }
 
@@ -377,8 +310,9 @@ async fn delay(delay: Option<Delay>, held: &mut Held) {
 fn reject(
     client: &Connection,
     request: Request<ClientBody>,
-    mut response: Response<ResponseBody>,
+    response: Response<Bytes>,
 ) -> Response<ResponseBody> {
+    let mut response = response.map(ResponseBody::own);
     if client.protocol == Protocol::Http1 && !request.body().is_end_stream() {
         if request.headers().contains_key(EXPECT) {
             // A client that waits for 100 may or may not send its body now, so the end of the request is
@@ -394,7 +328,7 @@ fn reject(
 async fn discard(mut body: ClientBody) {
     let mut left = MAX_DISCARDED;
     while let Some(Ok(frame)) = body.frame().await {
-        let size = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;
+        let size = frame.data_ref().map_or(0, Bytes::len) as u64;
         if size > left {
             return;
         }

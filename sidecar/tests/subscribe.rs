@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, Report, StoreReport};
+use sluice_engine::session::Subscriber;
 use sluice_sidecar::Sidecar;
-use sluice_sidecar::config::subscribe::Subscriber;
 use sluice_store::FaultCause;
 use support::operator::{Operator, message};
 use support::*;
@@ -47,7 +47,9 @@ impl Following {
 /// Starts to follow an operator.
 fn follow(operator: &Operator, sidecar: &Sidecar, state: &tempfile::TempDir) -> tokio::task::JoinHandle<()> {
     let state = Some(state.path().to_owned());
-    tokio::spawn(Subscriber::new(operator.client(), sidecar.publisher(), sidecar.applications(), state).run())
+    let applications = sidecar.applications();
+    let unreachable = move || applications.unreachable();
+    tokio::spawn(Subscriber::new(operator.client(), sidecar.publisher(), unreachable, state).run())
 }
 
 fn json(name: &str, requests: u64) -> String {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluice_crds::compile::installation::InstallationArgs;
+use sluice_crds::checks::installation::InstallationArgs;
 use sluice_sidecar::Upstream;
 use sluice_sidecar::process::args::{TraceArgs, duration};
 use sluice_sidecar::process::logging::LogFormat;

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use sluice_config::PreparedPolicy;
 use sluice_config::policy::{CompiledLimit, LimitKind};
 use sluice_crds::Installation;
-use sluice_sidecar::simulation::{LimitDecision, Simulation};
+use sluice_engine::simulation::{LimitDecision, Simulation};
 
 use super::log::LoggedRequest;
 use super::tally::LimitTally;

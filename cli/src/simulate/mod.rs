@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sluice_crds::compile::installation::InstallationArgs;
+use sluice_crds::checks::installation::InstallationArgs;
 
 use crate::output::{Format, print, print_json};
 use candidate::Candidate;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use sluice_config::{PreparedLimit, PreparedPolicy};
+use sluice_engine::simulation::{LimitDecision, LimitOutcome};
 use sluice_limiter::{Algorithm, Rate};
-use sluice_sidecar::simulation::{LimitDecision, LimitOutcome};
 
 use super::demand::Demand;
 use super::series::Series;

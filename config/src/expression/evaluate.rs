@@ -11,10 +11,10 @@ use http::header::HOST;
 use regex::{Regex, RegexBuilder};
 
 use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
+use crate::effort::note;
 use crate::matches::{Purpose, header_name};
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::request::effort::note;
 use crate::request::{FieldName, HeaderField, Part, RequestAttributes, Values};
 
 /// Memory limit of a compiled regular expression and of the cache that it fills, in bytes.

@@ -12,9 +12,9 @@ use super::cache::{Cache, Claim, Verified};
 use super::keys::{self, Key};
 use super::refusal::{TokenRefusal, TokenRefusals};
 use super::token::Token;
+use crate::effort::note;
 use crate::nack::Nack;
 use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
-use crate::request::effort::note;
 use crate::request::{Part, RequestAttributes};
 
 /// Longest header of a token that is verified, in bytes.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::part::{
-    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, KeyPart, METHOD, PATH,
-    PATH_TEMPLATE, QUERY, network_of,
+    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, METHOD, PATH, PATH_TEMPLATE, QUERY,
+    network_of,
 };
 use super::path_templates::PathTemplates;
 use crate::nack::Nack;
 use crate::path::{Readings, folded};
+use crate::policy::KeyPart;
 use crate::request::host_of;
 use crate::request::text::{normal_cookie, trimmed, without_invalid};
 

@@ -4,9 +4,9 @@ use regex::bytes::Regex;
 
 use super::pattern::compile_regex;
 use super::spec::{NamedMatch, Purpose, ValueMatch};
+use crate::effort::{Effort, note};
 use crate::nack::Nack;
 use crate::request::Values;
-use crate::request::effort::{Effort, note};
 
 /// A condition on the values of one name.
 #[derive(Debug)]

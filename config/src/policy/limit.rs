@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use sluice_limiter::{Period, Rate, RateError, Requests};
 
 use crate::expression::{Attribute, Expression, Node};
-use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
+use crate::policy::key::{KeyPart, OnMissing};
 use crate::policy::{
     Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Priority, Queue, Reject,
     RequestCost, Tier,

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 use smallvec::SmallVec;
 
+use crate::effort::note;
 use crate::matches::{Match, PathMatch, PathPattern, template_regex};
 use crate::path::{Reading, Readings, folded, normalize};
 use crate::policy::CompiledLimit;
 use crate::request::RequestAttributes;
-use crate::request::effort::note;
 
 #[cfg(test)]
 mod tests;

@@ -8,10 +8,10 @@ use http::HeaderMap;
 use http::header::COOKIE;
 use smallvec::SmallVec;
 
-use super::effort::{Effort, LOOK_UP, note};
 use super::field_name::{self, FieldName, Folded};
 use super::text::{Forms, cookie_forms, first_word, is_separator, quoted_length, trimmed, without_invalid};
 use super::values::{Found, MAX_VALUES, Values};
+use crate::effort::{Effort, LOOK_UP, note};
 
 /// Number of pairs that are read.
 const MAX_PAIRS: usize = 1000;

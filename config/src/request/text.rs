@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use smallvec::{SmallVec, smallvec};
 
-use super::effort::note;
+use crate::effort::note;
 
 /// The forms of a value, of which the first is the value as it is written. All differ.
 pub(super) type Forms<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::field::Report;
+use crate::checks::field::Report;
 
 /// Returns the spec of an object without the fields that have violations: whole fields of the spec, and whole
 /// fields of a limit.

@@ -3,7 +3,7 @@
 use sluice_config::CompiledPolicy;
 
 use super::problem::Problem;
-use crate::overrides::OverrideSources;
+use crate::policy::OverrideSources;
 use crate::policy::jwt::JwksSource;
 use crate::store::CompiledStore;
 

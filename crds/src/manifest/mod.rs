@@ -24,10 +24,10 @@ pub use self::loaded::{LoadedPolicy, LoadedStore};
 use self::metadata::check_metadata;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
-use crate::compile::installation::Installation;
+use crate::checks::installation::Installation;
 use crate::compile::{Compiled, compile, compile_store};
-use crate::overrides::OverrideSources;
 use crate::policy::ContentKind;
+use crate::policy::OverrideSources;
 use crate::violation::Violation;
 
 /// Size of the largest file that is read, in bytes.

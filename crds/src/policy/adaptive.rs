@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::policy::{AdaptiveKind, CompiledAdaptive};
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::duration;
 
 /// Default of `initial`, unless the bounds exclude it.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::client_address;
 use sluice_config::client_address::AddressHeader;
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 
 /// Source of a client's address when the peer is a trusted proxy.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]

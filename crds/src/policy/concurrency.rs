@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode, SLOT_LEASE_MILLIS, Slots};
 use sluice_limiter::{Period, Requests};
 
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 use crate::duration;
 use crate::policy::limit::on_limit::CompiledOnLimit;
 use crate::policy::{Adaptive, OnLimit, Selection};

@@ -28,6 +28,15 @@ pub struct ObjectField {
     pub key: String,
 }
 
+/// The objects with the overrides of one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverrideSources {
+    /// Index of the limit in the compiled policy.
+    pub limit: usize,
+    /// The objects.
+    pub sources: Vec<ContentRef>,
+}
+
 /// The kinds of objects that content is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContentKind {

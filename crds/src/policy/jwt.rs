@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::policy::ContentRef;
 
 /// A kind of JSON Web Tokens (RFC 7519) that identify clients. A request carries its token in the header Authorization, after

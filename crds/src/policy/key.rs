@@ -7,7 +7,7 @@ use sluice_config::key::OnMissing;
 use sluice_config::matches::is_parameter;
 use sluice_config::path::normalize;
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::expression::compile_text;
 
 /// Identifies the client that sent a request.

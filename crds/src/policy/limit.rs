@@ -16,10 +16,10 @@ use sluice_config::policy::{
 use sluice_config::prepared::rate_set::check_tiers;
 use sluice_limiter::{self as limiter, RateError, Requests};
 
-use crate::compile::field::{Field, number};
-use crate::compile::installation::Installation;
-use crate::compile::redundant_rates;
-use crate::compile::redundant_rates::Relation;
+use crate::checks::field::{Field, number};
+use crate::checks::installation::Installation;
+use crate::checks::redundant_rates;
+use crate::checks::redundant_rates::Relation;
 use crate::duration;
 use crate::policy::selection::compile_when;
 use crate::policy::{ContentRef, Key, Selection};

@@ -6,7 +6,7 @@ use sluice_config::matches;
 use sluice_config::matches::{is_parameter, template_regex};
 use sluice_config::path::normalize;
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::policy::client_address;
 
 /// Conditions on a request, all of which must hold. At least one is required.

@@ -29,7 +29,7 @@ pub mod target_ref;
 pub use adaptive::Adaptive;
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
-pub use content_ref::{ContentKind, ContentRef};
+pub use content_ref::{ContentKind, ContentRef, OverrideSources};
 pub use jwt::Jwt;
 pub use key::Key;
 pub use limit::{Algorithm, Allowance, Enforcement, Limit, OnLimit, Plan, Rate, Tier};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy;
 use sluice_config::policy::MAX_RESERVES;
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::policy::Match;
 use crate::policy::selection::compile_when;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::expression::Expression;
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 use crate::expression::compile_condition;
 use crate::policy::key::KeySource;
 use crate::policy::{Key, Match};

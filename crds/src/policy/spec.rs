@@ -14,10 +14,10 @@ use sluice_config::policy::{
 };
 use sluice_limiter::Rate;
 
-use crate::compile::client_warnings;
-use crate::compile::field::Field;
-use crate::compile::installation::Installation;
-use crate::overrides::OverrideSources;
+use crate::checks::client_warnings;
+use crate::checks::field::Field;
+use crate::checks::installation::Installation;
+use crate::policy::OverrideSources;
 use crate::policy::jwt::JwksSource;
 use crate::policy::{
     ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus, StoreRef,

@@ -6,7 +6,7 @@ use kube::core::Selector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::compile::field::Field;
+use crate::checks::field::Field;
 
 /// Reference to a workload or Service of the policy's namespace.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

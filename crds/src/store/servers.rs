@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::store_access::{Endpoint, Topology};
 
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 
 /// Port of a server without a port of its own.
 const PORT: u16 = 6379;

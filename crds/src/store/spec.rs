@@ -9,7 +9,7 @@ use sluice_config::store_access::{Calls, RedisOptions, Tls};
 
 use super::servers::Servers;
 use super::status::RateLimitStoreStatus;
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 
 /// Longest latency budget, in milliseconds.
 const MAX_LATENCY_BUDGET: u64 = 10_000;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_config::CompiledPolicy;
-use sluice_crds::overrides::OverrideSources;
+use sluice_crds::policy::OverrideSources;
 use sluice_crds::policy::PodSelection;
 use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::{Installation, Violation, compile as compile_policy};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
 use sluice_crds::conditions::reasons;
-use sluice_crds::overrides::OverrideSources;
+use sluice_crds::policy::OverrideSources;
 use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::policy::{ContentKind, ContentRef};
 

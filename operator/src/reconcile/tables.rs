@@ -9,8 +9,8 @@ use sluice_config::CompiledPolicy;
 use sluice_config::key::KeyPart;
 use sluice_config::policy::{BlobHash, LimitKind};
 use sluice_crds::conditions::reasons;
-use sluice_crds::overrides::OverrideSources;
 use sluice_crds::policy::ContentRef;
+use sluice_crds::policy::OverrideSources;
 
 use crate::cluster::references::Content;
 use crate::distribution::publication::Blob;

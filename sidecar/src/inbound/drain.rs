@@ -67,6 +67,11 @@ impl DrainWatch {
         }
     }
 
+    /// Does the same, for who keeps no watch.
+    pub(crate) async fn stopped(mut self) {
+        self.stopping().await;
+    }
+
     /// Waits until no new connections may be accepted, and lets the connection read its input once more: a
     /// request that has arrived is served, an idle connection is closed.
     pub(crate) async fn stopping_after_yield(&mut self) {

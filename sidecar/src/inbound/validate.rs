@@ -6,6 +6,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use sluice_config::path;
 use sluice_config::request::host_of;
+use sluice_engine::Refused;
 
 use crate::inbound::protocol::Protocol;
 
@@ -63,13 +64,8 @@ impl InvalidRequest {
                 "The path must not be longer than 8192 bytes, or a few hundred where it can be read in many ways: with encoded slashes, \
                  backslashes, semicolons and dot segments."
             }
-            Self::AmbiguousPath => {
-                "The path must not begin with two slashes, or contain encoded slashes, backslashes, dot segments or octets that are no \
-                 UTF-8."
-            }
-            Self::TooManyLimits => {
-                "The request meets more limits than any request should: repeat no parameter or header."
-            }
+            Self::AmbiguousPath => Refused::AmbiguousPath.detail(),
+            Self::TooManyLimits => Refused::TooManyLimits.detail(),
             Self::Connect => "CONNECT is not supported.",
             Self::Body => "The body of the request broke off, or its chunks are malformed.",
         }

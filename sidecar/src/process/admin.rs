@@ -9,23 +9,23 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use sluice_engine::{Engine, Page as ClientPage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clients::ClientPage;
-use crate::config::publisher::Publisher;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::drain::{self, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::Protocol;
-use crate::inbound::serve::http1;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::inbound::table::{ConnectionTable, Place, Timeouts};
+use crate::inbound::validate::{InvalidRequest, validate};
+use crate::metrics::ended::EndedStreams;
 use crate::metrics::registry::Metrics;
-use crate::metrics::streams::EndedStreams;
+use crate::process::serve::http1;
 use crate::socket;
 
 /// Maximum number of connections: more than kubelet and several Prometheus servers use.
@@ -40,7 +40,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// The state that the pages report: everything that the handlers read.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
-    pub(crate) publisher: Publisher,
+    pub(crate) engine: Engine,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
     /// Set when the time to wait for the first policies is over.
@@ -127,7 +127,7 @@ impl Admin {
         } else if !is_get {
             return method_not_allowed("GET, HEAD");
         }
-        let (status, page, kind) = match page.read(&self.publisher.current(), &question).await {
+        let (status, page, kind) = match self.engine.page(page, &question, validated).await {
             Ok(page) => (StatusCode::OK, page, "application/json"),
             Err(error) => (StatusCode::BAD_REQUEST, error + "\n", "text/plain; charset=utf-8"),
         };
@@ -154,7 +154,7 @@ impl Admin {
     fn ready(&self) -> Page {
         if self.drain.is_draining() {
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-        } else if self.publisher.current().denies_all {
+        } else if self.engine.denies_all() {
             // Other pods may have policies.
             text(StatusCode::SERVICE_UNAVAILABLE, "no policies received: all requests are rejected\n")
         } else if self.table.is_saturated() {
@@ -165,10 +165,10 @@ impl Admin {
     }
 
     fn started(&self) -> Page {
-        if self.publisher.has_published() {
+        if self.engine.publisher().has_published() {
             text(StatusCode::OK, "ok\n")
         } else if self.startup_over.load(Ordering::Relaxed) {
-            let page = match self.publisher.current().denies_all {
+            let page = match self.engine.denies_all() {
                 true => "no policies received: all requests are rejected\n",
                 false => "no policies received: all requests pass without limits\n",
             };
@@ -184,6 +184,11 @@ impl Admin {
         page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         page
     }
+}
+
+/// Makes a request what the proxy makes of it, for a question about it.
+fn validated(request: &mut Request<Empty<Bytes>>) -> Result<(), &'static str> {
+    validate(request, Protocol::Http1, false).map_err(InvalidRequest::detail)
 }
 
 fn method_not_allowed(allowed: &'static str) -> Page {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 
-use crate::config::startup_policy::StartupPolicy;
 use crate::process::logging::LogFormat;
 use crate::process::options::{Route, TraceOptions};
 use crate::upstream::address::InvalidUpstream;
+use sluice_engine::StartupPolicy;
 
 /// The data plane of Sluice: enforces the rate limits of a pod in front of its application.
 #[derive(Debug, Clone, Parser)]

@@ -4,16 +4,19 @@
 //! - [`args`], [`logging`]: the command line and the logs.
 //! - [`run`]: a process, from its arguments to its end by a signal.
 //! - [`options`]: the options of a sidecar. [`sidecar`]: starts it, and ends it gracefully.
-//! - [`worker`]: a thread that serves requests. [`pressure`]: makes room when memory runs out.
+//! - [`worker`]: a thread that serves requests. [`listener`]: binds addresses and accepts connections; [`serve`]: serves one of them,
+//!   over HTTP/1 or HTTP/2. [`pressure`]: makes room when memory runs out.
 //! - [`admin`]: the admin port.
 //! - [`drain_request`]: requests to drain before a signal arrives.
 
 pub(crate) mod admin;
 pub mod args;
 pub(crate) mod drain_request;
+pub(crate) mod listener;
 pub mod logging;
 pub(crate) mod options;
 pub(crate) mod pressure;
 pub mod run;
+mod serve;
 pub(crate) mod sidecar;
 pub(crate) mod worker;

@@ -6,12 +6,12 @@ use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::capacity;
-use crate::config::subscribe::{InvalidOperatorUrl, Operator, Subscriber};
 use crate::process::args::{Args, Command};
 use crate::process::drain_request;
 use crate::process::logging::{self, InvalidLogFilter};
 use crate::process::options::Options;
 use crate::process::sidecar::{Sidecar, StartError};
+use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
 
 /// The reason why a process failed.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,9 @@ async fn serve(args: Args) -> Result<(), RunError> {
     let drain_requested = drain_request::requested(state_dir.clone());
     let bound = Sidecar::bind(options)?;
     // After a restart the last good policies apply from the first request on.
-    let subscriber = Subscriber::new(operator, bound.publisher(), bound.applications(), state_dir);
+    let applications = bound.applications();
+    let unreachable = move || applications.unreachable();
+    let subscriber = Subscriber::new(operator, bound.publisher(), unreachable, state_dir);
     let sidecar = bound.serve();
     let listen: Vec<String> = sidecar.addresses().iter().map(ToString::to_string).collect();
     let admin = sidecar.admin().unwrap_or(admin);

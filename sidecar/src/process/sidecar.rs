@@ -6,25 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prometheus_client::registry::Registry;
+use sluice_engine::{Engine, EngineOptions, Publisher, Reveal};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::config::publisher::Publisher;
-use crate::config::stores::{CurrentLimiters, Stores};
+use crate::capacity;
 use crate::inbound::drain::{self, DrainSignal, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
-use crate::inbound::listener::bind;
 use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::process::admin::{Admin, Pages};
+use crate::process::listener::bind;
 use crate::process::options::{Options, TraceOptions};
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
 use crate::proxy::RequestLogs;
-use crate::respond::reveal::Reveal;
 use crate::trace::Tracer;
+use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::{Application, Applications};
 use crate::upstream::in_flight::InFlight;
 
@@ -77,7 +78,8 @@ pub struct Sidecar {
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
     debug: Option<SocketAddr>,
-    publisher: Publisher,
+    engine: Engine,
+    in_flight: InFlight,
     metrics: Metrics,
     applications: Applications,
     drain: DrainSignal,
@@ -107,18 +109,18 @@ impl BoundSidecar {
         for (worker, work) in sidecar.workers.iter().zip(work) {
             worker.start_work(work);
         }
-        let (publisher, metrics) = (sidecar.publisher.clone(), sidecar.metrics.clone());
+        let (engine, metrics) = (sidecar.engine.clone(), sidecar.metrics.clone());
         let startup_over = Arc::new(AtomicBool::new(false));
-        let startup = await_policies(startup_wait, startup_over.clone(), publisher.clone());
+        let startup = await_policies(startup_wait, startup_over.clone(), engine.clone());
         sidecar.tasks.push(tokio::spawn(startup));
-        sidecar.tasks.push(tokio::spawn(watch_load(publisher.clone())));
-        sidecar.tasks.push(tokio::spawn(publisher.slots().clone().run()));
+        sidecar.tasks.push(tokio::spawn(watch_load(sidecar.in_flight.clone(), engine.clone())));
+        sidecar.tasks.push(tokio::spawn(engine.clone().run()));
         sidecar.tasks.push(tokio::spawn(table.clone().sweep(timeouts)));
         sidecar.tasks.push(tokio::spawn(relieve(table.clone())));
         for (listener, pages) in [(admin, Pages::Admin), (debug, Pages::Debug)] {
             let Some(listener) = listener else { continue };
             let admin = Admin {
-                publisher: publisher.clone(),
+                engine: engine.clone(),
                 metrics: metrics.clone(),
                 drain: drain.clone(),
                 startup_over: startup_over.clone(),
@@ -172,15 +174,24 @@ impl Sidecar {
         let (debug, debug_listener) = debug.map(bind_admin).transpose()?.unzip();
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
-        let current = CurrentLimiters::default();
         let in_flight = InFlight::new();
         let applications = Applications::new(
             routes.into_iter().map(|route| Application::new(route.upstream, &pod_addresses)),
         );
-        let metrics = Metrics::new(current.clone(), in_flight.clone(), applications.clone());
+        let mut registry = Registry::with_prefix("sluice");
+        let options = EngineOptions {
+            runtime: workers[0].runtime.clone(),
+            clock,
+            startup_policy,
+            local_quota_keys: capacity::local_keys(),
+            load: in_flight.load.clone(),
+        };
+        let engine = Engine::start(options, &mut registry);
+        registry.register_collector(Box::new(in_flight.clone()));
+        registry.register_collector(Box::new(applications.clone()));
+        registry.register_collector(Box::new(AbandonedRequests));
+        let metrics = Metrics::new(registry);
         let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
-        let stores = Stores::new(workers[0].runtime.clone(), clock, current);
-        let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);
         let (signal, drain) = drain::channel();
         let table = ConnectionTable::new(max_connections, metrics.ended_streams.clone());
         let head_timeouts = HeadTimeouts { head: header_timeout, idle: idle_timeout };
@@ -195,7 +206,8 @@ impl Sidecar {
             let applications = applications.iter().cloned();
             work.push(Work {
                 listeners: listeners.iter_mut().filter_map(Iterator::next).zip(applications).collect(),
-                publisher: publisher.clone(),
+                engine: engine.clone(),
+                in_flight: in_flight.clone(),
                 metrics: metrics.clone(),
                 drain: drain.clone(),
                 table: table.clone(),
@@ -214,7 +226,8 @@ impl Sidecar {
             addresses,
             admin,
             debug,
-            publisher,
+            engine,
+            in_flight,
             metrics,
             applications,
             drain: signal,
@@ -247,7 +260,7 @@ impl Sidecar {
     /// Returns the publisher of policies.
     #[must_use]
     pub fn publisher(&self) -> Publisher {
-        self.publisher.clone()
+        self.engine.publisher().clone()
     }
 
     /// Returns the applications behind the listeners.
@@ -302,19 +315,17 @@ fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartErr
 }
 
 /// Sets `startup_over` after the time to wait for the first policies.
-async fn await_policies(startup_wait: Duration, startup_over: Arc<AtomicBool>, publisher: Publisher) {
+async fn await_policies(startup_wait: Duration, startup_over: Arc<AtomicBool>, engine: Engine) {
     tokio::time::sleep(startup_wait).await;
     startup_over.store(true, Ordering::Relaxed);
-    if publisher.current().denies_all {
+    if engine.denies_all() {
         tracing::warn!("no policies received after {startup_wait:?}: all requests are rejected");
-    } else if !publisher.has_published() {
+    } else if !engine.publisher().has_published() {
         tracing::warn!("no policies received after {startup_wait:?}: all requests pass without limits");
     }
 }
 
 /// Measures the load of the application while an elastic limit needs it.
-async fn watch_load(publisher: Publisher) {
-    let in_flight = publisher.in_flight().clone();
-    let is_needed = || publisher.current().is_elastic();
-    in_flight.watch(is_needed, || publisher.current().report_boosted()).await;
+async fn watch_load(in_flight: InFlight, engine: Engine) {
+    in_flight.watch(|| engine.is_elastic(), || engine.report_boosted()).await;
 }

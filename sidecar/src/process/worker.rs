@@ -6,22 +6,21 @@ use std::net::TcpListener;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use sluice_engine::{Engine, Reveal, SETTLE_TIMEOUT};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::config::publisher::Publisher;
 use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
-use crate::inbound::listener::Acceptor;
 use crate::inbound::table::ConnectionTable;
-use crate::limit::correction;
 use crate::metrics::registry::Metrics;
+use crate::process::listener::Acceptor;
 use crate::proxy::{Proxy, RequestLogs};
-use crate::respond::reveal::Reveal;
 use crate::trace::Tracer;
 use crate::upstream::application::Application;
+use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
 
 /// Interval at which expired connections to the application are closed.
@@ -39,7 +38,9 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) listeners: Vec<(TcpListener, Arc<Application>)>,
-    pub(crate) publisher: Publisher,
+    pub(crate) engine: Engine,
+    /// The requests in flight of all workers.
+    pub(crate) in_flight: InFlight,
     pub(crate) metrics: Metrics,
     pub(crate) drain: DrainWatch,
     /// The connections of all workers.
@@ -97,17 +98,28 @@ impl Worker {
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
     async fn run(self) {
-        let Self { listeners, publisher, metrics, mut drain, table, timeouts, reveal, logs, tracer, role } =
-            self;
+        let Self {
+            listeners,
+            engine,
+            in_flight,
+            metrics,
+            mut drain,
+            table,
+            timeouts,
+            reveal,
+            logs,
+            tracer,
+            role,
+        } = self;
         let connections = TaskTracker::new();
         let mut accepting = Vec::new();
         for (listener, application) in listeners {
             let pool = Pool::new(application);
             tokio::spawn(close_expired(pool.clone()));
-            let in_flight = publisher.in_flight().add_worker();
-            let (publisher, metrics, drain) = (publisher.clone(), metrics.clone(), drain.clone());
+            let in_flight = in_flight.add_worker();
+            let (engine, metrics, drain) = (engine.clone(), metrics.clone(), drain.clone());
             let (logs, tracer) = (logs.clone(), tracer.clone());
-            let proxy = Arc::new(Proxy { pool, publisher, metrics, drain, in_flight, reveal, logs, tracer });
+            let proxy = Arc::new(Proxy { pool, engine, metrics, drain, in_flight, reveal, logs, tracer });
             let (table, connections) = (table.clone(), connections.clone());
             accepting.push(tokio::spawn(Acceptor { proxy, table, connections, timeouts }.run(listener)));
         }
@@ -126,14 +138,13 @@ impl Work {
             tracing::warn!(connections, "the grace period is over, closing the remaining connections");
         }
         // The requests that have just ended are settled.
-        let settled = tokio::time::Instant::now() + correction::LONGEST_END;
-        correction::finish().await;
+        let settled = tokio::time::Instant::now() + SETTLE_TIMEOUT;
+        engine.settle_thread().await;
         if let Role::Main { others } = role {
             others.close();
             // The other workers have the same deadline, and settle their requests after it.
             let _ = tokio::time::timeout_at(deadline.max(settled), others.wait()).await;
-            publisher.slots().release_all(deadline).await;
-            publisher.close_stores().await;
+            engine.close(deadline).await;
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use sluice_engine::traceparent::{TRACEPARENT, fields};
 
-/// The header that names a request's trace.
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The header with what vendors know of a trace. It means nothing without [`TRACEPARENT`].
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// The flag of a trace that is recorded.
@@ -13,29 +12,6 @@ const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
 /// Longest value of [`TRACESTATE`] that a span keeps, in bytes: what every vendor must pass on.
 const MAX_STATE: usize = 512;
-/// Lengths of the fields of a value.
-const LENGTHS: [usize; 4] = [2, 32, 16, 2];
-
-/// Returns the version, the trace, the parent and the flags of a value of [`TRACEPARENT`].
-fn fields(value: &HeaderValue) -> Option<[&str; 4]> {
-    let text = value.to_str().ok()?;
-    let mut parts = text.split('-');
-    let fields = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
-    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_valid = fields.iter().zip(LENGTHS).all(|(field, length)| field.len() == length && is_hex(field));
-    // Later versions may have more fields.
-    let has_rest = parts.next().is_some();
-    let [version, trace, parent, _] = fields;
-    let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
-    let is_valid = is_valid && version != "ff" && !is_zero(trace) && !is_zero(parent);
-    (is_valid && !(version == "00" && has_rest)).then_some(fields)
-}
-
-/// Returns the id of the trace in a value of [`TRACEPARENT`].
-pub(crate) fn trace_id(value: &HeaderValue) -> Option<&str> {
-    fields(value).map(|[_, trace, ..]| trace)
-}
-
 /// Returns the span of the client that sent a request with these headers, if the client has named one.
 pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let [version, trace, parent, flags] = fields(only(headers, &TRACEPARENT)?)?;
@@ -69,31 +45,6 @@ mod tests {
     use super::*;
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-
-    #[test]
-    fn only_a_valid_trace_id_is_read() {
-        let id = |text: &str| {
-            let value = text.parse().unwrap();
-            trace_id(&value).map(str::to_owned)
-        };
-        assert_eq!(id(&format!("00-{TRACE}-00f067aa0ba902b7-01")).as_deref(), Some(TRACE));
-        assert_eq!(id(&format!("01-{TRACE}-00f067aa0ba902b7-01-later")).as_deref(), Some(TRACE));
-        for wrong in [
-            "",
-            "00",
-            "00-x-y-01",
-            &format!("00-{TRACE}"),
-            &format!("00-{TRACE}-00f067aa0ba902b7"),
-            &format!("00-{TRACE}-00f067aa0ba902b7-1"),
-            &format!("00-{TRACE}-00f067aa0ba902b7-01-"),
-            &format!("ff-{TRACE}-00f067aa0ba902b7-01"),
-            &format!("00-{TRACE}-0000000000000000-01"),
-            &format!("00-{}-00f067aa0ba902b7-01", "0".repeat(32)),
-            &format!("00-{}-00f067aa0ba902b7-01", TRACE.to_uppercase()),
-        ] {
-            assert_eq!(id(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_request_has_one_parent_or_none() {

@@ -7,9 +7,9 @@ use http::{Method, Request, StatusCode, Version};
 use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
+use sluice_engine::{LimitName, Summary};
 
 use crate::trace::context::propagate;
-use crate::trace::decision::{Decision, LimitName};
 
 /// The span of a request. It ends when it is dropped.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl RequestSpan {
     }
 
     /// Records what the limits have decided, and how long that took.
-    pub(crate) fn decided(&mut self, decision: &Decision<'_>) {
+    pub(crate) fn decided(&mut self, decision: &Summary<'_>) {
         let mut attributes = vec![KeyValue::new("sluice.decision", decision.outcome)];
         if let Some(LimitName { policy_namespace, policy, limit }) = decision.limit {
             attributes.extend([

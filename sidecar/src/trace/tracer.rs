@@ -16,11 +16,11 @@ use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use tokio::sync::oneshot;
 
 use crate::metrics::spans::SpanMetrics;
-use crate::per_second::PerSecond;
 use crate::trace::context::parent;
 use crate::trace::exporter::CountingExporter;
 use crate::trace::queue::BoundedQueue;
 use crate::trace::span::RequestSpan;
+use sluice_engine::per_second::PerSecond;
 
 /// Requests of traces that clients have begun, and requests that begin a trace, of which each second has spans.
 const REQUESTS_PER_SECOND: u64 = 100;

@@ -19,12 +19,10 @@ use sluice_limiter::adaptive::SampleOutcome;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::table::activity::{Activity, EndReason, Stage};
+use crate::inbound::table::activity::{Activity, Stage};
 use crate::inbound::table::exchange::Waiting;
-use crate::limit::mark::Marks;
-use crate::limit::settle::{NoResponse, UploadMeter};
 use crate::memory::BUDGET;
-use crate::respond::format;
+use crate::metrics::ended::EndReason;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::address::Upstream;
 use crate::upstream::application::Application;
@@ -37,6 +35,7 @@ use crate::upstream::pool::{Pool, PooledConnection};
 use crate::upstream::request_body::{BrokenMark, RequestBody};
 use crate::upstream::response_body::ResponseBody;
 use crate::upstream::{hop_by_hop, http2};
+use sluice_engine::{Marks, NoResponse, UploadMeter, is_grpc};
 
 /// Number of times that an HTTP/2 request is sent that the application has not processed.
 const MAX_ATTEMPTS: u32 = 3;
@@ -310,7 +309,7 @@ pub(crate) async fn over_http2(
     parts.uri = absolute(&parts.uri, parts.headers.get(HOST), application.upstream());
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
     marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
-    let is_grpc = format::is_grpc(&parts.method, &parts.headers);
+    let is_grpc = is_grpc(&parts.method, &parts.headers);
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(is_grpc));
     let (mut body, mut failed) = (body, None);
     let head = Request::from_parts(parts, ());

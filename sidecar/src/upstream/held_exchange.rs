@@ -6,14 +6,12 @@ use http::{Response, StatusCode};
 use sluice_limiter::adaptive::SampleOutcome;
 use tokio::sync::oneshot;
 
-use crate::limit::held::Held;
-use crate::limit::settle::Charges;
-use crate::limit::slots::Slot;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::forward::{ForwardError, Forwarded, sample_outcome};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::request_body::StallGuard;
 use crate::upstream::response_body::ResponseBody;
+use sluice_engine::{Charges, Held, Slot};
 
 /// Runs an exchange with the application, up to the head of the response. What the request holds is released when
 /// the response has ended. `exchange` has its slots, and returns those that no upgraded connection keeps.

@@ -7,18 +7,16 @@
 //! once a second.
 
 use std::fmt::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
+use sluice_engine::Load;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_PER_SECOND: u64 = 10;
-/// Value of a [`Load`] that has not been measured.
-const UNKNOWN: u64 = u64::MAX;
 
 /// A request in flight. Each worker keeps one more, which it clones for every request.
 #[derive(Debug, Clone)]
@@ -32,18 +30,6 @@ pub(crate) struct InFlightGuard {
 #[repr(align(128))]
 struct CacheLine;
 
-/// Mean number of requests in flight during the last second, in hundredths of a request. Clones share the
-/// value.
-#[derive(Debug, Clone)]
-pub(crate) struct Load(Arc<AtomicU64>);
-
-impl Load {
-    /// Reports whether the mean is below `hundredths`. Always `false` while it is unknown.
-    pub(crate) fn is_below(&self, hundredths: u64) -> bool {
-        self.0.load(Ordering::Relaxed) < hundredths
-    }
-}
-
 /// The requests in flight of all workers. Clones share the counters.
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight {
@@ -54,7 +40,7 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Creates counters without workers.
     pub(crate) fn new() -> Self {
-        Self { workers: Arc::default(), load: Load(Arc::new(AtomicU64::new(UNKNOWN))) }
+        Self { workers: Arc::default(), load: Load::default() }
     }
 
     /// Adds the counter of one more worker.
@@ -75,7 +61,7 @@ impl InFlight {
     pub(crate) async fn watch(self, is_needed: impl Fn() -> bool, measured: impl Fn()) {
         loop {
             if !is_needed() {
-                self.load.0.store(UNKNOWN, Ordering::Relaxed);
+                self.load.set(None);
                 tokio::time::sleep(SAMPLE_INTERVAL * SAMPLES_PER_SECOND as u32).await;
                 continue;
             }
@@ -84,7 +70,7 @@ impl InFlight {
                 tokio::time::sleep(SAMPLE_INTERVAL).await;
                 sum += self.count();
             }
-            self.load.0.store(sum * 100 / SAMPLES_PER_SECOND, Ordering::Relaxed);
+            self.load.set(Some(sum * 100 / SAMPLES_PER_SECOND));
             measured();
         }
     }
@@ -101,6 +87,8 @@ impl Collector for InFlight {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     #[test]
@@ -115,14 +103,6 @@ mod tests {
         assert_eq!(in_flight.count(), 0);
     }
 
-    #[test]
-    fn an_unknown_load_is_below_nothing() {
-        let load = InFlight::new().load;
-        assert!(!load.is_below(u64::MAX));
-        load.0.store(250, Ordering::Relaxed);
-        assert!(load.is_below(251) && !load.is_below(250));
-    }
-
     #[tokio::test(start_paused = true)]
     async fn the_load_is_the_mean_of_a_second_and_unknown_while_not_needed() {
         let in_flight = InFlight::new();
@@ -130,13 +110,12 @@ mod tests {
         let _request = worker.clone();
         let needed = Arc::new(std::sync::atomic::AtomicBool::new(true));
         let (is_needed, (notify, mut measured)) = (needed.clone(), tokio::sync::mpsc::unbounded_channel());
-        let watch = in_flight
-            .clone()
-            .watch(move || is_needed.load(Ordering::Relaxed), move || notify.send(()).unwrap());
+        let watch =
+            in_flight.clone().watch(move || is_needed.load(Relaxed), move || notify.send(()).unwrap());
         let watch = tokio::spawn(watch);
         measured.recv().await.unwrap();
         assert!(in_flight.load.is_below(101) && !in_flight.load.is_below(100));
-        needed.store(false, Ordering::Relaxed);
+        needed.store(false, Relaxed);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert!(!in_flight.load.is_below(u64::MAX));
         watch.abort();

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use crate::http2::send::Relayed;
 use crate::inbound::client_body::{ClientBody, ClientBodyError};
 use crate::inbound::table::exchange::Waiting;
-use crate::limit::settle::UploadMeter;
 use crate::upstream::expectation::{Expectation, WantedBody};
+use sluice_engine::UploadMeter;
 
 /// The body of a request on its way to the application.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluice_config::PolicyHash;
 use sluice_config::message::Report;
-use sluice_sidecar::config::subscribe::Operator as Client;
+use sluice_engine::session::Operator as Client;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_rustls::TlsAcceptor;

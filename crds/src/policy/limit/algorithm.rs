@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use sluice_limiter::{self as limiter, RateError};
 use sluice_limiter::{Alignment, Bound, Burst, MAX_PERIOD_MS, MAX_WARM_UP_MS, MaxWait, SubWindows};
 
-use crate::compile::field::{Field, number};
-use crate::compile::redundant_rates::Relation;
+use crate::checks::field::{Field, number};
+use crate::checks::redundant_rates::Relation;
 use crate::duration;
 use crate::policy::Rate;
 

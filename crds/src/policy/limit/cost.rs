@@ -7,7 +7,7 @@ use sluice_config::policy::{self as compiled, GrpcStatus, StatusCodes};
 use sluice_limiter as limiter;
 
 use super::algorithm::{Algorithm, TokenBucket};
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 use crate::expression::compile_cost;
 
 /// The warning of a cost that a client can choose.

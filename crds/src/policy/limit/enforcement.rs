@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy::{self as compiled, Boosted};
 use sluice_limiter::{self as limiter, MAX_PERIOD_MS, Requests};
 
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 use crate::duration;
 use crate::policy::Rate;
 

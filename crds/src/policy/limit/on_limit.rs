@@ -7,7 +7,7 @@ use sluice_config::policy::{self as compiled, QueueOrder, ResetFormat};
 use sluice_config::prepared::rejection::{Rejection, mark_header};
 use sluice_limiter::Requests;
 
-use crate::compile::field::{Field, number};
+use crate::checks::field::{Field, number};
 use crate::duration;
 
 /// Default `maxLength` of a queue.

@@ -11,60 +11,12 @@ use tokio::sync::Notify;
 use crate::clock::now;
 use crate::http2::stalled::StalledStreams;
 use crate::memory::BUDGET;
+use crate::metrics::ended::EndReason;
 
 /// Estimated memory of a request in flight, in bytes.
 pub(super) const REQUEST_WEIGHT: u64 = 8 << 10;
 /// More concurrent requests of a connection count in the memory budget: a few bytes of HTTP/2 make many of them.
 const FEW_REQUESTS: u32 = 8;
-
-/// The reason why the sidecar ends a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum EndReason {
-    /// Another connection needs its place, and it has no request in flight.
-    EvictedIdle = 1,
-    /// Another connection needs its place, and it makes no progress.
-    EvictedStalled,
-    /// The memory for unread and unsent bytes has run out.
-    Memory,
-    /// The client has neither sent nor read a body for too long.
-    BodyTimeout,
-    /// An HTTP/2 connection had no request for too long.
-    IdleTimeout,
-    /// No bytes moved on an upgraded connection for too long.
-    UpgradeTimeout,
-}
-
-impl EndReason {
-    const ALL: [Self; 6] = [
-        Self::EvictedIdle,
-        Self::EvictedStalled,
-        Self::Memory,
-        Self::BodyTimeout,
-        Self::IdleTimeout,
-        Self::UpgradeTimeout,
-    ];
-
-    /// Returns the value of the metric label `reason`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::EvictedIdle => "evicted_idle",
-            Self::EvictedStalled => "evicted_stalled",
-            Self::Memory => "memory",
-            Self::BodyTimeout => "body_timeout",
-            Self::IdleTimeout => "idle_timeout",
-            Self::UpgradeTimeout => "upgrade_timeout",
-        }
-    }
-
-    /// Reports whether the connection goes on after all if a request has arrived in the meantime.
-    pub(crate) fn spares_requests(self) -> bool {
-        match self {
-            Self::EvictedIdle | Self::IdleTimeout => true,
-            Self::EvictedStalled | Self::Memory | Self::BodyTimeout | Self::UpgradeTimeout => false,
-        }
-    }
-}
 
 /// The protocol of a connection as far as its timeouts are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

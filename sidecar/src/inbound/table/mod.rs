@@ -16,10 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 use crate::http2::CONNECTION_WINDOW;
-use crate::inbound::table::activity::{Activity, EndReason, REQUEST_WEIGHT, Stage};
+use crate::inbound::table::activity::{Activity, REQUEST_WEIGHT, Stage};
 use crate::inbound::table::choice::{Candidate, Harm, choose};
 use crate::memory::BUDGET;
-use crate::metrics::streams::EndedStreams;
+use crate::metrics::ended::EndReason;
+use crate::metrics::ended::EndedStreams;
 
 pub(crate) mod activity;
 mod choice;

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::RATE;
+use crate::effort::WORK;
 use crate::prepared::index::LimitIndex;
-use crate::request::effort::WORK;
 use crate::{KeySecret, PreparedPolicy, RequestAttributes};
 
 /// Work of the rest of a plain request, such as system calls, which a sidecar does in 15 us.

@@ -1,0 +1,174 @@
+//! The engine: the policies in force, and the decision about one request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus_client::registry::Registry;
+use sluice_config::{RequestAttributes, path};
+use sluice_store::{Clock, KeyHash};
+use tokio::runtime::Handle;
+
+use crate::answer::{Answer, Refused};
+use crate::limit::active::Effect;
+use crate::limit::correction;
+use crate::limit::decide::{Admission, Decided, decide};
+use crate::limit::denial_log::{DenialLog, DeniedRequest};
+use crate::limit::index::LimitIndex;
+use crate::limit::load::Load;
+use crate::limit::mark::Marks;
+use crate::limit::matching::MatchedLimits;
+use crate::limit::queue::admit;
+use crate::metrics::DecisionMetrics;
+use crate::pages::{Page, Validate};
+use crate::publish::publisher::Publisher;
+use crate::startup_policy::StartupPolicy;
+use crate::stores::{CurrentLimiters, Stores};
+use crate::traceparent::trace_of;
+
+/// The parts and settings that an engine is started with.
+#[derive(Debug)]
+pub struct EngineOptions {
+    /// The runtime of the stores' tasks. It must end after everything else.
+    pub runtime: Handle,
+    /// Clock of a memory store.
+    pub clock: Clock,
+    /// Treatment of requests before the first policies.
+    pub startup_policy: StartupPolicy,
+    /// Number of keys that the local quota may count.
+    pub local_quota_keys: usize,
+    /// The load of the application, which the door measures while [`Engine::is_elastic`].
+    pub load: Load,
+}
+
+/// Decides requests by the policies in force. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    publisher: Publisher,
+    denials: Arc<DenialLog>,
+}
+
+impl Engine {
+    /// Starts without policies, and registers the metrics of decisions.
+    pub fn start(options: EngineOptions, registry: &mut Registry) -> Self {
+        let EngineOptions { runtime, clock, startup_policy, local_quota_keys, load } = options;
+        let current = CurrentLimiters::default();
+        let metrics = DecisionMetrics::register(registry, current.clone());
+        let stores = Stores::new(runtime, clock, local_quota_keys, current);
+        let publisher = Publisher::new(stores, metrics, load, startup_policy);
+        Self { publisher, denials: Arc::default() }
+    }
+
+    /// Returns what activates policies.
+    #[must_use]
+    pub fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    /// Decides a request. `request` returns what limits look at: it is called for each time that the request is matched, and once
+    /// more for each denial that is recorded. A request may wait in a queue; `stopping` is asked for a future whose end ends
+    /// that wait.
+    ///
+    /// # Errors
+    /// The policies do not let any such request pass, whatever its limits are.
+    pub async fn decide<'r, F: Future>(
+        &self,
+        request: impl Fn() -> RequestAttributes<'r>,
+        stopping: impl FnOnce() -> F,
+    ) -> Result<Answer, Refused> {
+        let snapshot = self.publisher.current();
+        if snapshot.denies_all {
+            return Err(Refused::NoPolicies);
+        }
+        if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request().uri.path()) {
+            return Err(Refused::AmbiguousPath);
+        }
+        let mut matched = MatchedLimits::find(&snapshot, &request);
+        let may_queue = matched.has_queue;
+        let decided = if may_queue {
+            let find = |snapshot: &_| MatchedLimits::find(snapshot, &request);
+            let (snapshots, slots) = (self.publisher.snapshots(), self.publisher.slots());
+            Box::pin(admit(snapshots, slots, stopping(), (snapshot, matched), find)).await
+        } else {
+            decide(snapshot, &mut matched, self.publisher.slots()).await
+        };
+        let decided_at = Instant::now();
+        let Decided { snapshot, admission, held, passed } = decided;
+        let mut marks = Marks::default();
+        let denied = |limit: LimitIndex, key: KeyHash| {
+            let policy = snapshot.policy(limit);
+            let describe = || policy.describe_client(usize::from(limit.limit), &request());
+            let active = snapshot.limit(limit);
+            let is_shadow = matches!(active.effect, Effect::Observe);
+            active.denied_clients.count(key.0, decided_at.into(), is_shadow, describe);
+            self.denials.denied(&snapshot, limit, key, decided_at, || {
+                let attributes = request();
+                let path = policy.path_pattern(usize::from(limit.limit), &attributes).map(str::to_owned);
+                DeniedRequest { client: describe(), path, trace: trace_of(attributes.headers) }
+            });
+        };
+        for &(limit, key) in &passed {
+            key.into_iter().for_each(|key| denied(limit, key));
+            if let Effect::Mark(mark) = &snapshot.limit(limit).effect {
+                marks.add(mark);
+            }
+        }
+        match &admission {
+            Admission::Denied(status) => status.denials().for_each(|(limit, key)| denied(limit, key)),
+            Admission::NotQueued(denial) => denied(denial.limit, denial.key),
+            _ => {}
+        }
+        Ok(Answer { snapshot, admission, held, marks, decided_at, may_queue })
+    }
+
+    /// Reports whether all requests are rejected, because no policies have been received yet.
+    #[must_use]
+    pub fn denies_all(&self) -> bool {
+        self.publisher.current().denies_all
+    }
+
+    /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
+    #[must_use]
+    pub fn accepts_proxy_protocol(&self, peer: IpAddr) -> bool {
+        self.publisher.current().accepts_proxy_protocol(peer)
+    }
+
+    /// Reports whether any limit depends on the load of the application.
+    #[must_use]
+    pub fn is_elastic(&self) -> bool {
+        self.publisher.current().is_elastic()
+    }
+
+    /// Sets the metrics that say whether boosted rates apply. Called after each measurement of the load.
+    pub fn report_boosted(&self) {
+        self.publisher.current().report_boosted();
+    }
+
+    /// Answers a question about clients in JSON, or says what is wrong with it. `validate` refuses the requests that the door
+    /// refuses.
+    ///
+    /// # Errors
+    /// What is wrong with the question, in a sentence.
+    pub async fn page(&self, page: Page, question: &[u8], validate: Validate) -> Result<String, String> {
+        page.read(&self.publisher.current(), question, validate).await
+    }
+
+    /// Renews and releases the slots that requests hold. Never returns.
+    pub async fn run(self) {
+        self.publisher.slots().clone().run().await;
+    }
+
+    /// Waits for the corrections of charges that tasks of this thread make, for [`SETTLE_TIMEOUT`] at most. The thread decides no
+    /// request any more.
+    ///
+    /// [`SETTLE_TIMEOUT`]: crate::SETTLE_TIMEOUT
+    pub async fn settle_thread(&self) {
+        correction::finish().await;
+    }
+
+    /// Releases slots, those in use at the deadline, and returns leased quota to the stores. No request may follow.
+    pub async fn close(&self, deadline: tokio::time::Instant) {
+        self.publisher.slots().release_all(deadline).await;
+        self.publisher.close_stores().await;
+    }
+}

@@ -1,0 +1,62 @@
+//! Log lines about denials.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sluice_store::KeyHash;
+
+use crate::limit::active::Effect;
+use crate::limit::index::LimitIndex;
+use crate::limit::snapshot::Snapshot;
+use crate::per_second::LogSampler;
+
+/// A denied request, in words.
+#[derive(Debug)]
+pub(crate) struct DeniedRequest<'a> {
+    pub(crate) client: Arc<str>,
+    /// The pattern of the path that the limit applies to.
+    pub(crate) path: Option<String>,
+    /// Id of the trace that the request belongs to.
+    pub(crate) trace: Option<&'a str>,
+}
+
+/// Logs some denials of a process.
+#[derive(Debug, Default)]
+pub(crate) struct DenialLog(LogSampler);
+
+impl DenialLog {
+    /// Logs a denial, or counts it if there were enough lines in the second of `now`. `describe` describes
+    /// the request.
+    pub(crate) fn denied<'a>(
+        &self,
+        snapshot: &Snapshot,
+        index: LimitIndex,
+        key: KeyHash,
+        now: Instant,
+        describe: impl FnOnce() -> DeniedRequest<'a>,
+    ) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
+        let active = snapshot.limit(index);
+        let Some(left_out) = self.0.take_of(&active.last_logged, now) else { return };
+        let policy = snapshot.policy(index);
+        let limit = &policy.limits[usize::from(index.limit)].name;
+        let outcome = match active.effect {
+            Effect::Deny => "a request was denied",
+            Effect::Mark(_) => "a request was marked",
+            Effect::Observe => "a request would have been denied",
+        };
+        let DeniedRequest { client, path, trace } = describe();
+        tracing::info!(
+            policy = policy.qualified_name(),
+            limit,
+            client = &*client,
+            %key,
+            path,
+            trace,
+            left_out,
+            "{outcome}"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Decides a request that may have to wait.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use sluice_store::{KeyHash, PlannedCounter};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::LimitQueue;
+use super::denial::{QueueDenial, QueueDenialReason};
+use super::lines::{Answer, Charge};
+use super::ticket::{Ticket, Turn};
+use super::wait::Wait;
+use crate::limit::check_stores::check_all;
+use crate::limit::current::CurrentSnapshot;
+use crate::limit::decide::{Admission, Decided, count, decide};
+use crate::limit::index::LimitIndex;
+use crate::limit::matching::MatchedLimits;
+use crate::limit::slots::Slots;
+use crate::limit::snapshot::Snapshot;
+use crate::limit::status::RateLimitStatus;
+
+/// Decides a request. It waits in the queues of its limits if it has to, and is matched again when the policies change. `find`
+/// returns the limits that match it, and `matched` are those of the snapshot. When `stopping` ends, no request waits any more.
+pub(crate) async fn admit(
+    snapshots: &CurrentSnapshot,
+    slots: &Slots,
+    stopping: impl Future,
+    (mut snapshot, mut matched): (Arc<Snapshot>, MatchedLimits),
+    find: impl Fn(&Snapshot) -> MatchedLimits,
+) -> Decided {
+    let mut stopping = pin!(stopping);
+    let mut changes = snapshots.changes();
+    if !Arc::ptr_eq(&snapshot, &snapshots.get()) {
+        // It has changed before its changes were observed.
+        changes.mark_changed();
+    }
+    let (mut ticket, mut since): (Option<Ticket>, Option<Instant>) = (None, None);
+    loop {
+        if ticket.is_none()
+            && matched.refused.is_none()
+            && !matched.meets_too_many
+            && let Some((limit, queue, charge)) = occupied_line(&snapshot, &matched)
+        {
+            match without_queue(slots, &snapshot, &matched).await {
+                Others::Deny(status) => return Decided::without(snapshot, Admission::Denied(*status)),
+                Others::Failed => return decide(snapshot, &mut matched, slots).await,
+                Others::Admit => {}
+            }
+            let since = *since.get_or_insert_with(Instant::now);
+            match Ticket::enter(limit, queue, charge, since) {
+                Some(entered) => ticket = Some(entered),
+                None => return full(snapshot.clone(), limit, queue, charge.0),
+            }
+        }
+        let asking = match &ticket {
+            None => None,
+            Some(waiting) => {
+                let turn = tokio::select! {
+                    turn = waiting.turn() => Some(turn),
+                    // An error means that the publisher has ended, and the process with it.
+                    changed = changes.changed() => if changed.is_ok() { None } else { Some(Turn::Evicted) },
+                    _ = &mut stopping => return denied(snapshot, waiting, QueueDenialReason::Stopping),
+                };
+                match turn {
+                    Some(Turn::TooLong) => {
+                        let waited = waiting.waited();
+                        return denied(snapshot, waiting, QueueDenialReason::TooLong(waited));
+                    }
+                    Some(Turn::Evicted) => return denied(snapshot, waiting, QueueDenialReason::Evicted),
+                    turn => {
+                        // Much may have changed: the policies, the load, the time.
+                        changes.mark_unchanged();
+                        snapshot = snapshots.get();
+                        matched = find(&snapshot);
+                        ticket = ticket.and_then(|ticket| keep(ticket, &snapshot, &matched));
+                        match turn {
+                            Some(Turn::Ask(asking)) if ticket.is_some() => Some(asking),
+                            _ => continue,
+                        }
+                    }
+                }
+            }
+        };
+        let decided = decide(snapshot, &mut matched, slots).await;
+        let Admission::Waits { status, wait, by_local_quota } = decided.admission else {
+            let answer = match (&decided.admission, &ticket) {
+                (Admission::Admitted(status, _), Some(ticket)) => {
+                    Answer::Admitted(room(status, ticket.limit, ticket.cost()))
+                }
+                _ => Answer::None,
+            };
+            asking.into_iter().for_each(|asking| asking.answered(answer));
+            return decided;
+        };
+        // Nothing is held while the request waits.
+        drop(decided.held);
+        snapshot = decided.snapshot;
+        let since = *since.get_or_insert_with(Instant::now);
+        ticket = match line_up(ticket, &snapshot, wait, since) {
+            Ok(waiting) => Some(waiting),
+            Err(QueueFull) => {
+                count(&status, by_local_quota);
+                return Decided::without(snapshot, Admission::Denied(status));
+            }
+        };
+        asking.into_iter().for_each(|asking| asking.answered(Answer::Denied));
+        matched = find(&snapshot);
+    }
+}
+
+/// Returns how many more requests of the same cost a limit had room for when it admitted one.
+fn room(status: &RateLimitStatus, limit: LimitIndex, cost: u64) -> u64 {
+    let is_same = |other: LimitIndex| (other.policy, other.limit) == (limit.policy, limit.limit);
+    let counted = status.counted().find(|(other, _)| is_same(*other));
+    let remaining =
+        counted.and_then(|(_, decisions)| decisions.iter().map(|decision| decision.remaining).min());
+    remaining.unwrap_or(0) / cost.max(1)
+}
+
+/// The request cannot wait.
+struct QueueFull;
+
+/// Places a request that was denied in the line where it has to wait.
+fn line_up(
+    ticket: Option<Ticket>,
+    snapshot: &Snapshot,
+    wait: Wait,
+    since: Instant,
+) -> Result<Ticket, QueueFull> {
+    let queue = snapshot.limit(wait.limit).queue.as_ref().ok_or(QueueFull)?;
+    let until = Instant::now() + wait.after;
+    if until > since + queue.max_wait() {
+        return Err(QueueFull);
+    }
+    let charge = Charge { rates: wait.limit.rates, cost: wait.cost };
+    let is_same = |ticket: &Ticket| ticket.queue.is_same(queue) && ticket.key == wait.key;
+    let ticket = match ticket.filter(is_same) {
+        Some(same) => same,
+        None => Ticket::enter(wait.limit, queue, (wait.key, charge), since).ok_or(QueueFull)?,
+    };
+    ticket.denied(charge, until);
+    Ok(ticket)
+}
+
+/// Returns the first line of a key of the request in which others wait.
+fn occupied_line<'a>(
+    snapshot: &'a Snapshot,
+    matched: &MatchedLimits,
+) -> Option<(LimitIndex, &'a Arc<LimitQueue>, (u128, Charge))> {
+    queues(snapshot, matched).find(|(_, queue, (key, _))| queue.is_occupied(*key))
+}
+
+/// Returns the queues of the request's limits, with its keys and charges.
+fn queues<'a>(
+    snapshot: &'a Snapshot,
+    matched: &MatchedLimits,
+) -> impl Iterator<Item = (LimitIndex, &'a Arc<LimitQueue>, (u128, Charge))> {
+    let counters = matched.enforced.iter().zip(&matched.counters);
+    counters.filter_map(|(&limit, counter)| {
+        let charge = Charge { rates: limit.rates, cost: counter.cost };
+        Some((limit, snapshot.limit(limit).queue.as_ref()?, (counter.key.0, charge)))
+    })
+}
+
+/// Keeps the place of a request under a snapshot, if its limit and its key are still those of the request. Nothing is known then
+/// about when the limit has room.
+fn keep(mut ticket: Ticket, snapshot: &Snapshot, matched: &MatchedLimits) -> Option<Ticket> {
+    let mut of_request = queues(snapshot, matched);
+    let (limit, queue, _) =
+        of_request.find(|(_, queue, (key, _))| queue.is_same(&ticket.queue) && *key == ticket.key)?;
+    if !Arc::ptr_eq(queue, &ticket.queue) {
+        ticket.renew(limit, queue);
+    }
+    Some(ticket)
+}
+
+/// The decision of the limits without a queue, which decide before anything waits.
+enum Others {
+    /// They deny the request.
+    Deny(Box<RateLimitStatus>),
+    /// The store did not answer.
+    Failed,
+    /// They have room.
+    Admit,
+}
+
+/// Asks the limits without a queue, without charging them.
+async fn without_queue(slots: &Slots, snapshot: &Arc<Snapshot>, matched: &MatchedLimits) -> Others {
+    let rejects = |limit: LimitIndex| {
+        let limit = snapshot.limit(limit);
+        limit.queue.is_none() && limit.concurrency.is_none()
+    };
+    let (limits, mut peeks): (SmallVec<[LimitIndex; 2]>, SmallVec<[PlannedCounter; 2]>) = matched
+        .enforced
+        .iter()
+        .zip(&matched.counters)
+        .filter(|(limit, _)| rejects(**limit))
+        .map(|(&limit, counter)| (limit, PlannedCounter { cost: 0, ..counter.clone() }))
+        .unzip();
+    if limits.is_empty() {
+        return Others::Admit;
+    }
+    let checked = check_all(slots, snapshot, &limits, &mut peeks, false).await;
+    let Ok((checked, _)) = checked else { return Others::Failed };
+    if checked.outcome.response.admitted {
+        return Others::Admit;
+    }
+    let by_local_quota = checked.by_local_quota();
+    let status = RateLimitStatus {
+        snapshot: snapshot.clone(),
+        denied_keys: peeks.iter().map(|peek| peek.key).collect(),
+        limits,
+        failure: checked.failure(),
+        uncounted: checked.uncounted,
+        response: checked.outcome.response,
+        reservations: checked.outcome.reservations,
+    };
+    count(&status, by_local_quota);
+    Others::Deny(Box::new(status))
+}
+
+fn full(snapshot: Arc<Snapshot>, limit: LimitIndex, queue: &Arc<LimitQueue>, key: u128) -> Decided {
+    let reason = QueueDenialReason::Full(queue.max_length());
+    let wait = queue.wait(key);
+    not_queued(snapshot, QueueDenial { limit, key: KeyHash(key), reason, wait })
+}
+
+/// Denies a request that has waited.
+fn denied(snapshot: Arc<Snapshot>, ticket: &Ticket, reason: QueueDenialReason) -> Decided {
+    let wait = ticket.queue.wait(ticket.key);
+    not_queued(snapshot, QueueDenial { limit: ticket.limit, key: KeyHash(ticket.key), reason, wait })
+}
+
+fn not_queued(snapshot: Arc<Snapshot>, denial: QueueDenial) -> Decided {
+    snapshot.limit(denial.limit).metrics.denied.inc();
+    Decided::without(snapshot, Admission::NotQueued(denial))
+}

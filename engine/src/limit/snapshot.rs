@@ -1,0 +1,154 @@
+//! The compiled configuration of the pod: all policies, ready to match requests, and the limiters of their stores. A snapshot
+//! is built for each change and swapped in between two requests; a request keeps the one it started with.
+//! Counters live in the store, so a swap loses none.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::HeaderName;
+use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
+use sluice_config::path::Readings;
+use sluice_config::policy::AmbiguousPaths;
+use sluice_config::prepared::index::LimitIndex as Index;
+use sluice_config::{KeySecret, PreparedPolicy, RequestAttributes};
+use smallvec::SmallVec;
+
+use crate::limit::active::{ActiveLimit, ActivePolicy, Effect};
+use crate::limit::index::LimitIndex;
+use crate::limit::rates::EffectiveRates;
+use crate::startup_policy::StartupPolicy;
+use crate::stores::limiter_handle::LimiterHandle;
+
+/// The active policies and their stores.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// The limiter of each store that a policy uses, with the secret that keys are hashed with.
+    stores: Vec<(LimiterHandle, KeySecret)>,
+    pub(crate) policies: Arc<[ActivePolicy]>,
+    /// Finds the limits of all policies that may apply to a request.
+    index: Arc<Index>,
+    /// Policy and limit of each number in the index.
+    places: Arc<[(u16, u16)]>,
+    /// The headers with which limits mark requests. Those of clients are removed.
+    pub(crate) mark_headers: Arc<[HeaderName]>,
+    /// Whether all requests are rejected, because no policies have been received yet.
+    pub(crate) denies_all: bool,
+    /// Whether any policy refuses requests whose path can be read in several ways.
+    pub(crate) rejects_ambiguous_paths: bool,
+}
+
+impl Snapshot {
+    /// Creates the snapshot that applies until policies are received.
+    pub(crate) fn before_policies(startup_policy: StartupPolicy) -> Self {
+        let denies_all = match startup_policy {
+            StartupPolicy::Forward => false,
+            StartupPolicy::Deny => true,
+        };
+        Self { denies_all, ..Self::new(Vec::new(), Arc::default()) }
+    }
+
+    /// Creates a snapshot of active policies, each of which has its store among these.
+    pub(crate) fn new(stores: Vec<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
+        let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
+        let rejects_ambiguous_paths = policies.iter().any(rejects);
+        let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
+        let index = Index::new(limits.map(|limit| limit.conditions.as_slice())).into();
+        let places =
+            (0..).zip(&*policies).flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
+        let places = places.collect();
+        let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
+        let mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
+        let mark_headers = mark_headers.into_iter().collect();
+        Self { stores, policies, index, places, mark_headers, denies_all: false, rejects_ambiguous_paths }
+    }
+
+    /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
+    pub(crate) fn accepts_proxy_protocol(&self, peer: IpAddr) -> bool {
+        self.policies.iter().any(|policy| policy.prepared.accepts_proxy_protocol(peer))
+    }
+
+    /// Creates a snapshot with the same policies and other stores.
+    pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
+        let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
+        let mark_headers = self.mark_headers.clone();
+        Self { stores, policies, index, places, mark_headers, ..*self }
+    }
+
+    /// Returns policy and limit of those that may apply to a request, in their order.
+    pub(crate) fn candidates(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+    ) -> SmallVec<[(u16, u16); 16]> {
+        let numbers = self.index.candidates(request, path);
+        numbers.into_iter().filter_map(|number| self.places.get(number as usize).copied()).collect()
+    }
+
+    /// Returns the limiter of a limit's store.
+    pub(crate) fn limiter(&self, index: LimitIndex) -> &LimiterHandle {
+        &self.stores[self.policies[usize::from(index.policy)].store].0
+    }
+
+    /// Returns the limiter of the store that all these limits count in; `None` if there are several stores.
+    pub(crate) fn only_limiter(&self, limits: &[LimitIndex]) -> Option<&LimiterHandle> {
+        let (&first, rest) = limits.split_first()?;
+        let only = self.limiter(first);
+        (self.stores.len() == 1 || rest.iter().all(|&other| std::ptr::eq(self.limiter(other), only)))
+            .then_some(only)
+    }
+
+    /// Returns the secret that the keys of a policy are hashed with.
+    pub(crate) fn secret(&self, policy: &ActivePolicy) -> &KeySecret {
+        &self.stores[policy.store].1
+    }
+
+    pub(crate) fn limit(&self, index: LimitIndex) -> &ActiveLimit {
+        &self.policies[usize::from(index.policy)].limits[usize::from(index.limit)]
+    }
+
+    pub(crate) fn policy(&self, index: LimitIndex) -> &PreparedPolicy {
+        &self.policies[usize::from(index.policy)].prepared
+    }
+
+    /// Returns the rates of a limit that apply to the request.
+    pub(crate) fn rates(&self, index: LimitIndex) -> &EffectiveRates {
+        self.limit(index).rates(index.rates)
+    }
+
+    /// Returns the distinct clients that each limit in Shadow would have denied, of so many limits as a report may have.
+    pub(crate) fn shadow_denied(&self) -> ShadowDenied {
+        let policies = self.policies.iter();
+        let limits = policies.flat_map(|policy| {
+            policy.limits.iter().zip(&policy.prepared.limits).map(move |pair| (policy, pair))
+        });
+        let shadowed = limits.filter(|(_, (limit, _))| matches!(limit.effect, Effect::Observe));
+        let denied = shadowed.filter_map(|(policy, (limit, prepared))| {
+            Some((&policy.prepared.name, &prepared.name, limit.denied_clients.distinct()?))
+        });
+        let mut all = ShadowDenied::new();
+        for (policy, limit, clients) in denied.take(MAX_SHADOW_DENIED) {
+            all.entry(policy.clone()).or_default().insert(limit.clone(), clients.to_string());
+        }
+        all
+    }
+
+    /// Iterates over the limits of all policies.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &ActiveLimit> {
+        self.policies.iter().flat_map(|policy| &policy.limits)
+    }
+
+    /// Reports whether any limit depends on the load of the application.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.limits().any(|limit| limit.boost.is_some())
+    }
+
+    /// Sets the metric of each elastic limit: whether its boosted rates apply.
+    pub(crate) fn report_boosted(&self) {
+        for limit in self.limits() {
+            if let (Some(boost), Some(gauge)) = (&limit.boost, &limit.metrics.boosted) {
+                gauge.set(i64::from(boost.applies()));
+            }
+        }
+    }
+}
