@@ -24,6 +24,20 @@ async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     let metrics = page(admin, "/metrics").await;
     assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
     assert_eq!(metric(&metrics.body, "sluice_sidecar_unlimited"), 0);
+    for (name, reasons) in [
+        ("upstream_errors", "connect_timeout connect nonsense closed unprocessed broken_request stopped"),
+        ("refused_requests", "length coding host target path_length path limits connect body no_policies"),
+        (
+            "ended_connections",
+            "evicted_idle evicted_stalled memory body_timeout idle_timeout upgrade_timeout",
+        ),
+        ("ended_streams", "memory body_timeout"),
+    ] {
+        for reason in reasons.split(' ') {
+            let line = format!("sluice_{name}_total{{reason=\"{reason}\"}} 0");
+            assert!(metrics.body.lines().any(|found| found == line), "{line}: {}", metrics.body);
+        }
+    }
     assert!(metrics.body.contains(
         "sluice_policy_info{policy_namespace=\"shop\",policy=\"checkout\",uid=\"uid-checkout\",hash=\""
     ));

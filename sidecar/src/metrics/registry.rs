@@ -16,6 +16,7 @@ use crate::inbound::table::activity::EndReason;
 use crate::limit::adaptive::AdaptiveMetrics;
 use crate::metrics::labels::{
     BuildLabels, DecisionLabels, LimitLabels, PolicyInfoLabels, PolicyLabels, PriorityLabels, ReasonLabels,
+    begin_with_zero,
 };
 use crate::metrics::latency::Latency;
 use crate::metrics::limit::{KeyMetrics, LimitMetrics};
@@ -155,6 +156,7 @@ impl Metrics {
             refused_requests.clone(),
         );
         let ended_connections = Family::default();
+        begin_with_zero(&ended_connections, EndReason::ALL.map(EndReason::label));
         registry.register(
             "ended_connections",
             "Connections of clients that the sidecar ended by a timeout or to make room for others",
@@ -212,6 +214,16 @@ impl Metrics {
             spans,
             registry,
         }
+    }
+
+    /// Adds the reasons of errors of the application and of refused requests, which are then counted from 0.
+    pub(crate) fn add_reasons(
+        &self,
+        upstream_errors: impl IntoIterator<Item = &'static str>,
+        refused_requests: impl IntoIterator<Item = &'static str>,
+    ) {
+        begin_with_zero(&self.upstream_errors, upstream_errors);
+        begin_with_zero(&self.refused_requests, refused_requests);
     }
 
     /// Returns the metrics of a limit. Called once for each snapshot.

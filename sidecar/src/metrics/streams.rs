@@ -4,19 +4,16 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
 use crate::inbound::table::activity::EndReason;
-use crate::metrics::labels::ReasonLabels;
+use crate::metrics::labels::{ReasonLabels, begin_with_zero};
 
 /// Counts streams that were ended because their receiver did not read.
 #[derive(Debug, Clone)]
 pub(crate) struct EndedStreams(pub(super) Family<ReasonLabels, Counter>);
 
 impl Default for EndedStreams {
-    /// Both reasons begin with 0: Prometheus does not see the first increase of a counter that appears with it.
     fn default() -> Self {
         let streams = Self(Family::default());
-        for reason in [EndReason::Memory, EndReason::BodyTimeout] {
-            drop(streams.0.get_or_create(&ReasonLabels { reason: reason.label() }));
-        }
+        begin_with_zero(&streams.0, [EndReason::Memory, EndReason::BodyTimeout].map(EndReason::label));
         streams
     }
 }

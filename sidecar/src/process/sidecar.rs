@@ -22,10 +22,11 @@ use crate::process::admin::{Admin, Pages};
 use crate::process::options::{Options, TraceOptions};
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
-use crate::proxy::RequestLogs;
+use crate::proxy::{RequestLogs, refusal_reasons};
 use crate::respond::reveal::Reveal;
 use crate::trace::Tracer;
 use crate::upstream::application::{Application, Applications};
+use crate::upstream::forward::ForwardError;
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -178,6 +179,7 @@ impl Sidecar {
             routes.into_iter().map(|route| Application::new(route.upstream, &pod_addresses)),
         );
         let metrics = Metrics::new(current.clone(), in_flight.clone(), applications.clone());
+        metrics.add_reasons(ForwardError::REASONS, refusal_reasons());
         let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
         let stores = Stores::new(workers[0].runtime.clone(), clock, current);
         let publisher = Publisher::new(stores, metrics.clone(), in_flight, startup_policy);

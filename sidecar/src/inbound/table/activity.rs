@@ -36,7 +36,7 @@ pub(crate) enum EndReason {
 }
 
 impl EndReason {
-    const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::EvictedIdle,
         Self::EvictedStalled,
         Self::Memory,
