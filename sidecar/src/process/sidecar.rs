@@ -258,7 +258,7 @@ impl Sidecar {
         self.applications.clone()
     }
 
-    /// Returns all metrics, in the format of `/metrics`.
+    /// Returns all metrics, in the `OpenMetrics` text format.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.metrics.text()
