@@ -234,8 +234,9 @@ FLEET = {
         ),
         graph(
             "Spans",
-            "Spans that the collector received, those that it did not (failed, dropped), and sampled requests without one (skipped).",
+            "Spans that the collector received, those that it did not (failed, dropped), and sampled requests without spans.",
             (f"sum by (namespace, outcome) ({fleet_rate('sluice_spans_total')})", "{{namespace}} {{outcome}}"),
+            (f"sum by (namespace) ({fleet_rate('sluice_requests_without_spans_total')})", "{{namespace}} requests without spans"),
             unit="cps",
         ),
         graph(
