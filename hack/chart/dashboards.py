@@ -191,6 +191,7 @@ FLEET = {
         stat("Turned to Shadow", "1 while the installation turns all policies to Shadow.", "max(sluice_operator_shadow)"),
         stat("Webhook not called", "1 while the API server does not call the webhook, so new pods get no sidecar.", "max(sluice_operator_webhook_not_called)"),
         stat("Without policies", "Sidecars that forward all requests without limits.", f"sum({of_fleet('sluice_sidecar_unlimited')})"),
+        stat("Reject all", "Sidecars that reject all requests because they have no policies.", f"sum({of_fleet('sluice_sidecar_rejecting')})"),
         stat("Open circuits", "Connections to stores that do not work.", f"sum({of_fleet('sluice_store_circuit_open')})"),
     ],
     "Sidecars": [

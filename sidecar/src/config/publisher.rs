@@ -52,6 +52,7 @@ impl Publisher {
         startup_policy: StartupPolicy,
     ) -> Self {
         metrics.unlimited.set(i64::from(startup_policy == StartupPolicy::Forward));
+        metrics.rejecting.set(i64::from(startup_policy == StartupPolicy::Deny));
         Self(Arc::new(Shared {
             current: ArcSwap::from_pointee(Snapshot::before_policies(startup_policy)),
             stores: Mutex::new(stores),
@@ -85,6 +86,7 @@ impl Publisher {
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);
+        metrics.rejecting.set(0);
         self.0.published.store(true, Ordering::Release);
         nacked
     }

@@ -53,6 +53,8 @@ pub(crate) struct Metrics {
     pub(crate) panics: Counter,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
+    /// 1 while all requests are rejected because no policies have been received yet.
+    pub(crate) rejecting: Gauge,
     /// Open connections of clients.
     pub(crate) connections: Gauge,
     /// Time that requests spend before they are forwarded or rejected.
@@ -180,6 +182,12 @@ impl Metrics {
             "1 while requests are unlimited because no policies have been received yet",
             unlimited.clone(),
         );
+        let rejecting = Gauge::default();
+        registry.register(
+            "sidecar_rejecting",
+            "1 while all requests are rejected because no policies have been received yet",
+            rejecting.clone(),
+        );
         let connections = Gauge::default();
         registry.register("open_connections", "Open connections of clients", connections.clone());
         registry.register_collector(Box::new(in_flight));
@@ -208,6 +216,7 @@ impl Metrics {
             ended_streams,
             panics,
             unlimited,
+            rejecting,
             connections,
             added_latency,
             queued_latency,
