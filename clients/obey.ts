@@ -13,7 +13,7 @@ type Parameters = Map<string, string>;
 
 function items(header: string | null): Map<string, Parameters> {
   const found = new Map<string, Parameters>();
-  for (const [, name, text] of (header ?? "").matchAll(ITEM)) {
+  for (const [, name = "", text = ""] of (header ?? "").matchAll(ITEM)) {
     const parameters: Parameters = new Map();
     for (const pair of text.split(";")) {
       const equals = pair.indexOf("=");
@@ -49,12 +49,14 @@ export function pause(headers: Headers): number {
 /** Sends requests, of which none precedes the time that the limits of an earlier one allow. */
 export class Client {
   private next = 0;
+  private readonly attempts: number;
+  private readonly longest: number;
 
   /** @param attempts tries for each request. @param longest the longest wait before another try, in milliseconds. */
-  constructor(
-    private readonly attempts = 5,
-    private readonly longest = 300_000,
-  ) {}
+  constructor(attempts = 5, longest = 300_000) {
+    this.attempts = attempts;
+    this.longest = longest;
+  }
 
   /** Returns the response to a GET request, or throws GaveUp. */
   async get(url: string, init: RequestInit = {}): Promise<Response> {

@@ -15,3 +15,4 @@ rm -rf target/site
 # What mdBook copies beside the pages.
 rm -rf target/site/plots/*.tsv
 hack/docs/check_links.py target/site
+node hack/docs/site_test.js target/site

@@ -60,10 +60,10 @@ async fn who_guesses_passwords_is_blocked_and_others_are_not() {
 async fn a_burst_waits_and_nothing_of_it_is_rejected() {
     let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
     // As long as a busy machine may take.
-    let run = start("queue.yaml", &[("maxWait: 2s", "maxWait: 2m")], answer).await;
+    let run = start("queue.yaml", &[("maxWait: 3s", "maxWait: 2m")], answer).await;
     let request = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: a\r\nx-forwarded-for: 192.0.2.1\r\n\r\n";
     let address = run.address;
-    let burst: Vec<_> = (0..60).map(|_| tokio::spawn(send(address, request))).collect();
+    let burst: Vec<_> = (0..50).map(|_| tokio::spawn(send(address, request))).collect();
     for answer in burst {
         let answer = answer.await.unwrap();
         assert_eq!(status(&answer), "200", "{answer}");

@@ -16,12 +16,14 @@
 //! - [`overrides`]: the plans of single clients.
 //! - [`request`], [`path`], [`matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
 //! - [`trace_options`]: where sidecars send spans.
+//! - [`exposition`]: the formats in which both serve metrics.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod client_address;
 pub mod client_pages;
 pub mod distinct;
 pub mod effort;
+pub mod exposition;
 pub mod expression;
 pub mod jwt;
 pub mod key;

@@ -5,7 +5,7 @@ that it supports, and reads what comes out.
 - `helm lint --strict`
 - the schemas of Kubernetes, and the Go types of the Prometheus operator and of cert-manager
 - kube-score, whose findings must be the listed ones
-- promtool, for the rules and their tests
+- promtool, for the alerts (alerts.py)
 - the values that must be refused
 """
 import functools
@@ -20,6 +20,8 @@ import importlib_resources
 import jsonschema
 import referencing
 import yaml
+
+import alerts
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -130,30 +132,8 @@ def check_refusals():
 
 
 def check_alerts():
-    """Tests the alerts. Each has a test and a section of docs/alerts.md, and there are no others."""
-    rules = ROOT / "charts/sluice/files/alerts.yaml"
-    groups = yaml.safe_load(rules.read_text())
-    alerts = [rule for group in groups["groups"] for rule in group["rules"]]
-    for alert in alerts:
-        # The tests leave out the descriptions, which would only repeat the text.
-        del alert["annotations"]["description"]
-    tests = (HERE / "alerts_test.yaml").read_text()
     with tempfile.TemporaryDirectory() as directory:
-        (pathlib.Path(directory) / "alerts.yaml").write_text(yaml.safe_dump(groups))
-        (pathlib.Path(directory) / "test.yaml").write_text(tests.replace("RULES", f"{directory}/alerts.yaml"))
-        for command in [("check", "rules", str(rules)), ("test", "rules", f"{directory}/test.yaml")]:
-            ok, text = run("promtool", *command)
-            if not ok:
-                problems.append(f"promtool {' '.join(command)}: {text}")
-    names = {alert["alert"] for alert in alerts}
-    expected = [case for test in yaml.safe_load(tests)["tests"] for case in test["alert_rule_test"]]
-    for what, found in [
-        ("hack/chart/alerts_test.yaml lets fire", {case["alertname"] for case in expected if case["exp_alerts"]}),
-        ("hack/chart/alerts_test.yaml keeps silent", {case["alertname"] for case in expected if not case["exp_alerts"]}),
-        ("docs/alerts.md describes", set(re.findall(r"^## (Sluice\w+)$", (ROOT / "docs/alerts.md").read_text(), re.M))),
-    ]:
-        if found != names:
-            problems.append(f"{what} other alerts than there are: {sorted(found ^ names)}")
+        problems.extend(alerts.problems(render, run, directory))
 
 
 def check_users():

@@ -191,6 +191,7 @@ FLEET = {
         stat("Turned to Shadow", "1 while the installation turns all policies to Shadow.", "max(sluice_operator_shadow)"),
         stat("Webhook not called", "1 while the API server does not call the webhook, so new pods get no sidecar.", "max(sluice_operator_webhook_not_called)"),
         stat("Without policies", "Sidecars that forward all requests without limits.", f"sum({of_fleet('sluice_sidecar_unlimited')})"),
+        stat("Reject all", "Sidecars that reject all requests because they have no policies.", f"sum({of_fleet('sluice_sidecar_rejecting')})"),
         stat("Open circuits", "Connections to stores that do not work.", f"sum({of_fleet('sluice_store_circuit_open')})"),
     ],
     "Sidecars": [
@@ -234,8 +235,9 @@ FLEET = {
         ),
         graph(
             "Spans",
-            "Spans that the collector received, those that it did not (failed, dropped), and sampled requests without one (skipped).",
+            "Spans that the collector received, those that it did not (failed, dropped), and sampled requests without spans.",
             (f"sum by (namespace, outcome) ({fleet_rate('sluice_spans_total')})", "{{namespace}} {{outcome}}"),
+            (f"sum by (namespace) ({fleet_rate('sluice_requests_without_spans_total')})", "{{namespace}} requests without spans"),
             unit="cps",
         ),
         graph(

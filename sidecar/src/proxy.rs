@@ -40,6 +40,14 @@ const MAX_DISCARDED: u64 = 256 * 1024;
 /// Time in which the rest of a rejected request must arrive.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The reason for which a request is refused that came before the first policies.
+const NO_POLICIES: &str = "no_policies";
+
+/// Returns all reasons for which requests are refused.
+pub(crate) fn refusal_reasons() -> impl Iterator<Item = &'static str> {
+    InvalidRequest::ALL.map(InvalidRequest::reason).into_iter().chain([NO_POLICIES])
+}
+
 /// The permit that an upgraded connection keeps until its client leaves, and the slots that it keeps until it ends.
 #[derive(Debug)]
 struct Kept {
@@ -125,7 +133,7 @@ impl Proxy {
         let mut answer = match decided {
             Ok(answer) => answer,
             Err(Refused::NoPolicies) => {
-                self.metrics.refused_request("no_policies");
+                self.metrics.refused_request(NO_POLICIES);
                 return reject(client, request, format.no_policies());
             }
             Err(Refused::AmbiguousPath) => return self.refuse(format, InvalidRequest::AmbiguousPath),

@@ -22,8 +22,34 @@ async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     publish(&sidecar, &sluice_config::store_access::StoreChoice::Memory, &[policy(&[limit("l", 1, "")])]);
     assert_eq!(page(admin, "/startupz").await.status, 200);
     let metrics = page(admin, "/metrics").await;
-    assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
+    assert_eq!(metrics.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert!(metrics.body.contains("# TYPE sluice_panics_total counter\n") && !metrics.body.contains("# EOF"));
+    let mut scrape = Client::connect(admin).await;
+    scrape.send("GET /metrics HTTP/1.1\r\nhost: a\r\naccept: application/openmetrics-text\r\n\r\n").await;
+    let open_metrics = scrape.response().await;
+    assert_eq!(
+        open_metrics.header("content-type"),
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    );
+    assert!(
+        open_metrics.body.contains("# TYPE sluice_panics counter\n")
+            && open_metrics.body.ends_with("# EOF\n")
+    );
     assert_eq!(metric(&metrics.body, "sluice_sidecar_unlimited"), 0);
+    for (name, reasons) in [
+        ("upstream_errors", "connect_timeout connect nonsense closed unprocessed broken_request stopped"),
+        ("refused_requests", "length coding host target path_length path limits connect body no_policies"),
+        (
+            "ended_connections",
+            "evicted_idle evicted_stalled memory body_timeout idle_timeout upgrade_timeout",
+        ),
+        ("ended_streams", "memory body_timeout"),
+    ] {
+        for reason in reasons.split(' ') {
+            let line = format!("sluice_{name}_total{{reason=\"{reason}\"}} 0");
+            assert!(metrics.body.lines().any(|found| found == line), "{line}: {}", metrics.body);
+        }
+    }
     assert!(metrics.body.contains(
         "sluice_policy_info{policy_namespace=\"shop\",policy=\"checkout\",uid=\"uid-checkout\",hash=\""
     ));

@@ -34,6 +34,7 @@ async fn a_strict_sidecar_rejects_all_requests_until_it_has_policies() {
     assert_eq!(grpc.headers()["grpc-status"], "14");
     assert_eq!(application.count(), 0);
     assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 0);
+    assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_rejecting"), 1);
     assert_eq!(metric(&sidecar.metrics(), "sluice_refused_requests_total{reason=\"no_policies\"}"), 3);
     // The pod starts, and gets no traffic from Services.
     while page(admin, "/startupz").await.status != 200 {}
@@ -46,6 +47,7 @@ async fn a_strict_sidecar_rejects_all_requests_until_it_has_policies() {
 
     publish(&sidecar, &StoreChoice::Memory, &[]);
     assert_eq!((client.get("").await.status, application.count()), (200, 1));
+    assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_rejecting"), 0);
     assert_eq!(page(admin, "/readyz").await.status, 200);
 }
 
@@ -55,6 +57,7 @@ async fn a_sidecar_forwards_requests_without_policies_by_default() {
     let sidecar = start(&application, |_| {});
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
     assert_eq!(metric(&sidecar.metrics(), "sluice_sidecar_unlimited"), 1);
+    assert!(sidecar.metrics().contains("\nsluice_sidecar_rejecting 0\n"));
     assert_eq!(page(sidecar.admin().unwrap(), "/readyz").await.status, 200);
 }
 

@@ -12,7 +12,7 @@ struct Family {
     labels: Vec<String>,
 }
 
-/// Returns rows for the metrics of some texts in the `OpenMetrics` format, in the order of their names.
+/// Returns rows for the metrics of some texts in the format of Prometheus, in the order of their names.
 #[must_use]
 pub fn rows(texts: &[String]) -> String {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
@@ -25,7 +25,7 @@ pub fn rows(texts: &[String]) -> String {
         } else if let Some((name, rest)) = line.split_once('{')
             && let Some((labels, _)) = rest.rsplit_once('}')
         {
-            let suffixes = ["_total", "_bucket", "_sum", "_count"];
+            let suffixes = ["_bucket", "_sum", "_count"];
             let family = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
             let key = if families.contains_key(name) { name } else { family };
             let Some(family) = families.get_mut(key) else { continue };
@@ -38,10 +38,9 @@ pub fn rows(texts: &[String]) -> String {
     }
     let mut rows = String::new();
     for (name, Family { kind, help, labels }) in families {
-        let suffix = if kind == "counter" { "_total" } else { "" };
         let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
         // Writing to a string cannot fail.
-        let _ = writeln!(rows, "| `{name}{suffix}` | {kind} | {labels} | {help} |");
+        let _ = writeln!(rows, "| `{name}` | {kind} | {labels} | {help} |");
     }
     rows
 }
@@ -52,8 +51,8 @@ mod tests {
 
     #[test]
     fn a_row_has_the_name_the_kind_the_labels_and_the_help_of_a_metric() {
-        let text = "# HELP a_b Things.\n# TYPE a_b counter\na_b_total{x=\"1, y\",z=\"}\"} 5\n# HELP c Seconds.\n# TYPE c histogram\n\
-                    c_sum 1\nc_bucket{le=\"1\"} 2\n# EOF\n";
+        let text = "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{x=\"1, y\",z=\"}\"} 5\n# HELP c Seconds.\n# TYPE c histogram\n\
+                    c_sum 1\nc_bucket{le=\"1\"} 2\n";
         let expected = "| `a_b_total` | counter | `x`, `z` | Things |\n| `c` | histogram |  | Seconds |\n";
         assert_eq!(rows(&[text.to_owned()]), expected);
     }

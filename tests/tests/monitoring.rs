@@ -1,6 +1,8 @@
 //! The dashboards and the alerts of the chart, with a real Prometheus that scrapes a real operator and real sidecars.
 
 use std::collections::BTreeSet;
+use std::io::{Seek as _, Write as _};
+use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -129,6 +131,16 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("sluice_")).map(str::to_owned).collect()
 }
 
+/// Lets promtool read metrics, and judge their names and texts.
+fn check_with_promtool(metrics: &str) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(metrics.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    let check = Command::new("/usr/bin/promtool").args(["check", "metrics"]).stdin(file).output().unwrap();
+    let found = [check.stdout, check.stderr].concat();
+    assert!(check.status.success() && found.is_empty(), "{}", String::from_utf8_lossy(&found));
+}
+
 /// Compares the tables of `docs/metrics.md` with the metrics that exist. `SLUICE_WRITE_DOCS=1` writes them.
 async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar]) {
     let read = async |address: &str| get(address.trim_start_matches("http://"), "/metrics", &[]).await.body;
@@ -136,6 +148,9 @@ async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar]) {
     let mut of_sidecars = Vec::new();
     for sidecar in sidecars {
         of_sidecars.push(read(&sidecar.admin).await);
+    }
+    for text in of_operator.iter().chain(&of_sidecars) {
+        check_with_promtool(text);
     }
     let file = repository_root().join("docs/metrics.md");
     let text = std::fs::read_to_string(&file).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sluice_limiter::{Algorithm, Bound, Period, Rate, Requests as Number, SubWindows};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -117,7 +118,7 @@ const RECIPES: [(&str, &[Requests]); 22] = [
         "A login that blocks",
         &[Requests("POST /login HTTP/1.1\r\nhost: a\r\nx-password: wrong\r\ncontent-length: 0", Exactly(5))],
     ),
-    // In windows so long, who would have to wait is denied. Waits are tested with `examples/queue.yaml`.
+    // In windows so long, who would have to wait is denied. The waits are tested below.
     ("Bursts that wait", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(20))]),
     // The application denies what is marked.
     ("Requests that the application decides about", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(100))]),
@@ -206,6 +207,49 @@ async fn a_script_in_a_browser_reads_when_its_quota_is_back() {
         assert!(denied.contains(header), "{header}: {denied}");
     }
     assert!(!denied.contains("\r\nratelimit"), "{denied}");
+}
+
+/// Returns the microseconds until the last of some requests is admitted that arrive together, and wait in a queue.
+fn time_of_burst(rate: &Rate, requests: usize, begin: u64) -> u64 {
+    let (mut stored, mut time, mut admitted) = (None, begin, 0);
+    while admitted < requests {
+        let (record, now) = rate.roll(stored, time);
+        if rate.has_room(&record, now, 1) {
+            stored = Some(rate.charge(record, now, 1));
+            admitted += 1;
+        } else {
+            time += rate.decision(&record, now, 1, false, false).retry_after.unwrap();
+            stored = Some(record);
+        }
+    }
+    time - begin
+}
+
+#[tokio::test]
+async fn bursts_of_50_requests_are_admitted_while_they_may_wait() {
+    let (rates, queue) = ("rates: [{requests: 20, per: 1s}]", "queue: {maxWait: 3s, maxLength: 300}");
+    let recipe = recipes().remove("Bursts that wait").unwrap().replace("per: 12h", "per: 1s");
+    assert!(recipe.contains(rates) && recipe.contains(queue), "{recipe}");
+    let algorithm = Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::default() };
+    let (requests, second) = (Number::new(20).unwrap(), Period::from_millis(1000).unwrap());
+    let rate = Rate::new(requests, second, algorithm).unwrap();
+    let longest = |burst| {
+        let phases = (0..1000).map(|phase| 1_800_000_000_000_000 + phase * 1000);
+        phases.map(|begin| time_of_burst(&rate, burst, begin)).max().unwrap()
+    };
+    // The recipe says 2.6 seconds. The rest of the three is for who is late.
+    assert!((2_400_000..2_600_000).contains(&longest(50)), "{}", longest(50));
+    // Ten clients at a time, as long as a busy machine may take.
+    let run = start(&recipe.replace("maxWait: 3s", "maxWait: 2m")).await;
+    let address = run.address;
+    let bursts = (0..500).map(|n| {
+        let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.{}\r\n\r\n", n % 10);
+        tokio::spawn(async move { process::send(address, &request).await })
+    });
+    for response in bursts.collect::<Vec<_>>() {
+        let response = response.await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    }
 }
 
 /// Starts a recipe with some texts replaced, each of which it has.

@@ -34,6 +34,8 @@ pub(crate) struct DecisionMetrics {
     replicas: Family<PolicyLabels, Gauge>,
     /// 1 while requests are unlimited because no policies have been received yet.
     pub(crate) unlimited: Gauge,
+    /// 1 while all requests are rejected because no policies have been received yet.
+    pub(crate) rejecting: Gauge,
 }
 
 impl DecisionMetrics {
@@ -114,6 +116,12 @@ impl DecisionMetrics {
             "1 while requests are unlimited because no policies have been received yet",
             unlimited.clone(),
         );
+        let rejecting = Gauge::default();
+        registry.register(
+            "sidecar_rejecting",
+            "1 while all requests are rejected because no policies have been received yet",
+            rejecting.clone(),
+        );
         registry.register_collector(Box::new(StoreMetrics(stores)));
         Self {
             decisions,
@@ -131,6 +139,7 @@ impl DecisionMetrics {
             policies,
             replicas,
             unlimited,
+            rejecting,
         }
     }
 

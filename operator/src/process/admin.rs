@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use sluice_config::exposition::ExpositionFormat;
 
 use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
@@ -47,7 +48,10 @@ async fn readyz(State(admin): State<Admin>) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics_text(State(admin): State<Admin>) -> ([(&'static str, &'static str); 1], String) {
-    let content_type = ("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    ([content_type], admin.metrics.text(&admin.hub))
+async fn metrics_text(
+    State(admin): State<Admin>,
+    headers: HeaderMap,
+) -> ([(&'static str, &'static str); 1], String) {
+    let format = ExpositionFormat::accepted(&headers);
+    ([("content-type", format.content_type())], format.page(admin.metrics.text(&admin.hub)))
 }

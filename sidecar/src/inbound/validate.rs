@@ -40,6 +40,18 @@ pub(crate) enum InvalidRequest {
 }
 
 impl InvalidRequest {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::AmbiguousLength,
+        Self::TransferCoding,
+        Self::Host,
+        Self::Target,
+        Self::LongPath,
+        Self::AmbiguousPath,
+        Self::TooManyLimits,
+        Self::Connect,
+        Self::Body,
+    ];
+
     /// Returns the status of the response.
     pub(crate) fn status(self) -> StatusCode {
         match self {

@@ -3,7 +3,7 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-use crate::metrics::labels::ReasonLabels;
+use crate::metrics::labels::{ReasonLabels, begin_with_zero};
 
 /// The reason why the sidecar ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +60,9 @@ impl EndReason {
 pub(crate) struct EndedStreams(pub(super) Family<ReasonLabels, Counter>);
 
 impl Default for EndedStreams {
-    /// Both reasons begin with 0: Prometheus does not see the first increase of a counter that appears with it.
     fn default() -> Self {
         let streams = Self(Family::default());
-        for reason in [EndReason::Memory, EndReason::BodyTimeout] {
-            drop(streams.0.get_or_create(&ReasonLabels { reason: reason.label() }));
-        }
+        begin_with_zero(&streams.0, [EndReason::Memory, EndReason::BodyTimeout].map(EndReason::label));
         streams
     }
 }

@@ -7,9 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::ended::EndReason;
-use crate::metrics::ended::EndedStreams;
-use crate::metrics::labels::{BuildLabels, ReasonLabels};
+use crate::metrics::ended::{EndReason, EndedStreams};
+use crate::metrics::labels::{BuildLabels, ReasonLabels, begin_with_zero};
 use crate::metrics::latency::Latency;
 use crate::metrics::spans::SpanMetrics;
 
@@ -55,6 +54,7 @@ impl Metrics {
             refused_requests.clone(),
         );
         let ended_connections = Family::default();
+        begin_with_zero(&ended_connections, EndReason::ALL.map(EndReason::label));
         registry.register(
             "ended_connections",
             "Connections of clients that the sidecar ended by a timeout or to make room for others",
@@ -87,6 +87,16 @@ impl Metrics {
             spans,
             registry,
         }
+    }
+
+    /// Adds the reasons of errors of the application and of refused requests, which are then counted from 0.
+    pub(crate) fn add_reasons(
+        &self,
+        upstream_errors: impl IntoIterator<Item = &'static str>,
+        refused_requests: impl IntoIterator<Item = &'static str>,
+    ) {
+        begin_with_zero(&self.upstream_errors, upstream_errors);
+        begin_with_zero(&self.refused_requests, refused_requests);
     }
 
     pub(crate) fn upstream_error(&self, reason: &'static str) {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page as ClientPage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -105,7 +106,7 @@ impl Admin {
     async fn respond(&self, request: Request<Incoming>) -> Page {
         match (self.pages, ClientPage::at(request.uri().path())) {
             (Pages::Debug, Some(page)) => self.clients(page, request).await,
-            (Pages::Admin, _) | (Pages::Debug, None) => self.page(request.method(), request.uri().path()),
+            (Pages::Admin, _) | (Pages::Debug, None) => self.page(&request),
         }
     }
 
@@ -137,15 +138,16 @@ impl Admin {
         page
     }
 
-    fn page(&self, method: &Method, path: &str) -> Page {
-        let mut page = match (self.pages, path) {
+    fn page(&self, request: &Request<Incoming>) -> Page {
+        let mut page = match (self.pages, request.uri().path()) {
             (Pages::Admin, "/livez") => text(StatusCode::OK, "ok\n"),
             (Pages::Admin, "/readyz") => self.ready(),
             (Pages::Admin, "/startupz") => self.started(),
-            (Pages::Admin, "/metrics") => self.metrics(),
+            (Pages::Admin, "/metrics") => self.metrics(request.headers()),
             _ => text(StatusCode::NOT_FOUND, ""),
         };
-        if page.status() != StatusCode::NOT_FOUND && !matches!(*method, Method::GET | Method::HEAD) {
+        if page.status() != StatusCode::NOT_FOUND && !matches!(*request.method(), Method::GET | Method::HEAD)
+        {
             page = method_not_allowed("GET, HEAD");
         }
         page
@@ -178,10 +180,10 @@ impl Admin {
         }
     }
 
-    fn metrics(&self) -> Page {
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        let mut page = Response::new(Full::from(self.metrics.text()));
-        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    fn metrics(&self, headers: &HeaderMap) -> Page {
+        let format = ExpositionFormat::accepted(headers);
+        let mut page = Response::new(Full::from(format.page(self.metrics.text())));
+        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         page
     }
 }

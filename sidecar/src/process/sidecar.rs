@@ -23,10 +23,11 @@ use crate::process::listener::bind;
 use crate::process::options::{Options, TraceOptions};
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
-use crate::proxy::RequestLogs;
+use crate::proxy::{RequestLogs, refusal_reasons};
 use crate::trace::Tracer;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::{Application, Applications};
+use crate::upstream::forward::ForwardError;
 use crate::upstream::in_flight::InFlight;
 
 /// The reason why a sidecar did not start.
@@ -191,6 +192,7 @@ impl Sidecar {
         registry.register_collector(Box::new(applications.clone()));
         registry.register_collector(Box::new(AbandonedRequests));
         let metrics = Metrics::new(registry);
+        metrics.add_reasons(ForwardError::REASONS, refusal_reasons());
         let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
         let (signal, drain) = drain::channel();
         let table = ConnectionTable::new(max_connections, metrics.ended_streams.clone());
@@ -269,7 +271,7 @@ impl Sidecar {
         self.applications.clone()
     }
 
-    /// Returns all metrics, in the format of `/metrics`.
+    /// Returns all metrics, in the `OpenMetrics` text format.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.metrics.text()

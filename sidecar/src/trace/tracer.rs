@@ -88,7 +88,7 @@ impl Tracer {
         }
         let chosen = if parent.is_some() { &self.of_clients } else { &self.own };
         if chosen.take().is_none() {
-            self.metrics.skipped.inc();
+            self.metrics.requests_without.inc();
             return None;
         }
         Some(Box::new(RequestSpan::start(&self.tracer, parent, request)))

@@ -77,7 +77,11 @@ pub(crate) fn sample_outcome(forwarded: &Forwarded) -> SampleOutcome {
 }
 
 impl ForwardError {
-    /// Returns the value of the metric label `reason`.
+    /// All values of the metric label `reason`.
+    pub(crate) const REASONS: [&str; 7] =
+        ["connect_timeout", "connect", "nonsense", "closed", "unprocessed", "broken_request", "stopped"];
+
+    /// Returns the value of the metric label `reason`, one of [`Self::REASONS`].
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable(error) if error.kind() == io::ErrorKind::TimedOut => "connect_timeout",
@@ -361,6 +365,20 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>, upstream: &Upstream) -> Uri {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_reason_is_counted_from_0() {
+        let unreachable = |kind: io::ErrorKind| ForwardError::Unreachable(kind.into());
+        for error in [
+            unreachable(io::ErrorKind::TimedOut),
+            unreachable(io::ErrorKind::ConnectionRefused),
+            ForwardError::Unprocessed,
+            ForwardError::BrokenRequest,
+            ForwardError::Stopped,
+        ] {
+            assert!(ForwardError::REASONS.contains(&error.reason()), "{error:?}");
+        }
+    }
 
     #[test]
     fn adaptive_limits_ignore_server_errors() {

@@ -3,10 +3,11 @@ import { Client, GaveUp } from "./obey.js";
 
 declare const process: { argv: string[] };
 
+const [, , url = "", requests] = process.argv;
 const client = new Client();
-for (let n = 0; n < Number(process.argv[3]); n++) {
+for (let n = 0; n < Number(requests); n++) {
   try {
-    const response = await client.get(process.argv[2]);
+    const response = await client.get(url);
     await response.arrayBuffer();
     console.log(response.status);
   } catch (error) {
