@@ -2,7 +2,8 @@
 //! them are charged, or none.
 //!
 //! In the order in which a check meets them:
-//! - [`limiter`]: the entry point of this crate, in front of everything below.
+//! - [`limiter`]: the entry point of this crate, in front of everything below; [`plan`]: a limit with the options for
+//!   counting it.
 //! - [`lease`]: quota that a process acquires in advance.
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
@@ -28,6 +29,7 @@ mod limiter;
 mod local;
 pub mod memory;
 mod pending_call;
+mod plan;
 pub mod redis;
 
 pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
@@ -39,7 +41,7 @@ pub use key_usage::{CounterSet, KeyUsage, KeyUsages};
 pub use lease::LeaseMetrics;
 pub use limiter::facade::Limiter;
 pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
-pub use limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
-pub use local::{LocalQuotaMetrics, Replica, Replicas};
+pub use local::LocalQuotaMetrics;
 pub use memory::MemoryStore;
+pub use plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replica, Replicas};
 pub use redis::{RedisOptions, RedisStore};

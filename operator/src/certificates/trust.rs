@@ -13,11 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::cluster::watch::{Change, follow};
+use crate::injection::config::{CONFIG_MAP, CONFIG_MAP_KEY};
 
-/// Name of the ConfigMap.
-pub const CONFIG_MAP: &str = "sluice-ca";
-/// Field of the ConfigMap that holds the authorities in PEM.
-pub const CONFIG_MAP_KEY: &str = "ca.crt";
 /// Interval between attempts to write a ConfigMap that cannot be written.
 const RETRY: Duration = Duration::from_secs(30);
 /// Maximum length of the API server's answer in a message, in characters.

@@ -1,13 +1,14 @@
 //! The events of pods that get no sidecar, or whose settings do not do what they seem to. Their workloads have them, because all
 //! pods of a workload are alike. The pods are those that the operator reads itself: whoever reaches the webhook can write anything.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
 use crate::injection::skip::Skip;
-use crate::reconcile::facts::{Unlimited, UnlimitedPod};
 
 use super::{Regarding, Reported, note};
 
@@ -17,6 +18,30 @@ pub const NOT_INJECTED: &str = "NotInjected";
 pub const APPLICATION_UNREACHABLE: &str = "ApplicationUnreachable";
 /// Reason of the event that something about a pod does not do what it seems to: an annotation, or its DNS.
 pub const SIDECAR_WARNING: &str = "SidecarWarning";
+
+/// A running pod that applies no limits, and to which a Service sends requests as well as to counted pods.
+#[derive(Debug, Clone)]
+pub struct UnlimitedPod {
+    /// Metadata of the pod.
+    pub pod: Arc<Pod>,
+    /// The reason why it applies no limits.
+    pub reason: Unlimited,
+    /// Names of the Services.
+    pub services: Vec<String>,
+}
+
+/// The reason why a pod applies no limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unlimited {
+    /// The pod is labelled to get no sidecar.
+    OptedOut,
+    /// The pod uses the host's network.
+    HostNetwork,
+    /// The pod has no sidecar, but can get one.
+    NoSidecar,
+    /// The pod has no sidecar and cannot get one.
+    Uncapturable(Skip),
+}
 
 /// Returns the events about a pod of a policy: why it has no sidecar, or what about it has no effect.
 pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {

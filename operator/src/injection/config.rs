@@ -12,6 +12,11 @@ use super::quantity::Amount;
 use super::resources::GuaranteedResources;
 use crate::args::{LogFormat, StartupPolicy};
 
+/// Name of the ConfigMap in each namespace by which sidecars trust the operator.
+pub const CONFIG_MAP: &str = "sluice-ca";
+/// Field of the ConfigMap that holds the authorities in PEM.
+pub const CONFIG_MAP_KEY: &str = "ca.crt";
+
 /// The configuration that all sidecars share.
 #[derive(Debug, Clone)]
 pub struct InjectConfig {

@@ -12,11 +12,10 @@ use sluice_config::{DEBUG_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 
 use super::capture::Ports;
-use super::config::InjectConfig;
+use super::config::{CONFIG_MAP, CONFIG_MAP_KEY, InjectConfig};
 use super::containers::{ADMIN_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME};
 use super::pod_settings::PodSettings;
 use crate::args::{LogFormat, StartupPolicy};
-use crate::certificates::trust::{CONFIG_MAP, CONFIG_MAP_KEY};
 
 /// Time that a captured container keeps running after the deletion of its pod began, in seconds, so that no
 /// request meets a closed port while the change of endpoints propagates.

@@ -4,5 +4,10 @@
 //! - [`lease`]: acquires, renews and releases the Lease.
 //! - [`endpoint`]: points the control Service at the leader.
 
+use std::time::Duration;
+
 pub mod endpoint;
 pub mod lease;
+
+/// Time for which a new leader keeps the previous conditions, unless all pods have reported before.
+pub(crate) const LEADER_GRACE: Duration = Duration::from_secs(60);

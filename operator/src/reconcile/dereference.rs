@@ -12,11 +12,12 @@ use sluice_config::policy::DEFAULT_STORE;
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
+use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::decide::is_opted_out;
 use crate::object_key::{PolicyKey, StoreKey};
 use crate::pod_selector::PodSelector;
 use crate::reconcile::context::Context;
-use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact, Unlimited, UnlimitedPod};
+use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact};
 use crate::reconcile::label_sets::{label_set, unique_by};
 use crate::reconcile::select_pods::SelectedPods;
 

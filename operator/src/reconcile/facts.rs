@@ -15,7 +15,7 @@ use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
-use crate::injection::skip::Skip;
+use crate::events::pods::UnlimitedPod;
 use crate::reconcile::select_pods::SelectedPods;
 use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
@@ -81,30 +81,6 @@ pub struct CountedPod {
     pub store: Option<StoreReport>,
     /// Ports of its applications that its sidecar has not reached for a minute although requests came.
     pub unreachable: Vec<u16>,
-}
-
-/// A running pod that applies no limits, and to which a Service sends requests as well as to counted pods.
-#[derive(Debug, Clone)]
-pub struct UnlimitedPod {
-    /// Metadata of the pod.
-    pub pod: Arc<Pod>,
-    /// The reason why it applies no limits.
-    pub reason: Unlimited,
-    /// Names of the Services.
-    pub services: Vec<String>,
-}
-
-/// The reason why a pod applies no limits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unlimited {
-    /// The pod is labelled to get no sidecar.
-    OptedOut,
-    /// The pod uses the host's network.
-    HostNetwork,
-    /// The pod has no sidecar, but can get one.
-    NoSidecar,
-    /// The pod has no sidecar and cannot get one.
-    Uncapturable(Skip),
 }
 
 /// The objects in the cluster that a policy refers to.

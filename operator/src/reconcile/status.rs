@@ -45,8 +45,6 @@ mod store_healthy;
 mod text;
 pub(crate) mod unreachable;
 
-pub(crate) use programmed::LEADER_GRACE;
-
 /// Returns the status, and the delay after which it must be computed again even if nothing changes.
 #[must_use]
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {

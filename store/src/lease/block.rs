@@ -1,6 +1,6 @@
 //! The block of quota of one lease.
 
-use super::terms::ChargedWindow;
+use crate::plan::lease_terms::ChargedWindow;
 
 /// Quota that the store has granted to this process and that is not used yet.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@
 //! requests still probe the store: one in [`PROBE_EVERY`], and at least one a minute if there are requests.
 
 use super::sizing::worthwhile_block;
-use super::terms::LeaseTerms;
 use crate::check::CheckResponse;
+use crate::plan::lease_terms::LeaseTerms;
 
 /// Shortest pause, in microseconds, unless the limit refills quickly.
 const SHORTEST_PAUSE: u64 = 50_000;

@@ -4,8 +4,8 @@
 use sluice_limiter::Decision;
 
 use super::demand::UsageShare;
-use super::terms::LeaseTerms;
 use crate::check::{CheckResponse, Decisions, LimitSpec};
+use crate::plan::lease_terms::LeaseTerms;
 
 /// The last response of the store about a counter, and the share of its usage that belongs to this holder.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use sluice_limiter::Decision;
 use super::metrics::{LeaseCounts, LeaseMetrics};
 use super::quota_lease::{BlockReturn, LeaseStep, QuotaLease};
 use super::review_schedule::{NextReview, ReviewSchedule};
-use super::terms::LeaseTerms;
 use crate::bounded_table::BoundedTable;
 use crate::check::{CheckResponse, Counter, Decisions, Grant, KeyHash, Settlement};
-use crate::limiter::plan::{LimitPlan, PlannedCounter};
 use crate::pending_call::PendingCall;
+use crate::plan::lease_terms::LeaseTerms;
+use crate::plan::{LimitPlan, PlannedCounter};
 
 const SHARDS: usize = 16;
 

@@ -5,7 +5,6 @@
 //! until their windows end: too little is admitted, never too much.
 //!
 //! In the order in which a request meets them:
-//! - [`terms`]: the limits that can be leased, and the lifetime of a block.
 //! - [`leases`]: the leases of all keys, bounded in number. A key beyond the bound costs a call per request.
 //! - [`quota_lease`]: the lease of one key, which decides each request. Pure.
 //! - [`block`]: the quota that is left of the grants.
@@ -26,8 +25,6 @@ mod review_schedule;
 #[cfg(test)]
 mod simulation;
 mod sizing;
-mod terms;
 
 pub(crate) use leases::{BlockAcquisition, LeaseOutcome, LeasedQuota, Leases};
 pub use metrics::LeaseMetrics;
-pub(crate) use terms::LeaseTerms;

@@ -8,8 +8,8 @@ use super::estimate::CounterEstimate;
 use super::sizing::{
     BlockInputs, LEAST_GRADUAL_BLOCK, LEAST_WINDOW_BLOCK, block_size, is_worth_leasing, likely_most,
 };
-use super::terms::{ChargedWindow, LeaseTerms};
 use crate::check::{CheckResponse, Decisions, KeyHash, LimitSpec};
+use crate::plan::lease_terms::{ChargedWindow, LeaseTerms};
 
 /// Interval at which an unused block is reviewed, in microseconds.
 const REVIEW_INTERVAL: u64 = 1_000_000;

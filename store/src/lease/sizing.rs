@@ -8,7 +8,7 @@
 //!
 //! A holder whose share of the limit is below [`LEAST_SHARE`] acquires nothing and makes a call per request.
 
-use super::terms::LeaseTerms;
+use crate::plan::lease_terms::LeaseTerms;
 
 /// Least share of the limit, in requests, for which blocks are acquired. Below about 50 there is little to
 /// gain, and an estimate can be wrong by half.

@@ -6,12 +6,12 @@ use sluice_limiter::Rate;
 use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
-use super::plan::{LimitPlan, PlannedCounter};
 use super::remote::{LocalState, RemoteLimiter, Unconfigured};
 use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::memory::MemoryStore;
+use crate::plan::{LimitPlan, PlannedCounter};
 use crate::redis::RedisStore;
 
 /// Counts requests and decides them: in the memory of this process, or in Redis with leases, remembered

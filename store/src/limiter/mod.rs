@@ -1,8 +1,7 @@
-//! The entry point to all counters. A caller describes each limit once as a [`LimitPlan`](plan::LimitPlan)
+//! The entry point to all counters. A caller describes each limit once as a [`LimitPlan`](crate::plan::LimitPlan)
 //! and then checks requests against plans; it does not need to know which store counts them.
 //!
 //! In the order in which a check meets them:
-//! - [`plan`]: a limit with the options for counting it.
 //! - [`facade`]: [`Limiter`](facade::Limiter), which sends the check to the memory store or to the limiter in
 //!   front of Redis.
 //! - [`remote`]: the limiter in front of a remote store, with leases, remembered denials and local quota.
@@ -10,5 +9,4 @@
 
 pub(crate) mod facade;
 pub(crate) mod outcome;
-pub(crate) mod plan;
 mod remote;

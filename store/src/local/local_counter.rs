@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::last_known_usage::{KnownUsage, MAX_KNOWN_RATES};
 use super::local_limit::local_limit;
-use super::replica::Replica;
-use super::replicas::RateReplicas;
 use crate::check::{Counter, KeyHash, LimitSpec, Records, charge};
-use crate::limiter::plan::LimitPlan;
+use crate::plan::LimitPlan;
+use crate::plan::RateReplicas;
+use crate::plan::Replica;
 
 /// The counter of one key, limited by this replica's share.
 #[derive(Debug)]

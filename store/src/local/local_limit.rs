@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sluice_limiter::Rate;
 
-use super::replica::Replica;
 use crate::check::{KeyHash, LimitSpec};
+use crate::plan::Replica;
 
 /// Returns the limit with this replica's share of each number for a key. `replicas` has one element per rate.
 pub(super) fn local_limit(spec: &LimitSpec, replicas: &[Replica], key: KeyHash) -> Arc<LimitSpec> {

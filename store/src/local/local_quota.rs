@@ -10,8 +10,8 @@ use super::last_known_usage::{LastKnownUsage, SeenUsage};
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
 use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide_with_overflow};
-use crate::limiter::plan::PlannedCounter;
 use crate::pending_call::PendingCall;
+use crate::plan::PlannedCounter;
 
 /// Key of the counter that new keys of a limit share when the table is full.
 const OVERFLOW_KEY: KeyHash = KeyHash(0);

@@ -1,6 +1,5 @@
 //! Local quota: while the store does not answer, every replica enforces its own share of each limit.
 //!
-//! - [`replicas`]: the replicas of a policy, and which one this is; [`replica`]: its share of a number. Pure.
 //! - [`local_limit`]: a limit scaled to this replica's share. Pure.
 //! - [`last_known_usage`]: the usage that the store reported last, from which local counting starts.
 //! - [`local_counter`]: one counter of this process, and its admissions that are not in the store yet.
@@ -36,8 +35,6 @@ mod last_known_usage;
 mod local_counter;
 mod local_limit;
 mod local_quota;
-mod replica;
-mod replicas;
 #[cfg(test)]
 mod tests;
 
@@ -45,5 +42,3 @@ pub(crate) use last_known_usage::SeenUsage;
 pub(crate) use local_counter::UnflushedUsage;
 pub use local_quota::LocalQuotaMetrics;
 pub(crate) use local_quota::{LocalQuota, UsageFlush};
-pub use replica::Replica;
-pub use replicas::Replicas;

@@ -4,10 +4,10 @@ use std::time::Duration;
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 
 use super::local_quota::LocalQuota;
-use super::replica::Replica;
-use super::replicas::Replicas;
 use crate::check::{KeyHash, LimitSpec};
-use crate::limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
+use crate::plan::Replica;
+use crate::plan::Replicas;
+use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
 
 const DAY: u64 = 86_400_000;
 

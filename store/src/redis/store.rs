@@ -6,8 +6,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
 use super::batch::{BatchGroup, Operation, Responder};
+use super::connect::ConnectPlan;
 use super::connect::Connector;
-use super::options::{Calls, ConnectPlan, OptionsError, RedisOptions};
+use super::options::{Calls, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};

@@ -12,14 +12,13 @@ use super::text::{list, part_of, plural};
 use crate::cluster::pods::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
+use crate::leadership::LEADER_GRACE;
 use crate::reconcile::facts::{CountedPod, Injection, Outcome};
 use crate::reconcile::select_pods::SelectedPods;
 
 #[cfg(test)]
 mod tests;
 
-/// Time for which a new leader keeps the previous condition, unless all pods have reported before.
-pub(crate) const LEADER_GRACE: Duration = Duration::from_secs(60);
 /// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
 const PENDING: Duration = Duration::from_secs(10);
 /// Interval between searches for workloads while a policy has no pods.

@@ -8,8 +8,8 @@ use sluice_crds::store::{PasswordEpoch, SidecarCounts};
 use sluice_store::{Eviction, FaultCause, StoreHealth};
 
 use crate::distribution::stores::SidecarReport;
+use crate::leadership::LEADER_GRACE;
 use crate::object_key::StoreKey;
-use crate::reconcile::status::LEADER_GRACE;
 use crate::store::provisioner::Provisioned;
 use crate::store::resolve::Resolved;
 

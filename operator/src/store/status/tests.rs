@@ -9,8 +9,8 @@ use sluice_store::{Eviction, RedisOptions, StoreFault};
 
 use super::*;
 use crate::cluster::references::Reference;
+use crate::leadership::LEADER_GRACE;
 use crate::object_key::StoreKey;
-use crate::reconcile::status::LEADER_GRACE;
 use crate::store::resolve::{StoreRules, Usable, resolve};
 use sluice_crds::store::Access;
 

@@ -10,7 +10,7 @@ use rand::{Rng as _, SeedableRng as _};
 use super::report::Report;
 use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, Settlement, decide, settle};
 use crate::lease::quota_lease::{BlockReturn, LeaseStep, QuotaLease};
-use crate::lease::terms::LeaseTerms;
+use crate::plan::LeaseTerms;
 
 /// Store time at which a simulation begins, in microseconds. Windows of every length begin there.
 const START: u64 = 1_699_920_000_000_000;

@@ -13,9 +13,10 @@ use super::remote_core::RemoteCore;
 use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
-use crate::lease::{LeaseOutcome, LeaseTerms};
+use crate::lease::LeaseOutcome;
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
-use crate::limiter::plan::{OnStoreFailure, PlannedCounter, check_id};
+use crate::plan::LeaseTerms;
+use crate::plan::{OnStoreFailure, PlannedCounter, check_id};
 
 /// Number of times that a request tries to reserve leased quota before it is checked in the store.
 const MAX_ATTEMPTS: usize = 4;

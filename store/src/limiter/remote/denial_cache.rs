@@ -2,7 +2,7 @@
 //! retry-after.
 //!
 //! Denials are remembered only for limits in which nothing but time makes room (see
-//! [`LimitPlan::new`](crate::limiter::plan::LimitPlan::new)), and only for an identical check: the same
+//! [`LimitPlan::new`](crate::plan::LimitPlan::new)), and only for an identical check: the same
 //! limits with the same rates, keys and costs. A denial is kept until the first of its denying rates may have
 //! room, counted from the time at which the check was sent, and for [`LONGEST`] at most, so that the deletion
 //! of a counter by hand soon takes effect.
@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
     use crate::check::{Counter, KeyHash, LimitSpec, Records, decide};
-    use crate::limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, check_id};
-    use crate::local::Replicas;
+    use crate::plan::Replicas;
+    use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, check_id};
 
     fn algorithms() -> impl Strategy<Value = Algorithm> {
         prop_oneof![

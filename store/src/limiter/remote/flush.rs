@@ -9,9 +9,9 @@ use super::backend::Backend;
 use super::remote_core::RemoteCore;
 use crate::check::{Counter, KeyHash, LimitSpec};
 use crate::failure::StoreError;
-use crate::limiter::plan::PlannedCounter;
 use crate::local::{UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
+use crate::plan::PlannedCounter;
 
 /// Number of counters that are flushed concurrently in the background.
 const CONCURRENT_FLUSHES: usize = 64;

@@ -16,8 +16,8 @@ use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreHealth};
 use crate::lease::Leases;
 use crate::limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation};
-use crate::limiter::plan::{LimitPlan, PlannedCounter};
 use crate::local::LocalQuota;
+use crate::plan::{LimitPlan, PlannedCounter};
 
 /// Number of blocks that are returned concurrently when the limiter is closed.
 const CONCURRENT_RETURNS: usize = 256;

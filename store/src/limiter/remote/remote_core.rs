@@ -13,8 +13,8 @@ use super::losses::Losses;
 use super::store_time::StoreTime;
 use crate::check::CheckResponse;
 use crate::lease::Leases;
-use crate::limiter::plan::PlannedCounter;
 use crate::local::{LocalQuota, SeenUsage};
+use crate::plan::PlannedCounter;
 
 /// The state of a limiter in front of a remote store.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::failure::StoreError;
 use crate::key_usage::KeyUsages;
 use crate::lease::LeasedQuota;
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
-use crate::limiter::plan::{OnStoreFailure, PlannedCounter};
+use crate::plan::{OnStoreFailure, PlannedCounter};
 
 /// The state of one counter of a check.
 #[derive(Debug)]

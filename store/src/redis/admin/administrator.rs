@@ -12,7 +12,8 @@ use super::provision::{KnownUsers, Memory, provision};
 use super::report::{Problem, Role, ServerReport};
 use super::users::ManagedUser;
 use crate::fault_cause::FaultCause;
-use crate::redis::options::{ConnectPlan, OptionsError, RedisOptions};
+use crate::redis::connect::ConnectPlan;
+use crate::redis::options::{OptionsError, RedisOptions};
 use crate::redis::partitions::Partitions;
 
 /// Longest time for all servers.

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::report::{Problem, Role};
 use crate::fault_cause::FaultCause;
 use crate::redis::cluster_view::{ClusterView, most_credible};
+use crate::redis::connect::ConnectPlan;
 use crate::redis::connect::{Sentinels, ServerFailure, Target, TargetTemplate, loggable, open, read_view};
-use crate::redis::options::ConnectPlan;
 use crate::redis::script::send;
 
 /// Longest reply of a server.

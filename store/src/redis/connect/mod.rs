@@ -1,6 +1,7 @@
 //! Connections to Redis servers. A validated target goes in; a connection that has run the scripts comes out,
 //! or the fault that prevents it.
 //!
+//! - [`plan`]: the check of all options, and the servers that follow from them.
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
 //! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
@@ -24,6 +25,7 @@ mod gather;
 mod login;
 mod members;
 mod open;
+mod plan;
 mod probe;
 mod resolve;
 mod sentinel;
@@ -35,9 +37,10 @@ pub(crate) use backoff::backoff;
 pub(crate) use connector::Connector;
 pub(crate) use fault::{FailureAt, Redirect, ServerFailure, loggable};
 pub(crate) use gather::gather;
-pub(crate) use login::{LoginWatch, PasswordFile};
+pub(crate) use login::LoginWatch;
 pub(crate) use members::Members;
 pub(crate) use open::open;
+pub(crate) use plan::ConnectPlan;
 pub(crate) use probe::{Ended, ServerClock, probe, read_eviction, read_view};
 pub(crate) use sentinel::Sentinels;
 pub(crate) use sentinel::watch::MasterWatch;

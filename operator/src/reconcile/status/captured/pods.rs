@@ -6,7 +6,8 @@ use sluice_crds::INJECT_LABEL;
 
 use super::bypass::{Bypass, Kind};
 use crate::cluster::pods::pod::Pod;
-use crate::reconcile::facts::{CountedPod, Unlimited, UnlimitedPod};
+use crate::events::pods::{Unlimited, UnlimitedPod};
+use crate::reconcile::facts::CountedPod;
 use crate::reconcile::label_sets::unique_by;
 use crate::reconcile::status::mend;
 use crate::reconcile::status::observed::Observed;

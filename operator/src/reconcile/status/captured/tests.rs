@@ -10,11 +10,12 @@ use crate::cluster::objects::Trimmed;
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
 use crate::distribution::session::Confirmation;
+use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::bounds::Bounds;
 use crate::injection::inject::tests::config;
 use crate::object_key::PolicyKey;
+use crate::reconcile::facts::Outcome;
 use crate::reconcile::facts::{Injection, StoreFact};
-use crate::reconcile::facts::{Outcome, Unlimited, UnlimitedPod};
 
 mod network_policies;
 mod other_pods;

@@ -14,8 +14,8 @@ use crate::check::{
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::key_usage::CounterSet;
-use crate::limiter::plan::LimitPlan;
 use crate::limiter::remote::backend::Backend;
+use crate::plan::LimitPlan;
 
 #[derive(Debug)]
 pub(super) struct FakeStore {

@@ -8,7 +8,7 @@ use super::fake_store::FakeStore;
 use super::{DAY, admitted, counter, limiter, plan, until, until_acquired};
 use crate::lease::LeaseMetrics;
 use crate::limiter::outcome::Source;
-use crate::limiter::plan::Consistency;
+use crate::plan::Consistency;
 
 #[tokio::test(start_paused = true)]
 async fn leases_decide_most_requests_and_never_exceed_the_limit() {

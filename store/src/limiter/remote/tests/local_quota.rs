@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::fake_store::FakeStore;
 use super::{DAY, RemoteLimiter, admitted, counter, limiter, plan, plan_for, until_flushed};
 use crate::limiter::outcome::{LimiterOptions, Source};
-use crate::limiter::plan::{Consistency, PlannedCounter};
-use crate::local::Replica;
+use crate::plan::Replica;
+use crate::plan::{Consistency, PlannedCounter};
 
 #[tokio::test(start_paused = true)]
 async fn a_local_limit_makes_no_calls_and_enforces_its_share() {

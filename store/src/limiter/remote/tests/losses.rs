@@ -5,7 +5,7 @@ use rand::{Rng as _, SeedableRng as _};
 use sluice_limiter::{Alignment, Burst, MaxWait};
 
 use super::*;
-use crate::limiter::plan::PlannedCounter;
+use crate::plan::PlannedCounter;
 
 /// Time for which the worlds exist.
 const HOUR: Duration = Duration::from_secs(3600);

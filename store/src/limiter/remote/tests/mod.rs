@@ -16,8 +16,8 @@ use self::fake_store::FakeStore;
 use super::limiter::RemoteLimiter;
 use crate::check::{KeyHash, LimitSpec};
 use crate::limiter::outcome::{LimiterOptions, Reservation};
-use crate::limiter::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
-use crate::local::{Replica, Replicas};
+use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
+use crate::plan::{Replica, Replicas};
 
 const DAY: u64 = 86_400_000;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::fake_store::FakeStore;
 use super::{DAY, RemoteLimiter, admitted, counter, limiter, plan, until, until_flushed};
 use crate::limiter::outcome::LimiterOptions;
-use crate::limiter::plan::Consistency;
+use crate::plan::Consistency;
 
 #[tokio::test(start_paused = true)]
 async fn local_usage_moves_to_the_successor_and_is_flushed_once() {

@@ -12,11 +12,15 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::error::OptionsError;
-use super::redis_options::{
-    ClientCertificate, Endpoint, MAX_PARTITIONS, RedisOptions, Secret, Tls, Topology,
+use super::login::PasswordFile;
+use super::sentinel::Sentinels;
+use super::target::{Target, TargetTemplate};
+use crate::redis::options::{
+    ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, Tls, Topology,
 };
-use crate::redis::connect::{PasswordFile, Sentinels, Target, TargetTemplate};
+
+#[cfg(test)]
+mod tests;
 
 /// Validated options.
 pub(crate) enum ConnectPlan {

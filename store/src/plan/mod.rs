@@ -1,6 +1,13 @@
 //! A limit with the options for counting it: its consistency, its behavior while the store does not answer,
 //! and the replicas that share it. A plan is built once per snapshot, so that a check computes nothing about
 //! the limit.
+//!
+//! - [`replicas`]: the replicas of a policy, and which one this is; [`replica`]: its share of a number. Pure.
+//! - [`lease_terms`]: whether the limit can be leased, and the lifetime of a block.
+
+pub(crate) mod lease_terms;
+pub(crate) mod replica;
+pub(crate) mod replicas;
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
@@ -10,8 +17,11 @@ use sluice_limiter::{Decision, Rate, Tag};
 use smallvec::SmallVec;
 
 use crate::check::{Counter, KeyHash, LimitSpec};
-use crate::lease::LeaseTerms;
-use crate::local::Replicas;
+
+pub(crate) use lease_terms::LeaseTerms;
+pub use replica::Replica;
+pub(crate) use replicas::RateReplicas;
+pub use replicas::Replicas;
 
 /// The consistency of a limit: what counts its requests, and how often the store is called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::redis_options::{RedisOptions, Secret, Topology};
-use super::{ConnectPlan, OptionsError};
+use super::ConnectPlan;
 use crate::redis::connect::Target;
+use crate::redis::options::{OptionsError, RedisOptions, Secret, Topology};
 
 /// Changes the options of a URL, and returns the error that follows.
 fn error(url: &str, change: impl FnOnce(&mut RedisOptions)) -> OptionsError {
