@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# The documentation is for readers of the source, and some of it is printed by --help.
+DOC_ALLOWS := -A rustdoc::private_intra_doc_links -A rustdoc::bare_urls
 # bench/ is a workspace of its own.
 BENCH := --manifest-path bench/Cargo.toml
 
@@ -98,7 +100,7 @@ chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, 
 	hack/chart/check.sh
 
 .PHONY: lint
-lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, licences, the documentation and its links
+lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, workflows, SBOMs, licences, the documentation and its links
 	tests/node/apt.sh lint
 	python3 -B -m unittest discover --quiet --start-directory hack/lint
 	python3 -B -m unittest discover --quiet --start-directory hack/release
@@ -110,6 +112,7 @@ lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, lic
 	hack/lint/pins.py
 	hack/version.py --check
 	hack/actionlint.sh
+	shellcheck --external-sources --source-path=tests/node --severity=warning $$(git ls-files '*.sh' .ci/run)
 	@for manifest in Cargo.toml bench/Cargo.toml bench/limitador/Cargo.toml fuzz/libfuzzer/Cargo.toml; do \
 	  $(CARGO) metadata --locked --format-version 1 --manifest-path $$manifest >/dev/null || exit 1; \
 	done
@@ -120,6 +123,7 @@ lint: ## Formatting, clippy, structure, versions and pins, workflows, SBOMs, lic
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings $(DOC_ALLOWS)" $(CARGO) doc --workspace --no-deps --document-private-items
 	hack/deny.sh
 	hack/sbom-check.sh
 	hack/docs.sh

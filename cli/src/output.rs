@@ -22,7 +22,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text, without control characters but line breaks: parts of it come from other machines. A reader that has left, such as `head`, ends the process as usual.
+/// Prints a text, without control characters but line breaks: parts of it come from other machines. A reader that has left,
+/// such as `head`, ends the process as usual.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let text = printable(text);

@@ -14,7 +14,7 @@
 //! - [`expression`]: conditions in a subset of CEL.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`overrides`]: the plans of single clients.
-//! - [`request`], [`path`], [`matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
+//! - [`request`], [`path`], [`mod@matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
 //! - [`trace_options`]: where sidecars send spans.
 //! - [`exposition`]: the formats in which both serve metrics.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.

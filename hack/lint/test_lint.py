@@ -3,9 +3,11 @@
 import contextlib
 import importlib.util
 import io
+import re
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -21,198 +23,87 @@ def load(name):
     return module
 
 
-import_circles, sizes, doc_comments = load("import-circles"), load("sizes"), load("doc-comments")
+circles, sizes, doc_comments = load("circles"), load("sizes"), load("doc-comments")
 bench_versions = load("bench-versions")
 pins = load("pins")
 
 
-class Trees(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name).resolve()
+class Circles(unittest.TestCase):
+    """Each test writes a crate; in the names of its files, `__` stands for a slash."""
 
-    def crate(self, **files):
-        """Writes files; in their names, `__` stands for a slash."""
-        (self.root / "one").mkdir(exist_ok=True)
-        (self.root / "one/Cargo.toml").write_text('[package]\nname = "sluice-one"\n')
-        for name, source in files.items():
-            path = self.root / "one/src" / f"{name.replace('__', '/')}.rs"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source)
-        return import_circles.Crate(self.root / "one")
+    def found(self, kind, **files):
+        with tempfile.TemporaryDirectory() as root:
+            for name, source in files.items():
+                path = Path(root, "one/src", f"{name.replace('__', '/')}.rs")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(source)
+            Path(root, "one/Cargo.toml").write_text("")
+            self.output = io.StringIO()
+            with contextlib.redirect_stdout(self.output), unittest.mock.patch("sys.argv", ["circles.py", "--root", root]):
+                code = circles.main()
+            found = re.findall(rf"\d+ {kind} use each other: (.*)", self.output.getvalue())
+            self.assertEqual(code, 1 if "use each other:" in self.output.getvalue() else 0)
+            return found
 
-    def edges(self, **files):
-        crate = self.crate(**files)
-        short = lambda file: str(file.relative_to(crate.source)).removesuffix(".rs")
-        return {(short(a), short(b)) for a, b in crate.edges()}
+    def test_two_files_that_use_each_other_are_named_with_their_lines(self):
+        use_each_other = {"a": "\nuse crate::b::B; pub struct A;", "b": "pub struct B; fn f() { crate::a::A; }"}
+        self.assertEqual(self.found("files", lib="mod a; mod b;", **use_each_other), ["a, b"])
+        self.assertIn("a.rs:2 uses crate::b::B of b.rs", self.output.getvalue())
+        self.assertIn("b.rs:1 uses crate::a::A of a.rs", self.output.getvalue())
 
-    def circles(self, **files):
-        crate = self.crate(**files)
-        return [[file.stem for file in circle] for circle in import_circles.circles(crate.edges())]
-
-
-class Edges(Trees):
-    def test_a_module_declaration_is_no_use(self):
-        self.assertEqual(self.edges(lib="mod a; mod b { }", a="pub fn f() {}"), set())
-
-    def test_a_use_of_an_item_is_one(self):
-        edges = self.edges(lib="mod a; mod b;", a="use crate::b::B;", b="pub struct B;")
-        self.assertEqual(edges, {("a", "b")})
-
-    def test_a_re_export_is_followed_to_the_file_that_defines_the_item(self):
-        edges = self.edges(
-            lib="mod a; mod b; pub use b::Thing;",
-            a="use crate::Thing;",
-            b__mod="mod inner; pub(crate) use inner::{Thing, Other as Renamed};",
-            b__inner="pub struct Thing; pub struct Other;",
-        )
-        self.assertEqual(edges, {("a", "b/inner"), ("b/mod", "b/inner"), ("lib", "b/inner")})
-        edges = self.edges(a="use crate::b::Renamed;")
-        self.assertIn(("a", "b/inner"), edges)
-
-    def test_a_glob_re_export_is_followed(self):
-        edges = self.edges(
-            lib="mod a; mod b;",
-            a="use crate::b::Thing;",
-            b="mod inner; pub use inner::*;",
-            b__inner="pub struct Thing;",
-        )
-        self.assertEqual(edges, {("a", "b/inner"), ("b", "b/inner")})
-
-    def test_nested_use_trees_are_read_whole(self):
-        edges = self.edges(
-            lib="mod a; mod b; mod c; mod d; mod e;",
-            a="use crate::{b::{self, B}, c::{x::{C as Z, X}, Y}, d::*};\nfn f() { b::g(); D; }",
-            b="pub struct B; pub fn g() {}",
-            c="pub mod x; pub struct Y;",
-            c__x="pub struct C; pub struct X;",
-            d="pub struct D;",
-            e="pub struct E;",
-        )
-        self.assertEqual(edges, {("a", "b"), ("a", "c"), ("a", "c/x"), ("a", "d")})
-
-    def test_super_and_self_paths_are_relative_to_the_module(self):
-        edges = self.edges(
-            lib="mod a;",
-            a__mod="mod b; mod c; pub struct A; use self::b::B;",
-            a__b="pub struct B; fn f() { super::c::g(); }",
-            a__c="pub fn g(a: super::A) {} mod inline { use super::super::b::B; }",
-        )
-        self.assertEqual(edges, {("a/mod", "a/b"), ("a/b", "a/c"), ("a/c", "a/mod"), ("a/c", "a/b")})
-
-    def test_paths_in_code_are_uses(self):
-        edges = self.edges(
-            lib="mod a; mod b; mod c; mod d; fn main() { a::f(); }",
-            a="#[arg(value_parser = crate::d::parse)]\npub fn f(x: crate::b::B) -> Vec::<crate::c::C> { }",
-            b="pub struct B;",
-            c="pub struct C;",
-            d="pub fn parse() {}",
-        )
-        self.assertEqual(edges, {("lib", "a"), ("a", "b"), ("a", "c"), ("a", "d")})
-
-    def test_importing_a_module_is_a_use_only_of_what_is_named_through_it(self):
-        edges = self.edges(
-            lib="mod a; mod b;",
-            a="use crate::b;\nfn f() { b::inner(); }",
-            b__mod="mod inner; pub use inner::inner;",
-            b__inner="pub fn inner() {}",
-        )
-        self.assertEqual(edges, {("a", "b/inner"), ("b/mod", "b/inner")})
-
-    def test_comments_strings_and_visibilities_are_no_uses(self):
-        edges = self.edges(
-            lib="mod a; mod b;",
-            a="// crate::b::B\n/* /* crate::b::B */ use crate::b::B; */ /// [`crate::b::B`]\n"
-            "pub(in crate::b) fn f<'a>() { (\"crate::b::B\", r#\"\" crate::b::B\"#, '\"', 'c'); }",
-            b="pub struct B;",
-        )
-        self.assertEqual(edges, set())
-
-    def test_a_glob_of_the_parent_leads_to_what_is_used_of_it(self):
-        edges = self.edges(
-            lib="mod a; mod b;",
-            a="use crate::b::B; pub fn f() {} #[cfg(test)] mod tests;",
-            a__tests="use super::*; fn t() { f(); B; }",
-            b="pub struct B;",
-        )
-        self.assertEqual(edges, {("a", "b"), ("a/tests", "a"), ("a/tests", "b")})
-
-    def test_what_a_macro_makes_is_in_the_file_of_its_module(self):
-        edges = self.edges(
-            lib="#[macro_use] mod m; mod a; mod b;",
-            m="macro_rules! make { ($n:ident) => { pub struct $n; } }",
-            a="use crate::b::Made;",
-            b="make!(Made);",
-        )
-        self.assertEqual(edges, {("a", "b"), ("b", "m")})
-
-    def test_a_path_attribute_names_the_file(self):
-        edges = self.edges(lib='#[path = "x/other.rs"] mod a; use a::A;', x__other="pub struct A;")
-        self.assertEqual(edges, {("lib", "x/other")})
-
-    def test_a_binary_may_use_the_library_by_its_name(self):
-        edges = self.edges(lib="pub mod a;", a="pub fn f() {}", bin__tool="fn main() { sluice_one::a::f(); }")
-        self.assertEqual(edges, {("bin/tool", "a")})
-
-
-class Circles(Trees):
-    def test_two_files_that_use_each_other(self):
-        found = self.circles(lib="mod a; mod b;", a="use crate::b::B; pub struct A;", b="use crate::a::A; pub struct B;")
-        self.assertEqual(found, [["a", "b"]])
+    def test_a_longer_circle_is_found_through_re_exports_globs_and_nested_trees(self):
+        files = {
+            "lib": "mod a; mod b; mod c; pub use c::*; mod d;",
+            "a": "use crate::{b::{self, B}, d}; pub struct A;",
+            "b": "use crate::C as Other; pub struct B;",
+            "c": "use super::a::A; pub struct C;",
+            "d": "pub struct D;",
+        }
+        self.assertEqual(self.found("files", **files), ["a, b, c"])
 
     def test_a_child_that_uses_what_its_re_exporting_parent_defines(self):
-        found = self.circles(
-            lib="mod a;",
-            a__mod="mod child; pub use child::Child; pub struct Parent;",
-            a__child="use super::Parent; pub struct Child;",
-        )
-        self.assertEqual(found, [["child", "mod"]])
+        child = {"lib": "mod a;", "a__child": "use super::Parent; pub struct Child;"}
+        exporting = "mod child; pub use child::Child;"
+        self.assertEqual(self.found("files", a__mod=exporting + " pub struct Parent;", **child), ["a, a/child"])
+        self.assertEqual(self.found("files", a__mod=exporting + " mod b; pub use b::Parent;",
+                                    a__b="pub struct Parent;", **child), [])
 
-    def test_siblings_may_use_each_other_through_their_parent_one_way(self):
-        found = self.circles(
-            lib="mod a;",
-            a__mod="mod one; mod two; pub use one::One; pub use two::Two;",
-            a__one="use super::Two; pub struct One;",
-            a__two="pub struct Two;",
-        )
-        self.assertEqual(found, [])
+    def test_declarations_comments_strings_visibilities_and_tests_are_no_uses(self):
+        uses_b = "use crate::b::B; pub struct A;"
+        for b in [
+            "// use crate::a::A;\npub struct B;",
+            'pub struct B; const X: &str = r#"use crate::a::A;"#;',
+            "pub struct B; pub(in crate::a) fn f() {}",
+            "pub struct B;\n#[cfg(test)]\nmod tests { use crate::a::A; }",
+            "pub struct B;\nmod inner {\n    use super::B;\n}",
+        ]:
+            self.assertEqual(self.found("files", lib="mod a; mod b;", a=uses_b, b=b), [], b)
+        tests = "use super::*; use crate::a::A;"
+        b = "pub struct B;\n#[cfg(test)]\nmod tests;"
+        self.assertEqual(self.found("files", lib="mod a; mod b;", a=uses_b, b=b, b__tests=tests), [])
 
-    def test_a_circle_through_a_re_export_is_found_and_the_smallest_comes_first(self):
-        found = self.circles(
-            lib="mod a; mod b; mod c; mod d; mod e; pub use c::C;",
-            a="use crate::b::B; pub struct A;",
-            b="use crate::C; pub struct B;",
-            c="use crate::a::A; pub struct C;",
-            d="use crate::e::E; pub struct D;",
-            e="use crate::d::D; pub struct E;",
-        )
-        self.assertEqual(found, [["d", "e"], ["a", "b", "c"]])
-
-    def test_a_file_of_tests_closes_none(self):
-        found = self.circles(
-            lib="mod a; mod b;",
-            a="pub struct A; #[cfg(test)] mod tests;",
-            a__tests="use super::*; use crate::b::B; fn t() { A; }",
-            b="use crate::a::A; pub struct B;",
-        )
-        self.assertEqual(found, [])
-
-    def test_the_report_names_each_use_with_its_line(self):
-        self.crate(lib="mod a; mod b;", a="\nuse crate::b::B; pub struct A;", b="mod t { use crate::a::A; } pub struct B;")
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            count = import_circles.report(self.root, self.root / "one")
-        self.assertEqual(count, 1)
-        self.assertIn("a.rs -> b.rs -> a.rs", output.getvalue())
-        self.assertIn("a.rs:2 uses crate::b::B of b.rs", output.getvalue())
+    def test_two_folders_may_not_use_each_other_although_their_files_make_no_circle(self):
+        files = {
+            "lib": "mod one; mod two;",
+            "one__mod": "mod a; mod b;", "one__a": "use crate::two::c::C; pub struct A;", "one__b": "pub struct B;",
+            "two": "mod c; use crate::one::b::B;", "two__c": "pub struct C;",
+        }
+        self.assertEqual(self.found("files", **files), [])
+        self.assertEqual(self.found("folders", **files), ["one, two"])
+        files["two"] = "mod c;"
+        self.assertEqual(self.found("folders", **files), [])
+        # A folder and those within it are one.
+        files["one__a__deep"], files["one__b"] = "use crate::one::b::B;", "use crate::one::a::deep::D; pub struct B;"
+        self.assertEqual(self.found("folders", **files), [])
 
 
 class Others(unittest.TestCase):
-    def test_large_folders_and_files_are_found(self):
-        lengths = {f"one/src/{n}.rs": 10 for n in range(16)} | {"two/src/a.rs": 601, "two/src/b.rs": 600}
-        found = sizes.problems(lengths)
-        self.assertEqual([line.split(":")[0] for line in found], ["one/src", "two/src/a.rs"])
+    def test_long_files_and_wide_lines_are_found(self):
+        wide = lambda width: "// " + "x" * (width - 3) + "\n"
+        files = {"a.rs": "\n" * 601, "b.rs": "\n" * 600, "c.rs": "\n" + wide(141), "d.rs": wide(140)}
+        files |= {"e.rs": "x" * 200, "f.rs": "/// <https://" + "x" * 200 + ">\n"}
+        found = sizes.problems(files)
+        self.assertEqual([line.split(": ")[0] for line in found], ["a.rs", "c.rs:2"])
 
     def test_only_the_first_line_of_a_doc_comment_is_looked_at(self):
         source = "//! What lives here.\n\n/// Sends it.\n/// That is why.\nfn f() {}\n    /// Of a thing.\n//// Of\n// Of\n"

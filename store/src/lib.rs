@@ -9,8 +9,8 @@
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
 //! - `key_usage`: what a response says about new keys.
-//! - [`usage`]: estimates of a counter's usage from the store's responses.
-//! - [`eviction`]: whether a server evicts counters. [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]: errors, health, and what caused a fault.
+//! - [`eviction`]: whether a server evicts counters. [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]:
+//!   errors, health, and what caused a fault.
 //! - [`bounded_table`], [`pending_call`]: a map that evicts idle values; a call that several requests wait
 //!   for.
 //!

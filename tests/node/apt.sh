@@ -10,7 +10,7 @@ set -euo pipefail
 
 # PACKAGE or PACKAGE=COMMAND. The second form counts as installed when the command exists, since another package may
 # provide it: containerd.io provides containerd, and installing Debian's package would remove it.
-readonly LINT_PACKAGES=(python3=python3 python3-pip=pip3 nodejs=node)
+readonly LINT_PACKAGES=(python3=python3 python3-pip=pip3 nodejs=node shellcheck=shellcheck git=git)
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates

@@ -4,7 +4,7 @@
 //! A union is an enum: in YAML an object with exactly one field.
 //!
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
-//! - [`selection`]: what all limits have: name, mode, [`matches`] and [`key`].
+//! - [`selection`]: what all limits have: name, mode, [`mod@matches`] and [`key`].
 //! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`content_ref`]: content in a Secret or ConfigMap.

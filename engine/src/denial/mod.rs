@@ -3,7 +3,7 @@
 //!
 //! - [`reveal`]: how much responses tell about faults.
 //! - [`headers`]: the state of a request's limits.
-//! - [`problem`]: the body of an error response; [`format`]: the format that the client expects: HTTP, HEAD or gRPC.
+//! - [`problem`]: the body of an error response; [`mod@format`]: the format that the client expects: HTTP, HEAD or gRPC.
 //! - [`rejection`]: the response as a limit describes it; [`grpc_details`]: the same for gRPC clients.
 //! - [`reject`]: one response for each reason to reject a request.
 

@@ -3,7 +3,7 @@
 //!
 //! hyper has a single timer for both, and logs a warning when it fires. So it gets [`HeadTimeout`] as its
 //! timer, which never fires: hyper starts it when it waits for a head and drops it when the head is complete,
-//! [`crate::inbound::client_stream`] reports the first byte, and [`crate::process::serve::http1`] waits for
+//! [`crate::inbound::client_stream`] reports the first byte, and `process::serve::http1` waits for
 //! [`HeadTimeout::expired`].
 //!
 //! Every request begins and ends such a wait, so a wait only notes its time. A connection has one timer for all of them,

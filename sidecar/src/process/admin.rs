@@ -1,5 +1,6 @@
 //! The admin port: liveness, readiness, startup and metrics. Nothing else. The debug port, on an address of the pod alone, answers
-//! questions about clients. Both have the same timeouts as the proxy and few connections, of which the longest idle one makes room for a probe.
+//! questions about clients. Both have the same timeouts as the proxy and few connections, of which the longest idle one makes
+//! room for a probe.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Access logs: requests of the past, from files of the usual formats.
 //!
-//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
+//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
 //! - [`files`]: reads files, also compressed ones, in the order of time.
 
 pub(super) mod clf;

@@ -66,7 +66,8 @@ pub struct Queue {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
-    /// Name of the header, which begins with x-, such as x-rate-limited. Its value is the name of the policy, a slash and the name of the limit; if several
+    /// Name of the header, which begins with x-, such as x-rate-limited. Its value is the name of the policy, a slash and the
+    /// name of the limit; if several
     /// limits mark a request, the header has several values. A header of this name in a request of a client is removed.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub header: String,
@@ -105,7 +106,8 @@ pub struct Reject {
     /// The body. Default: problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
-    /// Format of the time of renewal in the body, and of X-RateLimit-Reset where X-RateLimit-* describe this limit. RateLimit and Retry-After always have seconds until then.
+    /// Format of the time of renewal in the body, and of X-RateLimit-Reset where X-RateLimit-* describe this limit. RateLimit
+    /// and Retry-After always have seconds until then.
     /// - DeltaSeconds (default): the number of seconds until then.
     /// - EpochSeconds: the number of seconds since 1970-01-01T00:00:00Z.
     /// - EpochMillis: the number of milliseconds since then.

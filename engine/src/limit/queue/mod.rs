@@ -7,7 +7,7 @@
 //!
 //! - [`lines`]: whose turn it is; [`ticket`]: the place of a request, which it leaves when it is dropped.
 //! - [`wait`]: whether a denied request waits, and where; [`denial`]: why one cannot wait.
-//! - [`admit`]: decides a request that may have to wait.
+//! - [`mod@admit`]: decides a request that may have to wait.
 
 mod admit;
 mod denial;

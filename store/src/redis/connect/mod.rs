@@ -4,18 +4,18 @@
 //! - [`plan`]: the check of all options, and the servers that follow from them.
 //! - [`target`]: a server's address, with the means to connect to it.
 //! - [`resolve`]: the addresses of its host name.
-//! - [`open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
+//! - [`mod@open`]: one attempt to connect. [`mod@backoff`]: the delay before the next one.
 //! - [`gather`](mod@gather): the answers of several servers that are asked at the same time.
 //! - [`login`]: a password in a file, which may change.
 //! - [`members`]: the servers of a cluster, so that no connection ends at a stranger.
 //! - [`sentinel`]: the current master, from the sentinels.
-//! - [`probe`]: the check that a connection can run the scripts.
+//! - [`mod@probe`]: the check that a connection can run the scripts.
 //! - [`shards`]: the check that one address leads to one server.
 //! - [`verification`]: the check that a connection can be used.
 //! - [`connector`]: all of this for one server.
 //! - [`fault`]: the meaning of Redis's errors.
 //!
-//! [`redis::aio::ConnectionManager`] is not used: during an outage its callers wait for it to reconnect, and
+//! `redis::aio::ConnectionManager` is not used: during an outage its callers wait for it to reconnect, and
 //! their number has no bound.
 
 mod backoff;

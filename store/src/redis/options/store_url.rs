@@ -21,7 +21,8 @@ impl RedisOptions {
     ///   monitor it.
     /// - `unix:///PATH?db=DATABASE`: a single server on this machine, by the path of its socket.
     ///
-    /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. `valkey` and `valkeys` mean the same. The default port is 6379, or
+    /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. `valkey` and `valkeys` mean the same. The default
+    /// port is 6379, or
     /// 26379 for sentinels; an IPv6 address is written in brackets. `USER:PASSWORD@` before the first host,
     /// with special characters as `%XX`, is for the servers that hold counters. Credentials for sentinels
     /// cannot be part of the URL.

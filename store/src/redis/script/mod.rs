@@ -2,10 +2,10 @@
 //! comes in and becomes the responses to the batch's callers.
 //!
 //! - [`key_names`]: the names of keys in Redis.
-//! - [`encode`]: a batch as the arguments of its script.
+//! - [`mod@encode`]: a batch as the arguments of its script.
 //! - [`call`]: the call of a script.
 //! - [`decode`]: the script's reply as the states of counters.
-//! - [`respond`]: the responses to a batch's callers, computed from these states.
+//! - [`mod@respond`]: the responses to a batch's callers, computed from these states.
 //!
 //! The scripts are in `lua/`.
 
